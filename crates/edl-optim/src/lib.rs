@@ -1,0 +1,1 @@
+//! Optimizer kernels on slices, dense and sparse.

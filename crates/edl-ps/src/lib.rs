@@ -1,0 +1,1 @@
+//! The parameter server and its client: the store behind framed sockets.

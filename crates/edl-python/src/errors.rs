@@ -1,0 +1,1 @@
+//! Maps each crate's errors to the exceptions of `elasticdl.errors`.

@@ -1,0 +1,7 @@
+//! Python classes of `edl-recordio`.
+
+use pyo3::prelude::*;
+
+pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! The RecordIO file format and its index.

@@ -1,0 +1,1 @@
+//! Embedding tables and dense vectors: rows, slots, locking, watermarks, snapshots.

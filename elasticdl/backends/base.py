@@ -1,0 +1,197 @@
+"""The seam between the worker's loop and a framework: one minibatch in, gradients out.
+
+A backend knows nothing of tasks, processes or the store. It turns raw records into minibatches,
+tells which embedding ids a minibatch needs, and computes on the rows that it is given.
+
+Dense parameters cross this seam as **one flat float32 vector** (all trainable variables, in the
+backend's order), and so do state variables (moving statistics and the like: everything that
+the forward pass updates and that evaluation reads). The store splits both by bytes and need not
+know the variables; `ModelDescription.dense` and `.state` name them for checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.data.base import Records
+from elasticdl.job import MetricStates, Mode
+
+Float32 = NDArray[np.float32]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """How a row is filled when it is first used: a function of (seed, table, key) alone.
+
+    kind: "constant" (value), "uniform" (low, high), "normal" (mean, stddev),
+    "truncated_normal" (mean, stddev; two standard deviations).
+    """
+
+    kind: str
+    params: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerSpec:
+    """An optimizer as the store applies it, settings read from the user's object.
+
+    kind and params (floats; flags are 0.0 / 1.0): "sgd" (), "momentum" (momentum, nesterov),
+    "adagrad" (epsilon, initial_accumulator), "adam" (beta_1, beta_2, epsilon, amsgrad),
+    "adamw" (adam's and weight_decay), "rmsprop" (rho, momentum, epsilon, centered),
+    "ftrl" (learning_rate_power, initial_accumulator, l1, l2, l2_shrinkage, beta).
+    The learning rate travels with each push.
+    """
+
+    kind: str
+    params: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """An embedding table. `input_dim` is None where ids are any 64-bit number."""
+
+    name: str
+    dim: int
+    initializer: Initializer
+    optimizer: OptimizerSpec
+    input_dim: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VariableDescription:
+    """Where a variable lies in the flat dense or state vector, in elements."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """All that the store must know of a model; equal in every worker of a job."""
+
+    tables: tuple[TableDescription, ...]
+    dense: tuple[VariableDescription, ...]
+    state: tuple[VariableDescription, ...]
+    optimizer: OptimizerSpec
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Features and labels as the backend likes them; opaque to the loop."""
+
+    features: Any
+    labels: Any
+    num_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one training step yields.
+
+    row_grads: for each id site, the gradient of the rows it was given, same shape as those.
+    dense_grad: gradient of the flat dense vector. state_delta: new state minus the state given.
+    loss: mean over the minibatch.
+    """
+
+    loss: float
+    row_grads: Sequence[Float32]
+    dense_grad: Float32
+    state_delta: Float32
+
+
+class Backend(Protocol):
+    """One model in one framework.
+
+    An **id site** is one place of the model where an embedding table is looked up. `ids` gives
+    the ids of every site, always in the same order; `rows` given to a step have the same order,
+    each of shape `ids.shape + (dim,)`, float32, C-contiguous.
+    Methods may be called from different threads, but `train_step` from one only, and
+    `evaluate_step`/`predict_step` never at the same time as it.
+    """
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Run the user's `feed` over the records of one task.
+
+        The same records, mode, size and seed give the same minibatches in the same order, in
+        any process. `seed` also drives `shuffle`.
+
+        Raises:
+            ModelError: `feed` raised or gave something unusable.
+            DataError: A record does not parse.
+        """
+        ...
+
+    def build(self, sample: Minibatch) -> ModelDescription:
+        """Build the model's variables from a first minibatch and describe it. Called once."""
+        ...
+
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return the flat dense and state vectors as initialised here."""
+        ...
+
+    def id_sites(self) -> Sequence[int]:
+        """Return, for each id site, the index of its table in `ModelDescription.tables`."""
+        ...
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """Return the ids that each site looks up for a minibatch, of any shape."""
+        ...
+
+    def learning_rate(self, version: int) -> float:
+        """Return the learning rate for a step from model version `version` (its schedule)."""
+        ...
+
+    def train_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Compute loss and gradients; updates nothing that outlives the call."""
+        ...
+
+    def new_metrics(self) -> None:
+        """Start an evaluation with empty metrics."""
+        ...
+
+    def evaluate_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> None:
+        """Add a minibatch to the metrics."""
+        ...
+
+    def metric_states(self) -> MetricStates:
+        """Return what was gathered since `new_metrics`, to be added over workers."""
+        ...
+
+    def metric_results(self, states: MetricStates) -> dict[str, float]:
+        """Compute the metrics from merged states."""
+        ...
+
+    def predict_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        """Return the model's outputs, as an array or (named) structure of arrays."""
+        ...
+
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource
+    ) -> None:
+        """Write a model that serves without elasticdl into `directory` (which exists, empty)."""
+        ...
+
+
+class TableSource(Protocol):
+    """Access to whole tables, for `Backend.export`."""
+
+    def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
+        """Yield (keys (n,), rows (n, dim)) until every trained row of the table was seen once."""
+        ...

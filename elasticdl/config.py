@@ -1,0 +1,214 @@
+"""Every setting of a job, validated once and handed to each process as one JSON file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+
+from elasticdl.job import Strategy
+
+
+class Section(BaseModel):
+    """A group of settings; `elasticdl train --help` shows each section as a panel.
+
+    A field's name is its flag, its description the help text.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelSection(Section):
+    """Model."""
+
+    model_zoo: Annotated[
+        Path, Field(description="Folder that holds model files; put on the import path.")
+    ] = Path("model_zoo")
+    model_def: Annotated[
+        str, Field(description="Model function as package.module.function, below --model_zoo.")
+    ]
+    model_params: Annotated[
+        str, Field(description='Arguments of the model function: "units=64;dropout=0.1".')
+    ] = ""
+    loss: Annotated[str, Field(description="Name of the loss function in the module.")] = "loss"
+    optimizer: Annotated[str, Field(description="Name of the optimizer function.")] = "optimizer"
+    feed: Annotated[str, Field(description="Name of the feed function (or dataset_fn).")] = "feed"
+    eval_metrics_fn: Annotated[str, Field(description="Name of the metrics function.")] = (
+        "eval_metrics_fn"
+    )
+    callbacks: Annotated[str, Field(description="Name of the callbacks function.")] = "callbacks"
+    prediction_outputs_processor: Annotated[
+        str, Field(description="Name of the class that receives predictions.")
+    ] = "PredictionOutputsProcessor"
+    custom_data_reader: Annotated[
+        str, Field(description="Name of the function that returns a data reader.")
+    ] = "custom_data_reader"
+    embedding_threshold_bytes: Annotated[
+        NonNegativeInt,
+        Field(description="Keras Embedding tables above this size are moved to the ps replicas."),
+    ] = 2 * 1024 * 1024
+
+
+class DataSection(Section):
+    """Data."""
+
+    training_data: Annotated[
+        str, Field(description="Files, folder or glob of training records.")
+    ] = ""
+    validation_data: Annotated[
+        str, Field(description="Files, folder or glob of validation records.")
+    ] = ""
+    prediction_data: Annotated[
+        str, Field(description="Files, folder or glob of records to predict.")
+    ] = ""
+    data_reader_params: Annotated[
+        str, Field(description='Settings of the data reader: "delimiter=,;skip_header=true".')
+    ] = ""
+
+
+class TrainingSection(Section):
+    """Training."""
+
+    distribution_strategy: Annotated[
+        Strategy, Field(description="Where parameters live: in this process, or on ps replicas.")
+    ] = Strategy.LOCAL
+    minibatch_size: Annotated[PositiveInt, Field(description="Records of one step.")] = 64
+    num_minibatches_per_task: Annotated[
+        PositiveInt, Field(description="Minibatches in one task, the unit that workers lease.")
+    ] = 20
+    num_epochs: Annotated[PositiveInt, Field(description="Passes over the training data.")] = 1
+    seed: Annotated[
+        NonNegativeInt, Field(description="Seed of initial values, task order and shuffles.")
+    ] = 0
+    shuffle_tasks: Annotated[
+        bool, Field(description="Hand out the tasks of each epoch in a seeded random order.")
+    ] = True
+    learning_rate: Annotated[
+        float | None, Field(gt=0, description="Passed to optimizer(lr=...); default: its own.")
+    ] = None
+    use_async: Annotated[
+        bool, Field(description="Apply each gradient as it arrives, without waiting for others.")
+    ] = True
+    max_staleness: Annotated[
+        NonNegativeInt | None,
+        Field(
+            description="Most updates of its own that a worker may have under way when it pulls; "
+            "0 trains strictly one step after the other. Default: 2."
+        ),
+    ] = None
+    on_nan: Annotated[
+        Literal["stop", "skip"],
+        Field(description="When a loss is NaN or infinite: stop the job or skip the minibatch."),
+    ] = "stop"
+    max_task_retries: Annotated[
+        NonNegativeInt,
+        Field(description="How often a task whose code raises is tried again before it is set "
+              "aside and the job fails at its end."),
+    ] = 3
+
+
+class EvaluationSection(Section):
+    """Evaluation."""
+
+    evaluation_steps: Annotated[
+        NonNegativeInt,
+        Field(description="Evaluate each time that so many updates were made; 0: at the end only."),
+    ] = 0
+
+
+class CheckpointSection(Section):
+    """Checkpoints and output."""
+
+    checkpoint_dir: Annotated[
+        Path | None, Field(description="Where checkpoints are written; none without it.")
+    ] = None
+    checkpoint_steps: Annotated[
+        NonNegativeInt,
+        Field(description="Write one each time that so many updates were made; 0: at the end only."),
+    ] = 0
+    keep_checkpoint_max: Annotated[
+        NonNegativeInt, Field(description="Keep the newest so many checkpoints; 0: all.")
+    ] = 3
+    checkpoint_dir_for_init: Annotated[
+        Path | None, Field(description="Start from this checkpoint (a version folder or its parent).")
+    ] = None
+    saved_model: Annotated[
+        Path | None, Field(description="Evaluate or predict with this exported model.")
+    ] = None
+    output: Annotated[
+        Path | None, Field(description="Where the trained model, or predictions, are written.")
+    ] = None
+    summary: Annotated[
+        Path | None, Field(description="Write the job's result to this file as JSON.")
+    ] = None
+
+
+class ClusterSection(Section):
+    """Processes."""
+
+    job_name: Annotated[str, Field(description="Name of the job in logs and folders.")] = "job"
+    job_dir: Annotated[
+        Path | None,
+        Field(description="Where the job keeps its state and logs. Default: jobs/NAME-TIME."),
+    ] = None
+    num_workers: Annotated[PositiveInt, Field(description="Worker processes.")] = 1
+    num_ps_pods: Annotated[PositiveInt, Field(description="Ps replicas.")] = 1
+    master_port: Annotated[
+        int, Field(ge=0, le=65535, description="Port of the master; 0: any free one.")
+    ] = 0
+    max_relaunches: Annotated[
+        NonNegativeInt, Field(description="How often a failed worker is replaced, over the job.")
+    ] = 10
+    heartbeat_seconds: Annotated[
+        float, Field(gt=0, description="A process reports to the master this often.")
+    ] = 1.0
+    heartbeat_timeout_seconds: Annotated[
+        float, Field(gt=0, description="A worker that was silent for so long is taken as lost.")
+    ] = 30.0
+
+
+class JobConfig(Section):
+    """All settings of one job."""
+
+    command: Literal["train", "evaluate", "predict"]
+    model: ModelSection
+    data: DataSection = DataSection()
+    training: TrainingSection = TrainingSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    checkpoint: CheckpointSection = CheckpointSection()
+    cluster: ClusterSection = ClusterSection()
+
+    @property
+    def pipeline_depth(self) -> int:
+        """How many of its own updates a worker may have under way when it pulls."""
+        depth = self.training.max_staleness
+        return 2 if depth is None else depth
+
+    @model_validator(mode="after")
+    def _settings_fit_together(self) -> JobConfig:
+        needed = {
+            "train": ("training_data",),
+            "evaluate": ("validation_data",),
+            "predict": ("prediction_data",),
+        }[self.command]
+        for flag in needed:
+            if not getattr(self.data, flag):
+                raise ValueError(f"elasticdl {self.command} needs --{flag}")
+        if self.command != "train":
+            sources = (self.checkpoint.checkpoint_dir_for_init, self.checkpoint.saved_model)
+            if sum(source is not None for source in sources) != 1:
+                raise ValueError(
+                    f"elasticdl {self.command} needs a trained model: give exactly one of "
+                    "--checkpoint_dir_for_init and --saved_model"
+                )
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> JobConfig:
+        """Read a configuration that `write` wrote."""
+        return cls.model_validate_json(path.read_text())
+
+    def write(self, path: Path) -> None:
+        """Write the configuration as JSON."""
+        path.write_text(self.model_dump_json(indent=2))

@@ -1,0 +1,59 @@
+"""What a data reader provides: named shards, cheaply, and records of any range of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.job import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Consecutive records of a shard, as bytes each or as columns (exactly one of the two).
+
+    values: one `bytes` a record (RecordIO, TFRecord, CSV: the line without its newline).
+    columns: name -> array whose first axis is the record (Parquet, tables).
+    """
+
+    start: int  # number of the first record in its shard's source
+    values: list[bytes] = field(default_factory=list)
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        if self.columns:
+            return len(next(iter(self.columns.values())))
+        return len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What `feed` may know about the data: its columns and their types, when the format has any."""
+
+    column_names: tuple[str, ...] = ()
+    column_dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
+
+
+class DataReader(Protocol):
+    """Reads one kind of source. `custom_data_reader` of a model file returns one."""
+
+    def shards(self) -> list[Shard]:
+        """List the shards, without reading the records.
+
+        Raises:
+            DataError: A file is missing, torn or of another format; names file and offset.
+        """
+        ...
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield the records of `[shard.start, shard.end)`, in order, in chunks of any size."""
+        ...
+
+    @property
+    def metadata(self) -> Metadata:
+        """What `feed` is told about the data."""
+        ...

@@ -1,0 +1,57 @@
+"""The exceptions that elasticdl raises. Each message says what was expected, found, and to do."""
+
+
+class ElasticdlError(Exception):
+    """Root of every error raised on purpose by elasticdl."""
+
+
+class ConfigError(ElasticdlError):
+    """A flag, file or combination of settings that cannot work."""
+
+
+class ModelError(ElasticdlError):
+    """The user's model file lacks something, or gives something of the wrong kind or shape."""
+
+
+class NonFiniteLossError(ModelError):
+    """The loss of a minibatch is NaN or infinite."""
+
+
+class DataError(ElasticdlError):
+    """A data file or record cannot be read: it is torn, foreign, or does not parse."""
+
+
+class CheckpointError(ElasticdlError):
+    """A checkpoint cannot be written or read, or belongs to another model."""
+
+
+class StoreError(ElasticdlError):
+    """The parameter store refused a request."""
+
+
+class UnknownTableError(StoreError):
+    """No table of that name or number was declared."""
+
+
+class ModelMismatchError(StoreError):
+    """Two parties of a job declare different models."""
+
+
+class StaleLeaseError(StoreError):
+    """A push or report comes from a lease that has been given to somebody else since."""
+
+
+class AuthenticationError(ElasticdlError):
+    """The other end did not prove that it knows the job's token."""
+
+
+class UnavailableError(ElasticdlError):
+    """A process of the job could not be reached within its deadline."""
+
+
+class LaunchError(ElasticdlError):
+    """A process of the job could not be started, or failed too often."""
+
+
+class JobFailedError(ElasticdlError):
+    """The job ended without doing all of its work; the message names what is missing."""

@@ -1,0 +1,223 @@
+"""The nouns that all rooms share: records come in shards, shards are cut into tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+MetricStates = dict[str, list[NDArray[np.float64]]]
+"""Sums that add up over workers: metric name (`output/metric` when there are several outputs) ->
+the state arrays of that metric. Two states of one metric merge by adding array to array."""
+
+
+class Mode(StrEnum):
+    """What `feed` prepares records for."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+
+
+class Strategy(StrEnum):
+    """Where parameters live (`--distribution_strategy`)."""
+
+    LOCAL = "Local"
+    PARAMETER_SERVER = "ParameterServerStrategy"
+
+
+class Role(StrEnum):
+    """A kind of process."""
+
+    MASTER = "master"
+    WORKER = "worker"
+    PS = "ps"
+
+
+class TaskKind(StrEnum):
+    """What a worker does with a task."""
+
+    TRAINING = "training"
+    EVALUATION = "evaluation"
+    PREDICTION = "prediction"
+    METRICS = "metrics"  # compute the results of merged metric states
+    EXPORT = "export"  # write the trained model
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Records `[start, end)` of a named source; `name` is what its reader understands."""
+
+    name: str
+    start: int
+    end: int
+
+    @property
+    def num_records(self) -> int:
+        """How many records the shard holds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A range of one shard, for one epoch and one purpose. `id` is unique within the job.
+
+    METRICS and EXPORT tasks have an empty shard. `evaluation_id` is set for EVALUATION and
+    METRICS tasks, -1 otherwise.
+    """
+
+    id: int
+    kind: TaskKind
+    shard: Shard
+    epoch: int = 0
+    evaluation_id: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A task in the hands of one worker. `number` counts the hand-outs of this task from 1."""
+
+    task: Task
+    number: int
+    metric_states: MetricStates = field(default_factory=dict)  # merged; for METRICS tasks only
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No task is free now; ask again after `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The job needs this worker no longer."""
+
+
+class Outcome(StrEnum):
+    """How a lease ended."""
+
+    DONE = "done"
+    FAILED = "failed"  # the user's code or data raised; `message` says what and where
+    RETURNED = "returned"  # the worker leaves, or lost its parameters; costs no retry
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What a worker says when a lease ends.
+
+    `num_records` counts the records trained, evaluated or predicted under this lease;
+    `loss_sum` is the sum over its minibatches of loss x records. `skipped` names minibatches left
+    out because of `--on_nan=skip`. `fatal` fails the job at once (e.g. `--on_nan=stop`).
+    """
+
+    task_id: int
+    lease: int
+    outcome: Outcome
+    message: str = ""
+    fatal: bool = False
+    num_records: int = 0
+    loss_sum: float = 0.0
+    model_version: int = 0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    num_minibatches: int = 0
+    skipped: tuple[int, ...] = ()
+    metric_states: MetricStates = field(default_factory=dict)  # EVALUATION
+    metrics: dict[str, float] = field(default_factory=dict)  # METRICS: the results
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a worker says of itself with each heartbeat; totals since its process started."""
+
+    num_records: int = 0
+    loss_sum: float = 0.0
+    num_minibatches: int = 0
+    model_version: int = 0
+    stage_seconds: dict[str, float] = field(default_factory=dict)  # feed, ids, pull, compute, ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpochLedger:
+    """What became of the records of one epoch."""
+
+    epoch: int
+    records: int
+    trained_once: int
+    repeated: int
+    lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAudit:
+    """What one ps replica has applied of one task: minibatches `[0, next_index)`."""
+
+    task_id: int
+    next_index: int
+    num_records: int  # as the pushes said; counts a record twice if it was applied twice
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A picture of a running job, for displays and for `--summary`."""
+
+    job_name: str
+    status: str  # pending, running, evaluating, exporting, finished, failed
+    message: str
+    seconds: float
+    epoch: int
+    num_epochs: int
+    tasks_todo: int
+    tasks_doing: int
+    tasks_done: int
+    records_done: int  # over all epochs, as workers report progress
+    records_total: int
+    records_per_second: float
+    loss: float | None  # mean over recent minibatches
+    model_version: int
+    mean_staleness: float
+    max_staleness: int
+    metrics: dict[str, float]
+    num_workers_alive: int
+    num_ps_alive: int
+    ledger: tuple[EpochLedger, ...] = ()  # filled at the end
+    skipped: tuple[str, ...] = ()
+    checkpoints: tuple[int, ...] = ()
+    output: str = ""
+
+
+class MasterClient(Protocol):
+    """What a worker or ps replica may ask of the master.
+
+    Over gRPC (`elasticdl.rpc`), or directly in the same process (`--distribution_strategy=Local`).
+    Every call blocks until the master has answered: an unreachable master is retried with
+    back-off and never looks like "no more tasks".
+    """
+
+    def register_worker(self, worker_id: int, pid: int) -> None:
+        """Announce a worker process that is about to ask for tasks."""
+        ...
+
+    def register_ps(self, index: int, address: str, pid: int) -> None:
+        """Announce a ps replica that listens at `address` and has restored its checkpoint."""
+        ...
+
+    def ps_addresses(self) -> list[str]:
+        """Return the address of every ps replica, by index; waits until all have registered."""
+        ...
+
+    def lease(self, worker_id: int) -> Lease | Wait | Finished:
+        """Ask for a task."""
+        ...
+
+    def report(self, worker_id: int, report: TaskReport) -> None:
+        """End a lease. A report of an old lease is ignored by the master."""
+        ...
+
+    def heartbeat(self, role: Role, index: int, progress: Progress | None = None) -> None:
+        """Say that the process is alive."""
+        ...
