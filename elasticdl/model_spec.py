@@ -1,0 +1,124 @@
+"""What a model-zoo module provides, and its loader."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from elasticdl.config import ModelSection
+from elasticdl.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """The functions of a user's model file, found and checked but not yet called.
+
+    `model` and `optimizer` already have `--model_params` and `--learning_rate` bound.
+    """
+
+    model: Callable[[], Any]
+    loss: Callable[[Any, Any], Any] | None
+    optimizer: Callable[[], Any] | None
+    feed: Callable[[Any, Any, Any], Any]
+    eval_metrics_fn: Callable[[], dict[str, Any]] | None
+    callbacks: Callable[[], list[Any]] | None
+    prediction_outputs_processor: type[Any] | None
+    custom_data_reader: Callable[..., Any] | None
+
+
+def load_model_spec(section: ModelSection, learning_rate: float | None = None) -> ModelSpec:
+    """Import the module of `--model_def` and find the functions that make up a model.
+
+    Raises:
+        ModelError: The module or a function is missing; names the file and the nearest name.
+    """
+    module, model_name = _import_module(section)
+
+    def find(name: str, required: bool = False) -> Any:
+        found = getattr(module, name, None)
+        if found is None and required:
+            raise ModelError(_missing(module, name))
+        return found
+
+    model = find(model_name, required=True)
+    optimizer = find(section.optimizer)
+    feed = find(section.feed) or find("dataset_fn")
+    if feed is None:
+        raise ModelError(_missing(module, section.feed))
+    if optimizer is not None and learning_rate is not None:
+        plain_optimizer = optimizer
+
+        def optimizer() -> Any:
+            return plain_optimizer(lr=learning_rate)
+
+    params = parse_params(section.model_params, "--model_params")
+    return ModelSpec(
+        model=(lambda: model(**params)) if params else model,
+        loss=find(section.loss),
+        optimizer=optimizer,
+        feed=feed,
+        eval_metrics_fn=find(section.eval_metrics_fn),
+        callbacks=find(section.callbacks),
+        prediction_outputs_processor=find(section.prediction_outputs_processor),
+        custom_data_reader=find(section.custom_data_reader),
+    )
+
+
+def parse_params(text: str, flag: str) -> dict[str, Any]:
+    """Parse `name=value;name=value`; values are Python literals, or else strings.
+
+    Raises:
+        ModelError: An item has no `=`; names the flag and the item.
+    """
+    params: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, value = item.partition("=")
+        if not equals or not name.strip().isidentifier():
+            raise ModelError(f"{flag}: expected name=value, found {item!r}")
+        try:
+            params[name.strip()] = ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError):
+            params[name.strip()] = value.strip()
+    return params
+
+
+def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
+    module_name, _, function = section.model_def.rpartition(".")
+    if not module_name:
+        raise ModelError(
+            f"--model_def={section.model_def}: expected package.module.function, "
+            "for example mnist.model.forward"
+        )
+    zoo = section.model_zoo.resolve()
+    if not zoo.is_dir():
+        raise ModelError(f"--model_zoo={section.model_zoo}: no such folder")
+    if str(zoo) not in sys.path:
+        sys.path.insert(0, str(zoo))
+    path = zoo.joinpath(*module_name.split("."))
+    try:
+        return importlib.import_module(module_name), function
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ModelError(
+                f"--model_def={section.model_def}: no module {module_name} in {zoo} "
+                f"(expected {path}.py)"
+            ) from error
+        raise ModelError(
+            f"{path}.py imports {error.name!r}, which is not installed"
+        ) from error
+    except SyntaxError as error:
+        raise ModelError(f"{error.filename}:{error.lineno}: {error.msg}") from error
+
+
+def _missing(module: ModuleType, name: str) -> str:
+    functions = [n for n, value in inspect.getmembers(module) if callable(value)]
+    near = difflib.get_close_matches(name, functions, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"{module.__file__}: expected a function {name!r}, found none{hint}"
