@@ -1,0 +1,177 @@
+"""What every benchmark shares: both sides run in turn, best and median, one results file."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("elasticdl", "numpy", "grpcio", "tensorflow-cpu", "keras")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """All that was measured of one side: `runs` are in the order in which they were made."""
+
+    runs: tuple[float, ...]
+    higher_is_better: bool = True
+
+    @property
+    def best(self) -> float:
+        """The run least disturbed by neighbours."""
+        return max(self.runs) if self.higher_is_better else min(self.runs)
+
+    @property
+    def median(self) -> float:
+        """The middle run."""
+        return statistics.median(self.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a report: ours against the peer's in the same session.
+
+    ours, peer: the best of the runs, in `unit`; peer is None where a number stands alone.
+    ratio: how many times better ours is (above 1: ours is better), by the best of both.
+    best, median, runs: `{"ours": ..., "peer": ...}`, so that the spread can be seen.
+    """
+
+    what: str
+    ours: float
+    peer: float | None
+    unit: str
+    ratio: float | None
+    best: dict[str, float]
+    median: dict[str, float]
+    runs: dict[str, list[float]]
+
+
+def compare(what: str, unit: str, ours: Side, peer: Side | None = None) -> Row:
+    """Make a row of what was measured of both sides."""
+    sides = {"ours": ours} if peer is None else {"ours": ours, "peer": peer}
+    return Row(
+        what=what,
+        ours=ours.best,
+        peer=None if peer is None else peer.best,
+        unit=unit,
+        ratio=None if peer is None else _ratio(ours, peer),
+        best={name: side.best for name, side in sides.items()},
+        median={name: side.median for name, side in sides.items()},
+        runs={name: list(side.runs) for name, side in sides.items()},
+    )
+
+
+def interleave(
+    sides: Mapping[str, Callable[[], float]], runs: int, higher_is_better: bool = True
+) -> dict[str, Side]:
+    """Run each side once, then each again, and so on, so that a disturbance meets all of them.
+
+    Each callable makes one run and returns its figure. The order is turned round every second
+    time, so that nobody always runs after the same neighbour.
+    """
+    measured: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(runs):
+        names = list(sides)
+        for name in names if number % 2 == 0 else reversed(names):
+            figure = sides[name]()
+            measured[name].append(figure)
+            print(f"  run {number + 1}/{runs} {name}: {figure:,.1f}", file=sys.stderr, flush=True)
+    return {name: Side(tuple(figures), higher_is_better) for name, figures in measured.items()}
+
+
+def write_results(
+    name: str, rows: Sequence[Row], notes: Mapping[str, object] | None = None
+) -> Path:
+    """Print the rows as a table and write them to `benchmarks/results/NAME.json`.
+
+    Args:
+        name: Of the file and of the table, such as `flights`.
+        rows: What `compare` made.
+        notes: What else a reader needs: sizes, settings, where the rest of the time goes.
+    """
+    document = {
+        "name": name,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": versions(),
+        "notes": dict(notes or {}),
+        "rows": [asdict(row) for row in rows],
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(document, indent=2) + "\n")
+    Console().print(table(name, rows))
+    print(f"written to {path}")
+    return path
+
+
+def table(title: str, rows: Iterable[Row]) -> Table:
+    """Lay the rows out with both sides next to each other."""
+    grid = Table(title=title)
+    grid.add_column("what")
+    for column in ("ours", "peer", "ratio", "median: ours", "peer"):
+        grid.add_column(column, justify="right")
+    grid.add_column("unit")
+    for row in rows:
+        grid.add_row(
+            row.what,
+            _figure(row.ours),
+            _figure(row.peer),
+            "" if row.ratio is None else f"{row.ratio:.2f}x",
+            _figure(row.median["ours"]),
+            _figure(row.median.get("peer")),
+            row.unit,
+        )
+    return grid
+
+
+def machine() -> dict[str, object]:
+    """Describe what the numbers hold for: processor, cores that may be used, load, memory."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "system": platform.platform(),
+    }
+
+
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Name the versions of Python and of those packages that are installed."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _ratio(ours: Side, peer: Side) -> float:
+    if ours.higher_is_better:
+        return ours.best / peer.best
+    return peer.best / ours.best
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
