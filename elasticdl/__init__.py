@@ -1,5 +1,20 @@
 """Elastic training of deep models: nothing that dies stops a job or loses a record."""
 
+from typing import Any
+
 from elasticdl.job import Mode
 
-__all__ = ["Mode"]
+__all__ = ["ArrayModel", "ArrayOptimizer", "ArrayTable", "Initializer", "Mode"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the parts of the array backend when a model file asks for them."""
+    if name in ("ArrayModel", "ArrayOptimizer", "ArrayTable"):
+        from elasticdl.backends import numpy
+
+        return getattr(numpy, name)
+    if name == "Initializer":
+        from elasticdl.backends.base import Initializer
+
+        return Initializer
+    raise AttributeError(f"module 'elasticdl' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Ps replicas: where they start, and what they restore from."""

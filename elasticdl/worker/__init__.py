@@ -1,0 +1,1 @@
+"""The worker: leases tasks, computes, and hands gradients on."""

@@ -1,0 +1,253 @@
+"""Models given as functions on NumPy arrays: no framework, up in a third of a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticdl.backends.base import (
+    Float32,
+    Initializer,
+    Int64,
+    Minibatch,
+    ModelDescription,
+    OptimizerSpec,
+    StepResult,
+    TableDescription,
+    TableSource,
+    VariableDescription,
+)
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import DataError, ModelError
+from elasticdl.job import MetricStates, Mode
+from elasticdl.model_spec import ModelSpec
+
+Dense = Mapping[str, Float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayTable:
+    """An embedding table of an `ArrayModel`."""
+
+    name: str
+    dim: int
+    initializer: Initializer = field(
+        default_factory=lambda: Initializer("uniform", {"low": -0.05, "high": 0.05})
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOptimizer:
+    """What `optimizer()` of an array model returns: the store's optimizer and its rate."""
+
+    learning_rate: float
+    kind: str = "sgd"
+    params: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayModel:
+    """What the model function of a model file without a framework returns.
+
+    ids: features -> for each table, in order, the ids that it is looked up with, any shape.
+    predict: (dense by name, rows for each table, features) -> predictions.
+    gradients: (dense by name, rows, features, labels) -> (mean loss, gradient of the rows given
+        for each table, gradient of dense by name).
+    dense: name -> initial value.
+    """
+
+    tables: Sequence[ArrayTable]
+    ids: Callable[[Any], Sequence[Int64]]
+    predict: Callable[[Dense, Sequence[Float32], Any], Any]
+    gradients: Callable[
+        [Dense, Sequence[Float32], Any, Any], tuple[float, Sequence[Float32], Dense]
+    ]
+    dense: Dense = field(default_factory=dict)
+
+
+class NumpyBackend:
+    """Runs an `ArrayModel`. `feed(records, mode, metadata)` gets a list of records.
+
+    It returns (features, labels), or features alone in prediction, of one minibatch: an array, or
+    a dict of arrays, whose first axis is the record.
+    """
+
+    def __init__(self, spec: ModelSpec, model: ArrayModel, metadata: Metadata, seed: int) -> None:
+        self._spec = spec
+        self._model = model
+        self._metadata = metadata
+        self._seed = seed
+        self._optimizer = self._make_optimizer()
+        self._metrics = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
+        self._states: MetricStates = {}
+
+    def _make_optimizer(self) -> ArrayOptimizer:
+        if self._spec.optimizer is None:
+            return ArrayOptimizer(learning_rate=0.0)
+        optimizer = self._spec.optimizer()
+        if not isinstance(optimizer, ArrayOptimizer):
+            raise ModelError(
+                "optimizer() of an array model: expected an ArrayOptimizer, "
+                f"found {type(optimizer).__name__}"
+            )
+        return optimizer
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Feed the records of one task, in an order drawn from the seed when training."""
+        values: list[Any] = []
+        first = None
+        for chunk in records:
+            first = chunk.start if first is None else first
+            values.extend(chunk.values or _rows(chunk))
+        order = np.arange(len(values))
+        if mode is Mode.TRAINING:
+            np.random.default_rng(seed).shuffle(order)
+        for start in range(0, len(values), minibatch_size):
+            chosen = order[start : start + minibatch_size]
+            yield self._feed([values[i] for i in chosen], mode, int(chosen[0]) + (first or 0))
+
+    def _feed(self, values: list[Any], mode: Mode, first: int) -> Minibatch:
+        try:
+            fed = self._spec.feed(values, mode, self._metadata)
+        except Exception as error:
+            raise DataError(
+                f"feed() failed on the minibatch of record {first}: {type(error).__name__}: {error}"
+            ) from error
+        if mode is Mode.PREDICTION:
+            features, labels = fed if isinstance(fed, tuple) else (fed, None)
+        elif isinstance(fed, tuple) and len(fed) == 2:
+            features, labels = fed
+        else:
+            raise ModelError(
+                f"feed() in mode {mode}: expected (features, labels), found {type(fed).__name__}"
+            )
+        arrays = features.values() if isinstance(features, Mapping) else [features]
+        for array in arrays:
+            if len(array) != len(values):
+                raise ModelError(
+                    f"feed() was given {len(values)} records and gave features of shape "
+                    f"{np.shape(array)}; expected {len(values)} as the first axis"
+                )
+        return Minibatch(features=features, labels=labels, num_records=len(values))
+
+    def build(self, sample: Minibatch) -> ModelDescription:
+        """Describe the model; the sample is not needed."""
+        spec = OptimizerSpec(self._optimizer.kind, dict(self._optimizer.params))
+        offset = 0
+        dense = []
+        for name, value in self._model.dense.items():
+            dense.append(VariableDescription(name, np.shape(value), offset))
+            offset += int(np.size(value))
+        return ModelDescription(
+            tables=tuple(
+                TableDescription(table.name, table.dim, table.initializer, spec)
+                for table in self._model.tables
+            ),
+            dense=tuple(dense),
+            state=(),
+            optimizer=spec,
+            seed=self._seed,
+        )
+
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return the dense values as the model file gives them; there is no state."""
+        return self._flat(self._model.dense), np.zeros(0, np.float32)
+
+    def id_sites(self) -> Sequence[int]:
+        """One site for each table."""
+        return range(len(self._model.tables))
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """Ask the model."""
+        return [np.ascontiguousarray(i, np.int64) for i in self._model.ids(minibatch.features)]
+
+    def learning_rate(self, version: int) -> float:
+        """Return the constant rate of the optimizer."""
+        return self._optimizer.learning_rate
+
+    def train_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Ask the model for loss and gradients."""
+        loss, row_grads, dense_grads = self._model.gradients(
+            self._named(dense), rows, minibatch.features, minibatch.labels
+        )
+        return StepResult(
+            loss=float(loss),
+            row_grads=[np.ascontiguousarray(g, np.float32) for g in row_grads],
+            dense_grad=self._flat(dense_grads),
+            state_delta=np.zeros(0, np.float32),
+        )
+
+    def new_metrics(self) -> None:
+        """Forget what was gathered."""
+        self._states = {name: [np.zeros(2)] for name in self._metrics}
+
+    def evaluate_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> None:
+        """Add each metric's sum and count: of its elements, or of records for a scalar."""
+        outputs = self._model.predict(self._named(dense), rows, minibatch.features)
+        for name, metric in self._metrics.items():
+            value = np.asarray(metric(minibatch.labels, outputs), np.float64)
+            weight = minibatch.num_records if value.ndim == 0 else value.size
+            self._states[name][0] += (float(value.mean()) * weight, weight)
+
+    def metric_states(self) -> MetricStates:
+        """Return [sum, count] for each metric."""
+        return self._states
+
+    def metric_results(self, states: MetricStates) -> dict[str, float]:
+        """Divide sums by counts."""
+        return {
+            name: float(total / count) if count else float("nan")
+            for name, [(total, count)] in states.items()
+        }
+
+    def predict_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        """Ask the model."""
+        return self._model.predict(self._named(dense), rows, minibatch.features)
+
+    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
+        """Write `model.npz`: `dense/NAME`, and `table/NAME/keys` (sorted) and `.../rows`."""
+        arrays: dict[str, Any] = {
+            f"dense/{name}": value for name, value in self._named(dense).items()
+        }
+        for number, table in enumerate(self._model.tables):
+            chunks = list(tables.scan(number))
+            keys = np.concatenate([c[0] for c in chunks] or [np.zeros(0, np.int64)])
+            rows = np.concatenate([c[1] for c in chunks] or [np.zeros((0, table.dim), np.float32)])
+            order = np.argsort(keys)
+            arrays[f"table/{table.name}/keys"] = keys[order]
+            arrays[f"table/{table.name}/rows"] = rows[order]
+        np.savez(directory / "model.npz", **arrays)
+
+    def _named(self, flat: Float32) -> dict[str, Float32]:
+        named, offset = {}, 0
+        for name, value in self._model.dense.items():
+            size = int(np.size(value))
+            named[name] = flat[offset : offset + size].reshape(np.shape(value))
+            offset += size
+        return named
+
+    def _flat(self, named: Dense) -> Float32:
+        if set(named) != set(self._model.dense):
+            raise ModelError(
+                f"gradients(): expected dense gradients of {sorted(self._model.dense)}, "
+                f"found {sorted(named)}"
+            )
+        parts = [np.ravel(named[name]) for name in self._model.dense]
+        return np.concatenate([np.zeros(0, np.float32), *parts]).astype(np.float32)
+
+
+def _rows(chunk: Records) -> list[dict[str, Any]]:
+    names = list(chunk.columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*chunk.columns.values(), strict=True)]

@@ -1,0 +1,39 @@
+"""`python -m elasticdl.ps`: one ps replica. Python starts it; Rust serves."""
+
+import os
+import threading
+
+from elasticdl import process
+from elasticdl._core import PsServer, Store
+from elasticdl.config import JobConfig
+from elasticdl.job import Role
+from elasticdl.ps.checkpoint import resolve
+from elasticdl.rpc.client import GrpcMasterClient
+
+
+def main() -> None:
+    """Restore or create the store, serve it, and tell the master where."""
+    arguments = process.start(Role.PS)
+    store = make_store(arguments.config, arguments.index)
+    server = PsServer(store, "127.0.0.1", 0, arguments.token)
+    try:
+        master = GrpcMasterClient(arguments.master, arguments.token)
+        master.register_ps(arguments.index, server.address, os.getpid())
+        pause = threading.Event()  # never set: SIGTERM ends the process
+        while not pause.wait(arguments.config.cluster.heartbeat_seconds):
+            master.heartbeat(Role.PS, arguments.index)
+    finally:
+        server.stop()
+
+
+def make_store(config: JobConfig, replica: int) -> Store:
+    """Return the replica's part of the checkpoint to start from, or an empty store."""
+    replicas = config.cluster.num_ps_pods
+    source = config.checkpoint.checkpoint_dir_for_init
+    if source is None:
+        return Store(replica, replicas)
+    return Store.restore(str(resolve(source)), replica, replicas, keep_watermarks=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""`python -m elasticdl.worker`: one worker process."""
+
+import os
+
+from elasticdl import process
+from elasticdl._core import PsClient
+from elasticdl.job import Role
+from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.worker.assemble import assemble
+
+_PS_DEADLINE_SECONDS = 60.0
+
+
+def main() -> None:
+    """Register with the master, build the model, work until the job is finished."""
+    arguments = process.start(Role.WORKER)
+    master = GrpcMasterClient(arguments.master, arguments.token)
+    master.register_worker(arguments.index, os.getpid())
+
+    def connect() -> PsClient:
+        addresses = master.ps_addresses()
+        return PsClient.connect(addresses, arguments.token, arguments.index, _PS_DEADLINE_SECONDS)
+
+    assemble(arguments.config, arguments.index, master, connect).run()
+
+
+if __name__ == "__main__":
+    main()

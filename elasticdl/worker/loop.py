@@ -1,0 +1,499 @@
+"""The worker's loop: lease a task, and take its minibatches through feed, pull, compute, push.
+
+Four threads, one stage each, joined by bounded channels, so that neighbouring minibatches (of
+one task or of two) overlap:
+
+    feed     lease -> read -> user's feed -> minibatch
+    prepare  ids of the embedding layers -> pull rows and dense parameters
+    compute  loss and gradients (the calling thread)
+    commit   push; at the end of a task, report
+
+Everything about a lease happens in the order of its minibatches, and its end (done, failed,
+returned) is reported by the commit stage only, after all that came before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from elasticdl.backends.base import Backend, Minibatch, StepResult
+from elasticdl.config import JobConfig
+from elasticdl.data.base import DataReader
+from elasticdl.errors import (
+    AuthenticationError,
+    DataError,
+    ElasticdlError,
+    NonFiniteLossError,
+    StaleLeaseError,
+    StoreError,
+    UnavailableError,
+)
+from elasticdl.job import (
+    Finished,
+    Lease,
+    MasterClient,
+    Mode,
+    Outcome,
+    Progress,
+    Role,
+    Shard,
+    TaskKind,
+    TaskReport,
+    Wait,
+)
+from elasticdl.worker.channel import Channel, Closed
+from elasticdl.worker.exchange import Exchange, Parameters
+from elasticdl.worker.predictions import PredictionSink
+
+log = logging.getLogger(__name__)
+
+_MODES = {
+    TaskKind.TRAINING: Mode.TRAINING,
+    TaskKind.EVALUATION: Mode.EVALUATION,
+    TaskKind.PREDICTION: Mode.PREDICTION,
+}
+
+_NOT_THE_TASKS_FAULT = (StoreError, UnavailableError, AuthenticationError)
+
+
+@dataclass(slots=True)
+class Running:
+    """A lease on its way through the pipeline. Each field is written by one stage, as named."""
+
+    lease: Lease
+    dead: bool = False  # compute, commit: what still comes of it is dropped
+    records: int = 0  # commit (training), compute (others)
+    minibatches: int = 0
+    loss_sum: float = 0.0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    skipped: list[int] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)  # compute: predictions
+
+
+@dataclass(slots=True)
+class Item:
+    """What travels through the channels: a minibatch of a lease, or the lease's end."""
+
+    running: Running
+    index: int = -1
+    minibatch: Minibatch | None = None
+    parameters: Parameters | None = None  # from prepare on
+    result: StepResult | None = None  # from compute on; None for a skipped minibatch
+    report: TaskReport | None = None  # the end of the lease; nothing of it follows
+
+
+class StageClock:
+    """Seconds spent in each stage, for the job's status. Written by all threads."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        """Add the time of the block to a stage; a stage belongs to one thread."""
+        started = time.perf_counter()
+        yield
+        self._seconds[stage] += time.perf_counter() - started
+
+    def seconds(self) -> dict[str, float]:
+        """Return a copy."""
+        return dict(self._seconds)
+
+
+class Worker:
+    """Works off leases until the master says that the job is finished."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        worker_id: int,
+        master: MasterClient,
+        backend: Backend,
+        exchange: Exchange,
+        readers: dict[TaskKind, DataReader],
+        sink: Callable[[], PredictionSink],
+    ) -> None:
+        self._config = config
+        self._worker_id = worker_id
+        self._master = master
+        self._backend = backend
+        self._exchange = exchange
+        self._readers = readers
+        self._make_sink = sink
+        self._sink: PredictionSink | None = None
+        self._clock = StageClock()
+        self._progress = Progress()
+        # Steps whose pull was sent and whose push is not acknowledged: 1 + --max_staleness.
+        self._in_flight = threading.Semaphore(config.pipeline_depth + 1)
+        self._stop = threading.Event()
+        self._fed: Channel[Item] = Channel(capacity=4)
+        self._prepared: Channel[Item] = Channel(capacity=2)
+        self._computed: Channel[Item] = Channel(capacity=2)
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Work until the master has no more tasks for this worker.
+
+        Raises:
+            ElasticdlError: Something failed that is not the fault of one task.
+        """
+        threads = [
+            threading.Thread(target=self._guard, args=(stage,), name=stage.__name__, daemon=True)
+            for stage in (self._feed, self._prepare, self._commit)
+        ]
+        heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        for thread in (*threads, heartbeat):
+            thread.start()
+        self._guard(self._compute)
+        if self._error is None:
+            for thread in threads:
+                thread.join()
+        self._stop.set()
+        if self._error is not None:
+            raise self._error
+
+    def _guard(self, stage: Callable[[], None]) -> None:
+        """Run a stage; when one ends with an error, all end."""
+        try:
+            stage()
+        except Closed:
+            pass
+        except BaseException as error:
+            if self._error is None:
+                self._error = error
+            self._stop.set()
+            for channel in (self._fed, self._prepared, self._computed):
+                channel.abort()
+            self._in_flight.release()  # a prepare stage that waits must see the end
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._config.cluster.heartbeat_seconds):
+            progress = replace(self._progress, stage_seconds=self._clock.seconds())
+            self._master.heartbeat(Role.WORKER, self._worker_id, progress)
+
+    # --- feed ------------------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        for lease in self._leases():
+            running = Running(lease)
+            try:
+                self._feed_lease(running)
+                report = TaskReport(lease.task.id, lease.number, Outcome.DONE)
+            except Closed:
+                raise
+            except StaleLeaseError as error:
+                log.info("task %d: %s", lease.task.id, error)
+                continue
+            except Exception as error:
+                report = self._failure(running, error)
+            self._fed.put(Item(running, report=report))
+        self._fed.end()
+
+    def _leases(self) -> Iterator[Lease]:
+        while not self._stop.is_set():
+            with self._clock.measure("lease"):
+                answer = self._master.lease(self._worker_id)
+            match answer:
+                case Lease():
+                    yield answer
+                case Wait(seconds):
+                    with self._clock.measure("no task"):
+                        self._stop.wait(seconds)
+                case Finished():
+                    return
+
+    def _feed_lease(self, running: Running) -> None:
+        lease = running.lease
+        mode = _MODES.get(lease.task.kind)
+        if mode is None:
+            return
+        start = 0
+        if mode is Mode.TRAINING and lease.number > 1:
+            start = self._exchange.start_index(lease)
+            log.info(
+                "task %d, lease %d: goes on at minibatch %d", lease.task.id, lease.number, start
+            )
+        minibatches = self._backend.minibatches(
+            self._readers[lease.task.kind].read(lease.task.shard),
+            mode,
+            self._config.training.minibatch_size,
+            task_seed(self._config.training.seed, lease.task.id),
+        )
+        for index, minibatch in enumerate(self._timed(minibatches)):
+            if running.dead:
+                return
+            if index >= start:
+                self._fed.put(Item(running, index=index, minibatch=minibatch))
+
+    def _timed(self, minibatches: Iterator[Minibatch]) -> Iterator[Minibatch]:
+        while True:
+            with self._clock.measure("feed"):
+                minibatch = next(minibatches, None)
+            if minibatch is None:
+                return
+            yield minibatch
+
+    # --- prepare ---------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        for item in self._fed:
+            if item.minibatch is not None and not item.running.dead:
+                try:
+                    self._fetch(item)
+                except _NOT_THE_TASKS_FAULT:
+                    raise
+                except Exception as error:
+                    item = self._ended(item, error)
+            self._prepared.put(item)
+        self._prepared.end()
+
+    def _fetch(self, item: Item) -> None:
+        assert item.minibatch is not None
+        training = item.running.lease.task.kind is TaskKind.TRAINING
+        with self._clock.measure("ids"):
+            ids = self._backend.ids(item.minibatch)
+        if training:
+            with self._clock.measure("staleness wait"):
+                self._in_flight.acquire()
+        with self._clock.measure("pull"):
+            item.parameters = self._exchange.pull(ids, training)
+
+    # --- compute ---------------------------------------------------------------------------------
+
+    def _compute(self) -> None:
+        for item in self._waited(self._prepared):
+            if item.running.dead and not _is_failure(item):
+                self._drop(item)
+                continue
+            try:
+                if item.report is not None:
+                    item.report = self._finish(item.running, item.report)
+                else:
+                    self._step(item)
+            except Exception as error:
+                item = self._ended(item, error)
+            self._computed.put(item)
+        self._computed.end()
+
+    def _waited(self, channel: Channel[Item]) -> Iterator[Item]:
+        items = iter(channel)
+        while True:
+            with self._clock.measure("compute wait"):
+                item = next(items, None)
+            if item is None:
+                return
+            yield item
+
+    def _step(self, item: Item) -> None:
+        running, minibatch, given = item.running, item.minibatch, item.parameters
+        assert minibatch is not None
+        assert given is not None
+        match running.lease.task.kind:
+            case TaskKind.TRAINING:
+                with self._clock.measure("compute"):
+                    item.result = self._backend.train_step(
+                        minibatch, given.rows, given.dense, given.state
+                    )
+                if not math.isfinite(item.result.loss):
+                    self._not_finite(item)
+            case TaskKind.EVALUATION:
+                with self._clock.measure("evaluate"):
+                    if item.index == 0:
+                        self._backend.new_metrics()
+                    self._backend.evaluate_step(minibatch, given.rows, given.dense, given.state)
+                running.records += minibatch.num_records
+            case _:
+                with self._clock.measure("predict"):
+                    running.outputs.append(
+                        self._backend.predict_step(minibatch, given.rows, given.dense, given.state)
+                    )
+                running.records += minibatch.num_records
+
+    def _not_finite(self, item: Item) -> None:
+        task = item.running.lease.task
+        assert item.result is not None
+        what = (
+            f"loss is {item.result.loss} in task {task.id} (records {task.shard.start} to "
+            f"{task.shard.end} of {task.shard.name}), minibatch {item.index}"
+        )
+        if self._config.training.on_nan == "stop":
+            raise NonFiniteLossError(f"{what}; --on_nan=skip would leave such minibatches out")
+        log.warning("%s: skipped", what)
+        item.result = None
+
+    def _finish(self, running: Running, report: TaskReport) -> TaskReport:
+        """Do what a lease needs after its last minibatch."""
+        if report.outcome is not Outcome.DONE:
+            return report
+        lease = running.lease
+        match lease.task.kind:
+            case TaskKind.EVALUATION:
+                return replace(
+                    report,
+                    num_records=running.records,
+                    metric_states=self._backend.metric_states() if running.records else {},
+                )
+            case TaskKind.PREDICTION:
+                if self._sink is None:
+                    self._sink = self._make_sink()
+                self._sink.write(lease.task, running.outputs)
+                return replace(report, num_records=running.records)
+            case TaskKind.METRICS:
+                return replace(report, metrics=self._backend.metric_results(lease.metric_states))
+            case TaskKind.EXPORT:
+                self._export(lease)
+        return report
+
+    def _export(self, lease: Lease) -> None:
+        """Write the model beside its place, then move it there whole."""
+        output = self._config.checkpoint.output
+        assert output is not None
+        partial = output.with_name(f"{output.name}.partial-{lease.number}")
+        partial.mkdir(parents=True)
+        parameters = self._exchange.pull([], training=False)
+        self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
+        if output.is_dir():
+            output.rmdir()  # empty, or it would not have been accepted
+        partial.rename(output)
+
+    # --- commit ----------------------------------------------------------------------------------
+
+    def _commit(self) -> None:
+        for item in self._computed:
+            running = item.running
+            if item.report is not None:
+                self._report(running, item.report)
+            elif running.lease.task.kind is TaskKind.TRAINING:
+                if not running.dead:
+                    self._push(item)
+                self._in_flight.release()
+
+    def _push(self, item: Item) -> None:
+        running, minibatch, given = item.running, item.minibatch, item.parameters
+        assert minibatch is not None
+        assert given is not None
+        try:
+            with self._clock.measure("push"):
+                if item.result is None:
+                    self._exchange.skip(running.lease, item.index)
+                    running.skipped.append(item.index)
+                    return
+                done = self._exchange.push(
+                    given,
+                    item.result,
+                    self._backend.learning_rate(given.version),
+                    running.lease,
+                    item.index,
+                    minibatch.num_records,
+                )
+        except StaleLeaseError as error:
+            log.info("task %d: %s", running.lease.task.id, error)
+            running.dead = True
+            return
+        loss = item.result.loss * minibatch.num_records
+        running.records += minibatch.num_records
+        running.minibatches += 1
+        running.loss_sum += loss
+        running.staleness_sum += done.staleness
+        running.staleness_max = max(running.staleness_max, done.staleness)
+        before = self._progress
+        self._progress = Progress(
+            num_records=before.num_records + minibatch.num_records,
+            loss_sum=before.loss_sum + loss,
+            num_minibatches=before.num_minibatches + 1,
+            model_version=done.version,
+        )
+
+    def _report(self, running: Running, report: TaskReport) -> None:
+        if running.lease.task.kind is TaskKind.TRAINING:
+            if running.dead and report.outcome is Outcome.DONE:
+                return  # somebody else has the task
+            report = replace(
+                report,
+                num_records=running.records,
+                num_minibatches=running.minibatches,
+                loss_sum=running.loss_sum,
+                staleness_sum=running.staleness_sum,
+                staleness_max=running.staleness_max,
+                skipped=tuple(running.skipped),
+                model_version=self._progress.model_version,
+            )
+        with self._clock.measure("report"):
+            self._master.report(self._worker_id, report)
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def _ended(self, item: Item, error: Exception) -> Item:
+        """Turn an item whose stage failed into the end of its lease."""
+        item.running.dead = True
+        if item.parameters is not None and item.report is None:
+            self._give_back(item)
+        return Item(item.running, report=self._failure(item.running, error))
+
+    def _drop(self, item: Item) -> None:
+        if item.parameters is not None:
+            self._give_back(item)
+
+    def _give_back(self, item: Item) -> None:
+        if item.running.lease.task.kind is TaskKind.TRAINING:
+            self._in_flight.release()
+
+    def _failure(self, running: Running, error: Exception) -> TaskReport:
+        task = running.lease.task
+        where = (
+            f"{task.kind} task {task.id} (records {task.shard.start} to {task.shard.end} of "
+            f"{task.shard.name}, epoch {task.epoch})"
+        )
+        log.warning("%s failed", where, exc_info=error)
+        fatal = isinstance(error, NonFiniteLossError)
+        named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
+        kind = "" if isinstance(error, ElasticdlError) else f"{type(error).__name__}: "
+        return TaskReport(
+            task.id,
+            running.lease.number,
+            Outcome.FAILED,
+            message=f"{error}" if named else f"{where}: {kind}{error}",
+            fatal=fatal,
+        )
+
+
+def _is_failure(item: Item) -> bool:
+    return item.report is not None and item.report.outcome is not Outcome.DONE
+
+
+def task_seed(job_seed: int, task_id: int) -> int:
+    """Return the seed of a task's shuffle: the same in every worker and for every lease.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+    generators", 2014) over both numbers; 63 bits.
+    """
+    mask = (1 << 64) - 1
+    z = (job_seed * 0x9E3779B97F4A7C15 + task_id + 1) * 0x9E3779B97F4A7C15 & mask
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+    return (z ^ (z >> 31)) >> 1
+
+
+def sample_minibatch(
+    reader: DataReader, backend: Backend, mode: Mode, minibatch_size: int
+) -> Minibatch:
+    """Return the first minibatch of a source, from which a backend builds its model.
+
+    Raises:
+        DataError: The source has no records.
+    """
+    for shard in reader.shards():
+        end = min(shard.end, shard.start + minibatch_size)
+        records = reader.read(Shard(shard.name, shard.start, end))
+        for minibatch in backend.minibatches(records, mode, minibatch_size, seed=0):
+            return minibatch
+    raise DataError("expected at least one record to build the model from, found none")

@@ -1,0 +1,247 @@
+"""The loop against a real in-process store and a master that plays a script."""
+
+import math
+import threading
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
+from elasticdl._core import PsClient, Store
+from elasticdl.backends.numpy import NumpyBackend
+from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import StoreError
+from elasticdl.job import Finished, Lease, Outcome, Shard, Task, TaskKind
+from elasticdl.model_spec import ModelSpec
+from elasticdl.worker.exchange import StoreExchange
+from elasticdl.worker.loop import Worker, sample_minibatch, task_seed
+
+SHARD_RECORDS = 40
+MINIBATCH = 4
+
+
+class ScriptedMaster:
+    """Hands out the leases it was given and keeps the reports."""
+
+    def __init__(self, leases):
+        self._leases = deque(leases)
+        self.reports = []
+        self._lock = threading.Lock()
+
+    def lease(self, worker_id):
+        with self._lock:
+            return self._leases.popleft() if self._leases else Finished()
+
+    def report(self, worker_id, report):
+        self.reports.append(report)
+
+    def heartbeat(self, role, index, progress=None):
+        pass
+
+
+class MemoryReader:
+    """Record number n of the only shard is the text of n."""
+
+    metadata = Metadata()
+
+    def shards(self):
+        return [Shard("memory", 0, SHARD_RECORDS)]
+
+    def read(self, shard):
+        for start in range(shard.start, shard.end, 7):
+            numbers = range(start, min(start + 7, shard.end))
+            yield Records(start=start, values=[str(n).encode() for n in numbers])
+
+
+class CollectingSink:
+    def __init__(self):
+        self.written = {}
+
+    def write(self, task, outputs):
+        self.written[task.id] = np.concatenate(outputs)
+
+
+def counting_model():
+    return ArrayModel(
+        tables=[ArrayTable("count", 1, Initializer("constant", {"value": 0.0}))],
+        ids=lambda features: [features],
+        predict=lambda dense, rows, features: rows[0][:, 0],
+        gradients=lambda dense, rows, features, labels: (
+            math.nan if (labels == 13).any() else 0.5,
+            [np.full_like(rows[0], -1.0)],
+            {},
+        ),
+    )
+
+
+def feed(records, mode, metadata):
+    if b"bad" in records:
+        raise ValueError("not a number: bad")
+    ids = np.array([int(record) for record in records], np.int64)
+    return ids if mode == Mode.PREDICTION else (ids, ids)
+
+
+SPEC = ModelSpec(
+    model=counting_model,
+    loss=None,
+    optimizer=lambda: ArrayOptimizer(learning_rate=1.0),
+    feed=feed,
+    eval_metrics_fn=lambda: {"mean": lambda labels, predictions: predictions},
+    callbacks=None,
+    prediction_outputs_processor=None,
+    custom_data_reader=None,
+)
+
+
+def training(task_id, start, end, number=1):
+    return Lease(Task(task_id, TaskKind.TRAINING, Shard("memory", start, end)), number)
+
+
+class Run:
+    """A worker with its store, ready to work through leases."""
+
+    def __init__(self, leases, store=None, reader=None, spec=SPEC, **training_settings):
+        self.master = ScriptedMaster(leases)
+        self.client = PsClient.in_process(store or Store())
+        self.sink = CollectingSink()
+        config = JobConfig(
+            command="train",
+            model=ModelSection(model_def="m.f", model_zoo=Path(".")),
+            data=DataSection(training_data="memory"),
+            training=TrainingSection(minibatch_size=MINIBATCH, **training_settings),
+            cluster=ClusterSection(),
+        )
+        backend = NumpyBackend(spec, spec.model(), Metadata(), seed=0)
+        exchange = StoreExchange(self.client, backend)
+        reader = reader or MemoryReader()
+        exchange.declare(
+            backend.build(sample_minibatch(MemoryReader(), backend, Mode.TRAINING, MINIBATCH))
+        )
+        readers = dict.fromkeys(
+            (TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.PREDICTION), reader
+        )
+        self.worker = Worker(config, 0, self.master, backend, exchange, readers, lambda: self.sink)
+
+    def __call__(self):
+        self.worker.run()
+        return self
+
+    def counts(self):
+        counts = np.zeros(SHARD_RECORDS)
+        for keys, rows in self.client.scan(0):
+            counts[keys] = rows[:, 0]
+        return counts.tolist()
+
+
+def test_each_record_of_the_leased_tasks_is_trained_once():
+    run = Run([training(1, 0, 20), training(2, 20, 30)])()
+    assert run.counts() == [1.0] * 30 + [0.0] * 10
+    assert [(r.task_id, r.outcome, r.num_records) for r in run.master.reports] == [
+        (1, Outcome.DONE, 20),
+        (2, Outcome.DONE, 10),
+    ]
+
+
+def test_a_later_lease_goes_on_where_the_replica_stands():
+    store = Store()
+    first = Run([], store)
+    pulled = first.client.pull([(0, np.arange(4))], True)
+    empty = np.zeros(0, np.float32)
+    seeded = Run([training(1, 0, 20)], Store())()  # what a whole task gives
+    order = np.arange(20)
+    np.random.default_rng(task_seed(0, 1)).shuffle(order)
+    pulled = first.client.pull([(0, order[:4])], True)
+    first.client.push(pulled, [np.full((4, 1), -1, np.float32)], empty, empty, 1.0, 1, 1, 0, 4)
+    run = Run([training(1, 0, 20, number=2)], store)()
+    assert run.counts() == seeded.counts()
+    assert run.master.reports[0].num_records == 16
+
+
+def test_a_worker_whose_lease_was_given_away_trains_nothing_and_reports_nothing():
+    store = Store()
+    Run([], store).client.begin_task(1, 5)
+    run = Run([training(1, 0, 20, number=4), training(2, 20, 24)], store)()
+    assert run.counts() == [0.0] * 20 + [1.0] * 4 + [0.0] * 16
+    assert [r.task_id for r in run.master.reports] == [2]
+
+
+def test_a_record_that_does_not_parse_fails_its_task_and_no_other():
+    class OneBadRecord(MemoryReader):
+        def read(self, shard):
+            for records in super().read(shard):
+                yield Records(records.start, [b"bad" if v == b"25" else v for v in records.values])
+
+    run = Run(
+        [training(1, 0, 20), training(2, 20, 30), training(3, 30, 40)], reader=OneBadRecord()
+    )()
+    outcomes = {r.task_id: r for r in run.master.reports}
+    assert outcomes[1].outcome is Outcome.DONE
+    assert outcomes[3].outcome is Outcome.DONE
+    assert outcomes[2].outcome is Outcome.FAILED
+    assert "not a number: bad" in outcomes[2].message
+    assert "records 20 to 30 of memory" in outcomes[2].message
+
+
+def test_a_loss_that_is_nan_is_reported_with_task_and_minibatch():
+    run = Run([training(7, 0, 20)])()
+    (report,) = run.master.reports
+    assert report.outcome is Outcome.FAILED
+    assert report.fatal
+    assert "loss is nan in task 7 (records 0 to 20 of memory), minibatch" in report.message
+    assert "--on_nan=skip" in report.message
+
+
+def test_a_minibatch_whose_loss_is_nan_can_be_skipped():
+    run = Run([training(7, 0, 20)], on_nan="skip")()
+    (report,) = run.master.reports
+    assert report.outcome is Outcome.DONE
+    assert len(report.skipped) == 1
+    assert report.num_records == 16
+    counts = run.counts()
+    assert sum(counts) == 16
+    assert counts[13] == 0
+
+
+def test_evaluation_leaves_rows_alone_and_reports_sums():
+    run = Run(
+        [
+            training(1, 0, 8),
+            Lease(Task(2, TaskKind.EVALUATION, Shard("memory", 0, 16), evaluation_id=0), 1),
+        ]
+    )()
+    report = run.master.reports[1]
+    assert report.num_records == 16
+    assert report.metric_states["mean"][0].tolist()[1] == 16
+    assert run.counts() == [1.0] * 8 + [0.0] * 32
+
+
+def test_metrics_are_computed_from_merged_states():
+    task = Task(3, TaskKind.METRICS, Shard("", 0, 0), evaluation_id=0)
+    run = Run([Lease(task, 1, metric_states={"mean": [np.array([6.0, 4.0])]})])()
+    assert run.master.reports[0].metrics == {"mean": 1.5}
+
+
+def test_predictions_come_whole_and_in_the_order_of_the_records():
+    run = Run(
+        [
+            training(1, 0, 8),
+            Lease(Task(2, TaskKind.PREDICTION, Shard("memory", 4, 14)), 1),
+        ]
+    )()
+    # The prediction may be pulled before the last pushes of the first task: only order counts.
+    assert len(run.sink.written[2]) == 10
+
+
+def test_a_store_that_refuses_ends_the_worker():
+    run = Run([training(1, 0, 20)])
+    run.worker._exchange._tables = [99]
+    with pytest.raises(StoreError):
+        run()
+
+
+def test_task_seeds_differ_by_task_and_by_job():
+    seeds = {task_seed(job, task) for job in range(10) for task in range(1000)}
+    assert len(seeds) == 10_000
