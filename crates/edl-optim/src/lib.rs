@@ -1,1 +1,20 @@
 //! Optimizer kernels on slices, dense and sparse.
+//!
+//! An [`Optimizer`] is a rule with its settings; [`Optimizer::step`] fixes the learning rate and
+//! the step number and yields a [`Step`], which updates weights and slots element by element. The
+//! formulas, the order of their operations and the defaults are those of Keras 3. A dense vector
+//! and a row of an embedding table take the same path: weights, then `num_slots` vectors of the
+//! same length, then the gradient.
+//!
+//! The rules are written once, as plain functions of one element ([`rules`]). The kernel runs
+//! them over blocks of eight elements; compiled for AVX2 a block is one register, compiled for
+//! the baseline it is the scalar twin. No operation is fused or reordered, so both give the same
+//! bits.
+
+mod kernel;
+mod optimizer;
+mod prefetch;
+mod rules;
+
+pub use optimizer::{OptimError, Optimizer, Step};
+pub use prefetch::prefetch;

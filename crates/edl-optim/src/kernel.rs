@@ -1,0 +1,62 @@
+//! Runs a rule over slices, eight elements at a time.
+
+use crate::rules::Rule;
+
+/// Elements in a block: one AVX2 register.
+const LANES: usize = 8;
+
+/// Update `weights` and its slots by `gradients`; all of one length, slots one after the other.
+///
+/// A block is copied into arrays, updated there and copied back: the compiler then knows that
+/// nothing overlaps, and keeps each array in one register.
+#[inline(always)]
+pub(crate) fn run<const SLOTS: usize>(
+    rule: &impl Rule<SLOTS>,
+    weights: &mut [f32],
+    slots: &mut [f32],
+    gradients: &[f32],
+) {
+    let n = gradients.len();
+    let weights = &mut weights[..n];
+    let slots = &mut slots[..SLOTS * n];
+    let whole = n - n % LANES;
+    let mut at = 0;
+    while at < whole {
+        block::<SLOTS, LANES>(rule, weights, slots, gradients, at);
+        at += LANES;
+    }
+    while at < n {
+        block::<SLOTS, 1>(rule, weights, slots, gradients, at);
+        at += 1;
+    }
+}
+
+#[inline(always)]
+fn block<const SLOTS: usize, const WIDTH: usize>(
+    rule: &impl Rule<SLOTS>,
+    weights: &mut [f32],
+    slots: &mut [f32],
+    gradients: &[f32],
+    at: usize,
+) {
+    let n = gradients.len();
+    let mut w = [0.0; WIDTH];
+    let mut g = [0.0; WIDTH];
+    let mut s = [[0.0; WIDTH]; SLOTS];
+    w.copy_from_slice(&weights[at..at + WIDTH]);
+    g.copy_from_slice(&gradients[at..at + WIDTH]);
+    for (k, slot) in s.iter_mut().enumerate() {
+        slot.copy_from_slice(&slots[k * n + at..k * n + at + WIDTH]);
+    }
+    for i in 0..WIDTH {
+        let (new, new_slots) = rule.apply(w[i], std::array::from_fn(|k| s[k][i]), g[i]);
+        w[i] = new;
+        for k in 0..SLOTS {
+            s[k][i] = new_slots[k];
+        }
+    }
+    weights[at..at + WIDTH].copy_from_slice(&w);
+    for (k, slot) in s.iter().enumerate() {
+        slots[k * n + at..k * n + at + WIDTH].copy_from_slice(slot);
+    }
+}

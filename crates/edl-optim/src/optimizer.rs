@@ -1,0 +1,453 @@
+//! Optimizers by name and settings, and the step that they take.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::kernel::run;
+use crate::rules::{
+    Adagrad, Adam, AmsGrad, Decayed, Ftrl, FtrlSqrt, Momentum, Nesterov, RmsProp, RmsPropCentered,
+    RmsPropCenteredMomentum, RmsPropMomentum, Sgd,
+};
+
+/// Why an optimizer cannot be made.
+#[derive(Debug, Error, Clone, PartialEq)]
+pub enum OptimError {
+    /// No optimizer of that name.
+    #[error("unknown optimizer '{0}'; known are {known}", known = KINDS.join(", "))]
+    UnknownKind(String),
+    /// The optimizer has no such setting.
+    #[error("optimizer '{kind}' has no setting '{name}'; it has {}", settings(.kind).join(", "))]
+    UnknownSetting {
+        /// The optimizer's name.
+        kind: String,
+        /// The setting given.
+        name: String,
+    },
+    /// A setting is outside its range.
+    #[error("setting '{name}' of optimizer '{kind}' must be {expected}, found {found}")]
+    BadSetting {
+        /// The optimizer's name.
+        kind: String,
+        /// The setting given.
+        name: &'static str,
+        /// What it may be, in words.
+        expected: &'static str,
+        /// Its value.
+        found: f64,
+    },
+}
+
+const KINDS: [&str; 7] = [
+    "sgd", "momentum", "adagrad", "adam", "adamw", "rmsprop", "ftrl",
+];
+
+/// The settings that an optimizer knows.
+fn settings(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "momentum" => &["momentum", "nesterov"],
+        "adagrad" => &["epsilon", "initial_accumulator"],
+        "adam" => &["beta_1", "beta_2", "epsilon", "amsgrad"],
+        "adamw" => &["beta_1", "beta_2", "epsilon", "amsgrad", "weight_decay"],
+        "rmsprop" => &["rho", "momentum", "epsilon", "centered"],
+        "ftrl" => &[
+            "learning_rate_power",
+            "initial_accumulator",
+            "l1",
+            "l2",
+            "l2_shrinkage",
+            "beta",
+        ],
+        _ => &[],
+    }
+}
+
+/// An optimizer with its settings; a value that is left out has Keras' default.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Optimizer {
+    /// Plain gradient descent.
+    Sgd,
+    /// Gradient descent with (Nesterov) momentum.
+    Momentum {
+        /// Share of the velocity that is kept.
+        momentum: f64,
+        /// Look one step ahead.
+        nesterov: bool,
+    },
+    /// Adagrad.
+    Adagrad {
+        /// Added under the root.
+        epsilon: f64,
+        /// Where the sum of squares starts.
+        initial_accumulator: f64,
+    },
+    /// Adam, AMSGrad, and AdamW where `weight_decay` is given.
+    Adam {
+        /// Decay of the first moment.
+        beta_1: f64,
+        /// Decay of the second moment.
+        beta_2: f64,
+        /// Added to the root.
+        epsilon: f64,
+        /// Divide by the largest second moment so far.
+        amsgrad: bool,
+        /// Decoupled weight decay (AdamW).
+        weight_decay: Option<f64>,
+    },
+    /// RMSprop.
+    RmsProp {
+        /// Decay of the mean square.
+        rho: f64,
+        /// Share of the momentum that is kept; 0 keeps no momentum slot.
+        momentum: f64,
+        /// Added under the root.
+        epsilon: f64,
+        /// Subtract the square of the mean gradient.
+        centered: bool,
+    },
+    /// FTRL-proximal.
+    Ftrl {
+        /// Keras' power, not above 0; -0.5 is the usual one.
+        learning_rate_power: f64,
+        /// Where the accumulator starts.
+        initial_accumulator: f64,
+        /// L1 strength.
+        l1: f64,
+        /// L2 strength.
+        l2: f64,
+        /// L2 shrinkage strength.
+        l2_shrinkage: f64,
+        /// The paper's beta.
+        beta: f64,
+    },
+}
+
+/// Reads the settings of one optimizer, checking each.
+struct Settings<'a> {
+    kind: &'a str,
+    params: &'a BTreeMap<String, f64>,
+}
+
+impl Settings<'_> {
+    fn checked(
+        &self,
+        name: &'static str,
+        default: f64,
+        expected: &'static str,
+        holds: impl Fn(f64) -> bool,
+    ) -> Result<f64, OptimError> {
+        let found = self.params.get(name).copied().unwrap_or(default);
+        if found.is_finite() && holds(found) {
+            return Ok(found);
+        }
+        Err(OptimError::BadSetting {
+            kind: self.kind.to_owned(),
+            name,
+            expected,
+            found,
+        })
+    }
+
+    fn not_negative(&self, name: &'static str, default: f64) -> Result<f64, OptimError> {
+        self.checked(name, default, "0 or more", |x| x >= 0.0)
+    }
+
+    fn share(&self, name: &'static str, default: f64) -> Result<f64, OptimError> {
+        self.checked(name, default, "between 0 and 1", |x| {
+            (0.0..=1.0).contains(&x)
+        })
+    }
+
+    fn flag(&self, name: &'static str) -> Result<bool, OptimError> {
+        let value = self.checked(name, 0.0, "0 or 1", |x| x == 0.0 || x == 1.0)?;
+        Ok(value == 1.0)
+    }
+}
+
+impl Optimizer {
+    /// Make the optimizer `kind` with `params` (flags are 0 or 1).
+    ///
+    /// # Errors
+    /// An unknown kind or setting, or a value outside its range.
+    pub fn new(kind: &str, params: &BTreeMap<String, f64>) -> Result<Self, OptimError> {
+        if !KINDS.contains(&kind) {
+            return Err(OptimError::UnknownKind(kind.to_owned()));
+        }
+        if let Some(name) = params
+            .keys()
+            .find(|p| !settings(kind).contains(&p.as_str()))
+        {
+            return Err(OptimError::UnknownSetting {
+                kind: kind.to_owned(),
+                name: name.clone(),
+            });
+        }
+        let s = Settings { kind, params };
+        Ok(match kind {
+            "sgd" => Self::Sgd,
+            "momentum" => Self::Momentum {
+                momentum: s.share("momentum", 0.9)?,
+                nesterov: s.flag("nesterov")?,
+            },
+            "adagrad" => Self::Adagrad {
+                epsilon: s.not_negative("epsilon", 1e-7)?,
+                initial_accumulator: s.not_negative("initial_accumulator", 0.1)?,
+            },
+            "rmsprop" => Self::RmsProp {
+                rho: s.share("rho", 0.9)?,
+                momentum: s.share("momentum", 0.0)?,
+                epsilon: s.not_negative("epsilon", 1e-7)?,
+                centered: s.flag("centered")?,
+            },
+            "ftrl" => Self::Ftrl {
+                learning_rate_power: s
+                    .checked("learning_rate_power", -0.5, "0 or less", |x| x <= 0.0)?,
+                initial_accumulator: s.not_negative("initial_accumulator", 0.1)?,
+                l1: s.not_negative("l1", 0.0)?,
+                l2: s.not_negative("l2", 0.0)?,
+                l2_shrinkage: s.not_negative("l2_shrinkage", 0.0)?,
+                beta: s.not_negative("beta", 0.0)?,
+            },
+            _ => Self::Adam {
+                beta_1: s.share("beta_1", 0.9)?,
+                beta_2: s.share("beta_2", 0.999)?,
+                epsilon: s.not_negative("epsilon", 1e-7)?,
+                amsgrad: s.flag("amsgrad")?,
+                weight_decay: match kind {
+                    "adamw" => Some(s.not_negative("weight_decay", 0.004)?),
+                    _ => None,
+                },
+            },
+        })
+    }
+
+    /// Return the names of the slots, in the order in which they follow the weights.
+    pub fn slots(&self) -> &'static [&'static str] {
+        match *self {
+            Self::Sgd => &[],
+            Self::Momentum { .. } => &["momentum"],
+            Self::Adagrad { .. } => &["accumulator"],
+            Self::Adam { amsgrad: false, .. } => &["momentum", "velocity"],
+            Self::Adam { amsgrad: true, .. } => &["momentum", "velocity", "velocity_hat"],
+            Self::RmsProp {
+                momentum, centered, ..
+            } => match (momentum > 0.0, centered) {
+                (false, false) => &["velocity"],
+                (true, false) => &["velocity", "momentum"],
+                (false, true) => &["velocity", "average_gradient"],
+                (true, true) => &["velocity", "momentum", "average_gradient"],
+            },
+            Self::Ftrl { .. } => &["accumulator", "linear"],
+        }
+    }
+
+    /// Return how many slots each weight has.
+    pub fn num_slots(&self) -> usize {
+        self.slots().len()
+    }
+
+    /// Fill fresh slots: `num_slots` vectors of one length, one after the other.
+    pub fn fill_slots(&self, slots: &mut [f32]) {
+        slots.fill(0.0);
+        if let Self::Adagrad {
+            initial_accumulator,
+            ..
+        }
+        | Self::Ftrl {
+            initial_accumulator,
+            ..
+        } = *self
+        {
+            let first = slots.len() / self.num_slots();
+            slots[..first].fill(initial_accumulator as f32);
+        }
+    }
+
+    /// Fix the learning rate and the step number `t` (1 for a model's first update).
+    pub fn step(&self, learning_rate: f32, t: u64) -> Step {
+        match *self {
+            Self::Sgd => Step::Sgd(Sgd { learning_rate }),
+            Self::Momentum { momentum, nesterov } => {
+                let momentum = momentum as f32;
+                if momentum != 0.0 && nesterov {
+                    Step::Nesterov(Nesterov {
+                        learning_rate,
+                        momentum,
+                    })
+                } else {
+                    Step::Momentum(Momentum {
+                        learning_rate,
+                        momentum,
+                    })
+                }
+            }
+            Self::Adagrad { epsilon, .. } => Step::Adagrad(Adagrad {
+                learning_rate,
+                epsilon: epsilon as f32,
+            }),
+            Self::Adam {
+                beta_1,
+                beta_2,
+                epsilon,
+                amsgrad,
+                weight_decay,
+            } => {
+                let adam = Adam {
+                    alpha: bias_corrected(learning_rate, beta_1, beta_2, t),
+                    one_minus_beta_1: (1.0 - beta_1) as f32,
+                    one_minus_beta_2: (1.0 - beta_2) as f32,
+                    epsilon: epsilon as f32,
+                };
+                adam_step(adam, amsgrad, learning_rate, weight_decay)
+            }
+            Self::RmsProp {
+                rho,
+                momentum,
+                epsilon,
+                centered,
+            } => {
+                let rule = RmsProp {
+                    learning_rate,
+                    rho: rho as f32,
+                    one_minus_rho: (1.0 - rho) as f32,
+                    epsilon: epsilon as f32,
+                    momentum: momentum as f32,
+                };
+                match (momentum > 0.0, centered) {
+                    (false, false) => Step::RmsProp(rule),
+                    (true, false) => Step::RmsPropMomentum(RmsPropMomentum(rule)),
+                    (false, true) => Step::RmsPropCentered(RmsPropCentered(rule)),
+                    (true, true) => Step::RmsPropCenteredMomentum(RmsPropCenteredMomentum(rule)),
+                }
+            }
+            Self::Ftrl {
+                learning_rate_power,
+                l1,
+                l2,
+                l2_shrinkage,
+                beta,
+                ..
+            } => {
+                let rule = Ftrl {
+                    learning_rate,
+                    power: -learning_rate_power as f32,
+                    l1: l1 as f32,
+                    twice_l2: 2.0 * (l2 as f32 + beta as f32 / (2.0 * learning_rate)),
+                    twice_shrinkage: (2.0 * l2_shrinkage) as f32,
+                };
+                if learning_rate_power == -0.5 {
+                    Step::FtrlSqrt(FtrlSqrt(rule))
+                } else {
+                    Step::Ftrl(rule)
+                }
+            }
+        }
+    }
+}
+
+/// Adam's `lr * sqrt(1 - beta_2^t) / (1 - beta_1^t)`, rounded to float32 where Keras rounds.
+fn bias_corrected(learning_rate: f32, beta_1: f64, beta_2: f64, t: u64) -> f32 {
+    let power = |beta: f64| f64::from(beta as f32).powf(f64::from(t as f32)) as f32;
+    learning_rate * (1.0 - power(beta_2)).sqrt() / (1.0 - power(beta_1))
+}
+
+fn adam_step(adam: Adam, amsgrad: bool, learning_rate: f32, weight_decay: Option<f64>) -> Step {
+    match (amsgrad, weight_decay) {
+        (false, None) => Step::Adam(adam),
+        (true, None) => Step::AmsGrad(AmsGrad(adam)),
+        (false, Some(decay)) => Step::AdamW(Decayed {
+            learning_rate,
+            weight_decay: decay as f32,
+            rule: adam,
+        }),
+        (true, Some(decay)) => Step::AmsGradW(Decayed {
+            learning_rate,
+            weight_decay: decay as f32,
+            rule: AmsGrad(adam),
+        }),
+    }
+}
+
+/// One update of an optimizer, with its learning rate and step number fixed.
+#[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
+pub enum Step {
+    #[doc(hidden)]
+    Sgd(Sgd),
+    #[doc(hidden)]
+    Momentum(Momentum),
+    #[doc(hidden)]
+    Nesterov(Nesterov),
+    #[doc(hidden)]
+    Adagrad(Adagrad),
+    #[doc(hidden)]
+    Adam(Adam),
+    #[doc(hidden)]
+    AmsGrad(AmsGrad),
+    #[doc(hidden)]
+    AdamW(Decayed<Adam>),
+    #[doc(hidden)]
+    AmsGradW(Decayed<AmsGrad>),
+    #[doc(hidden)]
+    RmsProp(RmsProp),
+    #[doc(hidden)]
+    RmsPropMomentum(RmsPropMomentum),
+    #[doc(hidden)]
+    RmsPropCentered(RmsPropCentered),
+    #[doc(hidden)]
+    RmsPropCenteredMomentum(RmsPropCenteredMomentum),
+    #[doc(hidden)]
+    Ftrl(Ftrl),
+    #[doc(hidden)]
+    FtrlSqrt(FtrlSqrt),
+}
+
+impl Step {
+    /// Update `weights` and its slots, in place.
+    ///
+    /// `slots` holds `num_slots` vectors, each as long as `gradients`, one after the other.
+    ///
+    /// # Panics
+    /// If `weights` or `slots` is shorter than `gradients` asks for.
+    #[inline]
+    pub fn update(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: this processor has AVX2, which is all that the function asks for.
+            unsafe { self.update_avx2(weights, slots, gradients) };
+            return;
+        }
+        self.update_scalar(weights, slots, gradients);
+    }
+
+    /// [`Step::update`] compiled for the baseline processor; gives the same bits.
+    pub fn update_scalar(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
+        self.update_any(weights, slots, gradients);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn update_avx2(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
+        self.update_any(weights, slots, gradients);
+    }
+
+    #[inline(always)]
+    fn update_any(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
+        match self {
+            Self::Sgd(rule) => run(rule, weights, slots, gradients),
+            Self::Momentum(rule) => run(rule, weights, slots, gradients),
+            Self::Nesterov(rule) => run(rule, weights, slots, gradients),
+            Self::Adagrad(rule) => run(rule, weights, slots, gradients),
+            Self::Adam(rule) => run(rule, weights, slots, gradients),
+            Self::AmsGrad(rule) => run(rule, weights, slots, gradients),
+            Self::AdamW(rule) => run(rule, weights, slots, gradients),
+            Self::AmsGradW(rule) => run(rule, weights, slots, gradients),
+            Self::RmsProp(rule) => run(rule, weights, slots, gradients),
+            Self::RmsPropMomentum(rule) => run(rule, weights, slots, gradients),
+            Self::RmsPropCentered(rule) => run(rule, weights, slots, gradients),
+            Self::RmsPropCenteredMomentum(rule) => run(rule, weights, slots, gradients),
+            Self::Ftrl(rule) => run(rule, weights, slots, gradients),
+            Self::FtrlSqrt(rule) => run(rule, weights, slots, gradients),
+        }
+    }
+}

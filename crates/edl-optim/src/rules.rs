@@ -1,0 +1,264 @@
+//! The update of one element by each optimizer, as Keras 3 writes it.
+//!
+//! Keras multiplies Python floats such as `1 - beta_1` (computed in double precision, then
+//! rounded to float32) into float32 tensors; the constants here are made the same way.
+
+/// One element's update: weight, slots and gradient in, new weight and slots out.
+pub(crate) trait Rule<const SLOTS: usize> {
+    /// Return the new weight and the new slots.
+    fn apply(&self, weight: f32, slots: [f32; SLOTS], gradient: f32) -> (f32, [f32; SLOTS]);
+}
+
+/// `w -= lr * g`
+#[derive(Debug, Clone, Copy)]
+pub struct Sgd {
+    pub(crate) learning_rate: f32,
+}
+
+impl Rule<0> for Sgd {
+    #[inline(always)]
+    fn apply(&self, w: f32, _: [f32; 0], g: f32) -> (f32, [f32; 0]) {
+        (w - g * self.learning_rate, [])
+    }
+}
+
+/// Keras' SGD with momentum; slot: velocity.
+#[derive(Debug, Clone, Copy)]
+pub struct Momentum {
+    pub(crate) learning_rate: f32,
+    pub(crate) momentum: f32,
+}
+
+impl Rule<1> for Momentum {
+    #[inline(always)]
+    fn apply(&self, w: f32, [m]: [f32; 1], g: f32) -> (f32, [f32; 1]) {
+        let m = m * self.momentum - g * self.learning_rate;
+        (w + m, [m])
+    }
+}
+
+/// Keras' SGD with Nesterov momentum; slot: velocity.
+#[derive(Debug, Clone, Copy)]
+pub struct Nesterov {
+    pub(crate) learning_rate: f32,
+    pub(crate) momentum: f32,
+}
+
+impl Rule<1> for Nesterov {
+    #[inline(always)]
+    fn apply(&self, w: f32, [m]: [f32; 1], g: f32) -> (f32, [f32; 1]) {
+        let m = m * self.momentum - g * self.learning_rate;
+        (w + (m * self.momentum - g * self.learning_rate), [m])
+    }
+}
+
+/// Adagrad; slot: sum of squares. Duchi et al., 2011.
+#[derive(Debug, Clone, Copy)]
+pub struct Adagrad {
+    pub(crate) learning_rate: f32,
+    pub(crate) epsilon: f32,
+}
+
+impl Rule<1> for Adagrad {
+    #[inline(always)]
+    fn apply(&self, w: f32, [a]: [f32; 1], g: f32) -> (f32, [f32; 1]) {
+        let a = a + g * g;
+        (w - self.learning_rate * g / (a + self.epsilon).sqrt(), [a])
+    }
+}
+
+/// Adam; slots: first and second moment. Kingma and Ba, 2014 ("epsilon hat" form).
+#[derive(Debug, Clone, Copy)]
+pub struct Adam {
+    pub(crate) alpha: f32,
+    pub(crate) one_minus_beta_1: f32,
+    pub(crate) one_minus_beta_2: f32,
+    pub(crate) epsilon: f32,
+}
+
+impl Adam {
+    #[inline(always)]
+    fn moments(&self, m: f32, v: f32, g: f32) -> (f32, f32) {
+        (
+            m + (g - m) * self.one_minus_beta_1,
+            v + (g * g - v) * self.one_minus_beta_2,
+        )
+    }
+}
+
+impl Rule<2> for Adam {
+    #[inline(always)]
+    fn apply(&self, w: f32, [m, v]: [f32; 2], g: f32) -> (f32, [f32; 2]) {
+        let (m, v) = self.moments(m, v, g);
+        (w - m * self.alpha / (v.sqrt() + self.epsilon), [m, v])
+    }
+}
+
+/// AMSGrad; slots: first moment, second moment, its maximum. Reddi et al., 2018.
+#[derive(Debug, Clone, Copy)]
+pub struct AmsGrad(pub(crate) Adam);
+
+impl Rule<3> for AmsGrad {
+    #[inline(always)]
+    fn apply(&self, w: f32, [m, v, top]: [f32; 3], g: f32) -> (f32, [f32; 3]) {
+        let (m, v) = self.0.moments(m, v, g);
+        let top = maximum(top, v);
+        (
+            w - m * self.0.alpha / (top.sqrt() + self.0.epsilon),
+            [m, v, top],
+        )
+    }
+}
+
+/// Weight decay decoupled from the gradient, before `rule`. Loshchilov and Hutter, 2019.
+#[derive(Debug, Clone, Copy)]
+pub struct Decayed<R> {
+    pub(crate) learning_rate: f32,
+    pub(crate) weight_decay: f32,
+    pub(crate) rule: R,
+}
+
+impl<const SLOTS: usize, R: Rule<SLOTS>> Rule<SLOTS> for Decayed<R> {
+    #[inline(always)]
+    fn apply(&self, w: f32, slots: [f32; SLOTS], g: f32) -> (f32, [f32; SLOTS]) {
+        let w = w - w * self.weight_decay * self.learning_rate;
+        self.rule.apply(w, slots, g)
+    }
+}
+
+/// RMSprop's settings, shared by its four forms.
+#[derive(Debug, Clone, Copy)]
+pub struct RmsProp {
+    pub(crate) learning_rate: f32,
+    pub(crate) rho: f32,
+    pub(crate) one_minus_rho: f32,
+    pub(crate) epsilon: f32,
+    pub(crate) momentum: f32,
+}
+
+impl RmsProp {
+    #[inline(always)]
+    fn velocity(&self, v: f32, g: f32) -> f32 {
+        self.rho * v + self.one_minus_rho * (g * g)
+    }
+
+    #[inline(always)]
+    fn increment(&self, g: f32, denominator: f32) -> f32 {
+        self.learning_rate * g / denominator.sqrt()
+    }
+
+    #[inline(always)]
+    fn centered(&self, v: f32, average: f32, g: f32) -> (f32, f32, f32) {
+        let v = self.velocity(v, g);
+        let average = self.rho * average + self.one_minus_rho * g;
+        let increment = self.increment(g, v - average * average + self.epsilon);
+        (v, average, increment)
+    }
+}
+
+/// Slot: velocity.
+impl Rule<1> for RmsProp {
+    #[inline(always)]
+    fn apply(&self, w: f32, [v]: [f32; 1], g: f32) -> (f32, [f32; 1]) {
+        let v = self.velocity(v, g);
+        (w - self.increment(g, v + self.epsilon), [v])
+    }
+}
+
+/// RMSprop with momentum; slots: velocity, momentum.
+#[derive(Debug, Clone, Copy)]
+pub struct RmsPropMomentum(pub(crate) RmsProp);
+
+impl Rule<2> for RmsPropMomentum {
+    #[inline(always)]
+    fn apply(&self, w: f32, [v, m]: [f32; 2], g: f32) -> (f32, [f32; 2]) {
+        let v = self.0.velocity(v, g);
+        let m = self.0.momentum * m + self.0.increment(g, v + self.0.epsilon);
+        (w - m, [v, m])
+    }
+}
+
+/// Centered RMSprop; slots: velocity, average gradient.
+#[derive(Debug, Clone, Copy)]
+pub struct RmsPropCentered(pub(crate) RmsProp);
+
+impl Rule<2> for RmsPropCentered {
+    #[inline(always)]
+    fn apply(&self, w: f32, [v, average]: [f32; 2], g: f32) -> (f32, [f32; 2]) {
+        let (v, average, increment) = self.0.centered(v, average, g);
+        (w - increment, [v, average])
+    }
+}
+
+/// Centered RMSprop with momentum; slots: velocity, momentum, average gradient.
+#[derive(Debug, Clone, Copy)]
+pub struct RmsPropCenteredMomentum(pub(crate) RmsProp);
+
+impl Rule<3> for RmsPropCenteredMomentum {
+    #[inline(always)]
+    fn apply(&self, w: f32, [v, m, average]: [f32; 3], g: f32) -> (f32, [f32; 3]) {
+        let (v, average, increment) = self.0.centered(v, average, g);
+        let m = self.0.momentum * m + increment;
+        (w - m, [v, m, average])
+    }
+}
+
+/// FTRL-proximal with any power; slots: accumulator, linear. McMahan et al., 2013.
+#[derive(Debug, Clone, Copy)]
+pub struct Ftrl {
+    pub(crate) learning_rate: f32,
+    /// Minus Keras' `learning_rate_power`.
+    pub(crate) power: f32,
+    pub(crate) l1: f32,
+    /// `2 * (l2 + beta / (2 * lr))`
+    pub(crate) twice_l2: f32,
+    pub(crate) twice_shrinkage: f32,
+}
+
+impl Ftrl {
+    #[inline(always)]
+    fn update(
+        &self,
+        w: f32,
+        [a, z]: [f32; 2],
+        g: f32,
+        raise: impl Fn(f32) -> f32,
+    ) -> (f32, [f32; 2]) {
+        let shrunk = g + self.twice_shrinkage * w;
+        let grown = a + g * g;
+        let (new_power, old_power) = (raise(grown), raise(a));
+        let z = z + (shrunk - (new_power - old_power) / self.learning_rate * w);
+        let quadratic = new_power / self.learning_rate + self.twice_l2;
+        let clipped = minimum(maximum(z, -self.l1), self.l1);
+        ((clipped - z) / quadratic, [grown, z])
+    }
+}
+
+impl Rule<2> for Ftrl {
+    #[inline(always)]
+    fn apply(&self, w: f32, slots: [f32; 2], g: f32) -> (f32, [f32; 2]) {
+        self.update(w, slots, g, |x| x.powf(self.power))
+    }
+}
+
+/// FTRL-proximal with the usual power of one half, where the power is a square root.
+#[derive(Debug, Clone, Copy)]
+pub struct FtrlSqrt(pub(crate) Ftrl);
+
+impl Rule<2> for FtrlSqrt {
+    #[inline(always)]
+    fn apply(&self, w: f32, slots: [f32; 2], g: f32) -> (f32, [f32; 2]) {
+        self.0.update(w, slots, g, f32::sqrt)
+    }
+}
+
+/// The larger; a NaN on the right passes through, so that it is seen and not hidden.
+#[inline(always)]
+fn maximum(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+#[inline(always)]
+fn minimum(a: f32, b: f32) -> f32 {
+    if a < b { a } else { b }
+}

@@ -1,0 +1,96 @@
+//! What the store refuses, and why.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why the store refused a request.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// Something was asked of a store that knows no model yet.
+    #[error("no model has been declared to this replica; declare it before {0}")]
+    NotDeclared(&'static str),
+    /// A model that cannot be stored.
+    #[error("{0}")]
+    BadModel(String),
+    /// The model differs from the one that is stored.
+    #[error("{0}")]
+    ModelMismatch(String),
+    /// No table of that number.
+    #[error(
+        "no table {table}: the model has {num_tables} tables; do all workers run the same model?"
+    )]
+    UnknownTable {
+        /// The table asked for.
+        table: u32,
+        /// Tables that the model has.
+        num_tables: usize,
+    },
+    /// An array of the wrong length.
+    #[error("{what} has {found} elements, expected {expected}; do all workers run the same model?")]
+    WrongLength {
+        /// Which array.
+        what: String,
+        /// The length that fits.
+        expected: usize,
+        /// The length given.
+        found: usize,
+    },
+    /// A key that belongs to another replica.
+    #[error(
+        "key {key} belongs to replica {owner} of {num_replicas}, this is replica {replica}; do all workers know the same replicas?"
+    )]
+    WrongReplica {
+        /// The key.
+        key: u64,
+        /// The replica that it belongs to.
+        owner: u32,
+        /// The replica that was asked.
+        replica: u32,
+        /// How many there are.
+        num_replicas: u32,
+    },
+    /// The lease has been given to somebody else since.
+    #[error("lease {lease} of task {task} is over: lease {current} has begun")]
+    StaleLease {
+        /// The task.
+        task: u64,
+        /// The lease that came.
+        lease: u32,
+        /// The newest lease known.
+        current: u32,
+    },
+    /// A minibatch came before the one that precedes it.
+    #[error(
+        "minibatch {index} of task {task} came, expected {expected}; begin the task again to resume at the right one"
+    )]
+    Gap {
+        /// The task.
+        task: u64,
+        /// The index that came.
+        index: u32,
+        /// The next index to apply.
+        expected: u32,
+    },
+    /// No more rows or updates can be numbered.
+    #[error("{0}")]
+    Full(String),
+    /// A checkpoint cannot be written or read.
+    #[error("checkpoint {}: {problem}", path.display())]
+    Checkpoint {
+        /// The file or directory.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        problem: String,
+    },
+    /// The numbers of replicas do not fit each other.
+    #[error(
+        "replica {replica} of {num_replicas} does not exist; there may be 1 to 65536 replicas, numbered from 0"
+    )]
+    BadReplica {
+        /// The replica asked for.
+        replica: u32,
+        /// How many there are.
+        num_replicas: u32,
+    },
+}

@@ -1,0 +1,300 @@
+//! What a model consists of, as every worker declares it.
+
+use std::collections::BTreeMap;
+
+use edl_optim::Optimizer;
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+
+/// How a row is filled when it is first used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct InitializerSpec {
+    /// "constant", "uniform", "normal" or "truncated_normal".
+    pub kind: String,
+    /// value; low, high; mean, stddev.
+    #[serde(default)]
+    pub params: BTreeMap<String, f64>,
+}
+
+/// An optimizer by name and settings; see [`Optimizer::new`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerSpec {
+    /// The optimizer's name.
+    pub kind: String,
+    /// Its settings; flags are 0 or 1.
+    #[serde(default)]
+    pub params: BTreeMap<String, f64>,
+}
+
+/// An embedding table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TableSpec {
+    /// Unique in the model.
+    pub name: String,
+    /// Floats in a row's weights.
+    pub dim: u32,
+    /// How rows are filled.
+    pub initializer: InitializerSpec,
+    /// How rows are updated.
+    pub optimizer: OptimizerSpec,
+    /// Ids are below this, if given.
+    #[serde(default)]
+    pub input_dim: Option<u64>,
+}
+
+/// Where a variable lies in the flat dense or state vector.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VariableSpec {
+    /// The variable's name.
+    pub name: String,
+    /// Its shape; empty for a scalar.
+    pub shape: Vec<u64>,
+    /// Its first element.
+    pub offset: u64,
+}
+
+/// All that the store must know of a model; equal in every worker of a job. Its JSON is that of
+/// `ModelDescription` in `elasticdl/backends/base.py`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelSpec {
+    /// The embedding tables, by number.
+    pub tables: Vec<TableSpec>,
+    /// Variables in the dense vector.
+    pub dense: Vec<VariableSpec>,
+    /// Variables in the state vector.
+    pub state: Vec<VariableSpec>,
+    /// Updates the dense vector.
+    pub optimizer: OptimizerSpec,
+    /// From which initial rows are made.
+    pub seed: u64,
+}
+
+/// A row's largest number of floats, slots included: sixteen to a segment of the arena.
+pub(crate) const MAX_ROW_FLOATS: usize = 1 << 15;
+
+/// The initializers, checked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum InitializerKind {
+    Constant { value: f64 },
+    Uniform { low: f64, high: f64 },
+    Normal { mean: f64, stddev: f64 },
+    TruncatedNormal { mean: f64, stddev: f64 },
+}
+
+impl InitializerSpec {
+    pub(crate) fn parse(&self) -> Result<InitializerKind, String> {
+        let names: &[&str] = match self.kind.as_str() {
+            "constant" => &["value"],
+            "uniform" => &["low", "high"],
+            "normal" | "truncated_normal" => &["mean", "stddev"],
+            other => {
+                return Err(format!(
+                    "unknown initializer '{other}'; known are constant, uniform, normal, \
+                     truncated_normal"
+                ));
+            }
+        };
+        if let Some(name) = self.params.keys().find(|n| !names.contains(&n.as_str())) {
+            return Err(format!(
+                "initializer '{}' has no setting '{name}'; it has {}",
+                self.kind,
+                names.join(", ")
+            ));
+        }
+        let get = |name: &str| match self.params.get(name) {
+            Some(value) if value.is_finite() => Ok(*value),
+            Some(value) => Err(format!(
+                "setting '{name}' of initializer '{}' must be finite, found {value}",
+                self.kind
+            )),
+            None => Err(format!("initializer '{}' needs '{name}'", self.kind)),
+        };
+        Ok(match self.kind.as_str() {
+            "constant" => InitializerKind::Constant {
+                value: get("value")?,
+            },
+            "uniform" => InitializerKind::Uniform {
+                low: get("low")?,
+                high: get("high")?,
+            },
+            "normal" => InitializerKind::Normal {
+                mean: get("mean")?,
+                stddev: get("stddev")?,
+            },
+            _ => InitializerKind::TruncatedNormal {
+                mean: get("mean")?,
+                stddev: get("stddev")?,
+            },
+        })
+    }
+}
+
+impl OptimizerSpec {
+    /// Make the optimizer.
+    ///
+    /// # Errors
+    /// [`StoreError::BadModel`] for an unknown kind or setting, or a value out of range.
+    pub fn parse(&self) -> Result<Optimizer, StoreError> {
+        Optimizer::new(&self.kind, &self.params).map_err(|e| StoreError::BadModel(e.to_string()))
+    }
+}
+
+impl ModelSpec {
+    /// Read a model's JSON.
+    ///
+    /// # Errors
+    /// [`StoreError::BadModel`] if it does not parse.
+    pub fn from_json(json: &str) -> Result<Self, StoreError> {
+        serde_json::from_str(json)
+            .map_err(|e| StoreError::BadModel(format!("the model description does not parse: {e}")))
+    }
+
+    /// Return how many floats the whole dense vector has.
+    ///
+    /// # Errors
+    /// [`StoreError::BadModel`] if variables overlap or leave gaps.
+    pub fn dense_len(&self) -> Result<usize, StoreError> {
+        flat_len("dense", &self.dense)
+    }
+
+    /// Return how many floats the whole state vector has.
+    ///
+    /// # Errors
+    /// [`StoreError::BadModel`] if variables overlap or leave gaps.
+    pub fn state_len(&self) -> Result<usize, StoreError> {
+        flat_len("state", &self.state)
+    }
+
+    /// Say how `self` differs from what was declared before, or `None` if they are equal.
+    pub(crate) fn difference(&self, declared: &Self) -> Option<String> {
+        if self == declared {
+            return None;
+        }
+        let said = table_difference(&self.tables, &declared.tables)
+            .or_else(|| variable_difference("dense", &self.dense, &declared.dense))
+            .or_else(|| variable_difference("state", &self.state, &declared.state))
+            .or_else(|| optimizer_difference("the model", &self.optimizer, &declared.optimizer))
+            .unwrap_or_else(|| {
+                format!(
+                    "the seed is {} here, {} was declared",
+                    self.seed, declared.seed
+                )
+            });
+        Some(said)
+    }
+}
+
+/// The variables lie one after the other, in order; return where the last one ends.
+fn flat_len(which: &str, variables: &[VariableSpec]) -> Result<usize, StoreError> {
+    let mut end: u64 = 0;
+    for v in variables {
+        if v.offset != end {
+            return Err(StoreError::BadModel(format!(
+                "{which} variable '{}' has offset {}, expected {end}: variables lie one after \
+                 the other",
+                v.name, v.offset
+            )));
+        }
+        let size = v.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+        end = size
+            .and_then(|n| end.checked_add(n))
+            .filter(|&n| n <= isize::MAX as u64 / 64)
+            .ok_or_else(|| {
+                StoreError::BadModel(format!(
+                    "{which} variable '{}' of shape {:?} is too large",
+                    v.name, v.shape
+                ))
+            })?;
+    }
+    Ok(end as usize)
+}
+
+fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String> {
+    if here.len() != declared.len() {
+        return Some(format!(
+            "the model has {} tables here, {} were declared",
+            here.len(),
+            declared.len()
+        ));
+    }
+    here.iter()
+        .zip(declared)
+        .enumerate()
+        .find_map(|(i, (a, b))| {
+            let table = format!("table '{}'", a.name);
+            if a.name != b.name {
+                return Some(format!(
+                    "table {i} is '{}' here, '{}' was declared",
+                    a.name, b.name
+                ));
+            }
+            if a.dim != b.dim {
+                return Some(format!(
+                    "{table} has dim {} here, {} was declared",
+                    a.dim, b.dim
+                ));
+            }
+            if a.initializer != b.initializer {
+                return Some(format!(
+                    "{table} has initializer {} here, {} was declared",
+                    described(&a.initializer.kind, &a.initializer.params),
+                    described(&b.initializer.kind, &b.initializer.params)
+                ));
+            }
+            if a.input_dim != b.input_dim {
+                let words = |d: Option<u64>| d.map_or("no limit".to_owned(), |n| n.to_string());
+                return Some(format!(
+                    "{table} has input_dim {} here, {} was declared",
+                    words(a.input_dim),
+                    words(b.input_dim)
+                ));
+            }
+            optimizer_difference(&table, &a.optimizer, &b.optimizer)
+        })
+}
+
+fn variable_difference(
+    which: &str,
+    here: &[VariableSpec],
+    declared: &[VariableSpec],
+) -> Option<String> {
+    if here.len() != declared.len() {
+        return Some(format!(
+            "the model has {} {which} variables here, {} were declared",
+            here.len(),
+            declared.len()
+        ));
+    }
+    let (a, b) = here.iter().zip(declared).find(|(a, b)| a != b)?;
+    Some(if a.name == b.name {
+        format!(
+            "{which} variable '{}' has shape {:?} at {} here, {:?} at {} was declared",
+            a.name, a.shape, a.offset, b.shape, b.offset
+        )
+    } else {
+        format!(
+            "{which} variable '{}' here was declared as '{}'",
+            a.name, b.name
+        )
+    })
+}
+
+fn optimizer_difference(
+    whose: &str,
+    here: &OptimizerSpec,
+    declared: &OptimizerSpec,
+) -> Option<String> {
+    (here != declared).then(|| {
+        format!(
+            "{whose} has optimizer {} here, {} was declared",
+            described(&here.kind, &here.params),
+            described(&declared.kind, &declared.params)
+        )
+    })
+}
+
+fn described(kind: &str, params: &BTreeMap<String, f64>) -> String {
+    let params: Vec<_> = params.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    format!("{kind}({})", params.join(", "))
+}
