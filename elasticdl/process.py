@@ -1,0 +1,210 @@
+"""What every process of a job does first: arguments, logging, signals, and the lifeline.
+
+The **lifeline** is a pipe. The `elasticdl` command holds its write end and writes nothing; every
+process of the job inherits the read end and waits on it. However the command ends, even by
+`kill -9`, the kernel closes the write end, every reader sees the end of the file, and every process
+ends itself. No process has to be told, and none can be forgotten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from pydantic import ValidationError
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError, ElasticdlError
+from elasticdl.job import Role
+
+LIFELINE_VARIABLE = "ELASTICDL_LIFELINE_FD"
+"""Environment variable with the file descriptor of the lifeline's read end."""
+
+STOPPED_EXIT_CODE = 128 + signal.SIGTERM
+"""Exit code of a process that was asked to end and did so in order."""
+
+CONFIG_FILE = "job.json"
+TOKEN_FILE = "token"
+
+_TOKEN_BYTES = 32
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessArguments:
+    """What a process knows when it starts. `master` is its HOST:PORT, "" for the master itself."""
+
+    config: JobConfig
+    token: bytes
+    job_dir: Path
+    master: str
+    index: int
+
+
+def command(role: Role, index: int, job_dir: Path, master: str = "") -> tuple[str, ...]:
+    """Return the command line that starts a process of the job in `job_dir`.
+
+    `-P` keeps the current folder off the import path, as it is for `elasticdl` itself; `-u` has
+    what the user's code prints reach the log before a kill does.
+    """
+    words = [sys.executable, "-P", "-u", "-m", f"elasticdl.{role}"]
+    words += ["--config", str(job_dir / CONFIG_FILE)]
+    words += ["--token_file", str(job_dir / TOKEN_FILE)]
+    words += ["--job_dir", str(job_dir), "--index", str(index)]
+    if master:
+        words += ["--master", master]
+    return tuple(words)
+
+
+def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
+    """Do what each process does first; call it once, from the main thread.
+
+    Logs go to stderr (the launcher sends it to a file) and name the process. SIGTERM raises
+    `SystemExit`, so `finally` blocks run. An `ElasticdlError` that nobody catches ends the
+    process with its message as the last line of the log and exit code 1.
+
+    Raises:
+        ConfigError: The configuration or the token cannot be read.
+    """
+    words = _parse(role, argv)
+    log_as(process_name(role, words.index))
+    sys.excepthook = _log_uncaught
+    faulthandler.enable()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_in_order)
+    lifeline = inherited_lifeline()
+    if lifeline is not None:
+        threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+    return ProcessArguments(
+        config=_read_config(words.config),
+        token=read_token(words.token_file),
+        job_dir=words.job_dir,
+        master=words.master,
+        index=words.index,
+    )
+
+
+def process_name(role: Role, index: int) -> str:
+    """Return the name of a process in logs: `worker-3`; there is one master only."""
+    return str(role) if role is Role.MASTER else f"{role}-{index}"
+
+
+def log_as(name: str) -> None:
+    """Send log messages to stderr, each with the time and the name of the process."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format=f"%(asctime)s.%(msecs)03d {name} %(levelname)s %(message)s",
+        datefmt="%Y-%m-%d %H:%M:%S",
+        force=True,
+    )
+    logging.captureWarnings(True)
+
+
+def inherited_lifeline() -> int | None:
+    """Return the read end of the lifeline that this process was started with, if any.
+
+    Raises:
+        ConfigError: The environment names a descriptor that this process does not have.
+    """
+    value = os.environ.get(LIFELINE_VARIABLE)
+    if value is None:
+        return None
+    try:
+        descriptor = int(value)
+        os.fstat(descriptor)
+    except (ValueError, OSError) as error:
+        raise ConfigError(
+            f"{LIFELINE_VARIABLE}={value}: expected an open file descriptor ({error}); "
+            "unset it to start a process by hand"
+        ) from error
+    return descriptor
+
+
+def write_token(path: Path) -> bytes:
+    """Create a job's secret in a file that only its owner can read, and return it."""
+    token = os.urandom(_TOKEN_BYTES)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(token.hex().encode("ascii"))
+    return token
+
+
+def read_token(path: Path) -> bytes:
+    """Return the secret that `write_token` wrote.
+
+    Raises:
+        ConfigError: The file is missing, or holds something else.
+    """
+    try:
+        token = bytes.fromhex(path.read_text("ascii"))
+    except OSError as error:
+        raise ConfigError(f"--token_file={path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"--token_file={path}: expected hexadecimal digits") from error
+    if len(token) != _TOKEN_BYTES:
+        raise ConfigError(f"--token_file={path}: expected {_TOKEN_BYTES} bytes, found {len(token)}")
+    return token
+
+
+def _parse(role: Role, argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m elasticdl.{role}",
+        description=f"The {role} process of a job; started by a launcher.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path, required=True, help="the job's job.json")
+    parser.add_argument("--token_file", type=Path, required=True, help="the job's secret")
+    parser.add_argument("--job_dir", type=Path, required=True, help="folder for state and logs")
+    parser.add_argument("--index", type=int, default=0, help="number among the role's processes")
+    parser.add_argument(
+        "--master",
+        required=role is not Role.MASTER,
+        default="",
+        help="address of the master, HOST:PORT",
+    )
+    return parser.parse_args(argv)
+
+
+def _read_config(path: Path) -> JobConfig:
+    try:
+        return JobConfig.read(path)
+    except OSError as error:
+        raise ConfigError(f"--config={path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise ConfigError(f"--config={path}: {error}") from error
+
+
+def _end_in_order(number: int, frame: FrameType | None) -> None:
+    # Once is enough: a second signal must not interrupt the `finally` blocks of the first.
+    signal.signal(number, signal.SIG_IGN)
+    _log.info("asked to end (%s)", signal.Signals(number).name)
+    raise SystemExit(STOPPED_EXIT_CODE)
+
+
+def _end_with(lifeline: int) -> None:
+    while os.read(lifeline, 1):
+        pass
+    _log.error("the elasticdl command is gone; so this process ends")
+    if os.getpgrp() == os.getpid():
+        # Leads its own group: takes along whatever the user's code has started.
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    if isinstance(error, ElasticdlError):
+        _log.error("%s: %s", kind.__name__, error)
+    else:
+        _log.critical("a defect in elasticdl or below it", exc_info=(kind, error, trace))

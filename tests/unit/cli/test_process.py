@@ -1,0 +1,152 @@
+"""What every process does first."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from elasticdl import process
+from elasticdl.config import DataSection, JobConfig, ModelSection
+from elasticdl.errors import ConfigError
+from elasticdl.job import Role
+
+CONFIG = JobConfig(
+    command="train",
+    model=ModelSection(model_def="counting.model.forward"),
+    data=DataSection(training_data="data.rec"),
+)
+
+
+@pytest.fixture
+def job_dir(tmp_path):
+    CONFIG.write(tmp_path / process.CONFIG_FILE)
+    process.write_token(tmp_path / process.TOKEN_FILE)
+    return tmp_path
+
+
+def run_role(job_dir: Path, body: str, **options) -> subprocess.Popen:
+    """Start a Python process that calls `process.start` as a worker and then runs `body`."""
+    words = process.command(Role.WORKER, 3, job_dir, "127.0.0.1:1")
+    script = (
+        "import sys, threading\n"
+        "from elasticdl import process\n"
+        "from elasticdl.job import Role\n"
+        "from elasticdl.errors import DataError\n"
+        f"arguments = process.start(Role.WORKER, {list(words[words.index('--config') :])})\n"
+        f"{body}\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def test_a_process_finds_its_settings_where_the_command_line_says(job_dir):
+    child = run_role(job_dir, "print(arguments.config.command, arguments.index, arguments.master)")
+    out, err = child.communicate()
+    assert (out, err, child.returncode) == ("train 3 127.0.0.1:1\n", "", 0)
+
+
+def test_the_master_needs_no_master(job_dir):
+    words = process.command(Role.MASTER, 0, job_dir)
+    assert "--master" not in words
+    assert words[1:5] == ("-P", "-u", "-m", "elasticdl.master")
+
+
+def test_log_lines_name_the_process(job_dir):
+    child = run_role(job_dir, "import logging; logging.info('read %d', 7)")
+    _, err = child.communicate()
+    assert err.endswith(" worker-3 INFO read 7\n")
+
+
+def test_sigterm_runs_finally_blocks_and_ends(job_dir):
+    body = (
+        "try:\n    print('up', flush=True); threading.Event().wait()\n"
+        "finally:\n    print('cleaned up')"
+    )
+    child = run_role(job_dir, body)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate()
+    assert out == "cleaned up\n"
+    assert child.returncode == process.STOPPED_EXIT_CODE
+    assert "Traceback" not in err
+
+
+def test_an_expected_error_is_one_line_and_a_defect_has_its_traceback(job_dir):
+    expected = run_role(job_dir, "raise DataError('a.rec: torn at byte 7')")
+    _, err = expected.communicate()
+    assert err.endswith("worker-3 ERROR DataError: a.rec: torn at byte 7\n")
+    assert err.count("\n") == 1
+    assert expected.returncode == 1
+    defect = run_role(job_dir, "raise KeyError('x')")
+    _, err = defect.communicate()
+    assert "Traceback" in err
+    assert defect.returncode == 1
+
+
+def test_a_process_ends_when_the_lifeline_is_cut(job_dir):
+    read_end, write_end = os.pipe()
+    child = run_role(
+        job_dir,
+        "print('up', flush=True); threading.Event().wait()",
+        pass_fds=(read_end,),
+        env=os.environ | {process.LIFELINE_VARIABLE: str(read_end)},
+    )
+    os.close(read_end)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    os.close(write_end)
+    _, err = child.communicate()
+    assert child.returncode == -signal.SIGKILL
+    assert "the elasticdl command is gone" in err
+
+
+def test_a_lifeline_that_is_not_open_is_an_error(monkeypatch):
+    monkeypatch.setenv(process.LIFELINE_VARIABLE, "999")
+    with pytest.raises(ConfigError, match="ELASTICDL_LIFELINE_FD=999: expected an open file"):
+        process.inherited_lifeline()
+    monkeypatch.setenv(process.LIFELINE_VARIABLE, "x")
+    with pytest.raises(ConfigError, match="expected an open file"):
+        process.inherited_lifeline()
+
+
+def test_a_token_is_secret_and_read_back(tmp_path):
+    token = process.write_token(tmp_path / "token")
+    assert len(token) == 32
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    assert process.read_token(tmp_path / "token") == token
+
+
+def test_a_token_is_never_written_over(tmp_path):
+    process.write_token(tmp_path / "token")
+    with pytest.raises(FileExistsError):
+        process.write_token(tmp_path / "token")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [("zz", "expected hexadecimal"), ("00ff", "expected 32 bytes, found 2")],
+)
+def test_a_foreign_token_is_refused(tmp_path, content, complaint):
+    (tmp_path / "token").write_text(content)
+    with pytest.raises(ConfigError, match=complaint):
+        process.read_token(tmp_path / "token")
+
+
+def test_missing_files_name_their_flag(job_dir):
+    with pytest.raises(ConfigError, match=r"--token_file=.*No such file"):
+        process.read_token(job_dir / "other")
+
+
+def test_processes_are_named_by_role_and_index():
+    assert process.process_name(Role.MASTER, 0) == "master"
+    assert process.process_name(Role.PS, 1) == "ps-1"
