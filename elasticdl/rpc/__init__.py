@@ -1,0 +1,1 @@
+"""Messages between processes: generated code, channels, and the master as its clients see it."""

@@ -1,0 +1,216 @@
+"""How two processes of a job talk over gRPC: who may, how long, how often, and how much.
+
+Deadlines, back-off and size limits of the control plane are all here.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from elasticdl.errors import AuthenticationError, ElasticdlError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+TOKEN_KEY = "elasticdl-token-bin"
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Metric states are the largest messages; a model has a few hundred kilobytes of them."""
+
+ATTEMPT_SECONDS = 10.0
+"""Deadline of one attempt. A server that waits for something answers well before it."""
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_SECONDS_BETWEEN_COMPLAINTS = 10.0
+
+_SIZE_LIMITS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+]
+CLIENT_OPTIONS = [
+    *_SIZE_LIMITS,
+    # gRPC waits up to two minutes between two attempts to connect, but a master is back sooner.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A machine that vanished closes no socket; a stream has no deadline that would tell.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    # A proxy of the environment has no business between two processes of a job.
+    ("grpc.enable_http_proxy", 0),
+]
+SERVER_OPTIONS = [
+    *_SIZE_LIMITS,
+    # Otherwise two servers may share a port, and a port that is taken goes unnoticed.
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_metadata_size", 8 * 1024),
+]
+
+_TRANSIENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,  # by a server that stops
+    }
+)
+
+
+class Connection:
+    """A channel to the master that authenticates each call and repeats those that get no answer.
+
+    Every call of the service may be repeated, so there is one rule for all of them. gRPC's own
+    retry policy is not used: it ends after five attempts, and here an unreachable master is
+    waited for, however long it takes. Safe for any number of threads.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: bytes,
+        on_unreachable: Callable[[str], None] | None = None,
+        attempt_seconds: float = ATTEMPT_SECONDS,
+    ) -> None:
+        """Prepare to connect; nothing is sent yet.
+
+        Args:
+            address: `host:port`.
+            token: The job's secret.
+            on_unreachable: Told now and then, in words, that the master does not answer.
+                Default: a warning in the log.
+            attempt_seconds: Deadline of one attempt.
+        """
+        self.address = address
+        self.channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self.metadata = ((TOKEN_KEY, token),)
+        self._on_unreachable = on_unreachable or log.warning
+        self._attempt_seconds = attempt_seconds
+        self._closed = threading.Event()
+
+    def call(self, method: Any, request: Any, give_up_seconds: float | None = None) -> Any:
+        """Call a method of the service until it answers.
+
+        Args:
+            method: A unary method of the stub.
+            request: Its message.
+            give_up_seconds: Raise UnavailableError after this time; None: never.
+
+        Raises:
+            AuthenticationError: The master does not accept the token.
+            UnavailableError: `close` was called, or time is up.
+            ElasticdlError: The master refused the request; says why.
+        """
+        retry = self.retry(give_up_seconds)
+        while True:
+            try:
+                return method(
+                    request,
+                    timeout=self._attempt_seconds,
+                    metadata=self.metadata,
+                    wait_for_ready=True,
+                )
+            except (grpc.RpcError, ValueError) as error:
+                retry.after(error)
+
+    def retry(self, give_up_seconds: float | None = None) -> Retry:
+        """Return the pauses for one call."""
+        return Retry(self.address, self._on_unreachable, self._closed, give_up_seconds)
+
+    def close(self) -> None:
+        """End all calls under way with UnavailableError."""
+        self._closed.set()
+        self.channel.close()
+
+
+class Retry:
+    """The pauses of one call: 50 ms, doubled up to one second, and a complaint now and then."""
+
+    def __init__(
+        self,
+        address: str,
+        complain: Callable[[str], None],
+        closed: threading.Event,
+        give_up_seconds: float | None = None,
+    ) -> None:
+        self._address = address
+        self._complain = complain
+        self._closed = closed
+        self._give_up_seconds = give_up_seconds
+        self._started = self._complained = time.monotonic()
+        self._pause_seconds = _FIRST_PAUSE_SECONDS
+
+    def after(self, error: Exception) -> None:
+        """Pause after a failed attempt.
+
+        Raises:
+            ElasticdlError: There is no point in another attempt; see `Connection.call`.
+        """
+        if self._closed.is_set() or isinstance(error, ValueError):
+            # ValueError is how gRPC refuses a call on a closed channel.
+            raise UnavailableError(f"the connection to the master at {self._address} is closed")
+        _raise_unless_transient(error, self._address)
+        now = time.monotonic()
+        silent_seconds = now - self._started
+        if self._give_up_seconds is not None and silent_seconds >= self._give_up_seconds:
+            raise UnavailableError(
+                f"the master at {self._address} did not answer for {silent_seconds:.0f} s"
+            ) from error
+        if now - self._complained >= _SECONDS_BETWEEN_COMPLAINTS:
+            self._complained = now
+            self._complain(
+                f"the master at {self._address} has not answered for {silent_seconds:.0f} s; "
+                "still trying"
+            )
+        self.pause()
+
+    def pause(self) -> None:
+        """Wait, and have the next pause be twice as long; `Connection.close` ends it."""
+        self._closed.wait(self._pause_seconds)
+        self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+
+def _raise_unless_transient(error: Exception, address: str) -> None:
+    code = error.code() if hasattr(error, "code") else None
+    if code in _TRANSIENT:
+        return
+    details = error.details() if hasattr(error, "details") else str(error)
+    if code is grpc.StatusCode.UNAUTHENTICATED:
+        raise AuthenticationError(f"the master at {address}: {details}") from error
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        raise ElasticdlError(
+            f"the master at {address}: a message is larger than {MAX_MESSAGE_BYTES} bytes: "
+            f"{details}"
+        ) from error
+    raise ElasticdlError(f"the master at {address} refused the request: {details}") from error
+
+
+class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped here
+    """Turns away calls without the job's token before anything of their content is read."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+        # A handler of streams: gRPC hands it the call without having received a message.
+        self._refusal = grpc.stream_stream_rpc_method_handler(_refuse)
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Return the handler of a call: the right one, or the one that refuses."""
+        for key, value in handler_call_details.invocation_metadata:
+            if key == TOKEN_KEY and hmac.compare_digest(value, self._token):
+                return await continuation(handler_call_details)
+        log.warning("refused a call of %s without the job's token", handler_call_details.method)
+        return self._refusal
+
+
+async def _refuse(_requests: Any, context: Any) -> None:
+    await context.abort(
+        grpc.StatusCode.UNAUTHENTICATED,
+        "expected the token of this job, found none or another; use the job's --token_file",
+    )

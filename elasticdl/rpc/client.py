@@ -1,0 +1,175 @@
+"""The master as its workers, ps replicas and the command line see it."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from elasticdl.job import (
+    Finished,
+    JobStatus,
+    Lease,
+    Progress,
+    Role,
+    TaskReport,
+    Wait,
+)
+from elasticdl.rpc import elasticdl_pb2 as pb
+from elasticdl.rpc import messages
+from elasticdl.rpc.channel import ATTEMPT_SECONDS, Connection
+from elasticdl.rpc.elasticdl_pb2_grpc import MasterStub
+
+ENDED = ("finished", "failed")
+"""`JobStatus.status` of a job that has ended."""
+
+
+class GrpcMasterClient:
+    """`elasticdl.job.MasterClient` over gRPC, for one worker or ps process.
+
+    Every call blocks until the master has answered; one that cannot be reached is retried with
+    back-off for as long as it takes. Safe for any number of threads.
+
+    Raises (each method):
+        AuthenticationError: The master does not accept the token.
+        UnavailableError: `close` was called meanwhile.
+        ElasticdlError: The master refused the request; says why.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: bytes,
+        on_unreachable: Callable[[str], None] | None = None,
+        attempt_seconds: float = ATTEMPT_SECONDS,
+    ) -> None:
+        """Prepare to talk to the master at `address`; see `Connection`."""
+        self._connection = Connection(address, token, on_unreachable, attempt_seconds)
+        self._master = MasterStub(self._connection.channel)
+        self._session = uuid.uuid4().hex  # tells this process from its successor
+        self._requests = itertools.count(1)
+
+    def register_worker(self, worker_id: int, pid: int) -> None:
+        """Announce a worker process that is about to ask for tasks."""
+        self._connection.call(
+            self._master.RegisterWorker,
+            pb.RegisterWorkerRequest(worker_id=worker_id, pid=pid, session=self._session),
+        )
+
+    def register_ps(self, index: int, address: str, pid: int) -> None:
+        """Announce a ps replica that listens at `address` and has restored its checkpoint."""
+        self._connection.call(
+            self._master.RegisterPs,
+            pb.RegisterPsRequest(index=index, address=address, pid=pid, session=self._session),
+        )
+
+    def ps_addresses(self) -> list[str]:
+        """Return the address of every ps replica, by index; waits until all have registered."""
+        while True:
+            answer = self._connection.call(self._master.PsAddresses, pb.PsAddressesRequest())
+            if answer.complete:
+                return list(answer.addresses)
+
+    def lease(self, worker_id: int) -> Lease | Wait | Finished:
+        """Ask for a task.
+
+        All attempts at one call carry one number, so that a master which had answered, and died
+        or was not heard, gives the same lease again.
+        """
+        request = pb.LeaseRequest(
+            worker_id=worker_id, session=self._session, request=next(self._requests)
+        )
+        return messages.answer_from_message(self._connection.call(self._master.Lease, request))
+
+    def report(self, worker_id: int, report: TaskReport) -> None:
+        """End a lease. A report of an old lease is ignored by the master."""
+        self._connection.call(
+            self._master.Report,
+            pb.ReportRequest(
+                worker_id=worker_id,
+                session=self._session,
+                report=messages.report_to_message(report),
+            ),
+        )
+
+    def heartbeat(self, role: Role, index: int, progress: Progress | None = None) -> None:
+        """Say that the process is alive."""
+        request = pb.HeartbeatRequest(
+            role=messages.role_to_message(role), index=index, session=self._session
+        )
+        if progress is not None:
+            request.progress.CopyFrom(messages.progress_to_message(progress))
+        self._connection.call(self._master.Heartbeat, request)
+
+    def close(self) -> None:
+        """End all calls under way."""
+        self._connection.close()
+
+
+class JobClient:
+    """What the command line, and whoever steers a job from outside, may ask of its master."""
+
+    def __init__(
+        self,
+        address: str,
+        token: bytes,
+        on_unreachable: Callable[[str], None] | None = None,
+        attempt_seconds: float = ATTEMPT_SECONDS,
+    ) -> None:
+        """Prepare to talk to the master at `address`; see `Connection`."""
+        self._connection = Connection(address, token, on_unreachable, attempt_seconds)
+        self._master = MasterStub(self._connection.channel)
+
+    def status(self, give_up_seconds: float | None = None) -> JobStatus:
+        """Return a picture of the job as it is now."""
+        answer = self._connection.call(
+            self._master.GetStatus, pb.GetStatusRequest(), give_up_seconds
+        )
+        return messages.status_from_message(answer)
+
+    def watch(self, give_up_seconds: float | None = None) -> Iterator[JobStatus]:
+        """Yield a picture at once and after each change, up to the last one of the job.
+
+        A master that dies is waited for, and watched again when it is back.
+
+        Args:
+            give_up_seconds: Raise UnavailableError after so long without a master; None: never.
+        """
+        retry = self._connection.retry(give_up_seconds)
+        while True:
+            stream = None
+            try:
+                stream = self._master.WatchStatus(
+                    pb.WatchStatusRequest(),
+                    metadata=self._connection.metadata,
+                    wait_for_ready=give_up_seconds is None,
+                )
+                for message in stream:
+                    retry = self._connection.retry(give_up_seconds)
+                    yield messages.status_from_message(message)
+                    if message.status in ENDED:
+                        return
+                retry.pause()  # a master that stops may end the stream without an error
+            except (grpc.RpcError, ValueError) as error:
+                retry.after(error)
+            finally:
+                if stream is not None:
+                    stream.cancel()
+
+    def set_num_workers(self, num_workers: int, give_up_seconds: float | None = None) -> None:
+        """Have the job go on with so many workers."""
+        self._connection.call(
+            self._master.SetNumWorkers,
+            pb.SetNumWorkersRequest(num_workers=num_workers),
+            give_up_seconds,
+        )
+
+    def stop(self, reason: str, give_up_seconds: float | None = None) -> None:
+        """Cancel the job: its processes are stopped and it ends as failed."""
+        self._connection.call(self._master.Stop, pb.StopRequest(reason=reason), give_up_seconds)
+
+    def close(self) -> None:
+        """End all calls under way."""
+        self._connection.close()

@@ -1,0 +1,290 @@
+"""The nouns of `elasticdl.job` as messages of `proto/elasticdl.proto`, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import (
+    EpochLedger,
+    Finished,
+    JobStatus,
+    Lease,
+    MetricStates,
+    Outcome,
+    Progress,
+    Role,
+    Shard,
+    Task,
+    TaskKind,
+    TaskReport,
+    Wait,
+)
+from elasticdl.rpc import elasticdl_pb2 as pb
+
+_ROLES = {
+    Role.MASTER: pb.ROLE_MASTER,
+    Role.WORKER: pb.ROLE_WORKER,
+    Role.PS: pb.ROLE_PS,
+}
+_KINDS = {
+    TaskKind.TRAINING: pb.TASK_KIND_TRAINING,
+    TaskKind.EVALUATION: pb.TASK_KIND_EVALUATION,
+    TaskKind.PREDICTION: pb.TASK_KIND_PREDICTION,
+    TaskKind.METRICS: pb.TASK_KIND_METRICS,
+    TaskKind.EXPORT: pb.TASK_KIND_EXPORT,
+}
+_OUTCOMES = {
+    Outcome.DONE: pb.OUTCOME_DONE,
+    Outcome.FAILED: pb.OUTCOME_FAILED,
+    Outcome.RETURNED: pb.OUTCOME_RETURNED,
+}
+_ROLES_BACK = {number: role for role, number in _ROLES.items()}
+_KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
+_OUTCOMES_BACK = {number: outcome for outcome, number in _OUTCOMES.items()}
+
+
+class MessageError(ElasticdlError):
+    """A message whose content makes no sense; the other end runs another version, or is foreign."""
+
+
+def role_to_message(role: Role) -> pb.Role.ValueType:
+    """Return the number of a role."""
+    return _ROLES[role]
+
+
+def role_from_message(number: pb.Role.ValueType) -> Role:
+    """Return the role of a number."""
+    role = _ROLES_BACK.get(number)
+    if role is None:
+        raise MessageError(f"expected a role, found number {number}")
+    return role
+
+
+def states_to_message(states: MetricStates) -> list[pb.MetricState]:
+    """Pack metric states."""
+    return [
+        pb.MetricState(
+            name=name,
+            arrays=[
+                pb.Array(shape=array.shape, data=np.ascontiguousarray(array, "<f8").tobytes())
+                for array in arrays
+            ],
+        )
+        for name, arrays in states.items()
+    ]
+
+
+def states_from_message(messages: Iterable[pb.MetricState]) -> MetricStates:
+    """Unpack metric states.
+
+    Raises:
+        MessageError: An array's bytes do not fill its shape.
+    """
+    states: MetricStates = {}
+    for message in messages:
+        arrays = states.setdefault(message.name, [])
+        for array in message.arrays:
+            # Python's integers: a product of hostile dimensions must not wrap round.
+            if any(n < 0 for n in array.shape) or len(array.data) != 8 * math.prod(array.shape):
+                raise MessageError(
+                    f"metric {message.name!r}: expected float64 of shape {tuple(array.shape)}, "
+                    f"found {len(array.data)} bytes"
+                )
+            values = np.frombuffer(array.data, "<f8").reshape(tuple(array.shape))
+            arrays.append(values.astype(np.float64))
+    return states
+
+
+def answer_to_message(answer: Lease | Wait | Finished) -> pb.LeaseResponse:
+    """Pack the answer to a request for a task."""
+    match answer:
+        case Lease(task, number, states):
+            return pb.LeaseResponse(
+                lease=pb.Lease(
+                    task=_task_to_message(task),
+                    number=number,
+                    metric_states=states_to_message(states),
+                )
+            )
+        case Wait(seconds):
+            return pb.LeaseResponse(wait=pb.Wait(seconds=seconds))
+        case Finished():
+            return pb.LeaseResponse(finished=pb.Finished())
+
+
+def answer_from_message(message: pb.LeaseResponse) -> Lease | Wait | Finished:
+    """Unpack the answer to a request for a task."""
+    match message.WhichOneof("answer"):
+        case "lease":
+            lease = message.lease
+            states = states_from_message(lease.metric_states)
+            return Lease(_task_from_message(lease.task), lease.number, states)
+        case "wait":
+            return Wait(message.wait.seconds)
+        case "finished":
+            return Finished()
+        case _:
+            raise MessageError("expected a lease, wait or finished, found an empty answer")
+
+
+def _task_to_message(task: Task) -> pb.Task:
+    return pb.Task(
+        id=task.id,
+        kind=_KINDS[task.kind],
+        shard=pb.Shard(name=task.shard.name, start=task.shard.start, end=task.shard.end),
+        epoch=task.epoch,
+        evaluation_id=task.evaluation_id,
+    )
+
+
+def _task_from_message(message: pb.Task) -> Task:
+    kind = _KINDS_BACK.get(message.kind)
+    if kind is None:
+        raise MessageError(f"expected a kind of task, found number {message.kind}")
+    shard = Shard(message.shard.name, message.shard.start, message.shard.end)
+    return Task(message.id, kind, shard, message.epoch, message.evaluation_id)
+
+
+def report_to_message(report: TaskReport) -> pb.TaskReport:
+    """Pack the end of a lease."""
+    return pb.TaskReport(
+        task_id=report.task_id,
+        lease=report.lease,
+        outcome=_OUTCOMES[report.outcome],
+        message=report.message,
+        fatal=report.fatal,
+        num_records=report.num_records,
+        loss_sum=report.loss_sum,
+        model_version=report.model_version,
+        staleness_sum=report.staleness_sum,
+        staleness_max=report.staleness_max,
+        num_minibatches=report.num_minibatches,
+        skipped=report.skipped,
+        metric_states=states_to_message(report.metric_states),
+        metrics=report.metrics,
+    )
+
+
+def report_from_message(message: pb.TaskReport) -> TaskReport:
+    """Unpack the end of a lease."""
+    outcome = _OUTCOMES_BACK.get(message.outcome)
+    if outcome is None:
+        raise MessageError(f"expected an outcome, found number {message.outcome}")
+    return TaskReport(
+        task_id=message.task_id,
+        lease=message.lease,
+        outcome=outcome,
+        message=message.message,
+        fatal=message.fatal,
+        num_records=message.num_records,
+        loss_sum=message.loss_sum,
+        model_version=message.model_version,
+        staleness_sum=message.staleness_sum,
+        staleness_max=message.staleness_max,
+        num_minibatches=message.num_minibatches,
+        skipped=tuple(message.skipped),
+        metric_states=states_from_message(message.metric_states),
+        metrics=dict(message.metrics),
+    )
+
+
+def progress_to_message(progress: Progress) -> pb.Progress:
+    """Pack what a worker says of itself."""
+    return pb.Progress(
+        num_records=progress.num_records,
+        loss_sum=progress.loss_sum,
+        num_minibatches=progress.num_minibatches,
+        model_version=progress.model_version,
+        stage_seconds=progress.stage_seconds,
+    )
+
+
+def progress_from_message(message: pb.Progress) -> Progress:
+    """Unpack what a worker says of itself."""
+    return Progress(
+        num_records=message.num_records,
+        loss_sum=message.loss_sum,
+        num_minibatches=message.num_minibatches,
+        model_version=message.model_version,
+        stage_seconds=dict(message.stage_seconds),
+    )
+
+
+def status_to_message(status: JobStatus) -> pb.JobStatus:
+    """Pack a picture of the job."""
+    return pb.JobStatus(
+        job_name=status.job_name,
+        status=status.status,
+        message=status.message,
+        seconds=status.seconds,
+        epoch=status.epoch,
+        num_epochs=status.num_epochs,
+        tasks_todo=status.tasks_todo,
+        tasks_doing=status.tasks_doing,
+        tasks_done=status.tasks_done,
+        records_done=status.records_done,
+        records_total=status.records_total,
+        records_per_second=status.records_per_second,
+        loss=status.loss,
+        model_version=status.model_version,
+        mean_staleness=status.mean_staleness,
+        max_staleness=status.max_staleness,
+        metrics=status.metrics,
+        num_workers_alive=status.num_workers_alive,
+        num_ps_alive=status.num_ps_alive,
+        ledger=[
+            pb.EpochLedger(
+                epoch=line.epoch,
+                records=line.records,
+                trained_once=line.trained_once,
+                repeated=line.repeated,
+                lost=line.lost,
+            )
+            for line in status.ledger
+        ],
+        skipped=status.skipped,
+        checkpoints=status.checkpoints,
+        output=status.output,
+    )
+
+
+def status_from_message(message: pb.JobStatus) -> JobStatus:
+    """Unpack a picture of the job."""
+    return JobStatus(
+        job_name=message.job_name,
+        status=message.status,
+        message=message.message,
+        seconds=message.seconds,
+        epoch=message.epoch,
+        num_epochs=message.num_epochs,
+        tasks_todo=message.tasks_todo,
+        tasks_doing=message.tasks_doing,
+        tasks_done=message.tasks_done,
+        records_done=message.records_done,
+        records_total=message.records_total,
+        records_per_second=message.records_per_second,
+        loss=message.loss if message.HasField("loss") else None,
+        model_version=message.model_version,
+        mean_staleness=message.mean_staleness,
+        max_staleness=message.max_staleness,
+        metrics=dict(message.metrics),
+        num_workers_alive=message.num_workers_alive,
+        num_ps_alive=message.num_ps_alive,
+        ledger=tuple(
+            EpochLedger(
+                epoch=line.epoch,
+                records=line.records,
+                trained_once=line.trained_once,
+                repeated=line.repeated,
+                lost=line.lost,
+            )
+            for line in message.ledger
+        ),
+        skipped=tuple(message.skipped),
+        checkpoints=tuple(message.checkpoints),
+        output=message.output,
+    )
