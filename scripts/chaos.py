@@ -24,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.process import TOKEN_FILE, read_token
+from elasticdl.rpc.client import JobClient
 from rich.console import Console
 from rich.table import Table
 
@@ -106,7 +107,7 @@ class Chaos:
         self._num_workers = NUM_WORKERS
         self.done: list[tuple[float, str]] = []
 
-    def follow(self, statuses: Iterator[JobStatus], master: GrpcMasterClient) -> None:
+    def follow(self, statuses: Iterator[JobStatus], master: JobClient) -> None:
         """Carry out each fault when its moment has come."""
         for status in statuses:
             share = status.records_done / max(status.records_total, 1)
@@ -114,7 +115,7 @@ class Chaos:
                 what = self._carry_out(self._faults.pop(0), master)
                 self.done.append((share, what))
 
-    def _carry_out(self, fault: Fault, master: GrpcMasterClient) -> str:
+    def _carry_out(self, fault: Fault, master: JobClient) -> str:
         if fault.kind == "add":
             self._num_workers += 1
             master.set_num_workers(self._num_workers)
@@ -125,6 +126,18 @@ class Chaos:
         victim = self._rng.choice(victims)
         os.kill(victim.pid, signal.SIGKILL)
         return f"kill -9 {fault.kind}, pid {victim.pid}"
+
+
+def connect(job_dir: Path, job: subprocess.Popen[bytes]) -> JobClient | None:
+    """Return a client of the job's master once it listens; None if the job ends before."""
+    address = job_dir / "master.json"
+    while not address.exists():
+        try:
+            job.wait(timeout=0.02)
+        except subprocess.TimeoutExpired:
+            continue
+        return None
+    return JobClient(json.loads(address.read_text())["address"], read_token(job_dir / TOKEN_FILE))
 
 
 def counts_of(export: Path) -> np.ndarray:
@@ -150,8 +163,9 @@ def run(seed: int, kinds: list[str], directory: Path, console: Console) -> bool:
     )
     chaos = Chaos(job_dir, faults, rng)
     try:
-        with GrpcMasterClient.of_job(job_dir, is_alive=lambda: job.poll() is None) as master:
-            chaos.follow(master.watch_status(), master)
+        master = connect(job_dir, job)
+        if master is not None:
+            chaos.follow(master.watch(give_up_seconds=30), master)
         code = job.wait()
     finally:
         job.kill()
