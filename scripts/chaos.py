@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from elasticdl.process import TOKEN_FILE, read_token
-from elasticdl.rpc.client import JobClient
 from rich.console import Console
 from rich.table import Table
 
 from elasticdl._core import RecordWriter
 from elasticdl.job import JobStatus
+from elasticdl.process import TOKEN_FILE, read_token
+from elasticdl.rpc.client import JobClient
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_WORKERS, NUM_PS, NUM_EPOCHS = 3, 2, 3
