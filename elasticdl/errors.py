@@ -53,5 +53,9 @@ class LaunchError(ElasticdlError):
     """A process of the job could not be started, or failed too often."""
 
 
+class StateError(ElasticdlError):
+    """What the master must not forget cannot be written or read, or belongs to another job."""
+
+
 class JobFailedError(ElasticdlError):
     """The job ended without doing all of its work; the message names what is missing."""

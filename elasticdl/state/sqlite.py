@@ -1,0 +1,144 @@
+"""A journal in one SQLite file: the default for jobs whose master has a disk."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from elasticdl.errors import StateError
+from elasticdl.state.base import Fact, Snapshot
+
+_APPLICATION_ID = 0x45444C4A  # "EDLJ" in the file's header
+_FORMAT = 1
+
+# One row a batch of facts: a batch is one transaction, and there or not there as a whole.
+_TABLES = """
+CREATE TABLE journal (number INTEGER PRIMARY KEY, facts TEXT NOT NULL);
+CREATE TABLE snapshot (number INTEGER PRIMARY KEY CHECK (number = 0), content TEXT NOT NULL);
+"""
+
+
+class SqliteState:
+    """`elasticdl.state.base.State` in a SQLite file.
+
+    Write-ahead log with `synchronous=NORMAL`: what was appended survives the death of the
+    process, since it has been handed to the operating system. It does not wait for the disk, so
+    a machine that loses power may lose the last facts (never the file's consistency); on such a
+    machine the job's processes are gone too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a journal, or create one.
+
+        Raises:
+            StateError: The file is damaged, foreign, of another version, or in use.
+        """
+        self._path = path
+        with self._errors("cannot be opened"):
+            # No `isolation_level`: Python would begin transactions of its own.
+            self._db = sqlite3.connect(
+                path, timeout=1.0, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with self._errors("cannot be opened"):
+                self._open()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def append(self, facts: Sequence[Fact]) -> None:
+        """Write facts down."""
+        if not facts:
+            return
+        with self._errors("cannot be written"):
+            text = json.dumps(facts, separators=(",", ":"))
+            self._db.execute("INSERT INTO journal (facts) VALUES (?)", (text,))
+
+    def load(self) -> tuple[Snapshot | None, list[Fact]]:
+        """Return the last snapshot, if there is one, and the facts since."""
+        with self._errors("cannot be read"):
+            row = self._db.execute("SELECT content FROM snapshot").fetchone()
+            snapshot = None if row is None else json.loads(row[0])
+            batches = self._db.execute("SELECT facts FROM journal ORDER BY number")
+            return snapshot, [fact for (facts,) in batches for fact in json.loads(facts)]
+
+    def compact(self, snapshot: Snapshot) -> None:
+        """Replace all that was written by a snapshot which has the same effect."""
+        with self._errors("cannot be written"), self._transaction():
+            content = json.dumps(snapshot, separators=(",", ":"))
+            self._db.execute(
+                "INSERT OR REPLACE INTO snapshot (number, content) VALUES (0, ?)", (content,)
+            )
+            self._db.execute("DELETE FROM journal")
+
+    def close(self) -> None:
+        """Let go of the journal; another process may open it then."""
+        with self._errors("cannot be closed"):
+            self._db.close()
+
+    def _open(self) -> None:
+        # Exclusive from the first access on: a second master must not write to the same job.
+        self._db.execute("PRAGMA locking_mode=EXCLUSIVE")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        with self._transaction():
+            self._create_or_check()
+        self._db.execute("PRAGMA journal_mode=WAL")
+        found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StateError(
+                f"{self._path}: the job's journal is damaged ({found}); restore the file, or "
+                "start a new job from the last checkpoint (--checkpoint_dir_for_init)"
+            )
+
+    def _create_or_check(self) -> None:
+        application = self._db.execute("PRAGMA application_id").fetchone()[0]
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        is_new = not self._db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        if is_new and application == 0:
+            for statement in _TABLES.strip().splitlines():
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id={_APPLICATION_ID}")
+            self._db.execute(f"PRAGMA user_version={_FORMAT}")
+        elif application != _APPLICATION_ID:
+            raise StateError(
+                f"{self._path}: expected a job's journal, found another application's SQLite file"
+            )
+        elif version != _FORMAT:
+            raise StateError(
+                f"{self._path}: expected a journal of format {_FORMAT}, found {version}; "
+                "resume the job with the elasticdl that started it"
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StateError(
+                f"{self._path}: the job's journal {what}: {error}{_remedy(error)}"
+            ) from error
+        except ValueError as error:  # from JSON
+            raise StateError(f"{self._path}: the job's journal {what}: {error}") from error
+
+
+def _remedy(error: sqlite3.Error) -> str:
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return {
+        sqlite3.SQLITE_BUSY: "; another master has it open",
+        sqlite3.SQLITE_NOTADB: "; expected a SQLite file that a master has written",
+        sqlite3.SQLITE_FULL: "; make room on the disk and start the master again",
+        sqlite3.SQLITE_CANTOPEN: "; does its folder exist, and may it be written to?",
+    }.get(code, "")
