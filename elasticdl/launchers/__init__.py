@@ -1,0 +1,1 @@
+"""Launchers: who runs the processes of a job."""

@@ -34,7 +34,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class ProcessHandle:
-    """A started process. `ref` lets a restarted master find it again; only its launcher reads it."""
+    """A started process. `ref` lets a restarted master find it again; for its launcher only."""
 
     role: Role
     index: int

@@ -1,0 +1,304 @@
+"""The launcher of this machine: each process of the job is a subprocess with its own session.
+
+One thread waits on a pidfd for each process, so an exit is known at once, also that of a process
+which an earlier master started and which is not our child. Each process gets the read end of the
+lifeline (`elasticdl.process`), so none outlives the `elasticdl` command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl.errors import LaunchError
+from elasticdl.launchers.base import Exited, ExitReason, OnExit, ProcessHandle, ProcessSpec
+from elasticdl.process import LIFELINE_VARIABLE, inherited_lifeline, process_name
+
+_SIGNAL_CODES = {128 + signal.SIGINT, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
+_log = logging.getLogger(__name__)
+
+
+def spawn(command: Sequence[str], log_path: Path, lifeline: int | None) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, with its output added to `log_path`.
+
+    A session of its own keeps the terminal's Ctrl-C from it (the command line decides what that
+    means for the job) and makes its process group that of everything it starts.
+
+    Raises:
+        OSError: The program or the log cannot be opened.
+    """
+    environment = dict(os.environ)
+    environment.pop(LIFELINE_VARIABLE, None)
+    if lifeline is not None:
+        environment[LIFELINE_VARIABLE] = str(lifeline)
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=() if lifeline is None else (lifeline,),
+            start_new_session=True,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Watched:
+    """A process whose end is still to be reported."""
+
+    handle: ProcessHandle
+    pid: int
+    pidfd: int | None  # None if it was gone when it was to be adopted
+    child: subprocess.Popen[bytes] | None  # None if an earlier master started it
+    asked_to_end: bool = False
+    kill_at: float | None = None  # monotonic time
+
+
+class ProcessLauncher:
+    """Runs processes on this machine; `launchers.base.Launcher` is the contract.
+
+    `_lock` guards the shared state. Only the launcher's thread takes a process out of it, and it
+    calls `on_exit` without the lock, so that the callback may start another process.
+    """
+
+    def __init__(self, on_exit: OnExit) -> None:
+        self._on_exit = on_exit
+        self._lifeline = inherited_lifeline()
+        self._ooms = _OutOfMemoryKills()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._watched: dict[str, _Watched] = {}  # by handle.ref
+        self._arrivals: list[_Watched] = []  # not yet known to the selector
+        self._closing = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._thread = threading.Thread(target=self._watch, name="launcher", daemon=True)
+        self._thread.start()
+
+    def start(self, spec: ProcessSpec) -> ProcessHandle:
+        """Start a process whose stdout and stderr are added to `spec.log_path`."""
+        name = process_name(spec.role, spec.index)
+        with self._lock:
+            if self._closing:
+                raise LaunchError(f"{name}: not started, because the job is ending")
+            try:
+                child = spawn(spec.command, spec.log_path, self._lifeline)
+            except OSError as error:
+                raise LaunchError(f"{name}: cannot start {spec.command[0]}: {error}") from error
+            # Nobody has reaped the child yet, so pid and start time are its own.
+            ref = json.dumps({"pid": child.pid, "start_time": _start_time(child.pid)})
+            handle = ProcessHandle(spec.role, spec.index, ref)
+            self._add(_Watched(handle, child.pid, os.pidfd_open(child.pid), child))
+        _log.info("started %s as pid %d, log %s", name, child.pid, spec.log_path)
+        return handle
+
+    def adopt(self, handle: ProcessHandle) -> None:
+        """Watch a process that an earlier master started."""
+        with self._lock:
+            if self._closing:
+                raise LaunchError("no process can be adopted, because the job is ending")
+            pid, start_time = _parse_ref(handle)
+            self._add(_Watched(handle, pid, _open_same(pid, start_time), child=None))
+
+    def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
+        """Send SIGTERM now and, after the grace period, SIGKILL to the whole process group."""
+        with self._lock:
+            watched = self._watched.get(handle.ref)
+            if watched is not None:
+                _ask_to_end(watched, grace_seconds)
+                self._wake()
+
+    def close(self, grace_seconds: float) -> None:
+        """Stop every process and wait until each is gone and reported. May be called again.
+
+        Not from `on_exit`: the thread that calls it cannot wait for itself.
+        """
+        with self._lock:
+            self._closing = True
+            for watched in self._watched.values():
+                _ask_to_end(watched, grace_seconds)
+            self._wake()
+        self._thread.join()
+
+    def _add(self, watched: _Watched) -> None:
+        self._watched[watched.handle.ref] = watched
+        self._arrivals.append(watched)
+        self._wake()
+
+    def _wake(self) -> None:
+        # A full pipe wakes the thread just as well; after its end (-1) there is nobody to wake.
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"\0")
+
+    def _watch(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while True:
+                ended = self._take_in(selector)
+                for watched in ended:
+                    self._report(watched)
+                with self._lock:
+                    if self._closing and not self._watched:
+                        break
+                    timeout = self._kill_overdue(time.monotonic())
+                for key, _ in selector.select(timeout):
+                    if key.data is None:
+                        os.read(self._wake_read, 4096)
+                    else:
+                        selector.unregister(key.fileobj)
+                        self._report(key.data)
+        with self._lock:
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+            self._wake_write = -1
+
+    def _take_in(self, selector: selectors.BaseSelector) -> list[_Watched]:
+        """Have the selector watch the new processes; return those that are gone already."""
+        with self._lock:
+            arrivals, self._arrivals = self._arrivals, []
+        for watched in arrivals:
+            if watched.pidfd is not None:
+                selector.register(watched.pidfd, selectors.EVENT_READ, watched)
+        return [watched for watched in arrivals if watched.pidfd is None]
+
+    def _kill_overdue(self, now: float) -> float | None:
+        """Kill the processes whose grace is over; return the seconds until the next one's is."""
+        waits = []
+        for watched in self._watched.values():
+            if watched.kill_at is None:
+                continue
+            if watched.kill_at > now:
+                waits.append(watched.kill_at - now)
+            else:
+                watched.kill_at = None
+                _kill(watched)
+        return min(waits, default=None)
+
+    def _report(self, watched: _Watched) -> None:
+        exited = _exited(watched, self._ooms)
+        with self._lock:
+            del self._watched[watched.handle.ref]
+        try:
+            self._on_exit(exited)
+        except Exception:
+            # Other processes are to be watched still.
+            _log.exception("on_exit failed for %s", exited)
+
+
+def _ask_to_end(watched: _Watched, grace_seconds: float) -> None:
+    if not watched.asked_to_end:
+        watched.asked_to_end = True
+        _send(watched, signal.SIGTERM)
+    kill_at = time.monotonic() + grace_seconds
+    watched.kill_at = kill_at if watched.kill_at is None else min(kill_at, watched.kill_at)
+
+
+def _send(watched: _Watched, number: signal.Signals) -> None:
+    """Send a signal by pidfd, which cannot reach another process that got the pid since."""
+    if watched.pidfd is not None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(watched.pidfd, number)
+
+
+def _kill(watched: _Watched) -> None:
+    # Its own first: once that is done, the pid stays taken until the exit has been reported.
+    _send(watched, signal.SIGKILL)
+    if watched.child is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(watched.pid, signal.SIGKILL)
+
+
+def _exited(watched: _Watched, ooms: _OutOfMemoryKills) -> Exited:
+    """Reap a process that has ended, take along what it left in its group, and say why it did."""
+    if watched.child is None:
+        code = None  # only its parent is told
+    else:
+        # Still a zombie, whose pid is therefore still the group's and nobody else's.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(watched.pid, signal.SIGKILL)
+        code = watched.child.wait()
+    if watched.pidfd is not None:
+        os.close(watched.pidfd)
+    return Exited(watched.handle, _reason(code, watched.asked_to_end, ooms), code)
+
+
+def _reason(code: int | None, asked_to_end: bool, ooms: _OutOfMemoryKills) -> ExitReason:
+    if code is None:
+        return ExitReason.UNKNOWN
+    if code == 0:
+        return ExitReason.FINISHED
+    if code == -signal.SIGKILL and not asked_to_end and ooms.take_one():
+        return ExitReason.OUT_OF_MEMORY
+    # 128 + signal is how a process says that a signal ended it in order (`process.start`).
+    return ExitReason.KILLED if code < 0 or code in _SIGNAL_CODES else ExitReason.FAILED
+
+
+class _OutOfMemoryKills:
+    """Counts the kernel's out-of-memory kills, to tell them from other SIGKILLs.
+
+    The counter is the machine's; it does not name the victim. Each kill explains one exit.
+    """
+
+    def __init__(self, path: Path = Path("/proc/vmstat")) -> None:
+        self._path = path
+        self._explained = self._count()
+
+    def take_one(self) -> bool:
+        """Return whether there was a kill that has not explained an exit yet."""
+        if self._count() <= self._explained:
+            return False
+        self._explained += 1
+        return True
+
+    def _count(self) -> int:
+        try:
+            lines = self._path.read_text().splitlines()
+        except OSError:
+            return 0
+        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+
+
+def _parse_ref(handle: ProcessHandle) -> tuple[int, int]:
+    try:
+        ref = json.loads(handle.ref)
+        return int(ref["pid"]), int(ref["start_time"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise LaunchError(
+            f"{process_name(handle.role, handle.index)}: expected a pid and start time, "
+            f"found {handle.ref!r}; was the job started by another launcher?"
+        ) from error
+
+
+def _open_same(pid: int, start_time: int) -> int | None:
+    """Return a pidfd of the process, or None if it is gone, whoever has its pid now."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # Looked up after the pidfd was opened: if it is right now, the pidfd is of that process.
+    if _start_time(pid) == start_time:
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def _start_time(pid: int) -> int | None:
+    """Return when the process began, in clock ticks since boot; None if there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the command's name in parentheses and may hold anything.
+    return int(stat.rpartition(")")[2].split()[19])

@@ -1,0 +1,208 @@
+"""What every launcher promises the master. A new launcher joins by a line in `LAUNCHERS`."""
+
+import dataclasses
+import os
+import queue
+import sys
+
+import pytest
+
+from elasticdl.errors import LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import ExitReason, ProcessSpec
+from elasticdl.launchers.process import ProcessLauncher
+
+LAUNCHERS = [ProcessLauncher]
+SECONDS = 30.0  # more than enough; a limit, never waited for
+LONG = 3600.0
+
+FOREVER = "import threading; threading.Event().wait()"
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + FOREVER
+
+
+class Watcher:
+    """A launcher with the exits that it reported."""
+
+    def __init__(self, make):
+        self.exits = queue.Queue()
+        self.launcher = make(self.exits.put)
+
+    def next_exit(self):
+        return self.exits.get(timeout=SECONDS)
+
+
+@pytest.fixture(params=LAUNCHERS)
+def make_watcher(request):
+    watchers = []
+
+    def make():
+        watchers.append(Watcher(request.param))
+        return watchers[-1]
+
+    yield make
+    for watcher in watchers:
+        watcher.launcher.close(grace_seconds=0.0)
+
+
+@pytest.fixture
+def watcher(make_watcher):
+    return make_watcher()
+
+
+@pytest.fixture
+def spec(tmp_path):
+    """Make the spec of a worker that runs some Python; a fifo says when it has come so far."""
+
+    def make(body, index=0, up=None):
+        if up is not None:
+            body = body.replace(FOREVER, f"open({str(up)!r}, 'w').close(); {FOREVER}")
+        command = (sys.executable, "-c", body)
+        return ProcessSpec(Role.WORKER, index, command, tmp_path / "logs" / f"worker-{index}.log")
+
+    return make
+
+
+@pytest.fixture
+def up(tmp_path):
+    path = tmp_path / "up"
+    os.mkfifo(path)
+    return path
+
+
+def wait_for(fifo):
+    with fifo.open() as file:
+        assert file.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "reason", "code"),
+    [
+        ("pass", ExitReason.FINISHED, 0),
+        ("raise SystemExit(3)", ExitReason.FAILED, 3),
+        ("import os; os.kill(os.getpid(), 9)", ExitReason.KILLED, -9),
+        ("raise SystemExit(143)", ExitReason.KILLED, 143),
+    ],
+)
+def test_an_exit_is_reported_with_its_reason(watcher, spec, body, reason, code):
+    handle = watcher.launcher.start(spec(body))
+    exited = watcher.next_exit()
+    assert (exited.handle, exited.reason, exited.code) == (handle, reason, code)
+
+
+def test_output_is_added_to_the_log(watcher, spec):
+    first = spec("import sys; print('to stdout'); print('to stderr', file=sys.stderr)")
+    second = spec("print('again')")
+    for each in (first, second):
+        watcher.launcher.start(each)
+        watcher.next_exit()
+    assert sorted(first.log_path.read_text().splitlines()) == ["again", "to stderr", "to stdout"]
+    assert first.log_path.read_text().endswith("again\n")
+
+
+def test_a_program_that_is_not_there_is_a_launch_error(watcher, spec):
+    missing = dataclasses.replace(spec("pass", index=4), command=("/no/such/program",))
+    with pytest.raises(LaunchError, match=r"worker-4: cannot start /no/such/program: .*No such"):
+        watcher.launcher.start(missing)
+
+
+def test_stop_ends_a_process(watcher, spec, up):
+    handle = watcher.launcher.start(spec(FOREVER, up=up))
+    wait_for(up)
+    watcher.launcher.stop(handle, grace_seconds=LONG)
+    exited = watcher.next_exit()
+    assert (exited.handle, exited.reason) == (handle, ExitReason.KILLED)
+
+
+def test_a_process_that_does_not_listen_is_killed_after_the_grace(watcher, spec, up):
+    handle = watcher.launcher.start(spec(DEAF, up=up))
+    wait_for(up)
+    watcher.launcher.stop(handle, grace_seconds=0.05)
+    assert watcher.next_exit().code == -9
+
+
+def test_a_second_stop_can_shorten_the_grace(watcher, spec, up):
+    handle = watcher.launcher.start(spec(DEAF, up=up))
+    wait_for(up)
+    watcher.launcher.stop(handle, grace_seconds=LONG)
+    watcher.launcher.stop(handle, grace_seconds=0.0)
+    assert watcher.next_exit().code == -9
+
+
+def test_stopping_a_process_that_is_gone_does_nothing(watcher, spec):
+    handle = watcher.launcher.start(spec("pass"))
+    watcher.next_exit()
+    watcher.launcher.stop(handle, grace_seconds=0.0)
+    watcher.launcher.close(grace_seconds=0.0)
+    assert watcher.exits.empty()
+
+
+def test_close_stops_and_reports_every_process_once(watcher, spec):
+    handles = [watcher.launcher.start(spec(FOREVER, index)) for index in range(3)]
+    watcher.launcher.close(grace_seconds=LONG)
+    exits = [watcher.exits.get_nowait() for _ in handles]
+    assert {exited.handle for exited in exits} == set(handles)
+    assert watcher.exits.empty()
+    watcher.launcher.close(grace_seconds=LONG)
+
+
+def test_nothing_starts_after_close(watcher, spec):
+    watcher.launcher.close(grace_seconds=0.0)
+    with pytest.raises(LaunchError, match="the job is ending"):
+        watcher.launcher.start(spec("pass"))
+
+
+def test_on_exit_may_start_the_next_process(make_watcher, spec):
+    watcher = make_watcher()
+    restarted = queue.Queue()
+
+    def relaunch(exited):
+        if exited.code == 3:
+            restarted.put(watcher.launcher.start(spec("pass")))
+        watcher.exits.put(exited)
+
+    watcher.launcher._on_exit = relaunch
+    watcher.launcher.start(spec("raise SystemExit(3)"))
+    assert watcher.next_exit().code == 3
+    assert watcher.next_exit().handle == restarted.get_nowait()
+
+
+def test_an_error_in_on_exit_does_not_end_the_watch(make_watcher, spec, caplog):
+    watcher = make_watcher()
+
+    def fail(exited):
+        watcher.exits.put(exited)
+        raise KeyError("a defect of the master")
+
+    watcher.launcher._on_exit = fail
+    watcher.launcher.start(spec("pass"))
+    watcher.next_exit()
+    watcher.launcher.start(spec("pass"))
+    watcher.next_exit()
+    watcher.launcher.close(grace_seconds=0.0)
+    assert "a defect of the master" in caplog.text
+
+
+def test_an_adopted_process_is_watched_and_can_be_stopped(make_watcher, spec, up):
+    first, second = make_watcher(), make_watcher()
+    handle = first.launcher.start(spec(FOREVER, up=up))
+    wait_for(up)
+    second.launcher.adopt(handle)
+    second.launcher.stop(handle, grace_seconds=LONG)
+    exited = second.next_exit()
+    assert (exited.handle, exited.reason, exited.code) == (handle, ExitReason.UNKNOWN, None)
+
+
+def test_adopting_a_process_that_is_gone_reports_its_end(make_watcher, spec):
+    first, second = make_watcher(), make_watcher()
+    handle = first.launcher.start(spec("pass"))
+    first.next_exit()
+    second.launcher.adopt(handle)
+    exited = second.next_exit()
+    assert (exited.handle, exited.reason) == (handle, ExitReason.UNKNOWN)
+
+
+def test_a_handle_of_another_launcher_is_refused(watcher, spec):
+    handle = watcher.launcher.start(spec("pass"))
+    foreign = dataclasses.replace(handle, ref="pod/worker-0")
+    with pytest.raises(LaunchError, match="another launcher"):
+        watcher.launcher.adopt(foreign)

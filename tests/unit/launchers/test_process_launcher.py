@@ -1,0 +1,128 @@
+"""What the launcher of this machine does beyond the contract."""
+
+import dataclasses
+import json
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from elasticdl.job import Role
+from elasticdl.launchers.base import ExitReason, ProcessHandle, ProcessSpec
+from elasticdl.launchers.process import (
+    ProcessLauncher,
+    _OutOfMemoryKills,
+    _reason,
+    _start_time,
+    spawn,
+)
+from elasticdl.process import LIFELINE_VARIABLE
+
+SECONDS = 30.0
+
+
+@pytest.fixture
+def exits():
+    return queue.Queue()
+
+
+@pytest.fixture
+def launcher(exits):
+    launcher = ProcessLauncher(exits.put)
+    yield launcher
+    launcher.close(grace_seconds=0.0)
+
+
+def worker(tmp_path, body):
+    return ProcessSpec(Role.WORKER, 0, (sys.executable, "-c", body), tmp_path / "log")
+
+
+def test_what_a_process_leaves_in_its_group_ends_with_it(tmp_path, launcher, exits):
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    grandchild = "import threading; threading.Event().wait()"
+    body = (
+        "import subprocess, sys\n"
+        f"subprocess.Popen([sys.executable, '-c', {grandchild!r}], pass_fds=({write_end},))\n"
+    )
+    spec = worker(tmp_path, body)
+    launcher._lifeline = write_end  # any descriptor that is passed on shows who lives
+    launcher.start(spec)
+    os.close(write_end)
+    assert exits.get(timeout=SECONDS).reason is ExitReason.FINISHED
+    readable, _, _ = select.select([read_end], [], [], SECONDS)
+    assert readable
+    assert os.read(read_end, 1) == b""  # nobody holds the other end: the grandchild is gone
+    os.close(read_end)
+
+
+def test_a_process_does_not_get_the_terminals_signals(tmp_path):
+    child = spawn((sys.executable, "-c", "pass"), tmp_path / "log", lifeline=None)
+    assert os.getsid(child.pid) == child.pid
+    child.wait()
+
+
+def test_the_lifeline_is_passed_on_under_its_own_number(tmp_path):
+    read_end, write_end = os.pipe()
+    body = f"import os; os.fstat(int(os.environ[{LIFELINE_VARIABLE!r}])); print('held')"
+    child = spawn((sys.executable, "-c", body), tmp_path / "log", lifeline=read_end)
+    assert child.wait() == 0
+    assert (tmp_path / "log").read_text() == "held\n"
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_a_pid_that_belongs_to_another_process_now_is_not_adopted(tmp_path, launcher, exits):
+    body = "import threading; threading.Event().wait()"
+    stranger = subprocess.Popen([sys.executable, "-c", body])
+    start_time = _start_time(stranger.pid)
+    ref = json.dumps({"pid": stranger.pid, "start_time": start_time - 1})
+    handle = ProcessHandle(Role.WORKER, 0, ref)
+    launcher.adopt(handle)
+    assert exits.get(timeout=SECONDS).reason is ExitReason.UNKNOWN
+    launcher.stop(handle, grace_seconds=0.0)
+    launcher.close(grace_seconds=0.0)
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+def test_a_start_time_is_read_past_any_command_name(tmp_path):
+    program = tmp_path / "a) R 1 (b"
+    program.symlink_to(sys.executable)
+    child = subprocess.Popen([program, "-c", "input()"], stdin=subprocess.PIPE)
+    assert _start_time(child.pid) >= _start_time(os.getpid())
+    child.communicate(b"\n")
+    assert _start_time(child.pid) is None
+
+
+def vmstat(tmp_path, kills):
+    path = tmp_path / "vmstat"
+    path.write_text(f"nr_free_pages 7\noom_kill {kills}\noom_kill_other 9\n")
+    return path
+
+
+def test_a_kill_for_memory_explains_one_exit(tmp_path):
+    ooms = _OutOfMemoryKills(vmstat(tmp_path, 2))
+    assert _reason(-signal.SIGKILL, False, ooms) is ExitReason.KILLED
+    vmstat(tmp_path, 3)
+    assert _reason(-signal.SIGKILL, True, ooms) is ExitReason.KILLED  # we killed it
+    assert _reason(-signal.SIGSEGV, False, ooms) is ExitReason.KILLED
+    assert _reason(-signal.SIGKILL, False, ooms) is ExitReason.OUT_OF_MEMORY
+    assert _reason(-signal.SIGKILL, False, ooms) is ExitReason.KILLED
+
+
+def test_a_machine_that_does_not_count_kills_has_none(tmp_path):
+    assert not _OutOfMemoryKills(tmp_path / "missing").take_one()
+
+
+def test_a_launch_error_leaves_nothing_to_watch(tmp_path, launcher, exits):
+    spec = dataclasses.replace(worker(tmp_path, "pass"), log_path=tmp_path)  # a folder
+    with pytest.raises(Exception, match="Is a directory"):
+        launcher.start(spec)
+    launcher.close(grace_seconds=0.0)
+    assert exits.empty()
