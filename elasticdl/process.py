@@ -13,6 +13,7 @@ import faulthandler
 import logging
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Sequence
@@ -143,14 +144,20 @@ def read_token(path: Path) -> bytes:
     """Return the secret that `write_token` wrote.
 
     Raises:
-        ConfigError: The file is missing, or holds something else.
+        ConfigError: The file is missing, can be read by others, or holds something else.
     """
     try:
+        mode = stat.S_IMODE(path.stat().st_mode)
         token = bytes.fromhex(path.read_text("ascii"))
     except OSError as error:
         raise ConfigError(f"--token_file={path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"--token_file={path}: expected hexadecimal digits") from error
+    if mode & 0o077:
+        raise ConfigError(
+            f"--token_file={path}: expected mode 0600, found {mode:04o}: others can read the "
+            f"job's secret (chmod 600 {path})"
+        )
     if len(token) != _TOKEN_BYTES:
         raise ConfigError(f"--token_file={path}: expected {_TOKEN_BYTES} bytes, found {len(token)}")
     return token

@@ -137,8 +137,16 @@ def test_a_token_is_never_written_over(tmp_path):
     [("zz", "expected hexadecimal"), ("00ff", "expected 32 bytes, found 2")],
 )
 def test_a_foreign_token_is_refused(tmp_path, content, complaint):
+    (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text(content)
     with pytest.raises(ConfigError, match=complaint):
+        process.read_token(tmp_path / "token")
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path):
+    process.write_token(tmp_path / "token")
+    (tmp_path / "token").chmod(0o644)
+    with pytest.raises(ConfigError, match="expected mode 0600, found 0644"):
         process.read_token(tmp_path / "token")
 
 
