@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from elasticdl.job import Strategy
+
+Command = Literal["train", "evaluate", "predict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """Marks a field that has a meaning for some commands; the others refuse its flag."""
+
+    commands: tuple[Command, ...]
+
+
+_TRAIN = Only(("train",))
+_EVALUATE = Only(("train", "evaluate"))
+_PREDICT = Only(("predict",))
+_USE = Only(("evaluate", "predict"))
 
 
 class Section(BaseModel):
@@ -31,15 +47,21 @@ class ModelSection(Section):
     model_params: Annotated[
         str, Field(description='Arguments of the model function: "units=64;dropout=0.1".')
     ] = ""
-    loss: Annotated[str, Field(description="Name of the loss function in the module.")] = "loss"
-    optimizer: Annotated[str, Field(description="Name of the optimizer function.")] = "optimizer"
-    feed: Annotated[str, Field(description="Name of the feed function (or dataset_fn).")] = "feed"
-    eval_metrics_fn: Annotated[str, Field(description="Name of the metrics function.")] = (
-        "eval_metrics_fn"
+    loss: Annotated[str, Field(description="Name of the loss function in the module."), _TRAIN] = (
+        "loss"
     )
-    callbacks: Annotated[str, Field(description="Name of the callbacks function.")] = "callbacks"
+    optimizer: Annotated[str, Field(description="Name of the optimizer function."), _TRAIN] = (
+        "optimizer"
+    )
+    feed: Annotated[str, Field(description="Name of the feed function (or dataset_fn).")] = "feed"
+    eval_metrics_fn: Annotated[
+        str, Field(description="Name of the metrics function."), _EVALUATE
+    ] = "eval_metrics_fn"
+    callbacks: Annotated[str, Field(description="Name of the callbacks function."), _TRAIN] = (
+        "callbacks"
+    )
     prediction_outputs_processor: Annotated[
-        str, Field(description="Name of the class that receives predictions.")
+        str, Field(description="Name of the class that receives predictions."), _PREDICT
     ] = "PredictionOutputsProcessor"
     custom_data_reader: Annotated[
         str, Field(description="Name of the function that returns a data reader.")
@@ -54,13 +76,13 @@ class DataSection(Section):
     """Data."""
 
     training_data: Annotated[
-        str, Field(description="Files, folder or glob of training records.")
+        str, Field(description="Files, folder or glob of training records."), _TRAIN
     ] = ""
     validation_data: Annotated[
-        str, Field(description="Files, folder or glob of validation records.")
+        str, Field(description="Files, folder or glob of validation records."), _EVALUATE
     ] = ""
     prediction_data: Annotated[
-        str, Field(description="Files, folder or glob of records to predict.")
+        str, Field(description="Files, folder or glob of records to predict."), _PREDICT
     ] = ""
     data_reader_params: Annotated[
         str, Field(description='Settings of the data reader: "delimiter=,;skip_header=true".')
@@ -77,18 +99,26 @@ class TrainingSection(Section):
     num_minibatches_per_task: Annotated[
         PositiveInt, Field(description="Minibatches in one task, the unit that workers lease.")
     ] = 20
-    num_epochs: Annotated[PositiveInt, Field(description="Passes over the training data.")] = 1
+    num_epochs: Annotated[
+        PositiveInt, Field(description="Passes over the training data."), _TRAIN
+    ] = 1
     seed: Annotated[
         NonNegativeInt, Field(description="Seed of initial values, task order and shuffles.")
     ] = 0
     shuffle_tasks: Annotated[
-        bool, Field(description="Hand out the tasks of each epoch in a seeded random order.")
+        bool,
+        Field(description="Hand out the tasks of each epoch in a seeded random order."),
+        _TRAIN,
     ] = True
     learning_rate: Annotated[
-        float | None, Field(gt=0, description="Passed to optimizer(lr=...); default: its own.")
+        float | None,
+        Field(gt=0, description="Passed to optimizer(lr=...); default: its own."),
+        _TRAIN,
     ] = None
     use_async: Annotated[
-        bool, Field(description="Apply each gradient as it arrives, without waiting for others.")
+        bool,
+        Field(description="Apply each gradient as it arrives, without waiting for others."),
+        _TRAIN,
     ] = True
     max_staleness: Annotated[
         NonNegativeInt | None,
@@ -96,15 +126,19 @@ class TrainingSection(Section):
             description="Most updates of its own that a worker may have under way when it pulls; "
             "0 trains strictly one step after the other. Default: 2."
         ),
+        _TRAIN,
     ] = None
     on_nan: Annotated[
         Literal["stop", "skip"],
         Field(description="When a loss is NaN or infinite: stop the job or skip the minibatch."),
+        _TRAIN,
     ] = "stop"
     max_task_retries: Annotated[
         NonNegativeInt,
-        Field(description="How often a task whose code raises is tried again before it is set "
-              "aside and the job fails at its end."),
+        Field(
+            description="How often a task whose code raises is tried again before it is set "
+            "aside and the job fails at its end."
+        ),
     ] = 3
 
 
@@ -114,6 +148,7 @@ class EvaluationSection(Section):
     evaluation_steps: Annotated[
         NonNegativeInt,
         Field(description="Evaluate each time that so many updates were made; 0: at the end only."),
+        _TRAIN,
     ] = 0
 
 
@@ -121,23 +156,29 @@ class CheckpointSection(Section):
     """Checkpoints and output."""
 
     checkpoint_dir: Annotated[
-        Path | None, Field(description="Where checkpoints are written; none without it.")
+        Path | None, Field(description="Where checkpoints are written; none without it."), _TRAIN
     ] = None
     checkpoint_steps: Annotated[
         NonNegativeInt,
-        Field(description="Write one each time that so many updates were made; 0: at the end only."),
+        Field(
+            description="Write one each time that so many updates were made; 0: at the end only."
+        ),
+        _TRAIN,
     ] = 0
     keep_checkpoint_max: Annotated[
-        NonNegativeInt, Field(description="Keep the newest so many checkpoints; 0: all.")
+        NonNegativeInt, Field(description="Keep the newest so many checkpoints; 0: all."), _TRAIN
     ] = 3
     checkpoint_dir_for_init: Annotated[
-        Path | None, Field(description="Start from this checkpoint (a version folder or its parent).")
+        Path | None,
+        Field(description="Start from this checkpoint (a version folder or its parent)."),
     ] = None
     saved_model: Annotated[
-        Path | None, Field(description="Evaluate or predict with this exported model.")
+        Path | None, Field(description="Evaluate or predict with this exported model."), _USE
     ] = None
     output: Annotated[
-        Path | None, Field(description="Where the trained model, or predictions, are written.")
+        Path | None,
+        Field(description="Where the trained model, or predictions, are written."),
+        Only(("train", "predict")),
     ] = None
     summary: Annotated[
         Path | None, Field(description="Write the job's result to this file as JSON.")
@@ -147,7 +188,13 @@ class CheckpointSection(Section):
 class ClusterSection(Section):
     """Processes."""
 
-    job_name: Annotated[str, Field(description="Name of the job in logs and folders.")] = "job"
+    job_name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            description="Name of the job in logs and folders.",
+        ),
+    ] = "job"
     job_dir: Annotated[
         Path | None,
         Field(description="Where the job keeps its state and logs. Default: jobs/NAME-TIME."),
@@ -171,7 +218,7 @@ class ClusterSection(Section):
 class JobConfig(Section):
     """All settings of one job."""
 
-    command: Literal["train", "evaluate", "predict"]
+    command: Command
     model: ModelSection
     data: DataSection = DataSection()
     training: TrainingSection = TrainingSection()
@@ -195,6 +242,10 @@ class JobConfig(Section):
         for flag in needed:
             if not getattr(self.data, flag):
                 raise ValueError(f"elasticdl {self.command} needs --{flag}")
+        if self.checkpoint.checkpoint_steps and self.checkpoint.checkpoint_dir is None:
+            raise ValueError("--checkpoint_steps needs --checkpoint_dir, where to write them")
+        if self.evaluation.evaluation_steps and not self.data.validation_data:
+            raise ValueError("--evaluation_steps needs --validation_data, what to evaluate on")
         if self.command != "train":
             sources = (self.checkpoint.checkpoint_dir_for_init, self.checkpoint.saved_model)
             if sum(source is not None for source in sources) != 1:
