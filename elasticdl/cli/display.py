@@ -1,0 +1,197 @@
+"""What a person sees of a running job: a live panel on a terminal, lines in a log elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from elasticdl.job import EpochLedger, JobStatus
+
+LINE_SECONDS = 5.0
+_NUM_EVENTS_SHOWN = 3
+
+
+class Display:
+    """Shows pictures of a job and what happens to it; made for one job, used as a context.
+
+    `show` may be called as often as there is news: the panel is drawn a few times a second and a
+    line printed every few seconds, whatever the rate. Not for several threads at once.
+    """
+
+    def __init__(
+        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console()
+        self._clock = clock
+        self._next_line = clock()
+        self._started = clock()
+        self._live: Live | None = None
+        self.last: JobStatus | None = None
+        self.events: list[str] = []
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._panel,
+                console=self._console,
+                refresh_per_second=5,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def show(self, status: JobStatus) -> None:
+        """Take in a new picture of the job."""
+        before = self.last
+        self.last = status
+        if before is not None and status.message and status.message != before.message:
+            self.note(status.message)
+        if self._live is not None:
+            return
+        has_news = before is None or before.status != status.status
+        if has_news or self._clock() >= self._next_line:
+            self._next_line = self._clock() + LINE_SECONDS
+            self._console.print(_line(status), soft_wrap=True, highlight=False)
+
+    def note(self, event: str) -> None:
+        """Tell of something that happened, such as a process that was replaced."""
+        self.events.append(event)
+        seconds = self._clock() - self._started
+        text = Text.assemble((f"[{_duration(seconds)}] ", "dim"), event)
+        self._console.print(text, soft_wrap=True, highlight=False)
+
+    def finish(self, status: JobStatus, places: dict[str, Path]) -> None:
+        """Print how the job ended: its ledger, metrics, and where its results are."""
+        self.last = status
+        self._console.print(_summary(status), soft_wrap=True, highlight=False)
+        if status.ledger:
+            self._console.print(_ledger_table(status.ledger))
+        for skipped in status.skipped:
+            self._console.print(Text(f"skipped: {skipped}", "yellow"), soft_wrap=True)
+        for name, path in places.items():
+            self._console.print(Text.assemble((f"{name:<12}", "dim"), str(path)), soft_wrap=True)
+
+    def _panel(self) -> RenderableType:
+        status = self.last
+        if status is None:
+            return Panel(Text("starting ..."), title="elasticdl", title_align="left")
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(style="dim")
+        rows.add_column()
+        for name, value in _rows(status):
+            rows.add_row(name, value)
+        for event in self.events[-_NUM_EVENTS_SHOWN:]:
+            rows.add_row("event", Text(event, "yellow", overflow="ellipsis", no_wrap=True))
+        bar = ProgressBar(total=max(status.records_total, 1), completed=status.records_done)
+        title = f"{status.job_name}: {status.status}"
+        return Panel(Group(bar, rows), title=title, title_align="left")
+
+
+def _rows(status: JobStatus) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the panel."""
+    yield (
+        "records",
+        f"{status.records_done:,} of {status.records_total:,} ({_percent(status)}), "
+        f"{status.records_per_second:,.0f} records/s, {_eta(status)}",
+    )
+    yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
+    yield (
+        "tasks",
+        f"{status.tasks_todo} to do, {status.tasks_doing} under way, {status.tasks_done} done",
+    )
+    yield "loss", "-" if status.loss is None else f"{status.loss:.5g}"
+    if status.metrics:
+        yield "metrics", _metrics(status.metrics)
+    yield "processes", f"{status.num_workers_alive} workers, {status.num_ps_alive} ps replicas"
+    yield (
+        "updates",
+        f"{status.model_version:,}, staleness {status.mean_staleness:.1f} on average, "
+        f"{status.max_staleness} at most",
+    )
+
+
+def _line(status: JobStatus) -> str:
+    """Return one line for a log that nobody redraws."""
+    parts = [
+        f"[{_duration(status.seconds)}] {status.status}",
+        f"epoch {min(status.epoch + 1, status.num_epochs)}/{status.num_epochs}",
+        f"{status.records_done:,}/{status.records_total:,} records ({_percent(status)})",
+        f"{status.records_per_second:,.0f} records/s",
+        _eta(status),
+        f"tasks {status.tasks_todo}/{status.tasks_doing}/{status.tasks_done}",
+    ]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.5g}")
+    if status.metrics:
+        parts.append(_metrics(status.metrics))
+    parts.append(f"workers {status.num_workers_alive}, ps {status.num_ps_alive}")
+    return " | ".join(parts)
+
+
+def _summary(status: JobStatus) -> Text:
+    style = "bold green" if status.status == "finished" else "bold red"
+    text = Text.assemble(
+        (f"{status.job_name}: {status.status}", style),
+        f" after {_duration(status.seconds)}, {status.records_done:,} records at "
+        f"{status.records_per_second:,.0f} records/s",
+    )
+    if status.metrics:
+        text.append(f"\nmetrics     {_metrics(status.metrics)}")
+    if status.model_version:
+        text.append(
+            f"\nupdates     {status.model_version:,}, staleness {status.mean_staleness:.2f} on "
+            f"average, {status.max_staleness} at most"
+        )
+    return text
+
+
+def _ledger_table(ledger: tuple[EpochLedger, ...]) -> Table:
+    table = Table(title="Ledger: what became of each record", title_justify="left")
+    for name in ("epoch", "records", "trained once", "repeated", "lost"):
+        table.add_column(name, justify="right")
+    for row in ledger:
+        numbers = [f"{row.records:,}", f"{row.trained_once:,}"]
+        wrong = [Text(f"{n:,}", "bold red" if n else "") for n in (row.repeated, row.lost)]
+        table.add_row(str(row.epoch + 1), *numbers, *wrong)
+    return table
+
+
+def _percent(status: JobStatus) -> str:
+    return f"{status.records_done / max(status.records_total, 1):.0%}"
+
+
+def _eta(status: JobStatus) -> str:
+    left = status.records_total - status.records_done
+    if left <= 0 or status.records_per_second <= 0:
+        return "ETA -"
+    return f"ETA {_duration(left / status.records_per_second)}"
+
+
+def _metrics(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.5g}" for name, value in sorted(metrics.items()))
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,154 @@
+"""Flags are the fields of `elasticdl.config`: made into options, and read back with plain errors.
+
+Options carry words; pydantic alone turns them into values, so that a flag and a field of
+`job.json` obey the same rules, and every complaint has the same form.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import rich_click as click
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from elasticdl.config import Command, JobConfig, Only, Section
+from elasticdl.errors import ConfigError
+from elasticdl.job import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One field of one section of `JobConfig`, seen as a flag."""
+
+    section: str
+    panel: str
+    name: str
+    field: FieldInfo
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands that it has a meaning for."""
+        for mark in self.field.metadata:
+            if isinstance(mark, Only):
+                return mark.commands
+        return get_args(Command)
+
+
+def flags(command: Command | None = None) -> Iterator[Flag]:
+    """Yield the flags of a command, or of any command, in the order of `elasticdl.config`."""
+    for section, field in JobConfig.model_fields.items():
+        kind = field.annotation
+        if not (isinstance(kind, type) and issubclass(kind, Section)):
+            continue  # `command` itself
+        panel = (kind.__doc__ or section).splitlines()[0].rstrip(".")
+        for name, setting in kind.model_fields.items():
+            flag = Flag(section, panel, name, setting)
+            if command is None or command in flag.commands:
+                yield flag
+
+
+def option(flag: Flag) -> click.RichOption:
+    """Return the option of a flag. Its value is a word, or None if there is no default."""
+    is_switch = flag.field.annotation is bool
+    default = _default_word(flag.field)
+    return click.RichOption(
+        [f"--{flag.name}"],
+        type=str,
+        required=flag.field.is_required(),
+        # `--use_async` alone means true, as everybody expects of a switch.
+        is_flag=False,
+        flag_value="true" if is_switch else None,
+        default=default,
+        show_default=default is not None,
+        metavar=_metavar(flag.field.annotation),
+        help=flag.field.description,
+        panel=flag.panel,
+    )
+
+
+def build_config(command: Command, words: Mapping[str, str | None]) -> JobConfig:
+    """Return the configuration that the flags given describe.
+
+    Raises:
+        ConfigError: A value does not fit its flag, or flags do not fit together; one line each.
+    """
+    values: dict[str, Any] = {"command": command}
+    for flag in flags(command):
+        section = values.setdefault(flag.section, {})
+        word = words.get(flag.name)
+        if word:  # an empty one is as none: `--validation_data=$NOT_SET`
+            section[flag.name] = word
+    try:
+        return JobConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_complaints(error))) from error
+
+
+def check_given(config: JobConfig, given: Container[str]) -> None:
+    """Refuse flags that were given and would have no effect.
+
+    Raises:
+        ConfigError: A flag counts processes that the strategy does not start.
+    """
+    if config.training.distribution_strategy is not Strategy.LOCAL:
+        return
+    for name in ("num_workers", "num_ps_pods", "master_port"):
+        if name in given:
+            raise ConfigError(
+                f"--{name} has no effect with --distribution_strategy=Local, which uses one "
+                f"process; expected --distribution_strategy={Strategy.PARAMETER_SERVER}"
+            )
+
+
+def unknown_flag(command: str, name: str) -> str:
+    """Return what to say of a flag that a command does not have, with the nearest that it has."""
+    name = name.lstrip("-").replace("-", "_")
+    owners = next((flag.commands for flag in flags() if flag.name == name), ())
+    if owners:
+        homes = " and ".join(f"elasticdl {owner}" for owner in owners)
+        return f"--{name} has no meaning for elasticdl {command}, only for {homes}"
+    known = [flag.name for flag in flags() if command in flag.commands]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean --{near[0]}?" if near else ""
+    return f"unknown flag --{name}{hint}"
+
+
+def _complaints(error: ValidationError) -> Iterator[str]:
+    for item in error.errors():
+        flag = str(item["loc"][-1]) if item["loc"] else ""
+        if item["type"] == "missing":
+            yield f"--{flag} is needed"
+        elif item["type"] == "value_error":
+            yield str(item["ctx"]["error"])
+        else:
+            expected = item["msg"].removeprefix("Input should be ").split(", unable to")[0]
+            if expected.startswith(("greater", "less")):
+                expected = f"a number {expected}"
+            yield f"--{flag}: expected {expected}, found {item['input']!r}"
+
+
+def _default_word(field: FieldInfo) -> str | None:
+    value = None if field.is_required() else field.get_default()
+    if value is None or value == "":
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _metavar(kind: Any) -> str:
+    """Return what a value of a type looks like: `INTEGER`, `stop|skip`."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return _metavar(next(part for part in get_args(kind) if part is not type(None)))
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    if get_origin(kind) is not None:  # Annotated, as in PositiveInt | None
+        return _metavar(get_args(kind)[0])
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return "NAME"
+    return {int: "INTEGER", float: "NUMBER", bool: "true|false", Path: "PATH"}.get(kind, "TEXT")

@@ -1,0 +1,142 @@
+"""`elasticdl`: train, evaluate and predict, and a group of commands for data files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import rich_click as click
+from click.core import ParameterSource
+
+from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
+from elasticdl.config import Command
+from elasticdl.errors import ConfigError, ElasticdlError
+
+_FAILED, _WRONG_USAGE, _INTERRUPTED = 1, 2, 130
+_CONTEXT = {
+    "token_normalize_func": lambda word: word.replace("-", "_"),  # --num-epochs is --num_epochs
+    "help_option_names": ["--help", "-h"],
+}
+_ROOT_HELP = """Train deep models on many machines while machines come and go.
+
+A user's model file knows nothing of distribution; elasticdl runs it in one process, or on a
+master, workers and parameter servers, any of which may be killed at any moment.
+
+\b
+Example:
+  elasticdl train \\
+    --model_zoo=model_zoo --model_def=flights.deepfm.forward \\
+    --training_data=data/train --validation_data=data/test \\
+    --distribution_strategy=ParameterServerStrategy \\
+    --num_workers=2 --num_ps_pods=2 --num_epochs=3 --output=model
+"""
+_HELP = {
+    "train": """Train a model.
+
+    Cuts the training data into tasks that workers lease, evaluates on the way, writes
+    checkpoints and, at the end, a model that serves without elasticdl. The job ends with its
+    ledger: how many records of each epoch were trained once, repeatedly, or lost.""",
+    "evaluate": """Compute the metrics of a trained model.
+
+    The model is a checkpoint (--checkpoint_dir_for_init) or an exported one (--saved_model).""",
+    "predict": """Run a trained model over records.
+
+    The model is a checkpoint (--checkpoint_dir_for_init) or an exported one (--saved_model).
+    Predictions go to the model file's PredictionOutputsProcessor, or else to --output.""",
+}
+
+
+class _InOrder(click.RichGroup):
+    """A group that lists its commands as they were added."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(name="elasticdl", cls=_InOrder, context_settings=_CONTEXT, help=_ROOT_HELP)
+@click.version_option(package_name="elasticdl", message="elasticdl %(version)s")
+@click.rich_config(help_config={"max_width": 100, "text_paragraph_linebreaks": "\n\n"})
+def cli() -> None:
+    """The root of all commands."""
+
+
+def _make_command(name: Command) -> click.RichCommand:
+    @click.pass_context
+    def callback(context: click.RichContext, /, **words: str | None) -> int:
+        given = {
+            flag
+            for flag in words
+            if context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
+        }
+        try:
+            config = build_config(name, words)
+            check_given(config, given)
+        except ConfigError as error:
+            raise click.UsageError(str(error), context) from error
+        from elasticdl.cli.run import run  # what --help and a typing error need not wait for
+
+        return run(config)
+
+    return click.RichCommand(
+        name=name,
+        callback=callback,
+        params=[option(flag) for flag in flags(name)],
+        help=_HELP[name],
+    )
+
+
+for _name in ("train", "evaluate", "predict"):
+    cli.add_command(_make_command(_name))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run `elasticdl` and end the process with its exit code."""
+    sys.exit(run_command(sys.argv[1:] if argv is None else argv))
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """Run `elasticdl`; whatever goes wrong becomes a message on stderr and an exit code."""
+    try:
+        result: Any = cli.main(args=list(argv), prog_name="elasticdl", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "elasticdl"
+        _complain(f"{_explain(error)}\nSee {where} --help.")
+        return _WRONG_USAGE
+    except click.ClickException as error:
+        _complain(error.format_message())
+        return _FAILED
+    except ElasticdlError as error:
+        _complain(str(error))
+        return _FAILED
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough (`| head`); nothing more can be said there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+
+
+def _explain(error: click.UsageError) -> str:
+    command = error.ctx.info_name if error.ctx and error.ctx.info_name else ""
+    if isinstance(error, click.NoSuchOption):
+        if command in _HELP:
+            return unknown_flag(command, error.option_name)
+        return f"unknown flag {error.option_name}"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return f"{error.param.opts[0]} is needed ({getattr(error.param, 'help', '')})"
+    message = error.format_message()
+    if message.startswith("Got unexpected extra argument"):
+        message += "; a flag is written --name=value"
+    return message[:1].lower() + message[1:]
+
+
+def _complain(message: str) -> None:
+    click.echo(f"error: {message}", err=True)
+
+
+if __name__ == "__main__":
+    main()

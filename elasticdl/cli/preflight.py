@@ -1,0 +1,201 @@
+"""What can be wrong before a job starts, found without importing the user's file or a framework.
+
+A mistake in a flag should cost a tenth of a second, not the start of TensorFlow in four processes,
+and nothing should be written for a job that cannot work.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError, ModelError
+from elasticdl.model_spec import parse_params
+from elasticdl.ps.checkpoint import resolve
+
+
+def check(config: JobConfig) -> None:
+    """Raise for the first thing that would make the job fail later.
+
+    Raises:
+        ConfigError: A folder or data file is missing, or a result cannot be written.
+        ModelError: The model file is missing, does not parse, or lacks a function.
+        CheckpointError: There is no checkpoint where one is to be read.
+    """
+    model_file = find_model_file(config)
+    names = defined_names(model_file)
+    if names is not None:
+        _check_functions(config, model_file, names)
+    parse_params(config.model.model_params, "--model_params")
+    parse_params(config.data.data_reader_params, "--data_reader_params")
+    if names is not None and config.model.custom_data_reader not in names:
+        for flag in ("training_data", "validation_data", "prediction_data"):
+            _check_data(flag, getattr(config.data, flag))
+    _check_sources(config)
+    _check_destinations(config)
+
+
+def find_model_file(config: JobConfig) -> Path:
+    """Return the file that `--model_def` names.
+
+    Raises:
+        ConfigError: There is no such folder.
+        ModelError: There is no such file.
+    """
+    zoo, model_def = config.model.model_zoo, config.model.model_def
+    module, _, function = model_def.rpartition(".")
+    if not module or not all(part.isidentifier() for part in model_def.split(".")):
+        raise ModelError(
+            f"--model_def: expected package.module.function, for example mnist.model.forward, "
+            f"found {model_def!r}"
+        )
+    if not zoo.is_dir():
+        raise ConfigError(f"--model_zoo: expected a folder, found none at {zoo}")
+    path = zoo.joinpath(*module.split("."))
+    for candidate in (path.with_name(path.name + ".py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    found = sorted(".".join(file.relative_to(zoo).with_suffix("").parts) for file in _modules(zoo))
+    near = difflib.get_close_matches(module, found, n=1)
+    hint = f"; did you mean {near[0]}.{function}?" if near else ""
+    raise ModelError(f"--model_def={model_def}: expected the file {path}.py, found none{hint}")
+
+
+def defined_names(path: Path) -> set[str] | None:
+    """Return the names that a module defines at its top, or None if that cannot be told.
+
+    Raises:
+        ModelError: The file is not Python; names the line.
+    """
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        raise ModelError(f"{path}:{line}: {getattr(error, 'msg', error)}") from error
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from error
+    names = set(_names(tree.body))
+    # A module-level __getattr__, or a star, may provide anything.
+    return None if names & {"*", "__getattr__"} else names
+
+
+def _modules(zoo: Path) -> Iterator[Path]:
+    """Yield the model files of a zoo; not deeper than packages usually go."""
+    for depth in range(1, 4):
+        for file in zoo.glob("/".join(["*"] * depth) + ".py"):
+            if not file.name.startswith(("_", "test_")):
+                yield file
+
+
+def _names(body: Iterable[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                yield node.name
+            case ast.Import() | ast.ImportFrom():
+                for alias in node.names:
+                    yield alias.asname or alias.name.split(".")[0]
+            case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try() | ast.TryStar():
+                for field in ("body", "orelse", "handlers", "finalbody"):
+                    yield from _names(getattr(node, field, ()))
+            case ast.ExceptHandler():
+                yield from _names(node.body)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    for part in ast.walk(target):
+                        if isinstance(part, ast.Name):
+                            yield part.id
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """A function that the model file must define, by one of some names."""
+
+    flag: str
+    names: tuple[str, ...]
+
+
+def _needs(config: JobConfig) -> Iterator[_Need]:
+    model = config.model
+    yield _Need("model_def", (model.model_def.rpartition(".")[2],))
+    yield _Need("feed", (model.feed, "dataset_fn"))
+    if config.command == "train":
+        yield _Need("optimizer", (model.optimizer,))
+    if config.command == "evaluate":
+        yield _Need("eval_metrics_fn", (model.eval_metrics_fn,))
+
+
+def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
+    for need in _needs(config):
+        if names.isdisjoint(need.names):
+            near = difflib.get_close_matches(need.names[0], names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            expected = " or ".join(repr(name) for name in need.names)
+            raise ModelError(
+                f"{path}: expected a function {expected} (--{need.flag}), found none{hint}"
+            )
+    processor = config.model.prediction_outputs_processor
+    if config.command == "predict" and config.checkpoint.output is None and processor not in names:
+        raise ConfigError(
+            f"elasticdl predict needs --output, where to write predictions, because {path} "
+            f"defines no {processor}"
+        )
+
+
+def _check_data(flag: str, text: str) -> None:
+    """Check that each of the files, folders and globs named is there."""
+    parts = [text] if os.path.exists(text) else text.split(",")
+    for part in filter(None, (part.strip() for part in parts)):
+        if glob.has_magic(part) and not os.path.exists(part):
+            if next(glob.iglob(part, recursive=True), None) is None:
+                raise ConfigError(f"--{flag}: expected files that match {part}, found none")
+        elif not os.path.exists(part):
+            raise ConfigError(f"--{flag}: expected a file or folder, found none at {part}")
+
+
+def _check_sources(config: JobConfig) -> None:
+    if config.checkpoint.checkpoint_dir_for_init is not None:
+        resolve(config.checkpoint.checkpoint_dir_for_init)
+    saved_model = config.checkpoint.saved_model
+    if saved_model is not None and not saved_model.exists():
+        raise ConfigError(f"--saved_model: expected an exported model, found none at {saved_model}")
+
+
+def _check_destinations(config: JobConfig) -> None:
+    checkpoint, job_dir = config.checkpoint, config.cluster.job_dir
+    for flag, folder in (("output", checkpoint.output), ("job_dir", job_dir)):
+        if folder is not None:
+            _check_folder(flag, folder)
+            if folder.is_dir() and any(folder.iterdir()):
+                raise ConfigError(
+                    f"--{flag}: expected a folder that is new or empty, found {folder} with "
+                    f"{len(list(folder.iterdir()))} entries; name another or remove it"
+                )
+    if checkpoint.checkpoint_dir is not None:
+        _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
+    if checkpoint.summary is not None:
+        if checkpoint.summary.is_dir():
+            raise ConfigError(
+                f"--summary: expected a file name, found a folder, {checkpoint.summary}"
+            )
+        _check_folder("summary", checkpoint.summary.absolute().parent)
+
+
+def _check_folder(flag: str, folder: Path) -> None:
+    """Check that a folder can be written to, or be made; makes nothing."""
+    existing = next(
+        path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
+    )
+    if not existing.is_dir():
+        raise ConfigError(f"--{flag}: expected a folder, found the file {existing}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"--{flag}: expected a folder to write in, found {existing} closed to you"
+        )

@@ -1,0 +1,82 @@
+"""The result of a job as JSON, for scripts (`--summary`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from elasticdl.errors import ConfigError
+from elasticdl.job import JobStatus
+
+
+def no_status(job_name: str, num_epochs: int) -> JobStatus:
+    """Return the picture of a job that has not begun."""
+    return JobStatus(
+        job_name=job_name,
+        status="pending",
+        message="",
+        seconds=0.0,
+        epoch=0,
+        num_epochs=num_epochs,
+        tasks_todo=0,
+        tasks_doing=0,
+        tasks_done=0,
+        records_done=0,
+        records_total=0,
+        records_per_second=0.0,
+        loss=None,
+        model_version=0,
+        mean_staleness=0.0,
+        max_staleness=0,
+        metrics={},
+        num_workers_alive=0,
+        num_ps_alive=0,
+    )
+
+
+def summarise(status: JobStatus, events: Sequence[str], places: dict[str, Path]) -> dict[str, Any]:
+    """Return what `--summary` writes. A number that is not finite is null: JSON has none."""
+    return {
+        "job_name": status.job_name,
+        "status": status.status,
+        "message": status.message,
+        "seconds": _number(status.seconds),
+        "records_per_second": _number(status.records_per_second),
+        "records": status.records_done,
+        "loss": _number(status.loss),
+        "metrics": {name: _number(value) for name, value in status.metrics.items()},
+        "ledger": [dataclasses.asdict(row) for row in status.ledger],
+        "model_version": status.model_version,
+        "staleness": {"mean": _number(status.mean_staleness), "max": status.max_staleness},
+        "num_workers": status.num_workers_alive,
+        "num_ps": status.num_ps_alive,
+        "checkpoints": list(status.checkpoints),
+        "skipped": list(status.skipped),
+        "events": list(events),
+        **{name: str(path) for name, path in places.items()},
+    }
+
+
+def write(path: Path, summary: dict[str, Any]) -> None:
+    """Write the summary whole or not at all.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise ConfigError(f"--summary={path}: cannot be written: {error.strerror}") from error
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
