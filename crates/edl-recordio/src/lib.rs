@@ -1,1 +1,41 @@
-//! The RecordIO file format and its index.
+//! Record files: bytes in numbered records, any range of which is found by seeking.
+//!
+//! - [`RecordReader`] and [`RecordWriter`]: RecordIO, our own format; `docs/designs/recordio.md`
+//!   has its byte layout, [`format`] the code of it.
+//! - [`TfRecordReader`] and [`TfRecordWriter`]: TensorFlow's TFRecord, which has no index of its
+//!   own and gets one beside it ([`side_index`]).
+//! - [`LineReader`]: lines of text, such as CSV, with the same kind of index.
+//! - [`encode_examples`]: columns to `tf.train.Example` messages.
+//!
+//! Nothing that comes from a file is trusted: lengths are checked against the file's size and
+//! against limits before anything is allocated, and every block and record has a checksum.
+
+mod atomic;
+mod batch;
+mod codec;
+mod error;
+mod example;
+pub mod format;
+mod lines;
+mod reader;
+mod scan;
+pub mod side_index;
+mod source;
+mod tfrecord;
+mod writer;
+
+pub use batch::Batch;
+pub use codec::Codec;
+pub use error::RecordError;
+pub use example::{Feature, Values, encode_examples};
+pub use lines::{LineOptions, LineReader};
+pub use reader::{BlockInfo, IndexState, RecordReader};
+pub use scan::TornTail;
+pub use tfrecord::{TfRecordReader, TfRecordWriter};
+pub use writer::{RecordWriter, Repair, WriterOptions, repair};
+
+/// The CRC-32C (Castagnoli) checksum of `bytes`.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
