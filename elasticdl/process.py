@@ -99,6 +99,11 @@ def process_name(role: Role, index: int) -> str:
     return str(role) if role is Role.MASTER else f"{role}-{index}"
 
 
+def log_path(job_dir: Path, role: Role, index: int) -> Path:
+    """Return the file that takes the output of a process, over all of its incarnations."""
+    return job_dir / "logs" / f"{process_name(role, index)}.log"
+
+
 def log_as(name: str) -> None:
     """Send log messages to stderr, each with the time and the name of the process."""
     logging.basicConfig(

@@ -1,0 +1,89 @@
+"""Whatever the command starts, and whatever that starts in turn, ends with it.
+
+Two means, each enough for most cases: the lifeline (`elasticdl.process`), which works even if the
+command is killed; and the kernel's *subreaper* mark, by which orphans (the workers of a master that
+was killed) become children of the command, which can wait for them and count them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Have orphaned descendants become children of this process.
+
+    Raises:
+        OSError: The kernel does not know how.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), "prctl")
+
+
+def reap() -> tuple[dict[int, int], bool]:
+    """Reap every child that has ended.
+
+    Returns:
+        pid -> exit code (minus the signal) of those, and whether any child is left.
+    """
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if pid == 0:
+            return ended, True
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def end_all(
+    wait: Callable[[float], object], patience_seconds: float, give_up_seconds: float
+) -> bool:
+    """Wait until every child is gone, and kill those that still live after a while.
+
+    Args:
+        wait: Returns when a child may have ended, or after so many seconds.
+        patience_seconds: How long children may take to end by themselves.
+        give_up_seconds: When to stop waiting for children that even SIGKILL does not end.
+
+    Returns:
+        Whether none is left.
+    """
+    started = time.monotonic()
+    while True:
+        _, any_left = reap()
+        if not any_left:
+            return True
+        waited = time.monotonic() - started
+        if waited >= give_up_seconds:
+            return False
+        if waited >= patience_seconds:
+            for pid in children():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            wait(0.1)  # the children of those we killed are ours now; look again
+        else:
+            wait(patience_seconds - waited)
+
+
+def children() -> Iterator[int]:
+    """Yield the pids of the children of this process."""
+    me = str(os.getpid())
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            # A process may go away while it is being looked at.
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[1] == me and fields[0] != "Z":
+                    yield int(entry.name)

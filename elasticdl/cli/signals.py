@@ -1,0 +1,68 @@
+"""Signals as things to read, so that the command line has one place where it waits."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+from types import FrameType, TracebackType
+from typing import Self
+
+_WAKE = 0
+"""Byte of `wake`; no signal has this number."""
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """Receives the signals that ask to stop, and SIGCHLD, while it is entered.
+
+    For the main thread; `wake` may be called by any.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._before: dict[signal.Signals, signal._HANDLER] = {}
+        self._wakeup_fd_before = -1
+
+    def __enter__(self) -> Self:
+        self._wakeup_fd_before = signal.set_wakeup_fd(
+            self._writer.fileno(), warn_on_full_buffer=False
+        )
+        for number in (*STOP_SIGNALS, signal.SIGCHLD):
+            self._before[number] = signal.signal(number, _note_only)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_fd_before)
+        self._reader.close()
+        self._writer.close()
+
+    def wait(self, timeout_seconds: float | None) -> list[signal.Signals]:
+        """Return the signals that came; waits for one, for `wake`, or until time is up."""
+        select.select([self._reader], [], [], timeout_seconds)
+        try:
+            received = self._reader.recv(4096)
+        except BlockingIOError:
+            return []
+        return [signal.Signals(number) for number in received if number != _WAKE]
+
+    def wake(self) -> None:
+        """End `wait`, now or the next time. Does nothing after the context has ended."""
+        # A full buffer wakes just as well.
+        with contextlib.suppress(OSError):
+            self._writer.send(bytes([_WAKE]))
+
+
+def _note_only(number: int, frame: FrameType | None) -> None:
+    """Do nothing: the interpreter has written the number to the wakeup descriptor."""
