@@ -110,9 +110,7 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
                 f"--model_def={section.model_def}: no module {module_name} in {zoo} "
                 f"(expected {path}.py)"
             ) from error
-        raise ModelError(
-            f"{path}.py imports {error.name!r}, which is not installed"
-        ) from error
+        raise ModelError(f"{path}.py imports {error.name!r}, which is not installed") from error
     except SyntaxError as error:
         raise ModelError(f"{error.filename}:{error.lineno}: {error.msg}") from error
 

@@ -182,9 +182,7 @@ class Backend(Protocol):
         """Return the model's outputs, as an array or (named) structure of arrays."""
         ...
 
-    def export(
-        self, directory: Path, dense: Float32, state: Float32, tables: TableSource
-    ) -> None:
+    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
         """Write a model that serves without elasticdl into `directory` (which exists, empty)."""
         ...
 
