@@ -1,0 +1,88 @@
+"""`--distribution_strategy=Local`: master, worker and store in this process, without sockets."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from elasticdl._core import PsClient, Store
+from elasticdl.cli.display import Display
+from elasticdl.config import JobConfig
+from elasticdl.data.base import DataReader
+from elasticdl.job import JobStatus, Shard, TaskAudit, TaskKind
+from elasticdl.master.durable import JobData
+from elasticdl.master.in_process import InProcessMaster
+from elasticdl.model_spec import load_model_spec
+from elasticdl.ps.checkpoint import resolve
+from elasticdl.worker.assemble import assemble, open_readers
+
+_WORKER_ID = 0
+_SECONDS_BETWEEN_PICTURES = 0.2
+
+
+def run(config: JobConfig, display: Display) -> JobStatus:
+    """Run a job to its end in a thread of this process, and show it.
+
+    Raises:
+        ElasticdlError: The job could not begin.
+    """
+    spec = load_model_spec(config.model, config.training.learning_rate)
+    client = PsClient.in_process(_make_store(config))
+    master = InProcessMaster(
+        config,
+        _job_data(open_readers(config, spec)),
+        audit=lambda: [[TaskAudit(*entry) for entry in replica] for replica in client.audit()],
+        checkpoint=lambda directory: client.checkpoint(str(directory)),
+    )
+    job = _Job(config, master, client)
+    thread = threading.Thread(target=job.run, name="job", daemon=True)
+    thread.start()
+    try:
+        while not job.ended.wait(_SECONDS_BETWEEN_PICTURES):
+            display.show(master.status())
+    except KeyboardInterrupt:
+        master.stop("interrupted")
+        thread.join()
+        raise
+    if job.error is not None:
+        raise job.error
+    return master.status()
+
+
+class _Job:
+    """The worker's side, run in a thread of its own so that the display lives."""
+
+    def __init__(self, config: JobConfig, master: InProcessMaster, client: PsClient) -> None:
+        self._config = config
+        self._master = master
+        self._client = client
+        self.ended = threading.Event()
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Work until the master has nothing left to do."""
+        try:
+            self._master.register_worker(_WORKER_ID, os.getpid())
+            assemble(self._config, _WORKER_ID, self._master, lambda: self._client).run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.ended.set()
+
+
+def _make_store(config: JobConfig) -> Store:
+    source = config.checkpoint.checkpoint_dir_for_init
+    if source is None:
+        return Store()
+    return Store.restore(str(resolve(source)), keep_watermarks=False)
+
+
+def _job_data(readers: dict[TaskKind, DataReader]) -> JobData:
+    def shards(kind: TaskKind) -> tuple[Shard, ...]:
+        return tuple(readers[kind].shards()) if kind in readers else ()
+
+    return JobData(
+        training=shards(TaskKind.TRAINING),
+        validation=shards(TaskKind.EVALUATION),
+        prediction=shards(TaskKind.PREDICTION),
+    )
