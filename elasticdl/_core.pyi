@@ -76,9 +76,7 @@ class PsClient:
     def in_process(store: Store) -> PsClient:
         """The same client without sockets."""
 
-    def declare(
-        self, model: str, dense: NDArray[np.float32], state: NDArray[np.float32]
-    ) -> None:
+    def declare(self, model: str, dense: NDArray[np.float32], state: NDArray[np.float32]) -> None:
         """Tell the replicas what the model is (a `ModelDescription` as JSON).
 
         The first to declare gives the dense and state values; later ones must declare an equal
