@@ -1,18 +1,30 @@
 //! Embedding tables and dense vectors: rows, slots, locking, watermarks, snapshots.
 //!
-//! A [`Store`] is the part of a model that one ps replica holds. See `docs/designs/store.md`.
+//! A [`Store`] is the part of a model that one ps replica holds. Keys go by hash to a replica,
+//! there to a [shard](table) of their table, and there through an [index] to a row in an
+//! [arena]. `docs/designs/store.md` tells the whole of it.
 
 #![forbid(unsafe_code)]
 
+#[cfg(target_endian = "big")]
+compile_error!("checkpoints are little-endian, and are written from memory as it is");
+
+mod arena;
+mod checkpoint;
 mod error;
+mod index;
 mod initial;
+mod memory;
 mod route;
+mod shard;
 mod spec;
 mod store;
+mod table;
+mod tasks;
+mod vectors;
 
 pub use error::StoreError;
 pub use route::{NUM_SLOTS, dense_range, key_of_bytes, replica_of, slot_of, slot_range};
 pub use spec::{InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec};
-pub use store::{
-    Applied, Chunk, PullMode, Push, Staleness, Stats, Store, TableGrads, TableStats, TaskAudit,
-};
+pub use store::{Applied, Chunk, PullMode, Push, Staleness, Stats, Store, TableGrads, TableStats};
+pub use tasks::TaskAudit;

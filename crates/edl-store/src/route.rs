@@ -121,7 +121,7 @@ mod tests {
                 for replica in 0..num_replicas {
                     let range = dense_range(len, replica, num_replicas);
                     assert_eq!(range.start, next);
-                    assert!(range.start % 16 == 0 || range.start == len);
+                    assert!(range.start.is_multiple_of(16) || range.start == len);
                     next = range.end;
                 }
                 assert_eq!(next, len);

@@ -1,24 +1,30 @@
-//! The store's public face.
+//! The store: what a replica answers, and which locks it takes for it.
+//!
+//! Locks are taken in this order: the gate (shared by updates, exclusive for the instant of a
+//! checkpoint), the task's watermark, then one shard or the vectors at a time.
 
-use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use edl_optim::Optimizer;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint;
 use crate::error::StoreError;
-use crate::initial::Generator;
-use crate::route::{dense_range, hash, replica_of, unhash};
+use crate::index::MAX_VERSION;
+use crate::route::dense_range;
 use crate::spec::ModelSpec;
+use crate::table::{Placement, Table};
+use crate::tasks::{TaskAudit, Tasks, Verdict};
+use crate::vectors::{Vectors, check_len};
 
 /// Whether a pull creates the rows that are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PullMode {
     /// Training: missing rows are created.
     Create,
-    /// Evaluation: a missing row reads as the initializer's centre.
+    /// Evaluation: nothing is created; a missing row reads as its initializer's centre.
     ReadOnly,
 }
 
@@ -27,9 +33,9 @@ pub enum PullMode {
 pub struct TableGrads<'a> {
     /// The table's number.
     pub table: u32,
-    /// Unique keys.
+    /// Keys, each once.
     pub keys: &'a [u64],
-    /// A gradient for each key, `keys.len() * dim` floats.
+    /// The gradient of each key's row, `keys.len() * dim` floats.
     pub grads: &'a [f32],
 }
 
@@ -40,13 +46,13 @@ pub struct Push<'a> {
     pub task: u64,
     /// The lease under which it was computed.
     pub lease: u32,
-    /// Which minibatch of the task.
+    /// The minibatch's number in the task.
     pub index: u32,
     /// Records in the minibatch.
     pub num_records: u32,
-    /// The learning rate of this step.
+    /// The learning rate of this update.
     pub learning_rate: f32,
-    /// The version that this replica's pull reported.
+    /// This replica's version when its parameters were pulled.
     pub pulled_version: u64,
     /// Gradients by table.
     pub tables: &'a [TableGrads<'a>],
@@ -59,11 +65,11 @@ pub struct Push<'a> {
 /// What became of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Applied {
-    /// False if the minibatch had been applied before.
+    /// False if the minibatch had been dealt with before.
     pub applied: bool,
     /// The replica's version after it.
     pub version: u64,
-    /// Updates between the pull and this push.
+    /// Updates that came between the pull and this one.
     pub staleness: u64,
 }
 
@@ -76,17 +82,6 @@ pub struct Chunk {
     pub rows: Vec<f32>,
     /// The cursor to go on from, or `None` at the end.
     pub next: Option<u64>,
-}
-
-/// What has been applied of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskAudit {
-    /// The task.
-    pub task: u64,
-    /// Minibatches applied or skipped: the next index.
-    pub next_index: u32,
-    /// Records in those that were applied.
-    pub num_records: u64,
 }
 
 /// Counters of one table.
@@ -126,78 +121,44 @@ pub struct Stats {
     pub resident_bytes: u64,
 }
 
-#[derive(Default)]
-struct Task {
-    lease: u32,
-    next_index: u32,
-    num_records: u64,
-}
-
-struct Table {
-    dim: usize,
-    optimizer: Optimizer,
-    generator: Generator,
-    rows: BTreeMap<u64, Vec<f32>>,
-}
-
-struct Inner {
-    model: Arc<ModelSpec>,
-    tables: Vec<Table>,
-    optimizer: Optimizer,
-    dense: Vec<f32>,
-    slots: Vec<f32>,
-    state: Vec<f32>,
-    version: u64,
-    staleness: Staleness,
-    tasks: HashMap<u64, Task>,
-}
-
-/// The part of a model that one ps replica holds; shared by threads.
+/// The part of a model that one ps replica holds. Shared by threads; see the module for locks.
 pub struct Store {
     replica: u32,
     num_replicas: u32,
-    inner: Mutex<Option<Inner>>,
+    /// Set once, by the first declaration or from a checkpoint.
+    model: OnceLock<Model>,
+    /// Held while a declaration is checked, so that one of several first ones wins.
+    declaring: Mutex<()>,
+    /// Updates hold it shared; a checkpoint takes it alone to mark its instant.
+    gate: RwLock<()>,
+    /// Held by the one checkpoint that is being written.
+    checkpointing: Mutex<()>,
 }
 
-fn check_len(what: &str, expected: usize, found: usize) -> Result<(), StoreError> {
-    if expected == found {
-        return Ok(());
-    }
-    Err(StoreError::WrongLength {
-        what: what.to_owned(),
-        expected,
-        found,
-    })
-}
-
-impl Table {
-    fn row(&mut self, key: u64) -> &mut Vec<f32> {
-        let width = self.dim * (1 + self.optimizer.num_slots());
-        self.rows.entry(hash(key)).or_insert_with(|| {
-            let mut row = vec![0.0; width];
-            self.generator.fill(key, &mut row[..self.dim]);
-            self.optimizer.fill_slots(&mut row[self.dim..]);
-            row
-        })
-    }
-}
-
-impl Inner {
-    fn table(&mut self, table: u32) -> Result<&mut Table, StoreError> {
-        let num_tables = self.tables.len();
-        self.tables
-            .get_mut(table as usize)
-            .ok_or(StoreError::UnknownTable { table, num_tables })
-    }
+/// All that depends on what the model is.
+struct Model {
+    spec: Arc<ModelSpec>,
+    /// Where the model came from, to explain a mismatch.
+    restored: bool,
+    placement: Placement,
+    tables: Vec<Table>,
+    vectors: RwLock<Vectors>,
+    /// Updates begun; each takes the next number under the shared gate.
+    version: AtomicU64,
+    tasks: Tasks,
+    staleness: Mutex<Staleness>,
 }
 
 impl Store {
-    /// Make an empty store.
+    /// Make an empty store; `declare` says what it holds.
     pub fn new(replica: u32, num_replicas: u32) -> Self {
         Self {
             replica,
             num_replicas,
-            inner: Mutex::new(None),
+            model: OnceLock::new(),
+            declaring: Mutex::new(()),
+            gate: RwLock::new(()),
+            checkpointing: Mutex::new(()),
         }
     }
 
@@ -206,93 +167,70 @@ impl Store {
         self.replica
     }
 
-    /// Return the number of replicas.
+    /// Return the number of replicas that share the model.
     pub fn num_replicas(&self) -> u32 {
         self.num_replicas
     }
 
-    /// Return the model, once it is declared.
+    /// Return the model, once it is known.
     pub fn model(&self) -> Option<Arc<ModelSpec>> {
-        self.inner.lock().as_ref().map(|inner| inner.model.clone())
+        self.model.get().map(|model| model.spec.clone())
     }
 
-    /// Say what the model is; the first to say it gives the values of this replica's ranges.
+    /// Say what the model is.
+    ///
+    /// The first to say it gives the values of this replica's ranges of the dense and state
+    /// vectors; of later ones only the model is looked at, and after a restore of all.
     ///
     /// # Errors
-    /// A model that cannot be, or that differs from the one declared before.
-    pub fn declare(
-        &self,
-        model: ModelSpec,
-        dense: &[f32],
-        state: &[f32],
-    ) -> Result<(), StoreError> {
-        let mut inner = self.inner.lock();
+    /// A model that cannot be stored, or that differs from the one that is.
+    pub fn declare(&self, spec: ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), StoreError> {
+        let _declaring = self.declaring.lock();
+        if let Some(model) = self.model.get() {
+            return model.check_equal(&spec);
+        }
+        let placement = Placement::new(self.replica, self.num_replicas)?;
         let range = |len| dense_range(len, self.replica, self.num_replicas).len();
-        let dense_len = range(model.dense_len()?);
-        check_len("the dense vector", dense_len, dense.len())?;
-        check_len("the state vector", range(model.state_len()?), state.len())?;
-        if let Some(known) = &*inner {
-            return match model.difference(&known.model) {
-                None => Ok(()),
-                Some(said) => Err(StoreError::ModelMismatch(format!(
-                    "{said}; do all workers run the same model?"
-                ))),
-            };
-        }
-        let mut tables = Vec::new();
-        for spec in &model.tables {
-            let kind = spec.initializer.parse().map_err(StoreError::BadModel)?;
-            tables.push(Table {
-                dim: spec.dim as usize,
-                optimizer: spec.optimizer.parse()?,
-                generator: Generator::new(model.seed, spec, kind),
-                rows: BTreeMap::new(),
-            });
-        }
-        let optimizer = model.optimizer.parse()?;
-        let mut slots = vec![0.0; dense.len() * optimizer.num_slots()];
-        optimizer.fill_slots(&mut slots);
-        *inner = Some(Inner {
-            model: Arc::new(model),
-            tables,
-            optimizer,
-            dense: dense.to_vec(),
-            slots,
-            state: state.to_vec(),
-            version: 0,
-            staleness: Staleness::default(),
-            tasks: HashMap::new(),
-        });
+        check_len("the dense vector", range(spec.dense_len()?), dense.len())?;
+        check_len("the state vector", range(spec.state_len()?), state.len())?;
+        let tables = spec.tables.iter();
+        let tables = tables.map(|table| Table::new(table, spec.seed, placement));
+        let model = Model {
+            restored: false,
+            placement,
+            tables: tables.collect::<Result<_, _>>()?,
+            vectors: RwLock::new(Vectors::new(spec.optimizer.parse()?, dense, state)),
+            version: AtomicU64::new(0),
+            tasks: Tasks::default(),
+            staleness: Mutex::default(),
+            spec: Arc::new(spec),
+        };
+        // Nobody else sets it while `declaring` is held.
+        let _ = self.model.set(model);
         Ok(())
     }
 
-    fn with<T>(
-        &self,
-        asked: &'static str,
-        work: impl FnOnce(&mut Inner) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        match &mut *self.inner.lock() {
-            Some(inner) => work(inner),
-            None => Err(StoreError::NotDeclared(asked)),
-        }
+    fn declared(&self, wanted: &'static str) -> Result<&Model, StoreError> {
+        self.model.get().ok_or(StoreError::NotDeclared(wanted))
     }
 
-    /// Fence off older leases of a task and return the minibatch to go on from.
+    /// Refuse older leases of a task from now on; return the minibatch to go on from.
+    ///
+    /// Returns after an update of an older lease that is under way.
     ///
     /// # Errors
     /// [`StoreError::StaleLease`] if a newer lease has begun.
     pub fn begin_task(&self, task: u64, lease: u32) -> Result<u32, StoreError> {
-        self.with("a task begins", |inner| {
-            let state = inner.tasks.entry(task).or_default();
-            fence(task, state, lease)?;
-            Ok(state.next_index)
-        })
+        let watermark = self.declared("tasks begin")?.tasks.get(task);
+        let mut watermark = watermark.lock();
+        watermark.fence(task, lease)?;
+        Ok(watermark.next_index)
     }
 
-    /// Write the rows of unique `keys` to `out`, `keys.len() * dim` floats.
+    /// Write the weights of `keys`, each once, to `out`: `keys.len() * dim` floats.
     ///
     /// # Errors
-    /// An unknown table or wrong length.
+    /// An unknown table, an array of another length, or a key of another replica.
     pub fn pull_rows(
         &self,
         table: u32,
@@ -300,112 +238,52 @@ impl Store {
         mode: PullMode,
         out: &mut [f32],
     ) -> Result<(), StoreError> {
-        self.with("rows are pulled", |inner| {
-            let table = inner.table(table)?;
-            check_len("the array for rows", keys.len() * table.dim, out.len())?;
-            let dim = table.dim;
-            for (&key, out) in keys.iter().zip(out.chunks_exact_mut(dim)) {
-                self.check_owner(key)?;
-                match mode {
-                    PullMode::Create => out.copy_from_slice(&table.row(key)[..dim]),
-                    PullMode::ReadOnly => match table.rows.get(&hash(key)) {
-                        Some(row) => out.copy_from_slice(&row[..dim]),
-                        None => out.fill(table.generator.centre()),
-                    },
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn check_owner(&self, key: u64) -> Result<(), StoreError> {
-        let owner = replica_of(key, self.num_replicas);
-        if owner == self.replica {
-            return Ok(());
+        let model = self.declared("rows are pulled")?;
+        let table = model.table(table)?;
+        table.check("the array for rows", keys, out.len())?;
+        if mode == PullMode::Create {
+            table.check_room(keys.len())?;
         }
-        Err(StoreError::WrongReplica {
-            key,
-            owner,
-            replica: self.replica,
-            num_replicas: self.num_replicas,
-        })
+        table.pull(keys, mode, model.version(), out);
+        Ok(())
     }
 
-    /// Copy this replica's ranges of the dense and state vectors, and return the version.
+    /// Copy this replica's ranges of the dense and state vectors; return the version.
     ///
     /// # Errors
-    /// Wrong lengths.
+    /// Arrays of other lengths.
     pub fn pull_vectors(&self, dense: &mut [f32], state: &mut [f32]) -> Result<u64, StoreError> {
-        self.with("vectors are pulled", |inner| {
-            check_len("the array for dense", inner.dense.len(), dense.len())?;
-            check_len("the array for state", inner.state.len(), state.len())?;
-            dense.copy_from_slice(&inner.dense);
-            state.copy_from_slice(&inner.state);
-            Ok(inner.version)
-        })
+        let model = self.declared("vectors are pulled")?;
+        // Before the values: if an update comes between, staleness is overstated by one.
+        let version = model.version();
+        let vectors = model.vectors.read();
+        vectors.check(dense.len(), state.len())?;
+        vectors.read(dense, state);
+        Ok(version)
     }
 
-    /// Apply one minibatch's gradients, once.
+    /// Apply one minibatch's gradients, unless they have been applied before.
     ///
     /// # Errors
-    /// An old lease, a gap in the minibatches, or arrays that do not fit the model.
+    /// An old lease, a gap in the minibatches, or arrays that do not fit the model; nothing has
+    /// changed then.
     pub fn apply(&self, push: &Push<'_>) -> Result<Applied, StoreError> {
-        self.with("gradients are pushed", |inner| {
-            check_len("the dense gradient", inner.dense.len(), push.dense.len())?;
-            check_len("the state's change", inner.state.len(), push.state.len())?;
-            for grads in push.tables {
-                let dim = inner.table(grads.table)?.dim;
-                check_len(
-                    "the rows' gradient",
-                    grads.keys.len() * dim,
-                    grads.grads.len(),
-                )?;
-                grads.keys.iter().try_for_each(|&k| self.check_owner(k))?;
-            }
-            let version = inner.version;
-            let task = inner.tasks.entry(push.task).or_default();
-            fence(push.task, task, push.lease)?;
-            if push.index < task.next_index {
-                return Ok(Applied {
-                    applied: false,
-                    version,
-                    staleness: 0,
-                });
-            }
-            if push.index > task.next_index {
-                return Err(StoreError::Gap {
-                    task: push.task,
-                    index: push.index,
-                    expected: task.next_index,
-                });
-            }
-            task.next_index += 1;
-            task.num_records += u64::from(push.num_records);
-            inner.version += 1;
-            for grads in push.tables {
-                let table = inner.table(grads.table)?;
-                let dim = table.dim;
-                let step = table.optimizer.step(push.learning_rate, version + 1);
-                for (&key, grad) in grads.keys.iter().zip(grads.grads.chunks_exact(dim)) {
-                    let (weights, slots) = table.row(key).split_at_mut(dim);
-                    step.update(weights, slots, grad);
-                }
-            }
-            let step = inner.optimizer.step(push.learning_rate, version + 1);
-            step.update(&mut inner.dense, &mut inner.slots, push.dense);
-            for (value, delta) in inner.state.iter_mut().zip(push.state) {
-                *value += delta;
-            }
-            let staleness = version.saturating_sub(push.pulled_version);
-            inner.staleness.sum += staleness;
-            inner.staleness.count += 1;
-            inner.staleness.max = inner.staleness.max.max(staleness);
-            Ok(Applied {
-                applied: true,
-                version: version + 1,
-                staleness,
-            })
-        })
+        let model = self.declared("gradients are pushed")?;
+        let _gate = self.gate.read();
+        model.check(push)?;
+        let watermark = model.tasks.get(push.task);
+        let mut watermark = watermark.lock();
+        watermark.fence(push.task, push.lease)?;
+        if watermark.judge(push.task, push.index)? == Verdict::Done {
+            return Ok(Applied {
+                applied: false,
+                version: model.version(),
+                staleness: 0,
+            });
+        }
+        let applied = model.update(push);
+        watermark.advance(push.num_records);
+        Ok(applied)
     }
 
     /// Count a minibatch as dealt with, without an update.
@@ -413,120 +291,223 @@ impl Store {
     /// # Errors
     /// An old lease, or a gap in the minibatches.
     pub fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), StoreError> {
-        self.with("a minibatch is skipped", |inner| {
-            let state = inner.tasks.entry(task).or_default();
-            fence(task, state, lease)?;
-            if index > state.next_index {
-                return Err(StoreError::Gap {
-                    task,
-                    index,
-                    expected: state.next_index,
-                });
-            }
-            state.next_index = state.next_index.max(index + 1);
-            Ok(())
-        })
+        let model = self.declared("minibatches are skipped")?;
+        let _gate = self.gate.read();
+        let watermark = model.tasks.get(task);
+        let mut watermark = watermark.lock();
+        watermark.fence(task, lease)?;
+        if watermark.judge(task, index)? == Verdict::Next {
+            watermark.advance(0);
+        }
+        Ok(())
     }
 
-    /// Return up to `max_rows` rows of a table from `cursor` on, which starts at 0.
+    /// Return up to `max_rows` rows of a table from `cursor` on; the first cursor is 0.
+    ///
+    /// Rows that exist when the scan begins are returned exactly once, whatever is created
+    /// meanwhile; each as it is when its chunk is read.
     ///
     /// # Errors
     /// An unknown table.
     pub fn scan(&self, table: u32, cursor: u64, max_rows: usize) -> Result<Chunk, StoreError> {
-        self.with("a table is scanned", |inner| {
-            let table = inner.table(table)?;
-            let mut chunk = Chunk {
-                keys: Vec::new(),
-                rows: Vec::new(),
-                next: None,
-            };
-            for (&h, row) in table.rows.range(cursor..) {
-                if chunk.keys.len() == max_rows.max(1) {
-                    chunk.next = Some(h);
-                    break;
-                }
-                chunk.keys.push(unhash(h));
-                chunk.rows.extend_from_slice(&row[..table.dim]);
-            }
-            Ok(chunk)
-        })
+        let table = self.declared("a table is scanned")?.table(table)?;
+        Ok(table.scan(cursor, max_rows))
     }
 
-    /// Return what has been applied, by task.
+    /// Return what has been applied of each task, by task number.
     pub fn audit(&self) -> Vec<TaskAudit> {
-        let inner = self.inner.lock();
-        let mut audit: Vec<_> = inner
-            .iter()
-            .flat_map(|inner| &inner.tasks)
-            .map(|(&task, state)| TaskAudit {
+        let all = self.model.get().map(|model| model.tasks.all());
+        all.into_iter()
+            .flatten()
+            .map(|(task, watermark)| TaskAudit {
                 task,
-                next_index: state.next_index,
-                num_records: state.num_records,
+                next_index: watermark.next_index,
+                num_records: watermark.num_records,
             })
-            .collect();
-        audit.sort_by_key(|a| a.task);
-        audit
+            .collect()
     }
 
     /// Return counters.
     pub fn stats(&self) -> Stats {
-        let inner = self.inner.lock();
-        let tables = inner
+        let model = self.model.get();
+        let tables = model.map_or(&[][..], |model| &model.tables);
+        let tables: Vec<_> = tables
             .iter()
-            .flat_map(|i| i.tables.iter().zip(&i.model.tables));
+            .map(|table| {
+                let (rows, bytes) = table.size();
+                TableStats {
+                    name: table.name().to_owned(),
+                    rows,
+                    bytes,
+                }
+            })
+            .collect();
+        let vectors = model.map_or(0, |model| model.vectors.read().bytes() as u64);
         Stats {
             replica: self.replica,
-            version: inner.as_ref().map_or(0, |i| i.version),
-            tables: tables
-                .map(|(table, spec)| TableStats {
-                    name: spec.name.clone(),
-                    rows: table.rows.len() as u64,
-                    bytes: 0,
-                })
-                .collect(),
-            staleness: inner
-                .as_ref()
-                .map_or_else(Staleness::default, |i| i.staleness),
-            resident_bytes: 0,
+            version: model.map_or(0, Model::version),
+            staleness: model.map_or_else(Staleness::default, |model| *model.staleness.lock()),
+            resident_bytes: vectors + tables.iter().map(|table| table.bytes).sum::<u64>(),
+            tables,
         }
     }
 
-    /// Write this replica's files into `dir`; return its manifest entry, JSON.
+    /// Write what this replica holds at one instant into files in `dir`, which is created;
+    /// return its manifest entry as JSON.
+    ///
+    /// Updates go on meanwhile, and are not part of it. The checkpoint is valid once
+    /// `dir/manifest.json` holds `{"format": 1, "replicas": [entry, ...]}` of all replicas.
     ///
     /// # Errors
-    /// A file cannot be written.
+    /// [`StoreError::Checkpoint`] if a file cannot be written; none is left then.
     pub fn checkpoint(&self, dir: &Path) -> Result<String, StoreError> {
-        Err(StoreError::Checkpoint {
+        let model = self.declared("a checkpoint is written")?;
+        let _checkpointing = self.checkpointing.lock();
+        let snapshot = Snapshot { model };
+        let source = self.mark(&snapshot);
+        let entry = checkpoint::write(&source, dir)?;
+        serde_json::to_string(&entry).map_err(|e| StoreError::Checkpoint {
             path: dir.to_owned(),
-            problem: "cannot be written by this build".to_owned(),
+            problem: format!("cannot be described: {e}"),
         })
     }
 
-    /// Load this replica's part of a checkpoint that any number of replicas wrote.
+    /// Mark one instant, between two updates, for a checkpoint.
+    fn mark<'a>(&self, snapshot: &Snapshot<'a>) -> checkpoint::Source<'a> {
+        let model = snapshot.model;
+        let _gate = self.gate.write();
+        let version = model.version();
+        let tables = model.tables.iter();
+        checkpoint::Source {
+            replica: self.replica,
+            num_replicas: self.num_replicas,
+            version,
+            model: &model.spec,
+            placement: model.placement,
+            tables: &model.tables,
+            rows: tables.map(|table| table.begin_snapshot(version)).collect(),
+            vectors: model.vectors.read().values(),
+            watermarks: model.tasks.all(),
+        }
+    }
+
+    /// Load the part of `replica` of a checkpoint that any number of replicas wrote.
+    ///
+    /// With `keep_watermarks`, tasks go on where the checkpoint has them; if the number of
+    /// replicas differs, at the lowest watermark of all. Without, a new job starts from the
+    /// parameters. The version stays in both cases.
     ///
     /// # Errors
-    /// Files that are missing, torn, foreign or do not fit each other.
+    /// [`StoreError::Checkpoint`] for files that are missing, torn, corrupt or foreign, or that
+    /// do not fit each other; it names the file.
     pub fn restore(
         checkpoint: &Path,
-        _replica: u32,
-        _num_replicas: u32,
-        _keep_watermarks: bool,
+        replica: u32,
+        num_replicas: u32,
+        keep_watermarks: bool,
     ) -> Result<Self, StoreError> {
-        Err(StoreError::Checkpoint {
-            path: checkpoint.to_owned(),
-            problem: "cannot be read by this build".to_owned(),
-        })
+        let restored = checkpoint::read(checkpoint, replica, num_replicas, keep_watermarks)?;
+        let store = Self::new(replica, num_replicas);
+        let model = Model {
+            spec: Arc::new(restored.model),
+            restored: true,
+            placement: Placement::new(replica, num_replicas)?,
+            tables: restored.tables,
+            vectors: RwLock::new(restored.vectors),
+            version: AtomicU64::new(restored.version),
+            tasks: Tasks::new(restored.watermarks),
+            staleness: Mutex::default(),
+        };
+        // Nobody else has the store yet.
+        let _ = store.model.set(model);
+        Ok(store)
     }
 }
 
-fn fence(task: u64, state: &mut Task, lease: u32) -> Result<(), StoreError> {
-    if lease < state.lease {
-        return Err(StoreError::StaleLease {
-            task,
-            lease,
-            current: state.lease,
-        });
+/// Ends the snapshot of all tables when dropped, whatever became of it.
+struct Snapshot<'a> {
+    model: &'a Model,
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        for table in &self.model.tables {
+            table.end_snapshot();
+        }
     }
-    state.lease = lease;
-    Ok(())
+}
+
+impl Model {
+    fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    fn table(&self, table: u32) -> Result<&Table, StoreError> {
+        self.tables
+            .get(table as usize)
+            .ok_or(StoreError::UnknownTable {
+                table,
+                num_tables: self.tables.len(),
+            })
+    }
+
+    fn check_equal(&self, spec: &ModelSpec) -> Result<(), StoreError> {
+        match spec.difference(&self.spec) {
+            None => Ok(()),
+            Some(said) if self.restored => Err(StoreError::ModelMismatch(format!(
+                "{said}; the checkpoint belongs to another model"
+            ))),
+            Some(said) => Err(StoreError::ModelMismatch(format!(
+                "{said}; do all workers run the same model?"
+            ))),
+        }
+    }
+
+    /// Check all of a push, so that nothing can fail once the first row has changed.
+    fn check(&self, push: &Push<'_>) -> Result<(), StoreError> {
+        for grads in push.tables {
+            let table = self.table(grads.table)?;
+            table.check("the gradient", grads.keys, grads.grads.len())?;
+            table.check_room(grads.keys.len())?;
+        }
+        let vectors = self.vectors.read();
+        vectors.check(push.dense.len(), push.state.len())?;
+        if self.version() >= MAX_VERSION - u64::from(u16::MAX) {
+            return Err(StoreError::Full(format!(
+                "this replica has applied {} updates, the most it can count; start a new job \
+                 from its checkpoint",
+                self.version()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Apply a push that has been checked.
+    fn update(&self, push: &Push<'_>) -> Applied {
+        let before = self.version.fetch_add(1, Ordering::AcqRel);
+        let version = before + 1;
+        for grads in push.tables {
+            let table = &self.tables[grads.table as usize];
+            table.push(grads.keys, grads.grads, push.learning_rate, version);
+        }
+        if !(push.dense.is_empty() && push.state.is_empty()) {
+            let mut vectors = self.vectors.write();
+            vectors.apply(push.dense, push.state, push.learning_rate, version);
+        }
+        let staleness = before.saturating_sub(push.pulled_version);
+        self.staleness.lock().add(staleness);
+        Applied {
+            applied: true,
+            version,
+            staleness,
+        }
+    }
+}
+
+impl Staleness {
+    fn add(&mut self, staleness: u64) {
+        self.sum = self.sum.saturating_add(staleness);
+        self.max = self.max.max(staleness);
+        self.count += 1;
+    }
 }

@@ -1,0 +1,132 @@
+//! Rows of one width, numbered in the order of their creation.
+
+use edl_optim::prefetch;
+
+use crate::memory::Buffer;
+
+/// Bytes of the first segment; each further one doubles the rows.
+const FIRST_BYTES: usize = 4096;
+
+/// Floats in a cache line.
+const LINE: usize = 16;
+
+/// Rows at a fixed stride in segments that double, so that growing copies nothing: row `r` is
+/// number `r + 2^b` of a sequence whose segments begin at the powers of two from `2^b` on.
+pub(crate) struct Arena {
+    stride: usize,
+    /// Binary logarithm of the rows in the first segment.
+    first_log2: u32,
+    segments: Vec<Buffer>,
+    len: u32,
+}
+
+/// Return the floats from one row to the next, for rows of `width` floats.
+///
+/// Up to a line, the next power of two: no row straddles two lines, and a row of one float
+/// takes four bytes. Above, the next half line: a row then touches no more lines than if it
+/// began with one.
+pub(crate) fn stride(width: usize) -> usize {
+    if width <= LINE {
+        width.next_power_of_two()
+    } else {
+        width.next_multiple_of(LINE / 2)
+    }
+}
+
+impl Arena {
+    /// Make an empty arena for rows of `width` floats.
+    pub(crate) fn new(width: usize) -> Self {
+        let stride = stride(width);
+        Self {
+            stride,
+            first_log2: (FIRST_BYTES / (4 * stride)).max(1).ilog2(),
+            segments: Vec::new(),
+            len: 0,
+        }
+    }
+
+    /// Return the number of rows.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Return the bytes taken from the system for rows; those never touched are not resident.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.len as usize * self.stride * 4
+    }
+
+    /// Add a zeroed row and return its number.
+    pub(crate) fn push(&mut self) -> u32 {
+        let row = self.len;
+        let (segment, _) = self.locate(row);
+        if segment == self.segments.len() {
+            let rows = 1usize << (self.first_log2 as usize + segment);
+            self.segments.push(Buffer::zeroed(rows * self.stride * 4));
+        }
+        self.len += 1;
+        row
+    }
+
+    /// Return the segment of a row, and its first float in there.
+    #[inline(always)]
+    fn locate(&self, row: u32) -> (usize, usize) {
+        let number = u64::from(row) + (1 << self.first_log2);
+        let top = number.ilog2();
+        let within = (number ^ (1 << top)) as usize;
+        ((top - self.first_log2) as usize, within * self.stride)
+    }
+
+    /// Return the floats from the row's start on, up to `width` of them.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: u32, width: usize) -> &[f32] {
+        let (segment, at) = self.locate(row);
+        &self.segments[segment].slice()[at..at + width]
+    }
+
+    #[inline(always)]
+    pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
+        let (segment, at) = self.locate(row);
+        &mut self.segments[segment].slice_mut()[at..at + width]
+    }
+
+    /// Ask for the cache lines of a row's first `width` floats.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, row: u32, width: usize) {
+        let row = self.row(row, width);
+        let mut at = 0;
+        while at < row.len() {
+            prefetch(&row[at]);
+            at += LINE;
+        }
+        // A row may begin amid a line, and then ends in one more.
+        if let Some(last) = row.last() {
+            prefetch(last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn narrow_rows_take_little_and_never_straddle_a_line() {
+        assert_eq!([1, 2, 3, 8, 9, 16].map(stride), [1, 2, 4, 8, 16, 16]);
+        assert_eq!([17, 24, 25, 32, 48].map(stride), [24, 24, 32, 32, 48]);
+    }
+
+    #[test]
+    fn rows_keep_their_place_as_the_arena_grows() {
+        for width in [1, 3, 16, 33, 5000] {
+            let mut arena = Arena::new(width);
+            for i in 0..3000 {
+                let row = arena.push();
+                assert_eq!(row, i);
+                arena.row_mut(row, width).fill(i as f32);
+            }
+            for i in 0..3000 {
+                assert!(arena.row(i, width).iter().all(|&x| x == i as f32));
+            }
+        }
+    }
+}

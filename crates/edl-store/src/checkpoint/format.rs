@@ -1,0 +1,118 @@
+//! Names and JSON of a checkpoint.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::path::Path;
+
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+use crate::spec::ModelSpec;
+
+/// The version of the format that this code reads and writes.
+pub(crate) const FORMAT: u32 = 1;
+
+/// The file that makes a checkpoint valid.
+pub(crate) const MANIFEST: &str = "manifest.json";
+
+/// Bytes before a safetensors header: its length.
+pub(crate) const PREFIX: usize = 8;
+
+/// `manifest.json`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) format: u32,
+    pub(crate) replicas: Vec<ReplicaEntry>,
+}
+
+/// What one replica wrote.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ReplicaEntry {
+    pub(crate) replica: u32,
+    pub(crate) num_replicas: u32,
+    /// Updates applied.
+    pub(crate) version: u64,
+    pub(crate) model: ModelSpec,
+    pub(crate) files: Vec<FileEntry>,
+}
+
+/// One file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct FileEntry {
+    /// A name without directories.
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) crc32c: u32,
+    /// First and last-but-one hash slot of a file of rows; absent for the vectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) slots: Option<[u32; 2]>,
+}
+
+/// Return an error about a file or directory of a checkpoint.
+pub(crate) fn broken(path: &Path, problem: impl Display) -> StoreError {
+    StoreError::Checkpoint {
+        path: path.to_owned(),
+        problem: problem.to_string(),
+    }
+}
+
+pub(crate) fn file_name(replica: u32, num_replicas: u32, what: &str) -> String {
+    format!("replica-{replica:05}-of-{num_replicas:05}-{what}.safetensors")
+}
+
+/// Names of the tensors of one table.
+pub(crate) struct TableNames {
+    pub(crate) keys: String,
+    pub(crate) versions: String,
+    pub(crate) rows: String,
+}
+
+impl TableNames {
+    pub(crate) fn new(table: usize) -> Self {
+        Self {
+            keys: format!("table.{table}.keys"),
+            versions: format!("table.{table}.versions"),
+            rows: format!("table.{table}.rows"),
+        }
+    }
+}
+
+/// The tensors of a file, one after the other.
+#[derive(Default)]
+pub(crate) struct Layout {
+    tensors: Vec<(String, TensorInfo)>,
+    len: usize,
+}
+
+impl Layout {
+    pub(crate) fn add(&mut self, name: impl Into<String>, dtype: Dtype, shape: Vec<usize>) {
+        let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        let data_offsets = (self.len, self.len + bytes);
+        self.len += bytes;
+        let info = TensorInfo {
+            dtype,
+            shape,
+            data_offsets,
+        };
+        self.tensors.push((name.into(), info));
+    }
+
+    /// Return the lengths of the tensors in bytes, in order.
+    pub(crate) fn lens(&self) -> Vec<usize> {
+        let len = |(_, info): &(String, TensorInfo)| info.data_offsets.1 - info.data_offsets.0;
+        self.tensors.iter().map(len).collect()
+    }
+
+    /// Return the bytes that begin the file; the tensors follow, aligned to eight bytes.
+    pub(crate) fn header(self, notes: HashMap<String, String>) -> Result<Vec<u8>, String> {
+        let metadata = Metadata::new(Some(notes), self.tensors).map_err(|e| e.to_string())?;
+        let mut header = vec![0; PREFIX];
+        serde_json::to_writer(&mut header, &metadata).map_err(|e| e.to_string())?;
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let len = (header.len() - PREFIX) as u64;
+        header[..PREFIX].copy_from_slice(&len.to_le_bytes());
+        Ok(header)
+    }
+}

@@ -1,0 +1,13 @@
+//! A store on disk: safetensors files by slot range, of one instant, with checksums.
+//!
+//! A replica writes its files and returns a manifest entry; whoever coordinates the replicas
+//! writes `manifest.json` with all entries, and that is what makes the checkpoint valid. See
+//! `docs/designs/store.md` for the format.
+
+mod file;
+mod format;
+mod read;
+mod write;
+
+pub(crate) use read::read;
+pub(crate) use write::{Source, write};

@@ -1,0 +1,366 @@
+//! One embedding table: shards by hash slot, and the way of a batch through them.
+
+use std::cell::RefCell;
+
+use edl_optim::Step;
+use parking_lot::RwLock;
+
+use crate::error::StoreError;
+use crate::index::{HashRange, MAX_ROWS};
+use crate::initial::Generator;
+use crate::route::{NUM_SLOTS, hash, slot_range, unhash};
+use crate::shard::{Keys, RowSpec, SavedRows, Shard};
+use crate::spec::{MAX_ROW_FLOATS, TableSpec};
+use crate::store::{Chunk, PullMode};
+
+/// Shards of a table, each under its own lock.
+pub(crate) const NUM_SHARDS: usize = 16;
+
+/// Keys that are sorted by shard at a time: their hashes and gradients stay in the cache.
+const BLOCK: usize = 1 << 14;
+
+/// Rows below the limit of a shard at which it takes no more: room for the batches in flight.
+const HEADROOM: usize = 1 << 25;
+
+/// Which hashes belong to a replica, and to each of its shards.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placement {
+    replica: u32,
+    num_replicas: u32,
+    first_slot: u32,
+    num_slots: u32,
+    /// `NUM_SHARDS * 2^32 / num_slots`
+    factor: u64,
+}
+
+impl Placement {
+    pub(crate) fn new(replica: u32, num_replicas: u32) -> Result<Self, StoreError> {
+        if !(1..=NUM_SLOTS).contains(&num_replicas) || replica >= num_replicas {
+            return Err(StoreError::BadReplica {
+                replica,
+                num_replicas,
+            });
+        }
+        let slots = slot_range(replica, num_replicas);
+        let num_slots = slots.end - slots.start;
+        Ok(Self {
+            replica,
+            num_replicas,
+            first_slot: slots.start,
+            num_slots,
+            factor: ((NUM_SHARDS as u64) << 32) / u64::from(num_slots),
+        })
+    }
+
+    /// Return the slot of a hash, counted from this replica's first; wraps if it is not ours.
+    #[inline(always)]
+    fn local_slot(&self, hash: u64) -> u32 {
+        ((hash >> 48) as u32).wrapping_sub(self.first_slot)
+    }
+
+    #[inline(always)]
+    pub(crate) fn owns(&self, hash: u64) -> bool {
+        self.local_slot(hash) < self.num_slots
+    }
+
+    /// Return the shard of a hash that this replica owns.
+    #[inline(always)]
+    pub(crate) fn shard(&self, hash: u64) -> usize {
+        ((u64::from(self.local_slot(hash)) * self.factor) >> 32) as usize
+    }
+
+    /// Return the first slot of a shard; that of shard `NUM_SHARDS` is the end.
+    pub(crate) fn first_slot(&self, shard: usize) -> u32 {
+        let local = ((shard as u64) << 32).div_ceil(self.factor);
+        self.first_slot + (local as u32).min(self.num_slots)
+    }
+
+    fn hashes(&self, shard: usize) -> HashRange {
+        let (first, end) = (self.first_slot(shard), self.first_slot(shard + 1));
+        HashRange {
+            first: u64::from(first) << 48,
+            // A shard without slots has no hash; it must have some width all the same.
+            width: u128::from((end - first).max(1)) << 48,
+        }
+    }
+
+    /// Check that all keys belong to this replica.
+    pub(crate) fn check(&self, keys: &[u64]) -> Result<(), StoreError> {
+        match keys.iter().find(|&&key| !self.owns(hash(key))) {
+            None => Ok(()),
+            Some(&key) => Err(StoreError::WrongReplica {
+                key,
+                owner: crate::route::replica_of(key, self.num_replicas),
+                replica: self.replica,
+                num_replicas: self.num_replicas,
+            }),
+        }
+    }
+}
+
+pub(crate) struct Table {
+    name: String,
+    spec: RowSpec,
+    placement: Placement,
+    shards: Vec<RwLock<Shard>>,
+}
+
+/// A block of keys, sorted by shard; kept by each thread for the next batch.
+#[derive(Default)]
+struct Sorted {
+    hashes: Vec<u64>,
+    positions: Vec<u32>,
+    /// Where each shard's keys end.
+    ends: [usize; NUM_SHARDS],
+    /// Hash and shard of each key, in the batch's order.
+    unsorted: Vec<(u64, u8)>,
+    /// Keys without a row, by their number within a shard's.
+    missing: Vec<u32>,
+}
+
+thread_local! {
+    static SORTED: RefCell<Sorted> = RefCell::default();
+}
+
+impl Sorted {
+    fn sort(&mut self, keys: &[u64], placement: &Placement) {
+        let mut starts = [0; NUM_SHARDS];
+        self.unsorted.clear();
+        self.unsorted.extend(keys.iter().map(|&key| {
+            let hash = hash(key);
+            let shard = placement.shard(hash);
+            starts[shard] += 1;
+            (hash, shard as u8)
+        }));
+        let mut sum = 0;
+        for start in &mut starts {
+            sum += std::mem::replace(start, sum);
+        }
+        self.hashes.resize(keys.len(), 0);
+        self.positions.resize(keys.len(), 0);
+        for (position, &(hash, shard)) in self.unsorted.iter().enumerate() {
+            let at = &mut starts[usize::from(shard)];
+            self.hashes[*at] = hash;
+            self.positions[*at] = position as u32;
+            *at += 1;
+        }
+        self.ends = starts;
+    }
+}
+
+/// Return the keys of one shard.
+fn keys_of<'a>(hashes: &'a [u64], positions: &'a [u32], ends: &[usize], shard: usize) -> Keys<'a> {
+    let start = if shard == 0 { 0 } else { ends[shard - 1] };
+    Keys {
+        hashes: &hashes[start..ends[shard]],
+        positions: &positions[start..ends[shard]],
+    }
+}
+
+impl Table {
+    pub(crate) fn new(
+        spec: &TableSpec,
+        seed: u64,
+        placement: Placement,
+    ) -> Result<Self, StoreError> {
+        let bad =
+            |problem: String| StoreError::BadModel(format!("table '{}': {problem}", spec.name));
+        let optimizer = spec.optimizer.parse().map_err(|e| bad(e.to_string()))?;
+        let kind = spec.initializer.parse().map_err(bad)?;
+        let width = spec.dim as usize * (1 + optimizer.num_slots());
+        if spec.dim == 0 || width > MAX_ROW_FLOATS {
+            return Err(bad(format!(
+                "dim is {} and a row has {width} floats with its optimizer slots, expected dim \
+                 of at least 1 and at most {MAX_ROW_FLOATS} floats",
+                spec.dim
+            )));
+        }
+        let shards = (0..NUM_SHARDS)
+            .map(|shard| RwLock::new(Shard::new(placement.hashes(shard), width)))
+            .collect();
+        Ok(Self {
+            name: spec.name.clone(),
+            spec: RowSpec {
+                dim: spec.dim as usize,
+                width,
+                optimizer,
+                generator: Generator::new(seed, spec, kind),
+            },
+            placement,
+            shards,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Return the floats of a row's weights and slots.
+    pub(crate) fn width(&self) -> usize {
+        self.spec.width
+    }
+
+    /// Return the number of rows and the bytes held for them.
+    pub(crate) fn size(&self) -> (u64, u64) {
+        self.shards.iter().fold((0, 0), |(rows, bytes), shard| {
+            let shard = shard.read();
+            (rows + shard.len() as u64, bytes + shard.bytes() as u64)
+        })
+    }
+
+    /// Check a batch of keys and an array of a row for each, before anything is changed.
+    pub(crate) fn check(&self, what: &str, keys: &[u64], floats: usize) -> Result<(), StoreError> {
+        let expected = keys.len().saturating_mul(self.spec.dim);
+        if floats != expected {
+            return Err(StoreError::WrongLength {
+                what: format!("{what} of table '{}'", self.name),
+                expected,
+                found: floats,
+            });
+        }
+        self.placement.check(keys)
+    }
+
+    /// Check that a batch of `num_keys` new rows fits.
+    pub(crate) fn check_room(&self, num_keys: usize) -> Result<(), StoreError> {
+        let limit = MAX_ROWS - HEADROOM;
+        let full = |shard: &RwLock<Shard>| shard.read().len() + num_keys > limit;
+        if self.shards.iter().any(full) {
+            return Err(StoreError::Full(format!(
+                "table '{}' has {limit} rows in one of its {NUM_SHARDS} shards; use more ps \
+                 replicas",
+                self.name
+            )));
+        }
+        Ok(())
+    }
+
+    /// Copy rows to `out`. The batch has been checked.
+    pub(crate) fn pull(&self, keys: &[u64], mode: PullMode, version: u64, out: &mut [f32]) {
+        let blocks = out.chunks_mut(BLOCK * self.spec.dim);
+        for (keys, out) in keys.chunks(BLOCK).zip(blocks) {
+            SORTED.with_borrow_mut(|sorted| {
+                sorted.sort(keys, &self.placement);
+                self.pull_block(sorted, mode, version, out);
+            });
+        }
+    }
+
+    fn pull_block(&self, sorted: &mut Sorted, mode: PullMode, version: u64, out: &mut [f32]) {
+        let dim = self.spec.dim;
+        for (number, shard) in self.shards.iter().enumerate() {
+            let keys = keys_of(&sorted.hashes, &sorted.positions, &sorted.ends, number);
+            if keys.hashes.is_empty() {
+                continue;
+            }
+            sorted.missing.clear();
+            shard.read().pull(keys, dim, out, &mut sorted.missing);
+            if sorted.missing.is_empty() {
+                continue;
+            }
+            let missing = sorted.missing.iter().map(|&i| {
+                let (i, at) = (i as usize, keys.positions[i as usize] as usize * dim);
+                (keys.hashes[i], at..at + dim)
+            });
+            match mode {
+                PullMode::ReadOnly => {
+                    let centre = self.spec.generator.centre();
+                    missing.for_each(|(_, at)| out[at].fill(centre));
+                }
+                PullMode::Create => {
+                    let mut shard = shard.write();
+                    for (hash, at) in missing {
+                        out[at].copy_from_slice(shard.weights(hash, &self.spec, version));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Update rows by their gradients. The batch has been checked.
+    pub(crate) fn push(&self, keys: &[u64], grads: &[f32], learning_rate: f32, version: u64) {
+        let step = self.spec.optimizer.step(learning_rate, version);
+        let blocks = grads.chunks(BLOCK * self.spec.dim);
+        for (keys, grads) in keys.chunks(BLOCK).zip(blocks) {
+            SORTED.with_borrow_mut(|sorted| {
+                sorted.sort(keys, &self.placement);
+                self.push_block(sorted, grads, &step, version);
+            });
+        }
+    }
+
+    fn push_block(&self, sorted: &Sorted, grads: &[f32], step: &Step, version: u64) {
+        for (number, shard) in self.shards.iter().enumerate() {
+            let keys = keys_of(&sorted.hashes, &sorted.positions, &sorted.ends, number);
+            if !keys.hashes.is_empty() {
+                shard.write().push(keys, grads, &self.spec, step, version);
+            }
+        }
+    }
+
+    /// Return up to `max_rows` rows from the hash `cursor` on, in the order of the hash.
+    pub(crate) fn scan(&self, cursor: u64, max_rows: usize) -> Chunk {
+        let first = if self.placement.owns(cursor) {
+            self.placement.shard(cursor)
+        } else if cursor >> 48 < u64::from(self.placement.first_slot) {
+            0
+        } else {
+            NUM_SHARDS
+        };
+        let mut chunk = Chunk {
+            keys: Vec::new(),
+            rows: Vec::new(),
+            next: None,
+        };
+        for (number, shard) in self.shards.iter().enumerate().skip(first) {
+            let room = max_rows.max(1) - chunk.keys.len();
+            if room == 0 {
+                chunk.next = Some(self.placement.hashes(number).first);
+                break;
+            }
+            let shard = shard.read();
+            let (keys, rows) = (&mut chunk.keys, &mut chunk.rows);
+            chunk.next = shard.scan(cursor, room, self.spec.dim, keys, rows);
+            if chunk.next.is_some() {
+                break;
+            }
+        }
+        chunk
+    }
+
+    /// Put back rows as a checkpoint has them, weights and slots; those of other replicas are
+    /// left out. Return the first key that is there twice.
+    pub(crate) fn restore(&self, keys: &[u64], versions: &[u64], rows: &[f32]) -> Option<u64> {
+        let rows = rows.chunks_exact(self.spec.width);
+        for ((&key, &version), row) in keys.iter().zip(versions).zip(rows) {
+            let hash = hash(key);
+            if !self.placement.owns(hash) {
+                continue;
+            }
+            let shard = &self.shards[self.placement.shard(hash)];
+            if !shard.write().restore(hash, version, row) {
+                return Some(unhash(hash));
+            }
+        }
+        None
+    }
+
+    /// Begin a snapshot of this instant; return the rows of each shard.
+    pub(crate) fn begin_snapshot(&self, version: u64) -> Vec<usize> {
+        let begin = |shard: &RwLock<Shard>| shard.write().begin_snapshot(version);
+        self.shards.iter().map(begin).collect()
+    }
+
+    /// Return some more rows of a shard's snapshot, about `max`.
+    pub(crate) fn read_snapshot(&self, shard: usize, max: usize) -> Option<SavedRows> {
+        self.shards[shard]
+            .write()
+            .read_snapshot(max, self.spec.width)
+    }
+
+    pub(crate) fn end_snapshot(&self) {
+        for shard in &self.shards {
+            shard.write().end_snapshot();
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Watermarks: what has been applied of each task, and under which lease.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+
+/// What has been applied of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskAudit {
+    /// The task.
+    pub task: u64,
+    /// Minibatches applied or skipped; the index of the next.
+    pub next_index: u32,
+    /// Records in those that were applied.
+    pub num_records: u64,
+}
+
+/// A task's watermark.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Watermark {
+    /// The newest lease known; an older one is refused.
+    pub(crate) lease: u32,
+    pub(crate) next_index: u32,
+    pub(crate) num_records: u64,
+}
+
+/// Watermarks by task.
+pub(crate) type Watermarks = Vec<(u64, Watermark)>;
+
+/// What to do with a minibatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is the next.
+    Next,
+    /// It has been dealt with before.
+    Done,
+}
+
+impl Watermark {
+    /// Let `lease` in, and with it refuse all older ones.
+    pub(crate) fn fence(&mut self, task: u64, lease: u32) -> Result<(), StoreError> {
+        if lease < self.lease {
+            return Err(StoreError::StaleLease {
+                task,
+                lease,
+                current: self.lease,
+            });
+        }
+        self.lease = lease;
+        Ok(())
+    }
+
+    pub(crate) fn judge(&self, task: u64, index: u32) -> Result<Verdict, StoreError> {
+        if index > self.next_index {
+            return Err(StoreError::Gap {
+                task,
+                index,
+                expected: self.next_index,
+            });
+        }
+        Ok(if index == self.next_index {
+            Verdict::Next
+        } else {
+            Verdict::Done
+        })
+    }
+
+    /// Count the next minibatch as dealt with.
+    pub(crate) fn advance(&mut self, num_records: u32) {
+        self.next_index = self.next_index.saturating_add(1);
+        self.num_records = self.num_records.saturating_add(u64::from(num_records));
+    }
+}
+
+/// The watermarks of all tasks.
+///
+/// A task's own lock is held while one of its minibatches is applied, so that of two equal
+/// pushes the second finds it done.
+#[derive(Default)]
+pub(crate) struct Tasks {
+    tasks: Mutex<HashMap<u64, Arc<Mutex<Watermark>>>>,
+}
+
+impl Tasks {
+    pub(crate) fn new(watermarks: impl IntoIterator<Item = (u64, Watermark)>) -> Self {
+        let tasks = watermarks
+            .into_iter()
+            .map(|(task, watermark)| (task, Arc::new(Mutex::new(watermark))))
+            .collect();
+        Self {
+            tasks: Mutex::new(tasks),
+        }
+    }
+
+    /// Return a task's watermark, at zero for a task that is new.
+    pub(crate) fn get(&self, task: u64) -> Arc<Mutex<Watermark>> {
+        self.tasks.lock().entry(task).or_default().clone()
+    }
+
+    /// Return all watermarks by task number.
+    pub(crate) fn all(&self) -> Watermarks {
+        let tasks: Vec<_> = {
+            let tasks = self.tasks.lock();
+            tasks.iter().map(|(&id, w)| (id, w.clone())).collect()
+        };
+        let mut all: Vec<_> = tasks.into_iter().map(|(id, w)| (id, *w.lock())).collect();
+        all.sort_unstable_by_key(|&(id, _)| id);
+        all
+    }
+}

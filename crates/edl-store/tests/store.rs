@@ -1,0 +1,539 @@
+//! Facts about one store: declaring, pulling, pushing, watermarks, scanning.
+
+mod common;
+
+use common::{Grads, Replicas, WholePush, constant, model, params, ramp, table, uniform, variable};
+use edl_store::{
+    Applied, InitializerSpec, ModelSpec, PullMode, Push, Store, StoreError, TableGrads, TaskAudit,
+};
+
+fn sgd() -> ModelSpec {
+    model("sgd", 4, 2)
+}
+
+fn declared(spec: &ModelSpec) -> Store {
+    Replicas::declared(1, spec).0.remove(0)
+}
+
+fn pull(store: &Store, table: u32, dim: usize, keys: &[u64], mode: PullMode) -> Vec<f32> {
+    let mut out = vec![f32::NAN; keys.len() * dim];
+    store.pull_rows(table, keys, mode, &mut out).unwrap();
+    out
+}
+
+/// A push that touches nothing but the task's watermark and the vectors.
+fn bare(task: u64, lease: u32, index: u32) -> Push<'static> {
+    Push {
+        task,
+        lease,
+        index,
+        num_records: 10,
+        learning_rate: 0.5,
+        pulled_version: 0,
+        tables: &[],
+        dense: &[1.0, 1.0, 1.0, 1.0],
+        state: &[1.0, 1.0],
+    }
+}
+
+#[test]
+fn python_json_of_a_model_is_read() {
+    let json = r#"{"tables": [{"name": "user", "dim": 8,
+        "initializer": {"kind": "uniform", "params": {"low": -0.05, "high": 0.05}},
+        "optimizer": {"kind": "adagrad", "params": {"epsilon": 1e-07}}, "input_dim": null}],
+        "dense": [{"name": "kernel", "shape": [3, 4], "offset": 0},
+                  {"name": "bias", "shape": [], "offset": 12}],
+        "state": [], "optimizer": {"kind": "sgd", "params": {}}, "seed": 3}"#;
+    let spec = ModelSpec::from_json(json).unwrap();
+    assert_eq!(spec.tables[0].dim, 8);
+    assert_eq!(spec.dense_len().unwrap(), 13);
+    let again = ModelSpec::from_json(&serde_json::to_string(&spec).unwrap()).unwrap();
+    assert_eq!(again, spec);
+}
+
+#[test]
+fn nothing_is_answered_before_a_model_is_declared() {
+    let store = Store::new(0, 1);
+    let error = store.pull_vectors(&mut [], &mut []).unwrap_err();
+    assert!(matches!(error, StoreError::NotDeclared(_)));
+    assert!(store.model().is_none());
+    assert!(store.audit().is_empty());
+    assert_eq!(store.stats().version, 0);
+}
+
+#[test]
+fn first_declaration_gives_the_values_and_later_ones_do_not() {
+    let store = declared(&sgd());
+    store.declare(sgd(), &[9.0; 4], &[9.0; 2]).unwrap();
+    let (mut dense, mut state) = ([0.0; 4], [0.0; 2]);
+    assert_eq!(store.pull_vectors(&mut dense, &mut state).unwrap(), 0);
+    assert_eq!(dense.to_vec(), ramp(4));
+    assert_eq!(state.to_vec(), ramp(2));
+}
+
+#[test]
+fn a_model_that_differs_is_refused_and_the_difference_named() {
+    let store = declared(&sgd());
+    let refused = |change: &dyn Fn(&mut ModelSpec)| {
+        let mut spec = sgd();
+        change(&mut spec);
+        match store.declare(spec, &ramp(4), &ramp(2)).unwrap_err() {
+            StoreError::ModelMismatch(said) => said,
+            other => panic!("{other}"),
+        }
+    };
+    assert_eq!(
+        refused(&|m| m.tables[0].dim = 32),
+        "table 'user' has dim 32 here, 16 was declared; do all workers run the same model?"
+    );
+    assert!(refused(&|m| m.tables[1].name = "w".to_owned()).contains("'w' here, 'linear'"));
+    assert!(refused(&|m| m.tables[1].optimizer.kind = "adam".to_owned()).contains("adam()"));
+    assert!(refused(&|m| m.tables[0].initializer = constant(1.0)).contains("constant(value=1)"));
+    assert!(refused(&|m| m.tables[0].input_dim = Some(3)).contains("input_dim 3"));
+    assert!(refused(&|m| m.dense[0].shape = vec![2, 2]).contains("'kernel' has shape [2, 2]"));
+    assert!(refused(&|m| m.state.clear()).contains("0 state variables here, 1"));
+    assert!(refused(&|m| m.optimizer.kind = "ftrl".to_owned()).contains("the model has optimizer"));
+    assert!(refused(&|m| m.seed = 8).contains("seed is 8 here, 7"));
+}
+
+#[test]
+fn a_model_that_cannot_be_is_refused() {
+    let refused = |change: &dyn Fn(&mut ModelSpec)| {
+        let mut spec = sgd();
+        change(&mut spec);
+        Store::new(0, 1)
+            .declare(spec, &ramp(4), &ramp(2))
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(refused(&|m| m.tables[0].dim = 0).contains("dim is 0"));
+    assert!(refused(&|m| m.tables[0].dim = u32::MAX).contains("expected dim"));
+    let kind = |m: &mut ModelSpec| m.tables[0].optimizer.kind = "lamb".to_owned();
+    assert!(refused(&kind).contains("table 'user': unknown optimizer 'lamb'; known are sgd"));
+    let setting = |m: &mut ModelSpec| m.optimizer.params = params(&[("epsilon", 1.0)]);
+    assert!(refused(&setting).contains("'sgd' has no setting 'epsilon'"));
+    let initializer = |m: &mut ModelSpec| m.tables[0].initializer.kind = "glorot".to_owned();
+    assert!(refused(&initializer).contains("unknown initializer 'glorot'"));
+    assert!(refused(&|m| m.dense[0].offset = 1).contains("offset 1, expected 0"));
+    assert!(refused(&|m| m.dense[0].shape = vec![u64::MAX, 2]).contains("too large"));
+    assert!(refused(&|m| m.dense[0].shape = vec![5]).contains("4 elements, expected 5"));
+    let store = Store::new(2, 2);
+    assert!(matches!(
+        store.declare(sgd(), &ramp(4), &ramp(2)),
+        Err(StoreError::BadReplica { .. })
+    ));
+}
+
+#[test]
+fn pull_creates_rows_in_training_and_not_in_evaluation() {
+    let store = declared(&sgd());
+    assert_eq!(pull(&store, 0, 16, &[1, 2], PullMode::ReadOnly), [0.0; 32]);
+    assert_eq!(store.stats().tables[0].rows, 0);
+    let rows = pull(&store, 0, 16, &[2, 1], PullMode::Create);
+    assert!(rows.iter().all(|x| x.abs() <= 0.05 && *x != 0.0));
+    assert_eq!(store.stats().tables[0].rows, 2);
+    assert_eq!(
+        pull(&store, 0, 16, &[2, 3, 1], PullMode::ReadOnly)[..16],
+        rows[..16]
+    );
+    assert_eq!(
+        pull(&store, 0, 16, &[2, 3, 1], PullMode::ReadOnly)[32..],
+        rows[16..]
+    );
+    assert_eq!(
+        pull(&store, 0, 16, &[2, 3, 1], PullMode::ReadOnly)[16..32],
+        [0.0; 16]
+    );
+}
+
+#[test]
+fn a_missing_row_reads_as_the_initializers_centre() {
+    let kinds = [
+        ("constant", params(&[("value", 3.0)]), 3.0),
+        ("uniform", params(&[("low", 1.0), ("high", 2.0)]), 1.5),
+        ("normal", params(&[("mean", 4.0), ("stddev", 2.0)]), 4.0),
+        (
+            "truncated_normal",
+            params(&[("mean", 5.0), ("stddev", 2.0)]),
+            5.0,
+        ),
+    ];
+    for (kind, params, centre) in kinds {
+        let kind = kind.to_owned();
+        let mut spec = sgd();
+        spec.tables = vec![table("t", 3, "sgd", InitializerSpec { kind, params })];
+        let store = declared(&spec);
+        assert_eq!(pull(&store, 0, 3, &[5], PullMode::ReadOnly), [centre; 3]);
+    }
+}
+
+#[test]
+fn initial_values_depend_on_seed_table_and_key_alone() {
+    let keys: Vec<u64> = (0..500).collect();
+    let one = Replicas::declared(1, &sgd());
+    let eight = Replicas::declared(8, &sgd());
+    let rows = one.pull(0, 16, &keys, PullMode::Create);
+    let backwards: Vec<u64> = keys.iter().rev().copied().collect();
+    eight.pull(0, 16, &backwards, PullMode::Create);
+    assert_eq!(eight.pull(0, 16, &keys, PullMode::Create), rows);
+    let mut other = sgd();
+    other.seed = 8;
+    assert_ne!(
+        Replicas::declared(1, &other).pull(0, 16, &keys, PullMode::Create),
+        rows
+    );
+    other.seed = 7;
+    other.tables[0].name = "item".to_owned();
+    assert_ne!(
+        Replicas::declared(1, &other).pull(0, 16, &keys, PullMode::Create),
+        rows
+    );
+}
+
+/// Mean, standard deviation, least and greatest of many initial values.
+fn moments(initializer: InitializerSpec) -> (f64, f64, f64, f64) {
+    let mut spec = sgd();
+    spec.tables = vec![table("t", 16, "sgd", initializer)];
+    let keys: Vec<u64> = (0..20_000).collect();
+    let rows = pull(&declared(&spec), 0, 16, &keys, PullMode::Create);
+    let n = rows.len() as f64;
+    let mean = rows.iter().map(|&x| f64::from(x)).sum::<f64>() / n;
+    let square = rows
+        .iter()
+        .map(|&x| (f64::from(x) - mean).powi(2))
+        .sum::<f64>()
+        / n;
+    let least = rows.iter().copied().fold(f32::INFINITY, f32::min);
+    let greatest = rows.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    (mean, square.sqrt(), f64::from(least), f64::from(greatest))
+}
+
+#[test]
+fn initial_values_have_their_distribution() {
+    let (mean, deviation, least, greatest) = moments(uniform());
+    assert!(mean.abs() < 3e-4 && (deviation - 0.1 / 12f64.sqrt()).abs() < 1e-4);
+    assert!((-0.05..-0.0499).contains(&least) && (0.0499..=0.05).contains(&greatest));
+
+    let normal = |kind: &str| InitializerSpec {
+        kind: kind.to_owned(),
+        params: params(&[("mean", 1.0), ("stddev", 2.0)]),
+    };
+    let (mean, deviation, least, greatest) = moments(normal("normal"));
+    assert!((mean - 1.0).abs() < 0.02 && (deviation - 2.0).abs() < 0.02);
+    assert!(least < -6.5 && greatest > 8.5);
+
+    // A normal cut at two deviations has 0.8796 of its deviation.
+    let (mean, deviation, least, greatest) = moments(normal("truncated_normal"));
+    assert!((mean - 1.0).abs() < 0.02 && (deviation - 2.0 * 0.879_63).abs() < 0.02);
+    assert!((-3.0..-2.95).contains(&least) && (4.95..=5.0).contains(&greatest));
+}
+
+#[test]
+fn a_push_updates_rows_dense_and_state() {
+    let store = declared(&sgd());
+    let before = pull(&store, 0, 16, &[5, 6], PullMode::Create);
+    let grads: Vec<f32> = (0..32).map(|i| i as f32).collect();
+    let tables = [
+        TableGrads {
+            table: 0,
+            keys: &[6, 5],
+            grads: &grads,
+        },
+        TableGrads {
+            table: 1,
+            keys: &[9],
+            grads: &[-1.0],
+        },
+    ];
+    let push = Push {
+        tables: &tables,
+        ..bare(1, 1, 0)
+    };
+    let applied = Applied {
+        applied: true,
+        version: 1,
+        staleness: 0,
+    };
+    assert_eq!(store.apply(&push).unwrap(), applied);
+    let after = pull(&store, 0, 16, &[5, 6], PullMode::ReadOnly);
+    for i in 0..16 {
+        assert_eq!(after[i], before[i] - 0.5 * grads[16 + i]);
+        assert_eq!(after[16 + i], before[16 + i] - 0.5 * grads[i]);
+    }
+    // The row of table 1 did not exist: it is created and updated.
+    assert_eq!(pull(&store, 1, 1, &[9], PullMode::ReadOnly), [0.5]);
+    let (mut dense, mut state) = ([0.0; 4], [0.0; 2]);
+    assert_eq!(store.pull_vectors(&mut dense, &mut state).unwrap(), 1);
+    assert_eq!(dense, [-0.5, 0.125 - 0.5, 0.25 - 0.5, 0.375 - 0.5]);
+    assert_eq!(state, [1.0, 1.125]);
+}
+
+#[test]
+fn adam_counts_steps_from_one_for_rows_and_dense_alike() {
+    let store = declared(&model("adam", 4, 2));
+    let tables = [TableGrads {
+        table: 1,
+        keys: &[9],
+        grads: &[1.0],
+    }];
+    for index in 0..3 {
+        let push = Push {
+            tables: if index == 2 { &tables } else { &[] },
+            ..bare(1, 1, index)
+        };
+        store.apply(&push).unwrap();
+    }
+    // The first gradient of the row comes at t = 3: m / (1 - b1^3) over sqrt(v / (1 - b2^3)).
+    let m = 0.1 / (1.0 - 0.9_f64.powi(3));
+    let v = 0.001 / (1.0 - 0.999_f64.powi(3));
+    let row = pull(&store, 1, 1, &[9], PullMode::ReadOnly)[0];
+    assert!((f64::from(row) + 0.5 * m / v.sqrt()).abs() < 1e-4, "{row}");
+    // Of a constant gradient each step is the learning rate.
+    let mut dense = [0.0; 4];
+    store.pull_vectors(&mut dense, &mut [0.0; 2]).unwrap();
+    assert!((dense[0] + 1.5).abs() < 1e-4);
+}
+
+#[test]
+fn a_repeated_push_is_acknowledged_and_not_applied() {
+    let store = declared(&sgd());
+    assert_eq!(store.begin_task(3, 1).unwrap(), 0);
+    assert!(store.apply(&bare(3, 1, 0)).unwrap().applied);
+    assert!(store.apply(&bare(3, 1, 1)).unwrap().applied);
+    let again = store.apply(&bare(3, 1, 0)).unwrap();
+    assert!(!again.applied);
+    assert_eq!(again.version, 2);
+    assert_eq!(store.stats().staleness.count, 2);
+    assert_eq!(store.begin_task(3, 2).unwrap(), 2);
+}
+
+#[test]
+fn an_old_lease_is_refused_by_every_call() {
+    let store = declared(&sgd());
+    store.begin_task(3, 5).unwrap();
+    assert!(matches!(
+        store.begin_task(3, 4),
+        Err(StoreError::StaleLease {
+            task: 3,
+            lease: 4,
+            current: 5
+        })
+    ));
+    assert!(matches!(
+        store.apply(&bare(3, 4, 0)),
+        Err(StoreError::StaleLease { .. })
+    ));
+    assert!(matches!(
+        store.skip(3, 4, 0),
+        Err(StoreError::StaleLease { .. })
+    ));
+    assert_eq!(store.stats().version, 0);
+    // Another task has leases of its own, and a push may be the first to show a newer one.
+    assert!(store.apply(&bare(4, 1, 0)).unwrap().applied);
+    assert!(store.apply(&bare(3, 6, 0)).unwrap().applied);
+    assert!(matches!(
+        store.begin_task(3, 5),
+        Err(StoreError::StaleLease { .. })
+    ));
+}
+
+#[test]
+fn a_gap_is_refused_and_changes_nothing() {
+    let store = declared(&sgd());
+    assert!(matches!(
+        store.apply(&bare(3, 1, 1)),
+        Err(StoreError::Gap {
+            task: 3,
+            index: 1,
+            expected: 0
+        })
+    ));
+    assert!(matches!(store.skip(3, 1, 2), Err(StoreError::Gap { .. })));
+    assert_eq!(store.stats().version, 0);
+    assert_eq!(store.begin_task(3, 1).unwrap(), 0);
+}
+
+#[test]
+fn a_skipped_minibatch_is_counted_without_records_or_update() {
+    let store = declared(&sgd());
+    store.apply(&bare(3, 1, 0)).unwrap();
+    store.skip(3, 1, 1).unwrap();
+    store.skip(3, 1, 1).unwrap();
+    store.apply(&bare(3, 1, 2)).unwrap();
+    let expected = TaskAudit {
+        task: 3,
+        next_index: 3,
+        num_records: 20,
+    };
+    assert_eq!(store.audit(), [expected]);
+    assert_eq!(store.stats().version, 2);
+}
+
+#[test]
+fn arrays_that_do_not_fit_are_refused_before_anything_changes() {
+    let store = declared(&sgd());
+    let refused = |push: Push<'_>| store.apply(&push).unwrap_err().to_string();
+    let grads =
+        |table, keys: &'static [u64], grads: &'static [f32]| [TableGrads { table, keys, grads }];
+    let good = grads(1, &[1], &[1.0])[0];
+    let tables = [good, grads(0, &[1], &[1.0])[0]];
+    let said = refused(Push {
+        tables: &tables,
+        ..bare(1, 1, 0)
+    });
+    assert!(
+        said.contains("gradient of table 'user' has 1 elements, expected 16"),
+        "{said}"
+    );
+    let tables = [good, grads(2, &[], &[])[0]];
+    let said = refused(Push {
+        tables: &tables,
+        ..bare(1, 1, 0)
+    });
+    assert!(said.contains("no table 2: the model has 2"), "{said}");
+    let said = refused(Push {
+        tables: &[good],
+        dense: &[1.0],
+        ..bare(1, 1, 0)
+    });
+    assert!(
+        said.contains("dense vector has 1 elements, expected 4"),
+        "{said}"
+    );
+    let said = refused(Push {
+        tables: &[good],
+        state: &[],
+        ..bare(1, 1, 0)
+    });
+    assert!(
+        said.contains("state vector has 0 elements, expected 2"),
+        "{said}"
+    );
+    let error = store
+        .pull_rows(0, &[1], PullMode::Create, &mut [0.0; 15])
+        .unwrap_err();
+    assert!(matches!(error, StoreError::WrongLength { .. }));
+    assert!(matches!(
+        store.scan(7, 0, 10),
+        Err(StoreError::UnknownTable { table: 7, .. })
+    ));
+    assert_eq!(store.stats().tables[1].rows, 0);
+    assert_eq!(store.audit(), []);
+}
+
+#[test]
+fn a_key_of_another_replica_is_refused() {
+    let replicas = Replicas::declared(2, &sgd());
+    let key = (0..).find(|&k| edl_store::replica_of(k, 2) == 1).unwrap();
+    let error = replicas.0[0]
+        .pull_rows(1, &[key], PullMode::ReadOnly, &mut [0.0])
+        .unwrap_err();
+    assert!(matches!(
+        error,
+        StoreError::WrongReplica {
+            owner: 1,
+            replica: 0,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn staleness_is_the_updates_since_the_pull() {
+    let store = declared(&sgd());
+    for (index, pulled_version) in [0, 0, 2, 0, 9].into_iter().enumerate() {
+        let push = Push {
+            pulled_version,
+            ..bare(1, 1, index as u32)
+        };
+        let expected = (index as u64).saturating_sub(pulled_version);
+        assert_eq!(store.apply(&push).unwrap().staleness, expected);
+    }
+    let staleness = store.stats().staleness;
+    assert_eq!((staleness.sum, staleness.max, staleness.count), (4, 3, 5));
+}
+
+#[test]
+fn a_scan_returns_each_row_once_while_others_are_created() {
+    let store = declared(&sgd());
+    let first: Vec<u64> = (0..5000).collect();
+    let rows = pull(&store, 0, 16, &first, PullMode::Create);
+    let mut seen = std::collections::BTreeMap::new();
+    let (mut cursor, mut next_key) = (Some(0), 1_000_000);
+    while let Some(from) = cursor {
+        let chunk = store.scan(0, from, 100).unwrap();
+        for (&key, row) in chunk.keys.iter().zip(chunk.rows.chunks_exact(16)) {
+            assert!(seen.insert(key, row.to_vec()).is_none());
+        }
+        cursor = chunk.next;
+        let new: Vec<u64> = (next_key..next_key + 100).collect();
+        next_key += 100;
+        pull(&store, 0, 16, &new, PullMode::Create);
+    }
+    for (key, row) in first.iter().zip(rows.chunks_exact(16)) {
+        assert_eq!(seen[key], row);
+    }
+}
+
+#[test]
+fn rows_of_every_width_keep_their_values() {
+    for dim in [1, 2, 3, 5, 8, 11, 16, 17, 32, 64, 100] {
+        let mut spec = sgd();
+        spec.tables = vec![table("t", dim, "adam", constant(1.0))];
+        let replicas = Replicas::declared(1, &spec);
+        let dim = dim as usize;
+        let keys: Vec<u64> = (0..2000).map(|k| k * 977).collect();
+        let grads: Vec<f32> = (0..keys.len() * dim)
+            .map(|i| (i % 13) as f32 - 6.0)
+            .collect();
+        let push = WholePush {
+            task: 0,
+            lease: 1,
+            index: 0,
+            learning_rate: 0.1,
+            tables: vec![Grads {
+                table: 0,
+                keys: keys.clone(),
+                grads: grads.clone(),
+            }],
+            dense: vec![0.0; 4],
+            state: vec![0.0; 2],
+        };
+        replicas.push(&push).unwrap();
+        for (grad, row) in grads
+            .iter()
+            .zip(replicas.pull(0, dim, &keys, PullMode::ReadOnly))
+        {
+            let expected = if *grad == 0.0 {
+                1.0
+            } else {
+                1.0 - 0.1 * grad.signum()
+            };
+            assert!(
+                (row - expected).abs() < 1e-4,
+                "dim {dim}: {row}, expected {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn stats_count_rows_and_bytes() {
+    let mut spec = sgd();
+    spec.dense = vec![variable("kernel", 1000)];
+    spec.tables[0].optimizer.kind = "adagrad".to_owned();
+    let store = declared(&spec);
+    let keys: Vec<u64> = (0..100_000).collect();
+    pull(&store, 0, 16, &keys, PullMode::Create);
+    pull(&store, 1, 1, &keys, PullMode::Create);
+    let stats = store.stats();
+    assert_eq!(stats.tables[0].rows, 100_000);
+    let wide = stats.tables[0].bytes / 100_000;
+    let narrow = stats.tables[1].bytes / 100_000;
+    assert!((128 + 16..=160).contains(&wide), "{wide}");
+    assert!((4 + 16..=40).contains(&narrow), "{narrow}");
+    let tables = stats.tables[0].bytes + stats.tables[1].bytes;
+    assert_eq!(stats.resident_bytes, tables + 1002 * 4);
+    let json = serde_json::to_value(&stats).unwrap();
+    assert_eq!(json["tables"][0]["name"], "user");
+}
