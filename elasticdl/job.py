@@ -166,7 +166,8 @@ class JobStatus:
     """A picture of a running job, for displays and for `--summary`."""
 
     job_name: str
-    status: str  # pending, running, evaluating, exporting, finished, failed
+    # pending, running, evaluating, exporting, checkpointing, auditing, then finished or failed
+    status: str
     message: str
     seconds: float
     epoch: int

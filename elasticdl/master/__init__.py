@@ -1,0 +1,1 @@
+"""The master: decides who does what, and keeps the job alive."""

@@ -1,0 +1,97 @@
+"""`python -m elasticdl.master`: the master process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from elasticdl import process
+from elasticdl.config import JobConfig
+from elasticdl.data.open import open_reader
+from elasticdl.job import Role, Shard
+from elasticdl.launchers.process import ProcessLauncher
+from elasticdl.master.durable import JobData, open_job
+from elasticdl.master.effects import PsReplicas, ReplicaClient
+from elasticdl.master.master import Master
+from elasticdl.model_spec import load_model_spec
+from elasticdl.process import ProcessArguments
+from elasticdl.state.sqlite import SqliteState
+
+STATE_FILE = "state.sqlite"
+_PS_DEADLINE_SECONDS = 60.0
+_MASTER_ID = 0xFFFF_FFFF  # no worker's
+
+
+def main() -> None:
+    """Run the job in a folder, or go on with it."""
+    arguments = process.start(Role.MASTER)
+    sys.exit(asyncio.run(_run(arguments)))
+
+
+async def _run(arguments: ProcessArguments) -> int:
+    state = SqliteState(arguments.job_dir / STATE_FILE)
+    job, is_new = open_job(state, arguments.config, lambda: load_data(arguments.config), time.time)
+    master = Master(
+        job,
+        is_new,
+        arguments.job_dir,
+        arguments.token,
+        make_launcher=ProcessLauncher,
+        make_replicas=lambda addresses: PsReplicas(addresses, _connect(arguments.token)),
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        reason = f"the master was asked to end ({number.name})"
+        asyncio.get_running_loop().add_signal_handler(number, master.stop, reason)
+    return await master.run()
+
+
+def load_data(config: JobConfig) -> JobData:
+    """List the shards of the data that a job names.
+
+    Raises:
+        DataError: A file cannot be opened.
+        ModelError: The model file, which may bring its own reader, cannot be loaded.
+    """
+    custom_data_reader = _custom_data_reader(config)
+
+    def shards(path: str) -> tuple[Shard, ...]:
+        if not path:
+            return ()
+        return tuple(open_reader(path, config.data.data_reader_params, custom_data_reader).shards())
+
+    data = config.data
+    return JobData(
+        training=shards(data.training_data) if config.command == "train" else (),
+        validation=shards(data.validation_data) if config.command != "predict" else (),
+        prediction=shards(data.prediction_data) if config.command == "predict" else (),
+    )
+
+
+def _custom_data_reader(config: JobConfig) -> Callable[..., Any] | None:
+    """Return the model file's own reader, if it may have one.
+
+    The file is imported only if it speaks of a reader: with the file comes its framework, which
+    takes seconds that the master would wait.
+    """
+    model = config.model
+    path = model.model_zoo.joinpath(*model.model_def.split(".")[:-1])
+    for file in (path.with_name(path.name + ".py"), path / "__init__.py"):
+        if file.is_file():
+            source = file.read_text(errors="replace")
+            if not any(w in source for w in (model.custom_data_reader, "import *", "__getattr__")):
+                return None
+    return load_model_spec(model).custom_data_reader
+
+
+def _connect(token: bytes) -> Callable[[Sequence[str]], ReplicaClient]:
+    from elasticdl._core import PsClient
+
+    return lambda addresses: PsClient.connect(addresses, token, _MASTER_ID, _PS_DEADLINE_SECONDS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What the master's core wants done; whoever does it comes back with an event."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticdl.job import Role
+from elasticdl.launchers.base import ProcessHandle
+
+
+@dataclass(frozen=True, slots=True)
+class StartProcess:
+    """Start a process; then `process_started` or `process_exited`."""
+
+    role: Role
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptProcess:
+    """Watch a process that an earlier master started; `process_exited` when it is gone."""
+
+    handle: ProcessHandle
+
+
+@dataclass(frozen=True, slots=True)
+class StopProcess:
+    """End a process that was given up."""
+
+    handle: ProcessHandle
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCheckpoint:
+    """Write a checkpoint; then `checkpoint_written` or `checkpoint_failed`."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteCheckpoints:
+    """Delete old checkpoints; nobody waits for it."""
+
+    versions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskAudit:
+    """Ask the replicas what they have applied; then `audited` or `audit_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something for the log and the event log."""
+
+    event: str
+    text: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    is_warning: bool = False
+
+
+Action = (
+    StartProcess
+    | AdoptProcess
+    | StopProcess
+    | WriteCheckpoint
+    | DeleteCheckpoints
+    | AskAudit
+    | Note
+)

@@ -1,0 +1,106 @@
+"""Checkpoints on disk: a folder appears whole, under its name, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from elasticdl.errors import CheckpointError
+from elasticdl.ps.checkpoint import MANIFEST, version_folder
+
+_FORMAT = 1
+_PARTIAL = ".partial"
+_REPLACED = ".replaced"
+
+
+def write_checkpoint(
+    directory: Path, version: int, model: str, write: Callable[[Path], list[str]]
+) -> Path:
+    """Write a checkpoint and return its folder, `DIRECTORY/version-NNNNNNNN`.
+
+    The replicas write into a folder of another name, which gets its manifest and then its own name.
+    Whatever fails, that folder is removed, and the checkpoints before stay as they are.
+
+    Args:
+        directory: `--checkpoint_dir`; made if missing.
+        version: Model version.
+        model: Name of the model, for people who find the checkpoint.
+        write: Has the replicas write their files into a folder; returns their manifest entries
+            as JSON.
+
+    Raises:
+        CheckpointError: A file could not be written; says which and why.
+    """
+    target = version_folder(directory, version)
+    partial = target.with_name(target.name + _PARTIAL)
+    try:
+        _remove_leftovers(directory)
+        partial.mkdir(parents=True)
+        entries = [json.loads(entry) for entry in write(partial)]
+        manifest = {"format": _FORMAT, "version": version, "model": model, "replicas": entries}
+        _write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
+        _sync_folder(partial)
+        _put_in_place(partial, target)
+        _sync_folder(directory)
+    except OSError as error:
+        where = error.filename or partial
+        raise CheckpointError(
+            f"{where}: {error.strerror}; the checkpoints before it are kept"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target
+
+
+def delete_checkpoints(directory: Path, versions: Iterable[int]) -> None:
+    """Delete checkpoints; one that is gone already is no error.
+
+    Raises:
+        CheckpointError: One cannot be deleted.
+    """
+    for version in versions:
+        folder = version_folder(directory, version)
+        try:
+            # The manifest goes first: what is left of a folder without it is no checkpoint.
+            (folder / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CheckpointError(
+                f"{error.filename or folder}: an old checkpoint cannot be deleted: {error.strerror}"
+            ) from error
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Remove what a master that was killed has left half-written."""
+    for pattern in (f"version-*{_PARTIAL}", f"version-*{_REPLACED}"):
+        for folder in directory.glob(pattern):
+            shutil.rmtree(folder)
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Give a whole checkpoint its name; one of the same version steps aside first."""
+    replaced = target.with_name(target.name + _REPLACED)
+    if target.exists():
+        target.rename(replaced)
+    partial.rename(target)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,173 @@
+"""The job and its journal: what was decided is written down before anybody hears of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass
+from typing import Any, TypeVar
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError, StateError
+from elasticdl.job import Shard
+from elasticdl.master.actions import Action
+from elasticdl.master.core import JobCore
+from elasticdl.master.tasks import make_tasks
+from elasticdl.state.base import Fact, State
+
+_FACTS_PER_SNAPSHOT = 20_000
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class JobData:
+    """The shards of a job, as they were when it began."""
+
+    training: tuple[Shard, ...] = ()
+    validation: tuple[Shard, ...] = ()
+    prediction: tuple[Shard, ...] = ()
+
+
+class DurableJob:
+    """A `JobCore` whose facts are in a `State` before its answers and actions leave.
+
+    Not for several threads at once; whoever owns it has a lock or an event loop.
+    """
+
+    def __init__(self, core: JobCore, state: State, created: Fact, num_facts: int) -> None:
+        """See `open_job`."""
+        self.core = core
+        self._state = state
+        self._created = created
+        self._num_facts = num_facts  # in the journal, since its last snapshot
+        self.port = 0
+        core.journal.handle("port", self._apply_port)
+
+    @property
+    def began_at(self) -> float:
+        """When the job began, in seconds since 1970."""
+        began_at: float = self._created[3]
+        return began_at
+
+    def handle(self, event: Callable[[], T]) -> tuple[T, list[Action]]:
+        """Have an event happen; return its answer, and what is to be done now.
+
+        Raises:
+            StateError: What happened could not be written down. The core is then ahead of the
+                journal, so the master must end.
+        """
+        answer = event()
+        self._write()
+        return answer, self.core.take_actions()
+
+    def listen_at(self, port: int) -> None:
+        """Note the master's port, which a restarted master takes again."""
+        if port != self.port:
+            self.core.journal.record("port", port)
+            self._write()
+
+    def close(self) -> None:
+        """Let go of the journal."""
+        self._state.close()
+
+    def _write(self) -> None:
+        facts = self.core.journal.take()
+        if not facts:
+            return
+        self._state.append(facts)
+        self._num_facts += len(facts)
+        if self._num_facts >= _FACTS_PER_SNAPSHOT:
+            self._state.compact(self._snapshot())
+            self._num_facts = 0
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {"created": self._created, "port": self.port, "core": self.core.snapshot()}
+
+    def _apply_port(self, port: int) -> None:
+        self.port = port
+
+    def _replay(self, snapshot: dict[str, Any] | None, facts: list[Fact]) -> None:
+        if snapshot is not None:
+            self.port = snapshot["port"]
+            self.core.restore(snapshot["core"])
+        for fact in facts:
+            self.core.journal.replay(fact)
+
+
+def open_job(
+    state: State, config: JobConfig, load: Callable[[], JobData], clock: Callable[[], float]
+) -> tuple[DurableJob, bool]:
+    """Take up the job that is in a journal, or begin a new one; return it, and whether it is new.
+
+    A job keeps the shards with which it began: files that come or go later change nothing.
+
+    Args:
+        state: The journal.
+        config: The job's settings.
+        load: Lists the shards; called for a new job only.
+        clock: Seconds since 1970; called for a new job only.
+
+    Raises:
+        ConfigError: The job in the journal was begun with other settings; names them.
+        StateError: The journal cannot be read, or does not fit together.
+        DataError: The data cannot be opened.
+        JobFailedError: There are no records.
+    """
+    snapshot, facts = state.load()
+    if snapshot is None and not facts:
+        data = load()
+        core = _make_core(config, data)  # before anything is written: it may be refused
+        created: Fact = ["created", config.model_dump(mode="json"), _shards(data), clock()]
+        state.append([created])
+        return DurableJob(core, state, created, 1), True
+    created = facts.pop(0) if snapshot is None else snapshot["created"]
+    if created[0] != "created":
+        raise StateError(f"the job's journal begins with {created[0]!r}, expected 'created'")
+    _check_same(created[1], config.model_dump(mode="json"))
+    job = DurableJob(_make_core(config, _data(created[2])), state, created, len(facts))
+    job._replay(snapshot, facts)
+    return job, False
+
+
+def _make_core(config: JobConfig, data: JobData) -> JobCore:
+    return JobCore(config, make_tasks(config, data.training, data.validation, data.prediction))
+
+
+def _shards(data: JobData) -> list[list[list[Any]]]:
+    return [
+        [list(astuple(shard)) for shard in shards]
+        for shards in (data.training, data.validation, data.prediction)
+    ]
+
+
+def _data(shards: list[list[list[Any]]]) -> JobData:
+    training, validation, prediction = (
+        tuple(Shard(name, start, end) for name, start, end in part) for part in shards
+    )
+    return JobData(training, validation, prediction)
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    differing = [
+        f"--{name.rpartition('.')[2]} was {json.dumps(old)}, is {json.dumps(new)}"
+        for name, old, new in _differences("", before, now)
+    ]
+    if differing:
+        raise ConfigError(
+            "the job in this folder was begun with other settings: "
+            + "; ".join(differing)
+            + ". Resume it with the same ones, or begin a new job in another --job_dir"
+        )
+
+
+def _differences(
+    prefix: str, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    found: list[tuple[str, Any, Any]] = []
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _differences(f"{prefix}{name}.", old, new)
+        elif old != new:
+            found.append((prefix + name, old, new))
+    return found

@@ -1,0 +1,80 @@
+"""What the master does to the world beyond processes: it speaks to ps replicas and writes files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from elasticdl.job import TaskAudit
+from elasticdl.master.audit import Replicas
+
+_TAIL_BYTES = 16 * 1024
+# "2026-01-31 12:00:00.000 worker-0 ERROR ": when and who differ between processes that fail alike.
+_ERROR = re.compile(r"^\S+ \S+ \S+ ERROR ")
+
+
+class ReplicaClient(Protocol):
+    """What of `elasticdl._core.PsClient` the master uses."""
+
+    def audit(self) -> list[list[tuple[int, int, int]]]:
+        """Return (task id, minibatches applied, records) of every task, for each replica."""
+        ...
+
+    def checkpoint(self, directory: str) -> list[str]:
+        """Have every replica write its files; return their manifest entries."""
+        ...
+
+
+class PsReplicas:
+    """The ps replicas as the master uses them. Connects when first asked.
+
+    For one thread at a time; calls block.
+    """
+
+    def __init__(
+        self,
+        addresses: Callable[[], Sequence[str] | None],
+        connect: Callable[[Sequence[str]], ReplicaClient],
+    ) -> None:
+        self._addresses = addresses
+        self._connect = connect
+        self._client: tuple[Sequence[str], ReplicaClient] | None = None
+
+    def audit(self) -> Replicas:
+        """Ask each replica what it has applied of each task."""
+        return audits(self._reach().audit())
+
+    def checkpoint(self, directory: Path) -> list[str]:
+        """Have every replica write its files into a folder."""
+        return self._reach().checkpoint(str(directory))
+
+    def _reach(self) -> ReplicaClient:
+        addresses = self._addresses()
+        assert addresses is not None
+        if self._client is None or self._client[0] != addresses:
+            self._client = (addresses, self._connect(addresses))
+        return self._client[1]
+
+
+def audits(replicas: Sequence[Sequence[tuple[int, int, int]]]) -> Replicas:
+    """Give names to what `PsClient.audit` returns."""
+    return [[TaskAudit(*entry) for entry in replica] for replica in replicas]
+
+
+def last_words(log_path: Path) -> str:
+    """Return the last error in a process' log, or its last line; "" if there is none.
+
+    Time and name are left out: they differ between processes that fail for the same reason.
+    """
+    try:
+        with log_path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL_BYTES))
+            tail = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.match(line)]
+    return _ERROR.sub("", (errors or lines or [""])[-1])

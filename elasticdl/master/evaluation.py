@@ -1,0 +1,205 @@
+"""Evaluation: when, on what, and what came out.
+
+An evaluation is one pass over the validation data by whichever workers are there. They send sums
+(`MetricStates`), which are added here in float64; the METRICS task then has one worker turn the
+sums into numbers, since only workers know the user's metrics.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from elasticdl.errors import ModelError
+from elasticdl.job import MetricStates
+from elasticdl.master.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """The metrics of one evaluation, of the model as it was from `version` on."""
+
+    evaluation_id: int
+    version: int
+    metrics: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Running:
+    evaluation_id: int
+    version: int
+    remaining: int  # validation tasks
+    states: MetricStates = field(default_factory=dict)
+
+
+class Evaluations:
+    """One evaluation at a time. A validation task counts when its lease ends as done: once."""
+
+    def __init__(self, journal: Journal, num_tasks: int, every_versions: int) -> None:
+        """Start without results.
+
+        Args:
+            journal: Where facts are recorded.
+            num_tasks: Validation tasks of one evaluation; 0: there is nothing to evaluate on.
+            every_versions: `--evaluation_steps`; 0: never by itself.
+        """
+        self._journal = journal
+        self._num_tasks = num_tasks
+        self._every_versions = every_versions
+        self._running: _Running | None = None
+        self._next_id = 0
+        self._next_version = every_versions
+        self.results: list[EvaluationResult] = []
+        self.was_abandoned = False
+        journal.handle("evaluation", self._apply_started)
+        journal.handle("evaluated", self._apply_evaluated)
+        journal.handle("metrics", self._apply_metrics)
+        journal.handle("evaluation abandoned", self._apply_abandoned)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def is_due(self, version: int) -> bool:
+        """Whether an evaluation while training should start at this model version."""
+        return self._every_versions > 0 and self.can_start and version >= self._next_version
+
+    @property
+    def can_start(self) -> bool:
+        """Whether there is data, no evaluation under way, and none that failed."""
+        return self._num_tasks > 0 and self._running is None and not self.was_abandoned
+
+    def start(self, version: int) -> int:
+        """Start an evaluation; return its id."""
+        evaluation_id = self._next_id
+        self._journal.record("evaluation", evaluation_id, version)
+        return evaluation_id
+
+    def check(self, evaluation_id: int, states: MetricStates) -> None:
+        """Look whether what a validation task gave can be added to what others gave.
+
+        Raises:
+            ModelError: It is of other metrics or shapes.
+        """
+        if self._running is not None and self._running.evaluation_id == evaluation_id:
+            _check_alike(self._running.states, states)
+
+    def evaluated(self, evaluation_id: int, states: MetricStates) -> bool:
+        """Add what one validation task gave; return whether it was the last one."""
+        if self._running is None or self._running.evaluation_id != evaluation_id:
+            return False
+        self._journal.record("evaluated", encode_states(states))
+        return self._running.remaining == 0
+
+    def finish(self, evaluation_id: int, metrics: dict[str, float]) -> None:
+        """Keep the results of an evaluation."""
+        if self.running_id == evaluation_id:
+            self._journal.record("metrics", evaluation_id, metrics)
+
+    def abandon(self) -> None:
+        """Give up the evaluation under way, and start no other one."""
+        self._journal.record("evaluation abandoned")
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def running_id(self) -> int | None:
+        """Id of the evaluation under way."""
+        return None if self._running is None else self._running.evaluation_id
+
+    @property
+    def states(self) -> MetricStates:
+        """The merged sums of the evaluation under way."""
+        return {} if self._running is None else self._running.states
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last results."""
+        return dict(self.results[-1].metrics) if self.results else {}
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_started(self, evaluation_id: int, version: int) -> None:
+        self._running = _Running(evaluation_id, version, self._num_tasks)
+        self._next_id = evaluation_id + 1
+        if self._every_versions:
+            self._next_version = (version // self._every_versions + 1) * self._every_versions
+
+    def _apply_evaluated(self, encoded: dict[str, Any]) -> None:
+        assert self._running is not None
+        self._running.remaining -= 1
+        states = decode_states(encoded)
+        for name, arrays in states.items():
+            sums = self._running.states.get(name)
+            self._running.states[name] = (
+                arrays if sums is None else [a + b for a, b in zip(sums, arrays, strict=True)]
+            )
+
+    def _apply_metrics(self, evaluation_id: int, metrics: dict[str, float]) -> None:
+        assert self._running is not None
+        self.results.append(EvaluationResult(evaluation_id, self._running.version, metrics))
+        self._running = None
+
+    def _apply_abandoned(self) -> None:
+        self._running = None
+        self.was_abandoned = True
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        run = self._running
+        return {
+            "running": None
+            if run is None
+            else [run.evaluation_id, run.version, run.remaining, encode_states(run.states)],
+            "next_id": self._next_id,
+            "next_version": self._next_version,
+            "results": [[r.evaluation_id, r.version, r.metrics] for r in self.results],
+            "was_abandoned": self.was_abandoned,
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        if snapshot["running"] is not None:
+            evaluation_id, version, remaining, states = snapshot["running"]
+            self._running = _Running(evaluation_id, version, remaining, decode_states(states))
+        self._next_id = snapshot["next_id"]
+        self._next_version = snapshot["next_version"]
+        self.results = [EvaluationResult(*result) for result in snapshot["results"]]
+        self.was_abandoned = snapshot["was_abandoned"]
+
+
+def encode_states(states: MetricStates) -> dict[str, Any]:
+    """Return metric states as JSON: for each array its shape, and its bytes in base 64."""
+    return {
+        name: [
+            [list(a.shape), base64.b64encode(np.ascontiguousarray(a, "<f8").tobytes()).decode()]
+            for a in arrays
+        ]
+        for name, arrays in states.items()
+    }
+
+
+def decode_states(encoded: dict[str, Any]) -> MetricStates:
+    """Return what `encode_states` was given."""
+    return {
+        name: [
+            np.frombuffer(base64.b64decode(data), "<f8").reshape(shape).astype(np.float64)
+            for shape, data in arrays
+        ]
+        for name, arrays in encoded.items()
+    }
+
+
+def _check_alike(sums: MetricStates, states: MetricStates) -> None:
+    if not sums:
+        return
+    expected = {name: [a.shape for a in arrays] for name, arrays in sums.items()}
+    found = {name: [a.shape for a in arrays] for name, arrays in states.items()}
+    if expected != found:
+        raise ModelError(
+            f"eval_metrics_fn: expected metric states {expected} as other workers sent, found "
+            f"{found}; do all workers run the same model file?"
+        )

@@ -1,0 +1,158 @@
+"""The master of a job in one process: the same decisions, without sockets."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import CheckpointError, ElasticdlError
+from elasticdl.job import (
+    Finished,
+    JobStatus,
+    Lease,
+    Progress,
+    Role,
+    TaskReport,
+    Wait,
+)
+from elasticdl.master.actions import Action, AskAudit, DeleteCheckpoints, Note, WriteCheckpoint
+from elasticdl.master.audit import Replicas
+from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
+from elasticdl.master.durable import JobData, open_job
+from elasticdl.master.status import picture
+from elasticdl.state.base import State
+from elasticdl.state.memory import MemoryState
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class InProcessMaster:
+    """`elasticdl.job.MasterClient` for a worker in the same process (`Local`).
+
+    A call returns when everything that it caused is done, a checkpoint included: training stands
+    still meanwhile. Safe for any number of threads; one call at a time.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        data: JobData,
+        audit: Callable[[], Replicas],
+        checkpoint: Callable[[Path], list[str]],
+        state: State | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin a job, or take up the one in `state`.
+
+        Args:
+            config: The job's settings.
+            data: The shards of the job.
+            audit: Says what the store has applied of each task (a list with one replica).
+            checkpoint: Has the store write its files into a folder; returns its manifest entry.
+            state: Where the job is written down; default: nowhere.
+            clock: Seconds since any moment.
+
+        Raises:
+            JobFailedError: The data that the command needs has no records.
+        """
+        self._config = config
+        self._audit = audit
+        self._checkpoint = checkpoint
+        self._lock = threading.RLock()
+        self._requests = itertools.count(1)
+        self._session = uuid.uuid4().hex  # nothing that an earlier process held is this one's
+        self._clock, self._began = clock, clock()
+        self._job, is_new = open_job(state or MemoryState(), config, lambda: data, time.time)
+        self._core = self._job.core
+        if not is_new:
+            self._do(lambda: self._core.resume(self._now()))
+
+    def register_worker(self, worker_id: int, pid: int) -> None:
+        """Announce the worker that is about to ask for tasks."""
+        self._do(lambda: self._core.register_worker(worker_id, self._session, pid, self._now()))
+
+    def register_ps(self, index: int, address: str, pid: int) -> None:
+        """Refuse: a job in one process has no ps replicas."""
+        raise ElasticdlError("a job in one process has no ps replicas")
+
+    def ps_addresses(self) -> list[str]:
+        """Return no addresses."""
+        return []
+
+    def lease(self, worker_id: int) -> Lease | Wait | Finished:
+        """Ask for a task."""
+        request = next(self._requests)
+        return self._do(lambda: self._core.lease(worker_id, self._session, request, self._now()))
+
+    def report(self, worker_id: int, report: TaskReport) -> None:
+        """End a lease. A report of an old lease is ignored."""
+        self._do(lambda: self._core.report(worker_id, self._session, report, self._now()))
+
+    def heartbeat(self, role: Role, index: int, progress: Progress | None = None) -> None:
+        """Say how far the worker is."""
+        self._do(lambda: self._core.heartbeat(role, index, self._session, progress, self._now()))
+
+    def stop(self, reason: str) -> None:
+        """Cancel the job, for example because the worker raised."""
+        self._do(lambda: self._core.stop(reason, self._now()))
+
+    def status(self) -> JobStatus:
+        """Return a picture of the job."""
+        with self._lock:
+            return picture(self._core, self._now())
+
+    def close(self) -> None:
+        """Let go of the state."""
+        self._job.close()
+
+    def _now(self) -> float:
+        return self._clock() - self._began
+
+    def _do(self, event: Callable[[], T]) -> T:
+        with self._lock:
+            answer, actions = self._job.handle(event)
+            self._carry_out(actions)
+            return answer
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case Note(_, text, _, is_warning):
+                    log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
+                case WriteCheckpoint(version):
+                    self._write_checkpoint(version)
+                case DeleteCheckpoints(versions):
+                    self._delete_checkpoints(versions)
+                case AskAudit():
+                    replicas = self._audit()
+                    self._do(partial(self._core.audited, replicas, self._now()))
+                case _:
+                    raise AssertionError(f"{action} in a job without processes")
+
+    def _write_checkpoint(self, version: int) -> None:
+        directory = self._config.checkpoint.checkpoint_dir
+        assert directory is not None
+        try:
+            write_checkpoint(directory, version, self._config.model.model_def, self._checkpoint)
+        except ElasticdlError as error:
+            message = str(error)
+            self._do(lambda: self._core.checkpoint_failed(version, message, self._now()))
+        else:
+            self._do(lambda: self._core.checkpoint_written(version, self._now()))
+
+    def _delete_checkpoints(self, versions: tuple[int, ...]) -> None:
+        directory = self._config.checkpoint.checkpoint_dir
+        assert directory is not None
+        try:
+            delete_checkpoints(directory, versions)
+        except CheckpointError as error:
+            log.warning("%s", error)

@@ -1,0 +1,335 @@
+"""The master process: an event loop around the core.
+
+Calls, exits of processes and the passing of time become events of the core; what it decides is
+journalled, then carried out. Whatever may block (starting a process, speaking to ps replicas,
+writing files) is carried out in threads, and comes back as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+
+from elasticdl import process
+from elasticdl.errors import ConfigError, ElasticdlError, LaunchError, StateError
+from elasticdl.job import JobStatus, Role
+from elasticdl.launchers.base import Exited, ExitReason, Launcher, OnExit, ProcessSpec
+from elasticdl.master import actions
+from elasticdl.master.audit import Replicas
+from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
+from elasticdl.master.durable import DurableJob
+from elasticdl.master.effects import PsReplicas, last_words
+from elasticdl.master.phases import Phase
+from elasticdl.master.servicer import make_server
+from elasticdl.master.status import picture
+from elasticdl.observe.events import EventLog
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ADDRESS_FILE = "master.json"
+_HOST = "127.0.0.1"
+_TICKS_PER_TIMEOUT = 10
+_LONGEST_TICK_SECONDS = 1.0
+_GRACE_SECONDS = 5.0
+_LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
+_TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
+_REBIND_SECONDS = 5.0  # for the port of the master before to be free
+
+
+class Master:
+    """Runs a job to its end."""
+
+    def __init__(
+        self,
+        job: DurableJob,
+        is_new: bool,
+        job_dir: Path,
+        token: bytes,
+        make_launcher: Callable[[OnExit], Launcher],
+        make_replicas: Callable[[Callable[[], list[str] | None]], PsReplicas],
+    ) -> None:
+        """Put a master together; nothing happens before `run`.
+
+        Args:
+            job: The job, new or resumed.
+            is_new: Whether it is new.
+            job_dir: For the address, logs and events.
+            token: The job's secret.
+            make_launcher: Makes what starts processes, given whom to tell of their end.
+            make_replicas: Makes the way to the ps replicas, given who knows their addresses.
+        """
+        self.core = job.core
+        self._job = job
+        self._is_new = is_new
+        self._job_dir = job_dir
+        self._token = token
+        self._make_launcher = make_launcher
+        self._replicas = make_replicas(self.core.ps_addresses)
+        # The clock goes on where the master before has left it, and is steady from here.
+        self._began = time.monotonic() - max(0.0, time.time() - job.began_at)
+        self._bell = asyncio.Event()  # replaced when it rings
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._told = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # One thread: the replicas are asked one thing at a time, and files are written in order.
+        self._storage = ThreadPoolExecutor(max_workers=1, thread_name_prefix="storage")
+
+    # --- what the servicer needs -----------------------------------------------------------------
+
+    def now(self) -> float:
+        """Seconds since the job began."""
+        return time.monotonic() - self._began
+
+    def handle(self, event: Callable[[], T]) -> T:
+        """Have an event happen; its facts are written down when this returns.
+
+        Raises:
+            StateError: They could not be; the master ends.
+        """
+        try:
+            answer, todo = self._job.handle(event)
+        except StateError as error:
+            if not self._broken.done():
+                self._broken.set_exception(error)
+            raise
+        for action in todo:
+            self._carry_out(action)
+        bell, self._bell = self._bell, asyncio.Event()
+        bell.set()
+        return answer
+
+    async def changed(self, timeout_seconds: float) -> None:
+        """Wait until something has changed, or for so long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._bell.wait(), timeout_seconds)
+
+    def status(self) -> JobStatus:
+        """Return a picture of the job."""
+        return picture(self.core, self.now())
+
+    def was_told_the_end(self) -> None:
+        """Note that somebody has been sent the last picture of the job."""
+        self._told.set()
+
+    # --- the main path ---------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Run the job; return the exit code of the process: 0 if it finished, 1 if it failed.
+
+        Raises:
+            StateError: The journal cannot be written.
+            ConfigError: The port is taken.
+        """
+        loop = asyncio.get_running_loop()
+
+        def on_exit(exited: Exited) -> None:  # from a thread of the launcher
+            loop.call_soon_threadsafe(self._on_exit, exited)
+
+        self._events = EventLog(self._job_dir, Role.MASTER, 0)
+        self._launcher = self._make_launcher(on_exit)
+        server = make_server(self, self._token)
+        try:
+            address = await self._listen(server)
+            self._take_up_job()
+            await server.start()
+            _write_address(self._job_dir, address)
+            log.info("the master listens at %s", address)
+            await self._until_ended()
+            await self._wind_up()
+        finally:
+            await loop.run_in_executor(None, self._launcher.close, _GRACE_SECONDS)
+            await server.stop(grace=0.5)
+            for task in self._tasks:
+                task.cancel()
+            self._storage.shutdown(wait=False, cancel_futures=True)
+            self._events.close()
+            self._job.close()
+        return 0 if self.core.phase is Phase.FINISHED else 1
+
+    async def _listen(self, server: grpc.aio.Server) -> str:
+        """Take the port: the one of the master before, the one asked for, or any."""
+        port = self._job.port or self.core.config.cluster.master_port
+        deadline = time.monotonic() + (_REBIND_SECONDS if self._job.port else 0.0)
+        while True:
+            try:
+                found: int = server.add_insecure_port(f"{_HOST}:{port}")
+                break
+            except RuntimeError as error:
+                if time.monotonic() >= deadline:
+                    raise ConfigError(
+                        f"--master_port={port}: the port is taken by another process on this "
+                        "machine; choose another one, or 0 for any that is free"
+                    ) from error
+                await asyncio.sleep(0.1)
+        self._job.listen_at(found)
+        return f"{_HOST}:{found}"
+
+    def _take_up_job(self) -> None:
+        if self._is_new or not any(self.core.members):
+            self.handle(lambda: self.core.begin(self.now()))
+        else:
+            self.handle(lambda: self.core.resume(self.now()))
+
+    async def _until_ended(self) -> None:
+        timeout = self.core.config.cluster.heartbeat_timeout_seconds
+        tick_seconds = min(_LONGEST_TICK_SECONDS, timeout / _TICKS_PER_TIMEOUT)
+        next_tick = self.now() + tick_seconds
+        while not self.core.has_ended and not self._broken.done():
+            await self.changed(max(0.0, next_tick - self.now()))
+            if self.now() >= next_tick and not self._broken.done():
+                self.handle(lambda: self.core.tick(self.now()))
+                next_tick = self.now() + tick_seconds
+        if self._broken.done():
+            self._broken.result()
+
+    async def _wind_up(self) -> None:
+        """Let the workers leave, stop all that is left, and tell whoever asks how it went."""
+        if self.core.phase is Phase.FINISHED:
+            deadline = self.now() + _LEAVE_SECONDS
+            while self._workers_run() and self.now() < deadline:
+                await self.changed(deadline - self.now())
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._launcher.close, _GRACE_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._told.wait(), _TELL_SECONDS)
+
+    def _workers_run(self) -> bool:
+        return any(
+            member.role is Role.WORKER and member.handle and not member.has_exited
+            for member in self.core.members
+        )
+
+    def stop(self, reason: str) -> None:
+        """Cancel the job."""
+        self.handle(lambda: self.core.stop(reason, self.now()))
+
+    # --- actions ---------------------------------------------------------------------------------
+
+    def _carry_out(self, action: actions.Action) -> None:
+        match action:
+            case actions.Note():
+                self._note(action)
+            case actions.StartProcess():
+                self._spawn(self._start_process(action))
+            case actions.AdoptProcess():
+                self._spawn(self._adopt_process(action))
+            case actions.StopProcess(handle):
+                self._launcher.stop(handle, _GRACE_SECONDS)
+            case actions.WriteCheckpoint(version):
+                self._spawn(self._write_checkpoint(version))
+            case actions.DeleteCheckpoints(versions):
+                self._spawn(self._delete_checkpoints(versions))
+            case actions.AskAudit():
+                self._spawn(self._ask_audit())
+
+    def _spawn(self, effect: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(effect)
+        self._tasks.add(task)
+        task.add_done_callback(self._effect_done)
+
+    def _effect_done(self, task: asyncio.Task[None]) -> None:
+        """An effect that raised is a defect or a broken journal: either way, the master ends."""
+        self._tasks.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not self._broken.done():
+            self._broken.set_exception(error)
+        self._bell.set()
+
+    def _note(self, note: actions.Note) -> None:
+        log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
+        self._events.write(note.event, text=note.text, **note.fields)
+
+    async def _start_process(self, action: actions.StartProcess) -> None:
+        address = f"{_HOST}:{self._job.port}"
+        spec = ProcessSpec(
+            action.role,
+            action.index,
+            process.command(action.role, action.index, self._job_dir, address),
+            process.log_path(self._job_dir, action.role, action.index),
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            handle = await loop.run_in_executor(None, self._launcher.start, spec)
+        except LaunchError as error:
+            if not self.core.has_ended:
+                self._exited(action.role, action.index, ExitReason.FAILED, None, str(error))
+        else:
+            self.handle(lambda: self.core.process_started(handle, self.now()))
+
+    async def _adopt_process(self, action: actions.AdoptProcess) -> None:
+        handle = action.handle
+        try:
+            self._launcher.adopt(handle)
+        except LaunchError as error:
+            self._exited(handle.role, handle.index, ExitReason.UNKNOWN, None, str(error))
+
+    async def _write_checkpoint(self, version: int) -> None:
+        directory = self.core.config.checkpoint.checkpoint_dir
+        assert directory is not None
+        model = self.core.config.model.model_def
+        try:
+            await self._in_storage(
+                write_checkpoint, directory, version, model, self._replicas.checkpoint
+            )
+        except ElasticdlError as error:
+            message = str(error)
+            self.handle(lambda: self.core.checkpoint_failed(version, message, self.now()))
+        else:
+            self.handle(lambda: self.core.checkpoint_written(version, self.now()))
+
+    async def _delete_checkpoints(self, versions: tuple[int, ...]) -> None:
+        directory = self.core.config.checkpoint.checkpoint_dir
+        assert directory is not None
+        try:
+            await self._in_storage(delete_checkpoints, directory, versions)
+        except ElasticdlError as error:
+            log.warning("%s", error)
+
+    async def _ask_audit(self) -> None:
+        try:
+            replicas: Replicas = await self._in_storage(self._replicas.audit)
+        except ElasticdlError as error:
+            message = str(error)
+            self.handle(lambda: self.core.audit_failed(message, self.now()))
+        else:
+            self.handle(lambda: self.core.audited(replicas, self.now()))
+
+    async def _in_storage(self, function: Callable[..., T], *arguments: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._storage, function, *arguments)
+
+    # --- processes -------------------------------------------------------------------------------
+
+    def _on_exit(self, exited: Exited) -> None:
+        if self._broken.done():
+            return  # nothing can be written down; the processes are being stopped
+        handle = exited.handle
+        words = ""
+        if exited.reason not in (ExitReason.FINISHED, ExitReason.KILLED):
+            words = last_words(process.log_path(self._job_dir, handle.role, handle.index))
+        self._exited(handle.role, handle.index, exited.reason, exited.code, words)
+
+    def _exited(
+        self, role: Role, index: int, reason: ExitReason, code: int | None, words: str
+    ) -> None:
+        self.handle(lambda: self.core.process_exited(role, index, reason, code, words, self.now()))
+
+
+def _write_address(job_dir: Path, address: str) -> None:
+    """Tell the command line where the master listens; the file is whole when it is there."""
+    path = job_dir / ADDRESS_FILE
+    partial = path.with_name(f"{ADDRESS_FILE}.{os.getpid()}")
+    partial.write_text(json.dumps({"address": address, "pid": os.getpid()}))
+    partial.replace(path)

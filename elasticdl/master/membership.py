@@ -1,0 +1,185 @@
+"""Who belongs to the job: processes that were planned, started, heard of, and lost.
+
+A process has a role and an index. Indexes of workers are never used twice; a ps replica's index is
+its place in the model, and its successor takes it over. A **session** is drawn by each process
+when it starts, so that one which was given up and still speaks is told from its successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from elasticdl.job import Role
+from elasticdl.master.journal import Journal
+
+START_TIMEOUT_SECONDS = 300.0
+"""A process that was started is given so long to speak for the first time: a machine under load
+may take minutes to import a framework."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One process of the job, at one index. Only `last_heard` is not journalled."""
+
+    role: Role
+    index: int
+    handle: str = ""  # the launcher's reference, once started by it
+    session: str = ""  # once it has registered
+    pid: int = 0
+    address: str = ""  # ps replicas
+    incarnation: int = 0  # counts the sessions at this index
+    is_stopping: bool = False  # asked to end: its end is no loss
+    gone: str = ""  # why it is no longer part of the job
+    has_exited: bool = False  # its process is known to have ended
+    last_heard: float = 0.0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has spoken and was not lost since."""
+        return bool(self.session) and not self.gone
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages: "worker 3"."""
+        return f"{'ps replica' if self.role is Role.PS else self.role} {self.index}"
+
+
+class Membership:
+    """The processes of the job."""
+
+    def __init__(self, journal: Journal, heartbeat_timeout_seconds: float) -> None:
+        self._journal = journal
+        self._heartbeat_timeout_seconds = heartbeat_timeout_seconds
+        self._members: dict[tuple[Role, int], Member] = {}
+        self._next_worker = 0
+        journal.handle("plan", self._apply_plan)
+        journal.handle("started", self._apply_started)
+        journal.handle("register", self._apply_register)
+        journal.handle("stopping", self._apply_stopping)
+        journal.handle("gone", self._apply_gone)
+        journal.handle("exited", self._apply_exited)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def plan(self, role: Role, now: float, index: int | None = None) -> Member:
+        """Decide on a new process; a worker gets the next index."""
+        index = self._next_worker if index is None else index
+        self._journal.record("plan", str(role), index)
+        member = self._members[role, index]
+        member.last_heard = now
+        return member
+
+    def started(self, role: Role, index: int, handle: str, now: float) -> None:
+        """Note that the launcher has started a planned process."""
+        self._journal.record("started", str(role), index, handle)
+        self._members[role, index].last_heard = now
+
+    def register(
+        self, role: Role, index: int, session: str, pid: int, address: str, now: float
+    ) -> Member:
+        """Take a process in that announces itself; harmless when repeated.
+
+        A process that nobody planned (started by hand) is welcome too.
+        """
+        member = self._members.get((role, index))
+        if member is None or member.session != session:
+            self._journal.record("register", str(role), index, session, pid, address)
+            member = self._members[role, index]
+        member.last_heard = now
+        return member
+
+    def heard(self, role: Role, index: int, session: str, now: float) -> Member | None:
+        """Note a sign of life; return its member if it is a living one."""
+        member = self._members.get((role, index))
+        if member is None or member.session != session or member.gone:
+            return None
+        member.last_heard = now
+        return member
+
+    def stopping(self, member: Member) -> None:
+        """Note that a process was asked to end."""
+        self._journal.record("stopping", str(member.role), member.index)
+
+    def lose(self, member: Member, why: str) -> None:
+        """Give a process up, for good."""
+        self._journal.record("gone", str(member.role), member.index, why)
+
+    def exited(self, member: Member) -> None:
+        """Note that a process has ended."""
+        self._journal.record("exited", str(member.role), member.index)
+
+    def silent(self, now: float) -> list[Member]:
+        """Return the members that should have been heard of by now."""
+        return [
+            member
+            for member in self._members.values()
+            if not member.gone
+            and now - member.last_heard
+            > (self._heartbeat_timeout_seconds if member.session else START_TIMEOUT_SECONDS)
+        ]
+
+    def heard_all(self, now: float) -> None:
+        """Give everybody a full timeout, after a time in which nobody could be heard."""
+        for member in self._members.values():
+            member.last_heard = now
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def find(self, role: Role, index: int) -> Member | None:
+        """Return the process at an index, whatever became of it."""
+        return self._members.get((role, index))
+
+    def present(self, role: Role) -> list[Member]:
+        """Return the processes that are planned, starting or alive."""
+        return [m for m in self._members.values() if m.role is role and not m.gone]
+
+    def num_alive(self, role: Role) -> int:
+        """Return how many processes have spoken and were not lost since."""
+        return sum(member.is_alive for member in self._members.values() if member.role is role)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_plan(self, role: str, index: int) -> None:
+        self._members[Role(role), index] = Member(Role(role), index)
+        if role == Role.WORKER:
+            self._next_worker = max(self._next_worker, index + 1)
+
+    def _apply_started(self, role: str, index: int, handle: str) -> None:
+        self._members[Role(role), index].handle = handle
+
+    def _apply_register(self, role: str, index: int, session: str, pid: int, address: str) -> None:
+        member = self._members.get((Role(role), index))
+        if member is None:
+            self._apply_plan(role, index)
+            member = self._members[Role(role), index]
+        member.session, member.pid, member.address = session, pid, address
+        member.incarnation += 1
+        # Somebody new at this index, whatever became of the one before.
+        member.gone, member.has_exited, member.is_stopping = "", False, False
+
+    def _apply_stopping(self, role: str, index: int) -> None:
+        self._members[Role(role), index].is_stopping = True
+
+    def _apply_gone(self, role: str, index: int, why: str) -> None:
+        self._members[Role(role), index].gone = why
+
+    def _apply_exited(self, role: str, index: int) -> None:
+        self._members[Role(role), index].has_exited = True
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        members = [asdict(member) | {"last_heard": 0.0} for member in self._members.values()]
+        return {"members": members, "next_worker": self._next_worker}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        found = [Member(**(m | {"role": Role(m["role"])})) for m in snapshot["members"]]
+        self._members = {(member.role, member.index): member for member in found}
+        self._next_worker = snapshot["next_worker"]

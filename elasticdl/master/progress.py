@@ -1,0 +1,179 @@
+"""How fast the job is and how it learns, from what workers say. For displays, not for decisions."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.job import Progress, TaskReport
+from elasticdl.master.journal import Journal
+
+_WINDOW_SECONDS = 10.0
+_SAMPLE_SECONDS = 0.1
+_LOSS_RECORDS = 20_000
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Of one worker process: as its reports add up, and the most that was heard of."""
+
+    reported_records: int = 0
+    reported_loss: float = 0.0
+    seen_records: int = 0
+    seen_loss: float = 0.0
+
+
+class Meter:
+    """Throughput, loss, version and staleness.
+
+    A worker's heartbeats run ahead of its reports: they tell of records of leases that have not
+    ended. What is known of a worker is whichever has come further.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._workers: dict[int, _Totals] = {}
+        self._rate: deque[tuple[float, int]] = deque()  # (time, records trained up to it)
+        self._loss: deque[tuple[int, float]] = deque()  # (records, their summed loss)
+        self._loss_records = 0
+        self._seen_records = 0  # over all workers
+        self.model_version = 0
+        self.num_minibatches = 0
+        self.staleness_sum = 0
+        self.max_staleness = 0
+        self.skipped: dict[int, tuple[int, ...]] = {}  # training task -> minibatches
+        journal.handle("trained", self._apply_trained)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def reported(self, worker_id: int, report: TaskReport, now: float) -> None:
+        """Take in the end of a lease of a training task."""
+        totals = self._totals(worker_id)
+        records = totals.reported_records + report.num_records
+        self._see(totals, records, totals.reported_loss + report.loss_sum, now)
+        self._journal.record(
+            "trained",
+            worker_id,
+            report.task_id,
+            report.num_records,
+            report.loss_sum,
+            report.model_version,
+            report.num_minibatches,
+            report.staleness_sum,
+            report.staleness_max,
+            list(report.skipped),
+        )
+
+    def heard(self, worker_id: int, progress: Progress, now: float) -> None:
+        """Take in what a worker says of itself."""
+        self.model_version = max(self.model_version, progress.model_version)
+        self._see(self._totals(worker_id), progress.num_records, progress.loss_sum, now)
+
+    def lost(self, worker_id: int) -> None:
+        """Forget what a lost worker did beyond its reports: another one goes on with it."""
+        totals = self._totals(worker_id)
+        totals.seen_records, totals.seen_loss = totals.reported_records, totals.reported_loss
+
+    def begin(self, now: float) -> None:
+        """Start to measure throughput."""
+        self._rate.append((now, self._seen_records))
+
+    def _see(self, totals: _Totals, records: int, loss: float, now: float) -> None:
+        gained = records - totals.seen_records
+        if gained <= 0:
+            return
+        self._loss.append((gained, loss - totals.seen_loss))
+        self._loss_records += gained
+        while len(self._loss) > 1 and self._loss_records - self._loss[0][0] > _LOSS_RECORDS:
+            self._loss_records -= self._loss.popleft()[0]
+        self._seen_records += gained
+        if self._rate and now - self._rate[-1][0] < _SAMPLE_SECONDS:
+            now = self._rate.pop()[0]
+        self._rate.append((now, self._seen_records))
+        totals.seen_records, totals.seen_loss = records, loss
+
+    def _totals(self, worker_id: int) -> _Totals:
+        return self._workers.setdefault(worker_id, _Totals())
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def records_in_flight(self) -> int:
+        """Records trained under leases that have not ended."""
+        return sum(t.seen_records - t.reported_records for t in self._workers.values())
+
+    @property
+    def mean_staleness(self) -> float:
+        """Mean over all updates."""
+        return self.staleness_sum / self.num_minibatches if self.num_minibatches else 0.0
+
+    @property
+    def loss(self) -> float | None:
+        """Mean over recent records."""
+        if not self._loss_records:
+            return None
+        return sum(loss for _, loss in self._loss) / self._loss_records
+
+    def records_per_second(self, now: float) -> float:
+        """Return the throughput of the last seconds."""
+        while len(self._rate) > 2 and self._rate[1][0] <= now - _WINDOW_SECONDS:
+            self._rate.popleft()
+        if not self._rate:
+            return 0.0
+        (since, before), (_, after) = self._rate[0], self._rate[-1]
+        return (after - before) / (now - since) if now > since else 0.0
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_trained(
+        self,
+        worker_id: int,
+        task_id: int,
+        num_records: int,
+        loss_sum: float,
+        model_version: int,
+        num_minibatches: int,
+        staleness_sum: int,
+        staleness_max: int,
+        skipped: list[int],
+    ) -> None:
+        totals = self._totals(worker_id)
+        totals.reported_records += num_records
+        totals.reported_loss += loss_sum
+        if totals.seen_records < totals.reported_records:  # replayed
+            totals.seen_records, totals.seen_loss = totals.reported_records, totals.reported_loss
+        self.model_version = max(self.model_version, model_version)
+        self.num_minibatches += num_minibatches
+        self.staleness_sum += staleness_sum
+        self.max_staleness = max(self.max_staleness, staleness_max)
+        if skipped:
+            self.skipped[task_id] = tuple(sorted({*self.skipped.get(task_id, ()), *skipped}))
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        return {
+            "workers": [
+                [worker_id, t.reported_records, t.reported_loss]
+                for worker_id, t in self._workers.items()
+            ],
+            "model_version": self.model_version,
+            "num_minibatches": self.num_minibatches,
+            "staleness_sum": self.staleness_sum,
+            "max_staleness": self.max_staleness,
+            "skipped": [[task_id, list(indexes)] for task_id, indexes in self.skipped.items()],
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        self._workers = {
+            worker_id: _Totals(records, loss, records, loss)
+            for worker_id, records, loss in snapshot["workers"]
+        }
+        self.model_version = snapshot["model_version"]
+        self.num_minibatches = snapshot["num_minibatches"]
+        self.staleness_sum = snapshot["staleness_sum"]
+        self.max_staleness = snapshot["max_staleness"]
+        self.skipped = {task_id: tuple(indexes) for task_id, indexes in snapshot["skipped"]}

@@ -1,0 +1,183 @@
+"""The master's gRPC front: messages in, events to the core, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from elasticdl.errors import ElasticdlError, StateError
+from elasticdl.job import JobStatus
+from elasticdl.master.core import JobCore
+from elasticdl.rpc import elasticdl_pb2 as pb
+from elasticdl.rpc import messages
+from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication
+from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
+
+_PS_ADDRESSES_SECONDS = 5.0  # the longest that PsAddresses waits before it answers "not yet"
+_PICTURE_SECONDS = 0.1  # the shortest time between two pictures of WatchStatus
+_LONGEST_SILENCE_SECONDS = 1.0  # and the longest
+
+T = TypeVar("T")
+
+
+class Front(Protocol):
+    """What the servicer needs of the master's event loop."""
+
+    core: JobCore
+
+    def now(self) -> float:
+        """Seconds since the job began."""
+        ...
+
+    def handle(self, event: Callable[[], T]) -> T:
+        """Have an event happen; its facts are written down when this returns."""
+        ...
+
+    async def changed(self, timeout_seconds: float) -> None:
+        """Wait until something has changed, or for so long."""
+        ...
+
+    def status(self) -> JobStatus:
+        """Return a picture of the job."""
+        ...
+
+    def was_told_the_end(self) -> None:
+        """Note that somebody has been sent the last picture of the job."""
+        ...
+
+
+class Servicer(MasterServicer):
+    """`elasticdl.v1.Master`. The methods are documented in the `.proto`."""
+
+    def __init__(self, master: Front) -> None:
+        self._master = master
+
+    async def RegisterWorker(self, request: Any, context: Any) -> Any:
+        """A worker process announces itself."""
+        core, now = self._master.core, self._master.now()
+        await self._event(
+            context,
+            lambda: core.register_worker(request.worker_id, request.session, request.pid, now),
+        )
+        return pb.RegisterWorkerResponse()
+
+    async def RegisterPs(self, request: Any, context: Any) -> Any:
+        """A ps replica announces itself."""
+        core, now = self._master.core, self._master.now()
+        await self._event(
+            context,
+            lambda: core.register_ps(
+                request.index, request.session, request.pid, request.address, now
+            ),
+        )
+        return pb.RegisterPsResponse()
+
+    async def PsAddresses(self, request: Any, context: Any) -> Any:
+        """Answer when every ps replica is there, or "not yet" after some seconds."""
+        deadline = self._master.now() + _PS_ADDRESSES_SECONDS
+        while True:
+            addresses = self._master.core.ps_addresses()
+            if addresses is not None:
+                return pb.PsAddressesResponse(complete=True, addresses=addresses)
+            seconds_left = deadline - self._master.now()
+            if seconds_left <= 0:
+                return pb.PsAddressesResponse(complete=False)
+            await self._master.changed(seconds_left)
+
+    async def Lease(self, request: Any, context: Any) -> Any:
+        """A worker asks for a task."""
+        core, now = self._master.core, self._master.now()
+        answer = await self._event(
+            context,
+            lambda: core.lease(request.worker_id, request.session, request.request, now),
+        )
+        return messages.answer_to_message(answer)
+
+    async def Report(self, request: Any, context: Any) -> Any:
+        """A worker ends a lease."""
+        core, now = self._master.core, self._master.now()
+        accepted = await self._event(
+            context,
+            lambda: core.report(
+                request.worker_id,
+                request.session,
+                messages.report_from_message(request.report),
+                now,
+            ),
+        )
+        return pb.ReportResponse(accepted=accepted)
+
+    async def Heartbeat(self, request: Any, context: Any) -> Any:
+        """A process says that it is alive."""
+        core, now = self._master.core, self._master.now()
+        progress = (
+            messages.progress_from_message(request.progress)
+            if request.HasField("progress")
+            else None
+        )
+        await self._event(
+            context,
+            lambda: core.heartbeat(
+                messages.role_from_message(request.role),
+                request.index,
+                request.session,
+                progress,
+                now,
+            ),
+        )
+        return pb.HeartbeatResponse()
+
+    async def GetStatus(self, request: Any, context: Any) -> Any:
+        """Give a picture of the job."""
+        return self._picture()
+
+    async def WatchStatus(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Give pictures of the job, up to its last one."""
+        while True:
+            has_ended = self._master.core.has_ended
+            yield self._picture()
+            if has_ended:
+                return
+            changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
+            await asyncio.sleep(_PICTURE_SECONDS)
+            await changed
+
+    async def SetNumWorkers(self, request: Any, context: Any) -> Any:
+        """Go on with so many workers."""
+        core, now = self._master.core, self._master.now()
+        await self._event(context, lambda: core.set_num_workers(request.num_workers, now))
+        return pb.SetNumWorkersResponse()
+
+    async def Stop(self, request: Any, context: Any) -> Any:
+        """Cancel the job."""
+        core, now = self._master.core, self._master.now()
+        await self._event(context, lambda: core.stop(request.reason or "by request", now))
+        return pb.StopResponse()
+
+    def _picture(self) -> Any:
+        picture = messages.status_to_message(self._master.status())
+        if self._master.core.has_ended:
+            self._master.was_told_the_end()
+        return picture
+
+    async def _event(self, context: Any, event: Callable[[], T]) -> T:
+        try:
+            return self._master.handle(event)
+        except StateError:
+            # This master ends; whoever restarts it gives the answer. Clients come again.
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the master's journal failed")
+        except messages.MessageError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except ElasticdlError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        raise AssertionError("abort raises")
+
+
+def make_server(master: Front, token: bytes) -> grpc.aio.Server:
+    """Return a server of the master that is not started, and has no port yet."""
+    server = grpc.aio.server(interceptors=[Authentication(token)], options=SERVER_OPTIONS)
+    add_MasterServicer_to_server(Servicer(master), server)
+    return server

@@ -1,0 +1,83 @@
+"""A picture of the job, for displays and for `--summary`."""
+
+from __future__ import annotations
+
+from elasticdl.job import JobStatus, Role, Task
+from elasticdl.master.core import JobCore
+from elasticdl.master.phases import Phase
+
+_WORDS = {Phase.TRAINING: "running", Phase.PREDICTING: "running"}
+
+
+def picture(core: JobCore, now: float) -> JobStatus:
+    """Return what is to be seen of a job at `now`, in seconds since it began."""
+    is_training = core.config.command == "train"
+    ledger, meter = core.ledger, core.meter
+    table, done = {
+        "train": (core.tasks.training, ledger.training_records_done),
+        "evaluate": (core.tasks.validation, ledger.other_records_done),
+        "predict": (core.tasks.prediction, ledger.other_records_done),
+    }[core.config.command]
+    total = table.num_records * (core.tasks.num_epochs if is_training else 1)
+    return JobStatus(
+        job_name=core.config.cluster.job_name,
+        status=_WORDS.get(core.phase, str(core.phase)),
+        message=_message(core),
+        seconds=core.ended_seconds if core.has_ended else now,
+        epoch=ledger.epoch,
+        num_epochs=core.tasks.num_epochs,
+        tasks_todo=ledger.num_todo,
+        tasks_doing=ledger.num_doing,
+        tasks_done=ledger.num_done,
+        records_done=min(total, done + meter.records_in_flight),
+        records_total=total,
+        records_per_second=_records_per_second(core, done, now),
+        loss=meter.loss,
+        model_version=meter.model_version,
+        mean_staleness=meter.mean_staleness,
+        max_staleness=meter.max_staleness,
+        metrics=core.evaluations.metrics,
+        num_workers_alive=core.members.num_alive(Role.WORKER),
+        num_ps_alive=core.members.num_alive(Role.PS),
+        ledger=core.ledger_lines,
+        skipped=_skipped(core),
+        checkpoints=tuple(core.checkpoints.kept),
+        output=_output(core),
+    )
+
+
+def _message(core: JobCore) -> str:
+    if core.message or core.has_ended:
+        return core.message
+    if core.phase is not Phase.PENDING:
+        return "; ".join(core.shortcomings())
+    missing = core.num_ps - core.members.num_alive(Role.PS)
+    if missing:
+        return f"waiting for {missing} of {core.num_ps} ps replicas"
+    return "waiting for workers"
+
+
+def _records_per_second(core: JobCore, done: int, now: float) -> float:
+    """Return the throughput: of the last seconds, and once all is done of the whole."""
+    began, ended = core.training_began, core.training_ended
+    if began is not None and ended is not None:
+        return done / (ended - began) if ended > began else 0.0
+    return core.meter.records_per_second(now)
+
+
+def _skipped(core: JobCore) -> tuple[str, ...]:
+    return tuple(
+        f"{_describe(core.tasks.task(task_id))}, minibatch {index}"
+        for task_id, indexes in sorted(core.meter.skipped.items())
+        for index in indexes
+    )
+
+
+def _describe(task: Task) -> str:
+    shard = task.shard
+    return f"epoch {task.epoch}, records {shard.start} to {shard.end} of {shard.name}"
+
+
+def _output(core: JobCore) -> str:
+    output = core.config.checkpoint.output
+    return str(output) if output is not None and core.phase is Phase.FINISHED else ""

@@ -1,0 +1,128 @@
+"""Every task that a job can have. Tasks are numbered, not stored: a number says all about one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import JobFailedError
+from elasticdl.job import Shard, Task, TaskKind
+
+_NO_SHARD = Shard("", 0, 0)
+
+
+class TaskTable:
+    """Shards cut into pieces of at most `records_per_task` records, numbered from 0.
+
+    Pieces of one shard follow each other and begin at its start, so that every piece but the last
+    of a shard is a whole number of minibatches.
+    """
+
+    def __init__(self, shards: Iterable[Shard], records_per_task: int) -> None:
+        self.shards = tuple(shards)
+        self._records_per_task = records_per_task
+        counts = (-(-shard.num_records // records_per_task) for shard in self.shards)
+        # Number of the first piece of each shard, and at the end the number of pieces.
+        self._first = [0, *accumulate(counts)]
+        self.num_records = sum(shard.num_records for shard in self.shards)
+
+    def __len__(self) -> int:
+        return self._first[-1]
+
+    def piece(self, number: int) -> Shard:
+        """Return the records of a piece."""
+        # Empty shards share a first number with their successor; the last of equals has pieces.
+        at = bisect_right(self._first, number) - 1
+        shard = self.shards[at]
+        start = shard.start + (number - self._first[at]) * self._records_per_task
+        return Shard(shard.name, start, min(start + self._records_per_task, shard.end))
+
+
+@dataclass(frozen=True, slots=True)
+class JobTasks:
+    """Every task that a job can have, by its id.
+
+    Ids, in order: training (epoch after epoch), one export, prediction, then evaluation after
+    evaluation, each with its validation tasks and one for the metrics. A restarted master derives
+    the same ids from the same shards.
+    """
+
+    training: TaskTable
+    validation: TaskTable
+    prediction: TaskTable
+    num_epochs: int
+
+    @property
+    def num_training(self) -> int:
+        """How many training tasks there are in all epochs."""
+        return len(self.training) * self.num_epochs
+
+    @property
+    def export_id(self) -> int:
+        """Id of the one EXPORT task."""
+        return self.num_training
+
+    @property
+    def prediction_ids(self) -> range:
+        """Ids of the PREDICTION tasks."""
+        return range(self.num_training + 1, self.num_training + 1 + len(self.prediction))
+
+    def evaluation_ids(self, evaluation_id: int) -> range:
+        """Ids of the EVALUATION tasks of one evaluation; its METRICS task has the next id."""
+        first = self.prediction_ids.stop + evaluation_id * (len(self.validation) + 1)
+        return range(first, first + len(self.validation))
+
+    def metrics_id(self, evaluation_id: int) -> int:
+        """Id of the METRICS task of an evaluation."""
+        return self.evaluation_ids(evaluation_id).stop
+
+    def epoch_ids(self, epoch: int) -> range:
+        """Ids of the training tasks of one epoch."""
+        return range(epoch * len(self.training), (epoch + 1) * len(self.training))
+
+    def task(self, task_id: int) -> Task:
+        """Return the task of an id."""
+        if task_id < self.num_training:
+            epoch, number = divmod(task_id, len(self.training))
+            return Task(task_id, TaskKind.TRAINING, self.training.piece(number), epoch)
+        if task_id == self.export_id:
+            return Task(task_id, TaskKind.EXPORT, _NO_SHARD)
+        if task_id < self.prediction_ids.stop:
+            piece = self.prediction.piece(task_id - self.prediction_ids.start)
+            return Task(task_id, TaskKind.PREDICTION, piece)
+        evaluation, number = divmod(task_id - self.prediction_ids.stop, len(self.validation) + 1)
+        if number == len(self.validation):
+            return Task(task_id, TaskKind.METRICS, _NO_SHARD, evaluation_id=evaluation)
+        piece = self.validation.piece(number)
+        return Task(task_id, TaskKind.EVALUATION, piece, evaluation_id=evaluation)
+
+
+def make_tasks(
+    config: JobConfig,
+    training: Sequence[Shard],
+    validation: Sequence[Shard],
+    prediction: Sequence[Shard],
+) -> JobTasks:
+    """Cut a job's shards into tasks.
+
+    Raises:
+        JobFailedError: There is nothing to do: the data that the command needs has no records.
+    """
+    per_task = config.training.minibatch_size * config.training.num_minibatches_per_task
+    tables = {
+        "train": TaskTable(training if config.command == "train" else (), per_task),
+        "evaluate": TaskTable(validation if config.command != "predict" else (), per_task),
+        "predict": TaskTable(prediction if config.command == "predict" else (), per_task),
+    }
+    if not tables[config.command].num_records:
+        flag, value = {
+            "train": ("training_data", config.data.training_data),
+            "evaluate": ("validation_data", config.data.validation_data),
+            "predict": ("prediction_data", config.data.prediction_data),
+        }[config.command]
+        raise JobFailedError(f"--{flag}={value}: expected records, found none")
+    epochs = config.training.num_epochs if config.command == "train" else 0
+    return JobTasks(tables["train"], tables["evaluate"], tables["predict"], epochs)

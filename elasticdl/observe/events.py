@@ -1,0 +1,67 @@
+"""The event log: one JSON object a line, a file for each process, read back as one history."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from elasticdl.errors import DataError
+from elasticdl.job import Role
+
+FOLDER = "events"
+
+
+class EventLog:
+    """Adds events to `JOB_DIR/events/ROLE-INDEX.jsonl`.
+
+    A line has `time` (seconds since 1970), `role`, `index`, `event`, and what the event has to
+    say. A line is written as a whole: a process that is killed leaves no torn one, but if the
+    machine went down with it.
+    """
+
+    def __init__(
+        self, job_dir: Path, role: Role, index: int, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Open the log of one process; events are added after those that are there."""
+        folder = job_dir / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        self._who = {"role": str(role), "index": index}
+        self._clock = clock
+        # Unbuffered: each write is one system call that appends one line.
+        self._file = (folder / f"{role}-{index}.jsonl").open("ab", buffering=0)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Add an event. `fields` are as JSON has them."""
+        line = {"time": self._clock(), **self._who, "event": event, **fields}
+        self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_events(job_dir: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of all processes of a job, oldest first.
+
+    Raises:
+        DataError: A line is not an event; names file and line.
+    """
+    files = sorted((job_dir / FOLDER).glob("*.jsonl"))
+    yield from heapq.merge(*map(_read_file, files), key=lambda event: event["time"])
+
+
+def _read_file(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return  # being written
+            try:
+                event = json.loads(line)
+                event["time"] + 0.0
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{path}:{number}: expected an event as JSON: {error}") from error
+            yield event
