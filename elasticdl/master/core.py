@@ -402,8 +402,10 @@ class JobCore:
         self._advance(now)
 
     def _start_what_is_due(self) -> None:
+        if self.ledger.is_trained:
+            return  # the last evaluation and the last checkpoint come by themselves
         version = self.meter.model_version
-        if self.evaluations.is_due(version) and not self.ledger.is_trained:
+        if self.evaluations.is_due(version):
             self._start_evaluation()
         if self.config.checkpoint.checkpoint_dir is not None and self.checkpoints.is_due(version):
             self._write_checkpoint()

@@ -1,0 +1,158 @@
+"""Configurations and a worker played by the test, for the master's tests."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from elasticdl.config import (
+    CheckpointSection,
+    ClusterSection,
+    DataSection,
+    EvaluationSection,
+    JobConfig,
+    ModelSection,
+    TrainingSection,
+)
+from elasticdl.job import (
+    Finished,
+    Lease,
+    Outcome,
+    Role,
+    Shard,
+    Strategy,
+    TaskAudit,
+    TaskKind,
+    TaskReport,
+    Wait,
+)
+from elasticdl.master.core import JobCore
+from elasticdl.master.tasks import make_tasks
+
+MINIBATCH, MINIBATCHES = 10, 3
+
+
+def make_config(command="train", num_ps=0, **settings):
+    """A job of minibatches of 10 records, 3 in a task; settings find their section."""
+    sections = {
+        "model": ModelSection,
+        "data": DataSection,
+        "training": TrainingSection,
+        "evaluation": EvaluationSection,
+        "checkpoint": CheckpointSection,
+        "cluster": ClusterSection,
+    }
+    given = {
+        "model_def": "zoo.model.forward",
+        "training_data": "train/",
+        "validation_data": "valid/",
+        "prediction_data": "predict/",
+        "minibatch_size": MINIBATCH,
+        "num_minibatches_per_task": MINIBATCHES,
+        "shuffle_tasks": False,
+        "distribution_strategy": Strategy.PARAMETER_SERVER if num_ps else Strategy.LOCAL,
+        "num_ps_pods": num_ps or 1,
+        **settings,
+    }
+    if command != "train":
+        given.setdefault("checkpoint_dir_for_init", Path("init"))
+    values = {
+        name: {key: given[key] for key in section.model_fields if key in given}
+        for name, section in sections.items()
+    }
+    assert sum(map(len, values.values())) == len(given)
+    return JobConfig(command=command, **values)
+
+
+def make_core(config, training=(("a", 60),), validation=(("v", 30),), prediction=(("p", 30),)):
+    """A core on shards given as (name, number of records)."""
+
+    def shards(pairs):
+        return [Shard(name, 0, num_records) for name, num_records in pairs]
+
+    return JobCore(
+        config, make_tasks(config, shards(training), shards(validation), shards(prediction))
+    )
+
+
+class Play:
+    """Plays the workers, the ps replicas, the launcher and the clock around a core."""
+
+    def __init__(self, core):
+        self.core = core
+        self.now = 0.0
+        self.applied = {}  # training task -> records, as a replica has it
+        self.version = 0
+        self.actions = []
+        self._requests = 0
+
+    def register(self, *worker_ids, session="s"):
+        for worker_id in worker_ids:
+            self.core.register_worker(worker_id, session, 100 + worker_id, self.now)
+
+    def register_ps(self, *indexes, session="s"):
+        for index in indexes:
+            self.core.register_ps(index, session, 200 + index, f"host:{index}", self.now)
+
+    def lease(self, worker_id=0, session="s"):
+        self._requests += 1
+        return self.core.lease(worker_id, session, self._requests, self.now)
+
+    def report(self, lease, worker_id=0, session="s", **values):
+        values.setdefault("outcome", Outcome.DONE)
+        report = TaskReport(lease.task.id, lease.number, **values)
+        return self.core.report(worker_id, session, report, self.now)
+
+    def work_off(self, lease, worker_id=0):
+        """Do what a lease asks for, and report it as done."""
+        task = lease.task
+        num_records = task.shard.num_records
+        values = {}
+        if task.kind is TaskKind.TRAINING:
+            num_minibatches = -(-num_records // MINIBATCH)
+            self.version += num_minibatches
+            self.applied[task.id] = TaskAudit(task.id, num_minibatches, num_records)
+            values = {
+                "num_records": num_records,
+                "num_minibatches": num_minibatches,
+                "loss_sum": 0.5 * num_records,
+                "model_version": self.version,
+            }
+        elif task.kind is TaskKind.EVALUATION:
+            values = {"metric_states": {"count": [np.array([num_records, 1.0])]}}
+        elif task.kind is TaskKind.METRICS:
+            values = {"metrics": {"count": float(lease.metric_states["count"][0][0])}}
+        assert self.report(lease, worker_id, **values)
+        return task
+
+    def run(self, worker_id=0, until=lambda task: False):
+        """Work off what is leased until the job lets go or has nothing to give."""
+        done = []
+        while isinstance(lease := self.lease(worker_id), Lease):
+            done.append(self.work_off(lease, worker_id))
+            if until(done[-1]):
+                break
+        assert isinstance(lease, Lease | Wait | Finished)
+        return done
+
+    def do(self, kind):
+        """Take the actions of one kind; others stay for later."""
+        self.actions += self.core.take_actions()
+        found = [action for action in self.actions if isinstance(action, kind)]
+        self.actions = [action for action in self.actions if not isinstance(action, kind)]
+        return found
+
+    def audit(self, num_replicas=1):
+        self.core.audited([list(self.applied.values())] * num_replicas, self.now)
+
+
+@pytest.fixture
+def master_kit():
+    return SimpleNamespace(
+        config=make_config,
+        core=make_core,
+        Play=Play,
+        play=lambda config, **shards: Play(make_core(config, **shards)),
+        Role=Role,
+    )

@@ -1,0 +1,497 @@
+"""The life of a job, as events and actions."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import (
+    EpochLedger,
+    Finished,
+    Lease,
+    Outcome,
+    Progress,
+    Role,
+    TaskAudit,
+    TaskKind,
+    Wait,
+)
+from elasticdl.launchers.base import ExitReason, ProcessHandle
+from elasticdl.master.actions import (
+    AskAudit,
+    DeleteCheckpoints,
+    StartProcess,
+    StopProcess,
+    WriteCheckpoint,
+)
+from elasticdl.master.core import Phase
+from elasticdl.master.status import picture
+
+
+def start(kit, command="train", shards=None, **settings):
+    """A job whose processes are there."""
+    play = kit.play(kit.config(command, **settings), **(shards or {}))
+    play.core.begin(play.now)
+    for action in play.do(StartProcess):
+        handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
+        play.core.process_started(handle, play.now)
+    play.register_ps(*range(play.core.num_ps))
+    play.register(*range(settings.get("num_workers", 1)))
+    return play
+
+
+def exits(play, index, role=Role.WORKER, reason=ExitReason.KILLED, code=-9, words=""):
+    play.core.process_exited(role, index, reason, code, words, play.now)
+
+
+def kinds(tasks):
+    return [task.kind for task in tasks]
+
+
+# --- phases ---------------------------------------------------------------------------------------
+
+
+def test_job_plans_its_processes(master_kit):
+    play = master_kit.play(master_kit.config(num_ps=2, num_workers=3))
+    play.core.begin(0.0)
+    assert play.do(StartProcess) == [
+        StartProcess(Role.PS, 0),
+        StartProcess(Role.PS, 1),
+        StartProcess(Role.WORKER, 0),
+        StartProcess(Role.WORKER, 1),
+        StartProcess(Role.WORKER, 2),
+    ]
+
+
+def test_workers_wait_for_ps_replicas(master_kit):
+    play = master_kit.play(master_kit.config(num_ps=2))
+    play.register(0)
+    assert isinstance(play.lease(), Wait)
+    assert play.core.ps_addresses() is None
+    assert picture(play.core, 0).message == "waiting for 2 of 2 ps replicas"
+    play.register_ps(1, 0)
+    assert play.core.ps_addresses() == ["host:0", "host:1"]
+    assert isinstance(play.lease(), Lease)
+
+
+def test_train_goes_through_all_phases(master_kit):
+    play = start(master_kit, num_ps=1, checkpoint_dir=Path("c"), output=Path("out"))
+    assert play.core.phase is Phase.TRAINING
+    assert kinds(play.run()) == [
+        TaskKind.TRAINING,
+        TaskKind.TRAINING,
+        TaskKind.EVALUATION,
+        TaskKind.METRICS,
+        TaskKind.EXPORT,
+    ]
+    assert play.core.phase is Phase.CHECKPOINTING
+    assert play.do(WriteCheckpoint) == [WriteCheckpoint(6)]
+    assert play.do(AskAudit) == []
+    play.core.checkpoint_written(6, play.now)
+    assert len(play.do(AskAudit)) == 1
+    play.now = 30.0
+    play.audit()
+    status = picture(play.core, 99.0)
+    assert (status.status, status.seconds, status.message) == ("finished", 30.0, "")
+    assert status.ledger == (EpochLedger(0, 60, 60, 0, 0),)
+    assert status.metrics == {"count": 30.0}
+    assert (status.checkpoints, status.output) == ((6,), "out")
+
+
+def test_job_without_validation_and_output_only_trains(master_kit):
+    play = start(master_kit, shards={"validation": ()}, num_epochs=2)
+    assert kinds(play.run()) == [TaskKind.TRAINING] * 4
+    assert play.core.phase is Phase.AUDITING
+    play.audit()
+    assert play.core.phase is Phase.FINISHED
+    assert len(picture(play.core, 0.0).ledger) == 2
+
+
+def test_evaluate_only_evaluates(master_kit):
+    play = start(master_kit, "evaluate", shards={"validation": (("v", 75),)})
+    assert kinds(play.run()) == [TaskKind.EVALUATION] * 3 + [TaskKind.METRICS]
+    status = picture(play.core, 0.0)
+    assert (status.status, status.metrics) == ("finished", {"count": 75.0})
+    assert (status.records_done, status.records_total, status.ledger) == (75, 75, ())
+
+
+def test_predict_only_predicts(master_kit):
+    play = start(master_kit, "predict", shards={"prediction": (("p", 75),)})
+    assert kinds(play.run()) == [TaskKind.PREDICTION] * 3
+    status = picture(play.core, 0.0)
+    assert (status.status, status.records_done) == ("finished", 75)
+
+
+def test_exported_model_needs_no_ps_replicas(master_kit):
+    config = master_kit.config(
+        "evaluate", num_ps=2, saved_model=Path("m"), checkpoint_dir_for_init=None
+    )
+    assert master_kit.core(config).num_ps == 0
+
+
+def test_workers_are_let_go_when_their_work_is_done(master_kit):
+    play = start(master_kit, num_workers=2, checkpoint_dir=Path("c"))
+    play.run(0)
+    assert isinstance(play.lease(0), Finished)
+    assert isinstance(play.lease(1), Finished)
+
+
+def test_training_waits_for_tasks_that_others_hold(master_kit):
+    play = start(master_kit, num_workers=2)
+    held = play.lease(1)
+    play.run(0)
+    assert play.core.phase is Phase.TRAINING
+    assert isinstance(play.lease(0), Wait)
+    play.work_off(held, 1)
+    assert play.core.phase is Phase.EVALUATING
+
+
+def test_cancelled_job_fails(master_kit):
+    play = start(master_kit)
+    play.core.stop("Ctrl-C", 5.0)
+    status = picture(play.core, 9.0)
+    assert (status.status, status.message) == ("failed", "stopped: Ctrl-C")
+    assert isinstance(play.lease(), Finished)
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def test_repeated_lease_call_gives_the_same_lease(master_kit):
+    play = start(master_kit)
+    first = play.core.lease(0, "s", 41, 0.0)
+    again = play.core.lease(0, "s", 41, 0.0)
+    other = play.core.lease(0, "s", 42, 0.0)
+    assert first == again != other
+
+
+def test_worker_that_never_registered_is_refused(master_kit):
+    play = start(master_kit)
+    with pytest.raises(ElasticdlError, match="worker 5 asks for a task, but has not registered"):
+        play.lease(5)
+
+
+def test_report_of_an_old_lease_is_ignored(master_kit):
+    play = start(master_kit, num_workers=2)
+    old = play.lease(0)
+    exits(play, 0)
+    new = play.lease(1)
+    assert (new.task, new.number) == (old.task, 2)
+    assert not play.report(old, 0, num_records=30)
+    assert picture(play.core, 0.0).records_done == 0
+
+
+def test_silent_worker_is_lost_once_and_stopped(master_kit):
+    play = start(master_kit, num_workers=2, heartbeat_timeout_seconds=30)
+    held = play.lease(0)
+    play.now = 20.0
+    play.core.heartbeat(Role.WORKER, 1, "s", None, play.now)
+    play.core.tick(31.0)
+    play.core.tick(32.0)
+    assert play.do(StopProcess) == [StopProcess(ProcessHandle(Role.WORKER, 0, "worker 0"))]
+    assert play.do(StartProcess) == [StartProcess(Role.WORKER, 2)]
+    assert play.lease(1).task == held.task
+    assert isinstance(play.lease(0), Finished)  # should it wake up
+    exits(play, 0)
+    assert play.do(StartProcess) == []
+
+
+def test_new_process_at_an_old_index_takes_nothing_over(master_kit):
+    play = start(master_kit)
+    old = play.lease()
+    play.register(0, session="t")
+    new = play.lease(session="t")
+    assert (new.task, new.number) == (old.task, 2)
+    assert not play.report(old)
+    assert isinstance(play.lease(session="s"), Finished)
+
+
+# --- relaunch -------------------------------------------------------------------------------------
+
+
+def test_lost_worker_is_replaced_by_one_with_a_new_index(master_kit):
+    play = start(master_kit, num_workers=2)
+    exits(play, 1)
+    assert play.do(StartProcess) == [StartProcess(Role.WORKER, 2)]
+    exits(play, 1)
+    assert play.do(StartProcess) == []
+
+
+def test_worker_is_not_replaced_when_its_work_is_done(master_kit):
+    play = start(master_kit, num_workers=2, checkpoint_dir=Path("c"))
+    play.run()
+    exits(play, 0, reason=ExitReason.FINISHED, code=0)
+    exits(play, 1, reason=ExitReason.KILLED, code=-9)
+    assert play.do(StartProcess) == []
+
+
+def test_workers_that_fail_alike_fail_the_job(master_kit):
+    play = start(master_kit, num_workers=2)
+    exits(play, 0, reason=ExitReason.FAILED, code=1, words="ModelError: no loss")
+    assert play.core.phase is Phase.TRAINING
+    exits(play, 1, reason=ExitReason.FAILED, code=1, words="ModelError: no loss")
+    status = picture(play.core, 0.0)
+    assert status.status == "failed"
+    assert "worker 1 failed with exit code 1: ModelError: no loss" in status.message
+
+
+def test_lost_ps_replica_fails_the_job(master_kit):
+    play = start(master_kit, num_ps=2)
+    exits(play, 1, Role.PS)
+    assert picture(play.core, 0.0).message == (
+        "ps replica 1 was killed by signal 9 (its part of the model is lost)"
+    )
+
+
+def test_second_process_at_a_ps_replicas_place_is_refused(master_kit):
+    play = start(master_kit, num_ps=1)
+    play.register_ps(0)  # the same again: an answer was lost
+    with pytest.raises(ElasticdlError, match="ps replica 0 is already process 200 at host:0"):
+        play.register_ps(0, session="t")
+    with pytest.raises(ElasticdlError, match="1 ps replicas, none is number 1"):
+        play.register_ps(1)
+
+
+# --- number of workers ----------------------------------------------------------------------------
+
+
+def test_workers_are_added(master_kit):
+    play = start(master_kit, num_workers=2)
+    play.core.set_num_workers(4, 0.0)
+    assert play.do(StartProcess) == [StartProcess(Role.WORKER, 2), StartProcess(Role.WORKER, 3)]
+
+
+def test_workers_are_taken_away_when_they_have_done_what_they_hold(master_kit):
+    play = start(master_kit, num_workers=3)
+    held = play.lease(2)
+    play.core.set_num_workers(2, 0.0)
+    assert isinstance(play.lease(2), Finished)
+    play.work_off(held, 2)
+    exits(play, 2, reason=ExitReason.FINISHED, code=0)
+    assert play.do(StartProcess) == []
+    play.core.set_num_workers(3, 0.0)
+    assert play.do(StartProcess) == [StartProcess(Role.WORKER, 3)]
+
+
+def test_job_needs_a_worker(master_kit):
+    play = start(master_kit)
+    with pytest.raises(ElasticdlError, match="at least one worker, found 0"):
+        play.core.set_num_workers(0, 0.0)
+
+
+# --- failing tasks --------------------------------------------------------------------------------
+
+
+def fail(play, times, message="boom in records 30 to 60", **values):
+    for _ in range(times):
+        lease = play.lease()
+        assert play.report(lease, outcome=Outcome.FAILED, message=message, **values)
+    return lease.task
+
+
+def test_failing_task_fails_the_job_at_its_end(master_kit):
+    play = start(master_kit, max_task_retries=1, checkpoint_dir=Path("c"), output=Path("out"))
+    play.work_off(play.lease())
+    fail(play, 2)
+    play.run()
+    assert [a.version for a in play.do(WriteCheckpoint)] == [3]  # what was trained is kept
+    play.core.checkpoint_written(3, 0.0)
+    play.audit()
+    status = picture(play.core, 0.0)
+    assert status.status == "failed"
+    assert "1 tasks failed 2 times each and were set aside: boom in records 30" in status.message
+    assert status.ledger == (EpochLedger(0, 60, 30, 0, 30),)
+    assert status.output == ""
+
+
+def test_job_in_which_nothing_works_fails_at_once(master_kit):
+    play = start(master_kit, max_task_retries=1, num_epochs=100)
+    fail(play, 2)
+    assert picture(play.core, 0.0).message == (
+        "no task succeeded, and one failed 2 times: boom in records 30 to 60"
+    )
+
+
+def test_fatal_report_fails_the_job_at_once(master_kit):
+    play = start(master_kit)
+    fail(play, 1, "loss is NaN in minibatch 3", fatal=True)
+    assert picture(play.core, 0.0).message == "loss is NaN in minibatch 3"
+
+
+# --- evaluation -----------------------------------------------------------------------------------
+
+
+def test_evaluation_happens_while_training(master_kit):
+    play = start(master_kit, evaluation_steps=4, num_epochs=2, shards={"training": (("a", 90),)})
+    tasks = play.run()
+    t, e, m = TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.METRICS
+    # Versions after each training task: 3, 6, 9, 12, 15, 18; due at 4, 8, 12 and 16.
+    assert kinds(tasks) == [t, t, e, m, t, e, m, t, e, m, t, t, e, m]
+    assert [r.version for r in play.core.evaluations.results] == [6, 9, 12, 18]
+
+
+def test_evaluation_is_due_by_what_heartbeats_say(master_kit):
+    play = start(master_kit, evaluation_steps=4)
+    play.lease()
+    play.core.heartbeat(Role.WORKER, 0, "s", Progress(model_version=4), 0.0)
+    assert play.lease().task.kind is TaskKind.EVALUATION
+
+
+def test_lost_workers_evaluation_is_counted_once(master_kit):
+    play = start(master_kit, "evaluate", shards={"validation": (("v", 60),)}, num_workers=2)
+    lost = play.lease(0)
+    exits(play, 0)
+    assert not play.report(lost, 0, metric_states={"count": [np.array([30.0, 1.0])]})
+    play.run(1)
+    assert picture(play.core, 0.0).metrics == {"count": 60.0}
+
+
+def test_metric_states_of_another_shape_are_a_failure(master_kit):
+    play = start(master_kit, "evaluate", shards={"validation": (("v", 90),)}, max_task_retries=0)
+    play.work_off(play.lease())
+    play.report(play.lease(), metric_states={"count": [np.zeros(3)]})
+    play.run()
+    status = picture(play.core, 0.0)
+    assert status.status == "failed"
+    assert "eval_metrics_fn: expected metric states {'count': [(2,)]}" in status.message
+
+
+def test_failing_evaluation_is_given_up_and_training_goes_on(master_kit):
+    play = start(
+        master_kit,
+        evaluation_steps=1,
+        max_task_retries=0,
+        shards={"validation": (("v", 90),)},
+        output=Path("out"),
+    )
+    play.work_off(play.lease())
+    assert fail(play, 1, "metric raised").kind is TaskKind.EVALUATION
+    assert kinds(play.run()) == [TaskKind.TRAINING]
+    play.audit()
+    assert "metric raised" in picture(play.core, 0.0).message
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_written_while_training_and_old_ones_deleted(master_kit):
+    play = start(
+        master_kit,
+        checkpoint_dir=Path("c"),
+        checkpoint_steps=4,
+        keep_checkpoint_max=2,
+        shards={"training": (("a", 180),), "validation": ()},
+    )
+    deleted = []
+    for version in (6, 9, 12, 18):  # due at 4, 8 and 12; the last one at the end
+        play.run(until=lambda task, version=version: play.version >= version)
+        assert play.do(WriteCheckpoint) == [WriteCheckpoint(version)]
+        play.core.checkpoint_written(version, 0.0)
+        deleted += play.do(DeleteCheckpoints)
+    assert deleted == [DeleteCheckpoints((6,)), DeleteCheckpoints((9,))]
+
+
+def test_one_checkpoint_is_written_at_a_time(master_kit):
+    play = start(
+        master_kit,
+        checkpoint_dir=Path("c"),
+        checkpoint_steps=1,
+        shards={"validation": ()},
+    )
+    play.run()
+    assert play.do(WriteCheckpoint) == [WriteCheckpoint(3)]
+    assert play.core.phase is Phase.CHECKPOINTING
+    play.core.checkpoint_written(3, 0.0)
+    assert play.do(WriteCheckpoint) == [WriteCheckpoint(6)]  # the last one is still to come
+    play.core.checkpoint_written(6, 0.0)
+    assert play.core.phase is Phase.AUDITING
+
+
+def test_failed_checkpoint_while_training_is_told_and_training_goes_on(master_kit):
+    play = start(master_kit, checkpoint_dir=Path("c"), checkpoint_steps=3)
+    play.work_off(play.lease())
+    play.do(WriteCheckpoint)
+    play.core.checkpoint_failed(3, "disk full", 0.0)
+    status = picture(play.core, 0.0)
+    assert (status.status, status.message) == ("running", "checkpoint of version 3: disk full")
+    play.run()
+    play.core.checkpoint_written(6, 0.0)
+    play.audit()
+    assert (play.core.phase, play.core.message) == (Phase.FINISHED, "")
+
+
+def test_job_without_its_last_checkpoint_fails(master_kit):
+    play = start(master_kit, checkpoint_dir=Path("c"))
+    play.run()
+    play.core.checkpoint_failed(6, "disk full", 0.0)
+    play.audit()
+    assert play.core.phase is Phase.FAILED
+    assert play.core.message == "checkpoint of version 6: disk full"
+
+
+# --- audit ----------------------------------------------------------------------------------------
+
+
+def test_records_trained_twice_fail_the_job(master_kit):
+    play = start(master_kit)
+    play.run()
+    play.applied[0] = TaskAudit(0, 3, 40)
+    play.audit()
+    status = picture(play.core, 0.0)
+    assert (status.status, status.message) == (
+        "failed",
+        "ledger: 10 records were trained more than once",
+    )
+    assert status.ledger == (EpochLedger(0, 60, 50, 10, 0),)
+
+
+def test_replicas_that_cannot_be_asked_fail_the_job(master_kit):
+    play = start(master_kit)
+    play.run()
+    play.core.audit_failed("replica 0 is gone", 0.0)
+    assert play.core.message == "the ledger could not be proved: replica 0 is gone"
+
+
+def test_skipped_minibatches_are_named(master_kit):
+    play = start(master_kit)
+    lease = play.lease()
+    play.report(lease, num_records=20, num_minibatches=2, skipped=(1,))
+    play.run()
+    play.applied[lease.task.id] = TaskAudit(lease.task.id, 3, 20)
+    play.audit()
+    status = picture(play.core, 0.0)
+    assert (status.status, status.message) == ("finished", "")
+    assert status.skipped == ("epoch 0, records 0 to 30 of a, minibatch 1",)
+    assert status.ledger == (EpochLedger(0, 60, 50, 0, 10),)
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+def test_progress_runs_ahead_of_reports_and_is_not_counted_twice(master_kit):
+    play = start(master_kit)
+    lease = play.lease()
+    play.core.heartbeat(Role.WORKER, 0, "s", Progress(20, 10.0, 2, 2), 1.0)
+    status = picture(play.core, 2.0)
+    assert (status.records_done, status.records_total, status.loss) == (20, 60, 0.5)
+    assert status.records_per_second == 10.0
+    play.report(lease, num_records=30, loss_sum=30.0)
+    status = picture(play.core, 2.0)
+    assert (status.records_done, status.loss) == (30, 1.0)
+
+
+def test_lost_workers_progress_is_forgotten(master_kit):
+    play = start(master_kit)
+    play.lease()
+    play.core.heartbeat(Role.WORKER, 0, "s", Progress(20, 10.0, 2, 2), 1.0)
+    exits(play, 0)
+    assert picture(play.core, 2.0).records_done == 0
+
+
+def test_staleness_is_the_mean_over_updates(master_kit):
+    play = start(master_kit)
+    play.report(play.lease(), num_minibatches=3, staleness_sum=6, staleness_max=4)
+    play.report(play.lease(), num_minibatches=1, staleness_sum=0, staleness_max=0)
+    status = picture(play.core, 0.0)
+    assert (status.mean_staleness, status.max_staleness) == (1.5, 4)

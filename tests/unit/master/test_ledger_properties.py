@@ -1,0 +1,173 @@
+"""Any history of leases, reports, losses and restarts trains each minibatch exactly once."""
+
+import json
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from elasticdl.job import Outcome, Shard
+from elasticdl.master.journal import Journal
+from elasticdl.master.ledger import Ledger, Settled
+from elasticdl.master.tasks import JobTasks, TaskTable
+
+MINIBATCH, PER_TASK, MAX_RETRIES = 10, 30, 2
+
+
+class Replica:
+    """A ps replica's watermarks: it fences off old leases, and applies each index once."""
+
+    def __init__(self):
+        self.leases = {}
+        self.watermarks = Counter()
+        self.applied = Counter()
+
+    def begin(self, task_id, lease):
+        if lease < self.leases.get(task_id, 0):
+            return None
+        self.leases[task_id] = lease
+        return self.watermarks[task_id]
+
+    def push(self, task_id, lease, index):
+        if lease < self.leases.get(task_id, 0):
+            return
+        self.leases[task_id] = lease
+        if index == self.watermarks[task_id]:
+            self.watermarks[task_id] += 1
+            self.applied[task_id, index] += 1
+
+
+class Jobs(RuleBasedStateMachine):
+    """Workers with any number of leases each, a replica, and a master that restarts."""
+
+    @initialize(
+        records=st.lists(st.integers(0, 100), min_size=1, max_size=4),
+        num_epochs=st.integers(1, 3),
+        shuffle=st.booleans(),
+    )
+    def begin(self, records, num_epochs, shuffle):
+        shards = [Shard(str(n), 5, 5 + count) for n, count in enumerate(records)]
+        self.tasks = JobTasks(
+            TaskTable(shards, PER_TASK),
+            TaskTable([Shard("v", 0, 50)], PER_TASK),
+            TaskTable([], PER_TASK),
+            num_epochs,
+        )
+        self.shuffle = shuffle
+        self.replica = Replica()
+        self.held = []  # (worker, task, lease number, next index): also of workers thought lost
+        self.ended = Counter()
+        self.evaluations = 0
+        self.snapshot, self.facts = None, []
+        self.ledger, self.journal = self.make_ledger()
+
+    def make_ledger(self):
+        journal = Journal()
+        return Ledger(self.tasks, journal, 3, self.shuffle, MAX_RETRIES), journal
+
+    def write(self):
+        self.facts += json.loads(json.dumps(self.journal.take()))
+
+    def steps(self, task_id):
+        return -(-self.tasks.task(task_id).shard.num_records // MINIBATCH)
+
+    @rule(worker=st.integers(0, 3))
+    def lease(self, worker):
+        if self.ledger.next_id() is None:
+            return
+        lease = self.ledger.lease(worker, 0)
+        start = 0
+        if lease.task.id < self.tasks.num_training and lease.number > 1:
+            start = self.replica.begin(lease.task.id, lease.number)
+        self.held.append([worker, lease.task.id, lease.number, start])
+
+    @rule(data=st.data())
+    def push(self, data):
+        if not self.held:
+            return
+        held = data.draw(st.sampled_from(self.held))
+        _, task_id, number, index = held
+        if index < self.steps(task_id) and task_id < self.tasks.num_training:
+            self.replica.push(task_id, number, index)
+            held[3] += 1
+
+    @rule(data=st.data(), outcome=st.sampled_from(Outcome))
+    def report(self, data, outcome):
+        if not self.held:
+            return
+        held = data.draw(st.sampled_from(self.held))
+        worker, task_id, number, index = held
+        is_training = task_id < self.tasks.num_training
+        if outcome is Outcome.DONE and is_training and index < self.steps(task_id):
+            return  # a worker says so only when every push was acknowledged
+        self.held.remove(held)
+        settled = self.ledger.report(worker, task_id, number, outcome, "boom")
+        if settled in (Settled.DONE, Settled.QUARANTINED):
+            self.ended[task_id] += 1
+
+    @rule(worker=st.integers(0, 3), still_speaks=st.booleans())
+    def worker_lost(self, worker, still_speaks):
+        self.ledger.worker_lost(worker)
+        if not still_speaks:
+            self.held = [held for held in self.held if held[0] != worker]
+
+    @rule()
+    def evaluate(self):
+        self.ledger.queue(self.tasks.evaluation_ids(self.evaluations))
+        self.evaluations += 1
+
+    @rule(compact=st.booleans())
+    def master_restarts(self, compact):
+        self.write()
+        before = self.ledger.snapshot()
+        self.ledger, self.journal = self.make_ledger()
+        if self.snapshot is not None:
+            self.ledger.restore(json.loads(json.dumps(self.snapshot)))
+        for fact in self.facts:
+            self.journal.replay(fact)
+        assert self.ledger.snapshot() == before
+        if compact:
+            self.snapshot, self.facts = before, []
+
+    @invariant()
+    def no_minibatch_is_trained_twice(self):
+        assert all(count == 1 for count in getattr(self, "replica", Replica()).applied.values())
+
+    @invariant()
+    def no_task_ends_twice(self):
+        assert all(count == 1 for count in getattr(self, "ended", {}).values())
+
+    def teardown(self):
+        if not hasattr(self, "ledger"):
+            return
+        for worker in range(4):
+            self.ledger.worker_lost(worker)
+        while self.ledger.next_id() is not None:
+            lease = self.ledger.lease(9, 0)
+            task_id = lease.task.id
+            if task_id < self.tasks.num_training:
+                for index in range(self.replica.begin(task_id, lease.number), self.steps(task_id)):
+                    self.replica.push(task_id, lease.number, index)
+            assert self.ledger.report(9, task_id, lease.number, Outcome.DONE) is Settled.DONE
+            self.ended[task_id] += 1
+        self.everything_is_accounted_for()
+
+    def everything_is_accounted_for(self):
+        assert self.ledger.is_trained
+        assert self.ledger.is_idle
+        training = range(self.tasks.num_training)
+        evaluated = [id for e in range(self.evaluations) for id in self.tasks.evaluation_ids(e)]
+        assert self.ended == Counter([*training, *evaluated])
+        set_aside = self.ledger.quarantined
+        expected = {
+            (id, index) for id in training if id not in set_aside for index in range(self.steps(id))
+        }
+        applied = {key for key in self.replica.applied if key[0] not in set_aside}
+        assert applied == expected
+        done = sum(self.tasks.task(id).shard.num_records for id in training if id not in set_aside)
+        assert self.ledger.training_records_done == done
+
+
+TestJobs = Jobs.TestCase
+TestJobs.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

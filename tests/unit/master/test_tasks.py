@@ -1,0 +1,62 @@
+from elasticdl.job import Shard, TaskKind
+from elasticdl.master.tasks import JobTasks, TaskTable
+
+
+def make_tasks(training=(), validation=(), prediction=(), per_task=30, num_epochs=2):
+    tables = (TaskTable(shards, per_task) for shards in (training, validation, prediction))
+    return JobTasks(*tables, num_epochs)
+
+
+def test_pieces_cover_each_record_once():
+    shards = [Shard("a", 0, 95), Shard("empty", 7, 7), Shard("b", 5, 35), Shard("c", 0, 1)]
+    table = TaskTable(shards, 30)
+    pieces = [table.piece(number) for number in range(len(table))]
+    assert pieces == [
+        Shard("a", 0, 30),
+        Shard("a", 30, 60),
+        Shard("a", 60, 90),
+        Shard("a", 90, 95),
+        Shard("b", 5, 35),
+        Shard("c", 0, 1),
+    ]
+    assert table.num_records == 126
+
+
+def test_empty_shards_at_both_ends_have_no_pieces():
+    table = TaskTable([Shard("x", 0, 0), Shard("a", 0, 10), Shard("y", 0, 0)], 30)
+    assert [table.piece(n) for n in range(len(table))] == [Shard("a", 0, 10)]
+
+
+def test_table_without_shards_is_empty():
+    assert len(TaskTable([], 30)) == 0
+
+
+def test_ids_are_unique_within_the_job():
+    tasks = make_tasks([Shard("a", 0, 70)], [Shard("v", 0, 40)], [Shard("p", 0, 50)])
+    ids = [
+        *tasks.epoch_ids(0),
+        *tasks.epoch_ids(1),
+        tasks.export_id,
+        *tasks.prediction_ids,
+        *tasks.evaluation_ids(0),
+        tasks.metrics_id(0),
+        *tasks.evaluation_ids(1),
+        tasks.metrics_id(1),
+    ]
+    assert ids == list(range(len(ids)))
+    assert [tasks.task(id).id for id in ids] == ids
+
+
+def test_task_is_told_by_its_id():
+    tasks = make_tasks([Shard("a", 0, 70)], [Shard("v", 0, 40)], [Shard("p", 0, 50)])
+    training = tasks.task(tasks.epoch_ids(1)[2])
+    assert (training.kind, training.epoch) == (TaskKind.TRAINING, 1)
+    assert training.shard == Shard("a", 60, 70)
+    evaluation = tasks.task(tasks.evaluation_ids(3)[1])
+    assert (evaluation.kind, evaluation.evaluation_id) == (TaskKind.EVALUATION, 3)
+    assert evaluation.shard == Shard("v", 30, 40)
+    metrics = tasks.task(tasks.metrics_id(3))
+    assert (metrics.kind, metrics.evaluation_id) == (TaskKind.METRICS, 3)
+    assert metrics.shard.num_records == 0
+    assert tasks.task(tasks.export_id).kind is TaskKind.EXPORT
+    assert tasks.task(tasks.prediction_ids[0]).shard == Shard("p", 0, 30)
