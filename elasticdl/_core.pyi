@@ -4,7 +4,9 @@ Numbers cross as NumPy arrays, C-contiguous, and every call that moves bytes rel
 Errors are those of `elasticdl.errors`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from types import TracebackType
 from typing import final
 
 import numpy as np
@@ -148,3 +150,183 @@ class PsClient:
         """Reach a relaunched replica at its new address."""
 
 # --- record files (crate edl-recordio) -------------------------------------------------------------
+# Every error is a DataError that names the file and, where there is one, the offset.
+
+@final
+class BlockInfo:
+    """What the header of a RecordIO block says."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def first_record(self) -> int: ...
+    @property
+    def num_records(self) -> int: ...
+    @property
+    def codec(self) -> str: ...
+    @property
+    def stored_bytes(self) -> int: ...
+    @property
+    def raw_bytes(self) -> int: ...
+
+@final
+class RecordReader:
+    """A RecordIO file; any number of threads may read from it.
+
+    Raises:
+        DataError: It is missing, of another format, damaged, or its tail is torn. With
+            `allow_torn` the whole records before a torn tail can be read.
+    """
+
+    def __new__(cls, path: str | PathLike[str], allow_torn: bool = False) -> RecordReader: ...
+    @property
+    def num_records(self) -> int: ...
+    @property
+    def file_bytes(self) -> int: ...
+    @property
+    def index_state(self) -> str:
+        """`stored`, or `rebuilt` if the last writer died before it closed the file."""
+
+    @property
+    def torn(self) -> tuple[int, str] | None:
+        """Offset and description of the torn tail, if there is one."""
+
+    def blocks(self) -> list[BlockInfo]: ...
+    def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
+        """Return records `[start, end)`; fewer, but at least one, once `max_bytes` are reached."""
+
+    def verify(self) -> None:
+        """Read and check every block."""
+
+@final
+class RecordWriter:
+    """Writes a RecordIO file, from one thread.
+
+    A new file appears under its name when it is closed. With `append` records are added to the
+    file under its name, which is created if it is missing; no byte that is there changes. Left
+    by an exception, or dropped without `close`, the writer takes back what it wrote since it was
+    opened or flushed.
+    """
+
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        codec: str = "none",
+        append: bool = False,
+        block_bytes: int | None = None,
+    ) -> RecordWriter: ...
+    @property
+    def num_records(self) -> int: ...
+    def write(self, record: bytes) -> None: ...
+    def write_many(self, records: Iterable[bytes]) -> None: ...
+    def flush(self) -> None:
+        """Write all records so far; when appending, they survive a crash from here on."""
+
+    def close(self) -> None: ...
+    def discard(self) -> None: ...
+    def __enter__(self) -> RecordWriter: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+
+@final
+class TFRecordReader:
+    """A TFRecord file, with an index that is kept beside it as `FILE.idx`; for any threads."""
+
+    def __new__(cls, path: str | PathLike[str]) -> TFRecordReader: ...
+    @property
+    def num_records(self) -> int: ...
+    @property
+    def file_bytes(self) -> int: ...
+    @property
+    def index_state(self) -> str:
+        """`loaded` from the file beside it, `written` there just now, or `in memory`."""
+
+    def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
+        """Return records `[start, end)`; fewer, but at least one, once `max_bytes` are reached."""
+
+@final
+class TFRecordWriter:
+    """Writes a TFRecord file, from one thread; it appears when it is closed."""
+
+    def __new__(cls, path: str | PathLike[str]) -> TFRecordWriter: ...
+    @property
+    def num_records(self) -> int: ...
+    def write(self, record: bytes) -> None: ...
+    def write_many(self, records: Iterable[bytes]) -> None: ...
+    def close(self) -> None: ...
+    def discard(self) -> None: ...
+    def __enter__(self) -> TFRecordWriter: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None: ...
+
+@final
+class LineReader:
+    """A text file by lines, without their ends; for any threads.
+
+    A header line is no record; nor are blank lines, or line feeds between double quotes, if told
+    so. Files of 16 MiB or more get an index beside them as `FILE.idx`.
+    """
+
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        skip_header: bool = False,
+        skip_blank: bool = False,
+        quoted_newlines: bool = False,
+    ) -> LineReader: ...
+    @property
+    def num_records(self) -> int: ...
+    @property
+    def file_bytes(self) -> int: ...
+    @property
+    def index_state(self) -> str:
+        """`loaded` from the file beside it, `written` there just now, or `in memory`."""
+
+    @property
+    def header(self) -> bytes | None: ...
+    def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
+        """Return records `[start, end)`; fewer, but at least one, once `max_bytes` are reached."""
+
+def repair_recordio(
+    path: str | PathLike[str], dry_run: bool = False
+) -> tuple[int, int, bool]:
+    """Cut off a RecordIO file's torn tail and give it an index, if it lacks one.
+
+    Returns:
+        Records that it has then, bytes cut off, and whether anything needed to be done.
+
+    Raises:
+        DataError: Records in the middle are damaged, so that cutting would lose whole ones.
+    """
+
+def encode_examples(
+    columns: Sequence[
+        tuple[
+            str,
+            NDArray[np.int64] | NDArray[np.float32] | tuple[bytes, NDArray[np.int64]],
+            NDArray[np.int64],
+        ]
+    ],
+    num_records: int,
+) -> list[bytes]:
+    """Encode columns as `tf.train.Example` messages.
+
+    Args:
+        columns: Name; values of all records, strings of bytes joined and with `n + 1` offsets;
+            and row splits: record `i` has the values `row_splits[i]` to `row_splits[i + 1]`.
+        num_records: How many messages to make.
+
+    Raises:
+        ValueError: Splits or offsets do not fit; names the column.
+    """
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32C (Castagnoli) checksum."""
