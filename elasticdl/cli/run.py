@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 from elasticdl.cli import preflight, summary
@@ -60,7 +61,9 @@ def _run(config: JobConfig, display: Display, places: dict[str, Path]) -> JobSta
         from elasticdl.cli import local  # the whole worker, and so perhaps a framework
 
         return local.run(config, display)
-    from elasticdl.cli import supervisor  # gRPC
+    # gRPC's C++ core writes to the terminal what the display says better.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from elasticdl.cli import supervisor
 
     job_dir = supervisor.create_job_dir(config)
     places["job_dir"] = job_dir
