@@ -1,1 +1,24 @@
 //! The parameter server and its client: the store behind framed sockets.
+//!
+//! [`PsServer`] serves an [`edl_store::Store`]; [`PsClient`] reads and updates a model spread over
+//! several of them, or one in its own process. `docs/designs/wire.md` specifies the wire.
+
+#![forbid(unsafe_code)]
+
+mod auth;
+mod client;
+mod dedup;
+mod error;
+pub mod frame;
+mod local;
+mod remote;
+mod replicas;
+mod server;
+mod service;
+mod socket;
+
+pub use client::{Cursor, Minibatch, PsClient, Pulled, Receipt};
+pub use dedup::Site;
+pub use error::{ErrorKind, PsError};
+pub use remote::Remote;
+pub use server::PsServer;

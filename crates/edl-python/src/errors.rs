@@ -1,1 +1,33 @@
 //! Maps each crate's errors to the exceptions of `elasticdl.errors`.
+
+use edl_ps::{ErrorKind, PsError};
+use pyo3::PyErr;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+
+mod exceptions {
+    pyo3::import_exception!(elasticdl.errors, AuthenticationError);
+    pyo3::import_exception!(elasticdl.errors, CheckpointError);
+    pyo3::import_exception!(elasticdl.errors, LaunchError);
+    pyo3::import_exception!(elasticdl.errors, ModelMismatchError);
+    pyo3::import_exception!(elasticdl.errors, StaleLeaseError);
+    pyo3::import_exception!(elasticdl.errors, StoreError);
+    pyo3::import_exception!(elasticdl.errors, UnavailableError);
+    pyo3::import_exception!(elasticdl.errors, UnknownTableError);
+}
+
+/// The exception for an error of the store, wherever the store is.
+pub(crate) fn ps_error(error: PsError) -> PyErr {
+    let message = error.to_string();
+    match error.kind() {
+        ErrorKind::Store | ErrorKind::Malformed => exceptions::StoreError::new_err(message),
+        ErrorKind::UnknownTable => exceptions::UnknownTableError::new_err(message),
+        ErrorKind::ModelMismatch => exceptions::ModelMismatchError::new_err(message),
+        ErrorKind::StaleLease => exceptions::StaleLeaseError::new_err(message),
+        ErrorKind::Checkpoint => exceptions::CheckpointError::new_err(message),
+        ErrorKind::Authentication => exceptions::AuthenticationError::new_err(message),
+        ErrorKind::Unavailable => exceptions::UnavailableError::new_err(message),
+        ErrorKind::Bind => exceptions::LaunchError::new_err(message),
+        ErrorKind::Invalid => PyValueError::new_err(message),
+        ErrorKind::System => PyRuntimeError::new_err(message),
+    }
+}

@@ -3,11 +3,13 @@
 use pyo3::prelude::*;
 
 mod errors;
+mod log_stderr;
 mod ps;
 mod recordio;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    log_stderr::init();
     ps::register(module)?;
     recordio::register(module)
 }

@@ -1,7 +1,397 @@
-//! Python classes of `edl-ps`.
+//! Python classes of `edl-ps`: they check arrays, release the GIL, and hand over.
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use edl_ps::{Cursor, Minibatch, Receipt, Remote, Site};
+use edl_store::PullMode;
+use numpy::ndarray::{ArrayD, IxDyn};
+use numpy::{
+    Element, IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray,
+    PyUntypedArrayMethods,
+};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-pub(crate) fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+use crate::errors::ps_error;
+
+pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Store>()?;
+    module.add_class::<PsServer>()?;
+    module.add_class::<PsClient>()?;
+    module.add_class::<Pulled>()
+}
+
+#[pyclass(frozen, module = "elasticdl._core")]
+struct Store {
+    store: Arc<edl_store::Store>,
+}
+
+#[pymethods]
+impl Store {
+    #[new]
+    #[pyo3(signature = (replica = 0, num_replicas = 1))]
+    fn new(replica: u32, num_replicas: u32) -> PyResult<Self> {
+        check_replica(replica, num_replicas)?;
+        Ok(Self {
+            store: Arc::new(edl_store::Store::new(replica, num_replicas)),
+        })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (checkpoint, replica = 0, num_replicas = 1, keep_watermarks = true))]
+    fn restore(
+        py: Python<'_>,
+        checkpoint: PathBuf,
+        replica: u32,
+        num_replicas: u32,
+        keep_watermarks: bool,
+    ) -> PyResult<Self> {
+        check_replica(replica, num_replicas)?;
+        let restored = py.detach(|| {
+            edl_store::Store::restore(&checkpoint, replica, num_replicas, keep_watermarks)
+        });
+        let store = Arc::new(restored.map_err(|error| ps_error(error.into()))?);
+        Ok(Self { store })
+    }
+
+    fn checkpoint(&self, py: Python<'_>, directory: PathBuf) -> PyResult<String> {
+        py.detach(|| self.store.checkpoint(&directory))
+            .map_err(|error| ps_error(error.into()))
+    }
+}
+
+fn check_replica(replica: u32, num_replicas: u32) -> PyResult<()> {
+    if replica < num_replicas && num_replicas <= edl_store::NUM_SLOTS {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "replica {replica} of {num_replicas}: there may be 1 to {} replicas, numbered from 0",
+        edl_store::NUM_SLOTS
+    )))
+}
+
+#[pyclass(frozen, module = "elasticdl._core")]
+struct PsServer {
+    server: edl_ps::PsServer,
+}
+
+#[pymethods]
+impl PsServer {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        store: &Bound<'_, Store>,
+        host: &str,
+        port: u16,
+        token: &[u8],
+    ) -> PyResult<Self> {
+        let store = store.get().store.clone();
+        let server = py.detach(|| edl_ps::PsServer::start(store, host, port, token));
+        Ok(Self {
+            server: server.map_err(ps_error)?,
+        })
+    }
+
+    #[getter]
+    fn address(&self) -> &str {
+        self.server.address()
+    }
+
+    fn stop(&self, py: Python<'_>) {
+        py.detach(|| self.server.stop());
+    }
+}
+
+#[pyclass(frozen, module = "elasticdl._core")]
+struct Pulled {
+    rows: Vec<Py<PyArrayDyn<f32>>>,
+    #[pyo3(get)]
+    dense: Py<PyArray1<f32>>,
+    #[pyo3(get)]
+    state: Py<PyArray1<f32>>,
+    receipt: Receipt,
+}
+
+#[pymethods]
+impl Pulled {
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> Vec<Py<PyArrayDyn<f32>>> {
+        self.rows.iter().map(|rows| rows.clone_ref(py)).collect()
+    }
+
+    #[getter]
+    fn version(&self) -> u64 {
+        self.receipt.version()
+    }
+}
+
+#[pyclass(frozen, module = "elasticdl._core")]
+struct PsClient {
+    client: Arc<edl_ps::PsClient>,
+}
+
+impl PsClient {
+    fn over(client: edl_ps::PsClient) -> Self {
+        Self {
+            client: Arc::new(client),
+        }
+    }
+}
+
+#[pymethods]
+impl PsClient {
+    #[staticmethod]
+    fn connect(
+        py: Python<'_>,
+        addresses: Vec<String>,
+        token: &[u8],
+        worker_id: i64,
+        timeout_seconds: f64,
+    ) -> PyResult<Self> {
+        let timeout = Duration::try_from_secs_f64(timeout_seconds)
+            .ok()
+            .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
+            .ok_or_else(|| {
+                PyValueError::new_err(format!(
+                    "timeout_seconds is {timeout_seconds}, expected more than 0 and at most {}",
+                    MAX_TIMEOUT.as_secs()
+                ))
+            })?;
+        let remote = py.detach(|| Remote::connect(&addresses, token, worker_id, timeout));
+        Ok(Self::over(edl_ps::PsClient::remote(
+            remote.map_err(ps_error)?,
+        )))
+    }
+
+    #[staticmethod]
+    fn in_process(store: &Bound<'_, Store>) -> PyResult<Self> {
+        let client = edl_ps::PsClient::in_process(store.get().store.clone());
+        Ok(Self::over(client.map_err(ps_error)?))
+    }
+
+    fn declare(
+        &self,
+        py: Python<'_>,
+        model: &str,
+        dense: &Bound<'_, PyAny>,
+        state: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (dense, state) = (array(dense, "dense")?, array(state, "state")?);
+        let (dense, state) = (dense.as_slice()?, state.as_slice()?);
+        py.detach(|| self.client.declare(model, dense, state))
+            .map_err(ps_error)
+    }
+
+    fn begin_task(&self, py: Python<'_>, task_id: u64, lease: u32) -> PyResult<u32> {
+        py.detach(|| self.client.begin_task(task_id, lease))
+            .map_err(ps_error)
+    }
+
+    #[pyo3(signature = (sites, training, dense = true))]
+    fn pull(
+        &self,
+        py: Python<'_>,
+        sites: Vec<(u32, Bound<'_, PyAny>)>,
+        training: bool,
+        dense: bool,
+    ) -> PyResult<Pulled> {
+        let arrays = sites
+            .iter()
+            .enumerate()
+            .map(|(site, (_, ids))| array::<i64>(ids, &format!("ids of site {site}")))
+            .collect::<PyResult<Vec<_>>>()?;
+        let wanted = sites
+            .iter()
+            .zip(&arrays)
+            .map(|((table, _), ids)| {
+                // Ids are the same 64 bits on both sides; only Python calls them signed.
+                let ids = bytemuck::cast_slice(ids.as_slice()?);
+                Ok(Site { table: *table, ids })
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        let mode = if training {
+            PullMode::Create
+        } else {
+            PullMode::ReadOnly
+        };
+        let pulled = py
+            .detach(|| self.client.pull(&wanted, mode, dense))
+            .map_err(ps_error)?;
+        let rows = pulled
+            .rows
+            .into_iter()
+            .zip(wanted.iter().zip(&arrays))
+            .map(|(rows, (site, ids))| {
+                let dim = self.client.dim(site.table).map_err(ps_error)?;
+                let mut shape = ids.shape().to_vec();
+                shape.push(dim);
+                shaped(py, rows, &shape)
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        Ok(Pulled {
+            rows,
+            dense: pulled.dense.into_pyarray(py).unbind(),
+            state: pulled.state.into_pyarray(py).unbind(),
+            receipt: pulled.receipt,
+        })
+    }
+
+    #[pyo3(signature = (
+        pulled, row_grads, dense_grad, state_delta, learning_rate, task_id, lease, index,
+        num_records
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
+    fn push(
+        &self,
+        py: Python<'_>,
+        pulled: &Bound<'_, Pulled>,
+        row_grads: Vec<Bound<'_, PyAny>>,
+        dense_grad: &Bound<'_, PyAny>,
+        state_delta: &Bound<'_, PyAny>,
+        learning_rate: f32,
+        task_id: u64,
+        lease: u32,
+        index: u32,
+        num_records: u32,
+    ) -> PyResult<(u64, u64)> {
+        let pulled = pulled.get();
+        let grads = row_grads
+            .iter()
+            .enumerate()
+            .map(|(site, grads)| array::<f32>(grads, &format!("row_grads[{site}]")))
+            .collect::<PyResult<Vec<_>>>()?;
+        for (site, (grads, rows)) in grads.iter().zip(&pulled.rows).enumerate() {
+            let expected = rows.bind(py).shape();
+            if grads.shape() != expected {
+                return Err(PyValueError::new_err(format!(
+                    "row_grads[{site}] has shape {:?}, expected {expected:?}, that of the rows \
+                     pulled",
+                    grads.shape()
+                )));
+            }
+        }
+        let grads = grads.iter().map(|grads| Ok(grads.as_slice()?));
+        let grads = grads.collect::<PyResult<Vec<&[f32]>>>()?;
+        let dense = array(dense_grad, "dense_grad")?;
+        let state = array(state_delta, "state_delta")?;
+        let (dense, state) = (dense.as_slice()?, state.as_slice()?);
+        let minibatch = Minibatch {
+            task: task_id,
+            lease,
+            index,
+            num_records,
+            learning_rate,
+        };
+        let receipt = &pulled.receipt;
+        py.detach(|| self.client.push(receipt, &grads, dense, state, &minibatch))
+            .map_err(ps_error)
+    }
+
+    fn skip(&self, py: Python<'_>, task_id: u64, lease: u32, index: u32) -> PyResult<()> {
+        py.detach(|| self.client.skip(task_id, lease, index))
+            .map_err(ps_error)
+    }
+
+    fn scan(&self, py: Python<'_>, table: u32) -> PyResult<Scan> {
+        py.detach(|| self.client.dim(table)).map_err(ps_error)?;
+        Ok(Scan {
+            client: self.client.clone(),
+            cursor: Cursor::new(table),
+        })
+    }
+
+    fn audit(&self, py: Python<'_>) -> PyResult<Vec<Vec<(u64, u32, u64)>>> {
+        let audits = py.detach(|| self.client.audit()).map_err(ps_error)?;
+        let triples = |audit: Vec<edl_store::TaskAudit>| {
+            audit
+                .into_iter()
+                .map(|task| (task.task, task.next_index, task.num_records))
+                .collect()
+        };
+        Ok(audits.into_iter().map(triples).collect())
+    }
+
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        let stats = py.detach(|| self.client.stats()).map_err(ps_error)?;
+        Ok(format!("[{}]", stats.join(", ")))
+    }
+
+    fn checkpoint(&self, py: Python<'_>, directory: &str) -> PyResult<Vec<String>> {
+        py.detach(|| self.client.checkpoint(directory))
+            .map_err(ps_error)
+    }
+
+    fn set_address(&self, py: Python<'_>, replica: usize, address: &str) -> PyResult<()> {
+        py.detach(|| self.client.set_address(replica, address))
+            .map_err(ps_error)
+    }
+}
+
+/// The iterator that `scan` returns.
+#[pyclass(module = "elasticdl._core")]
+struct Scan {
+    client: Arc<edl_ps::PsClient>,
+    cursor: Cursor,
+}
+
+type Chunk = (Py<PyArray1<i64>>, Py<PyArrayDyn<f32>>);
+
+#[pymethods]
+impl Scan {
+    fn __iter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this
+    }
+
+    fn __next__(&mut self, py: Python<'_>) -> PyResult<Option<Chunk>> {
+        let Self { client, cursor } = self;
+        let Some(chunk) = py.detach(|| client.scan(cursor)).map_err(ps_error)? else {
+            return Ok(None);
+        };
+        let num_rows = chunk.keys.len();
+        let keys: Vec<i64> = bytemuck::allocation::cast_vec(chunk.keys);
+        let dim = chunk.rows.len() / num_rows.max(1);
+        let rows = shaped(py, chunk.rows, &[num_rows, dim])?;
+        Ok(Some((keys.into_pyarray(py).unbind(), rows)))
+    }
+}
+
+/// A year; longer ones do not fit the clocks of all systems.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
+
+/// Checks that an argument is a C-contiguous array of the right type, without copying it.
+fn array<'py, T: Element>(
+    argument: &Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+    let py = argument.py();
+    let untyped = argument.cast::<PyUntypedArray>().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "{name}: expected a NumPy array, found {}",
+            argument.get_type()
+        ))
+    })?;
+    let typed = argument.cast::<PyArrayDyn<T>>().map_err(|_| {
+        PyTypeError::new_err(format!(
+            "{name}: expected an array of {}, found {}",
+            T::get_dtype(py),
+            untyped.dtype()
+        ))
+    })?;
+    if !typed.is_c_contiguous() {
+        return Err(PyValueError::new_err(format!(
+            "{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(...)"
+        )));
+    }
+    typed
+        .try_readonly()
+        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+}
+
+/// Makes a NumPy array of a vector without copying it.
+fn shaped(py: Python<'_>, elements: Vec<f32>, shape: &[usize]) -> PyResult<Py<PyArrayDyn<f32>>> {
+    let array = ArrayD::from_shape_vec(IxDyn(shape), elements)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(array.into_pyarray(py).unbind())
 }

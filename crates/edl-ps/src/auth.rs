@@ -1,0 +1,240 @@
+//! The handshake: both ends prove that they know the job's token, before anything else is read.
+//!
+//! Three messages of fixed size, so that no length of a stranger is ever believed:
+//!
+//! 1. server -> client: [`Greeting`], with a nonce;
+//! 2. client -> server: [`Proof`], with a nonce, and the MAC of all so far under the token;
+//! 3. server -> client: [`Verdict`], with the MAC of all so far under the token.
+//!
+//! The two MACs begin with different labels: neither can be passed off as the other.
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use bytemuck::{Pod, Zeroable};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::error::PsError;
+use crate::frame::VERSION;
+use crate::socket::{Socket, timed_out};
+
+const MAGIC: [u8; 4] = *b"EDLP";
+const CLIENT_LABEL: &[u8] = b"elasticdl ps: client knows the token";
+const SERVER_LABEL: &[u8] = b"elasticdl ps: server knows the token";
+const ACCEPTED: u16 = 1;
+const REFUSED: u16 = 2;
+/// Room for the name of an abstract Unix socket.
+const LOCAL_NAME_BYTES: usize = 64;
+
+type Nonce = [u8; 32];
+type Tag = [u8; 32];
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Greeting {
+    magic: [u8; 4],
+    version: u16,
+    reserved: u16,
+    nonce: Nonce,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Proof {
+    magic: [u8; 4],
+    version: u16,
+    reserved: u16,
+    worker_id: i64,
+    nonce: Nonce,
+    tag: Tag,
+}
+
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Verdict {
+    magic: [u8; 4],
+    version: u16,
+    status: u16,
+    local_name: [u8; LOCAL_NAME_BYTES],
+    tag: Tag,
+}
+
+/// Bytes that both ends hash before their own: everything that was said before.
+fn mac(token: &[u8], label: &[u8], said: &[&[u8]]) -> Result<Hmac<Sha256>, PsError> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(token)
+        .map_err(|error| PsError::System(format!("the token cannot be used as a key: {error}")))?;
+    mac.update(label);
+    for part in said {
+        mac.update(part);
+    }
+    Ok(mac)
+}
+
+fn tag_of(mac: Hmac<Sha256>) -> Tag {
+    mac.finalize().into_bytes().into()
+}
+
+fn all_but_tag<T: Pod>(message: &T) -> &[u8] {
+    let bytes = bytemuck::bytes_of(message);
+    &bytes[..bytes.len() - size_of::<Tag>()]
+}
+
+fn nonce() -> Result<Nonce, PsError> {
+    let mut nonce = [0; 32];
+    getrandom::fill(&mut nonce)
+        .map_err(|error| PsError::System(format!("no random numbers: {error}")))?;
+    Ok(nonce)
+}
+
+/// Returns a name for an abstract Unix socket that nobody else has or guesses.
+pub(crate) fn local_name() -> Result<String, PsError> {
+    let random = nonce()?;
+    let hex: String = random[..16]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Ok(format!("elasticdl-ps-{hex}"))
+}
+
+fn read<T: Pod>(socket: &Socket, deadline: Instant) -> io::Result<T> {
+    let mut message = T::zeroed();
+    socket.read_before(bytemuck::bytes_of_mut(&mut message), deadline)?;
+    Ok(message)
+}
+
+fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), PsError> {
+    if magic != MAGIC {
+        return Err(PsError::malformed(format!(
+            "the handshake begins with {:?}, expected {:?}: this is no elasticdl {who}",
+            magic.escape_ascii().to_string(),
+            MAGIC.escape_ascii().to_string(),
+        )));
+    }
+    if version != VERSION {
+        return Err(PsError::malformed(format!(
+            "the {who} speaks wire version {version}, this process {VERSION}; run the same \
+             elasticdl in all processes of a job"
+        )));
+    }
+    Ok(())
+}
+
+/// The server's side. Returns the worker's number.
+///
+/// `local_name` is told to clients that know the token, who may reconnect there; empty for none.
+pub(crate) fn accept(
+    socket: &Socket,
+    token: &[u8],
+    local_name: &str,
+    deadline: Instant,
+) -> Result<i64, PsError> {
+    let greeting = Greeting {
+        magic: MAGIC,
+        version: VERSION,
+        reserved: 0,
+        nonce: nonce()?,
+    };
+    let mut writer = socket;
+    writer.write_all(bytemuck::bytes_of(&greeting))?;
+
+    // The magic is read by itself: a stranger who says a few bytes and waits is known at once.
+    let mut proof = Proof::zeroed();
+    let (start, rest) = bytemuck::bytes_of_mut(&mut proof).split_at_mut(8);
+    socket.read_before(start, deadline).map_err(no_proof)?;
+    let (magic, version) = (
+        [start[0], start[1], start[2], start[3]],
+        [start[4], start[5]],
+    );
+    check_start(magic, u16::from_le_bytes(version), "worker")?;
+    socket.read_before(rest, deadline).map_err(no_proof)?;
+
+    let greeting_bytes = bytemuck::bytes_of(&greeting);
+    let expected = mac(token, CLIENT_LABEL, &[greeting_bytes, all_but_tag(&proof)])?;
+    let accepted = expected.verify_slice(&proof.tag).is_ok();
+
+    let mut verdict = Verdict {
+        magic: MAGIC,
+        version: VERSION,
+        status: if accepted { ACCEPTED } else { REFUSED },
+        local_name: [0; LOCAL_NAME_BYTES],
+        tag: [0; 32],
+    };
+    if accepted {
+        let name = local_name.as_bytes();
+        let len = name.len().min(LOCAL_NAME_BYTES);
+        verdict.local_name[..len].copy_from_slice(&name[..len]);
+        let said = [
+            greeting_bytes,
+            bytemuck::bytes_of(&proof),
+            all_but_tag(&verdict),
+        ];
+        verdict.tag = tag_of(mac(token, SERVER_LABEL, &said)?);
+    }
+    writer.write_all(bytemuck::bytes_of(&verdict))?;
+    if accepted {
+        Ok(proof.worker_id)
+    } else {
+        Err(PsError::Authentication {
+            address: "a client".to_owned(),
+        })
+    }
+}
+
+fn no_proof(error: io::Error) -> PsError {
+    if timed_out(&error) {
+        PsError::malformed("no proof of the token came in time".to_owned())
+    } else {
+        PsError::malformed(format!(
+            "the connection ended before a proof of the token: {error}"
+        ))
+    }
+}
+
+/// The client's side. Returns the server's local name, empty if it has none.
+pub(crate) fn connect(
+    socket: &Socket,
+    token: &[u8],
+    worker_id: i64,
+    address: &str,
+    deadline: Instant,
+) -> Result<Vec<u8>, PsError> {
+    let refused = || PsError::Authentication {
+        address: address.to_owned(),
+    };
+    let greeting: Greeting = read(socket, deadline)?;
+    check_start(greeting.magic, greeting.version, "ps replica")
+        .map_err(|error| error.from_peer(address))?;
+
+    let greeting_bytes = bytemuck::bytes_of(&greeting);
+    let mut proof = Proof {
+        magic: MAGIC,
+        version: VERSION,
+        reserved: 0,
+        worker_id,
+        nonce: nonce()?,
+        tag: [0; 32],
+    };
+    let said = [greeting_bytes, all_but_tag(&proof)];
+    proof.tag = tag_of(mac(token, CLIENT_LABEL, &said)?);
+    let mut writer = socket;
+    writer.write_all(bytemuck::bytes_of(&proof))?;
+
+    let verdict: Verdict = read(socket, deadline)?;
+    check_start(verdict.magic, verdict.version, "ps replica")
+        .map_err(|error| error.from_peer(address))?;
+    let said = [
+        greeting_bytes,
+        bytemuck::bytes_of(&proof),
+        all_but_tag(&verdict),
+    ];
+    if verdict.status != ACCEPTED
+        || mac(token, SERVER_LABEL, &said)?
+            .verify_slice(&verdict.tag)
+            .is_err()
+    {
+        return Err(refused());
+    }
+    let end = verdict.local_name.iter().position(|&byte| byte == 0);
+    Ok(verdict.local_name[..end.unwrap_or(LOCAL_NAME_BYTES)].to_vec())
+}

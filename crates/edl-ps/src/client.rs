@@ -1,0 +1,382 @@
+//! The client: ids in, rows out; gradients in, one update each.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit};
+
+use crate::dedup::{Plan, Planner, Site};
+use crate::error::PsError;
+use crate::local::Local;
+use crate::remote::Remote;
+use crate::replicas::{Gradients, Replicas, Vectors};
+
+/// Which minibatch a push is of, and how it is to be applied.
+#[derive(Clone, Copy, Debug)]
+pub struct Minibatch {
+    /// The task that it is of.
+    pub task: u64,
+    /// The lease under which it was computed.
+    pub lease: u32,
+    /// Its number in the task, from 0.
+    pub index: u32,
+    /// Records in it.
+    pub num_records: u32,
+    /// The learning rate of its step.
+    pub learning_rate: f32,
+}
+
+/// What one pull brought.
+#[derive(Debug)]
+pub struct Pulled {
+    /// For each site: a row per id.
+    pub rows: Vec<Vec<f32>>,
+    /// The whole dense vector, or empty if it was not asked for.
+    pub dense: Vec<f32>,
+    /// The whole state vector, or empty if it was not asked for.
+    pub state: Vec<f32>,
+    /// What the push needs to know.
+    pub receipt: Receipt,
+}
+
+/// What a push needs to know of its pull. Any number of pulls may be made before it is used.
+#[derive(Debug)]
+pub struct Receipt {
+    plan: Plan,
+    versions: Vec<u64>,
+}
+
+impl Receipt {
+    /// Updates that replica 0 had applied.
+    pub fn version(&self) -> u64 {
+        self.versions.first().copied().unwrap_or(0)
+    }
+}
+
+/// How far a scan of a table has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    table: u32,
+    replica: usize,
+    next: u64,
+}
+
+impl Cursor {
+    /// The start of a table.
+    pub fn new(table: u32) -> Self {
+        Self {
+            table,
+            replica: 0,
+            next: 0,
+        }
+    }
+}
+
+/// The lengths that calls are checked against, once the model is known.
+struct Shape {
+    dims: Vec<usize>,
+    dense_len: usize,
+    state_len: usize,
+}
+
+impl Shape {
+    fn of(model: &ModelSpec) -> Result<Self, StoreError> {
+        Ok(Self {
+            dims: model
+                .tables
+                .iter()
+                .map(|table| table.dim as usize)
+                .collect(),
+            dense_len: model.dense_len()?,
+            state_len: model.state_len()?,
+        })
+    }
+}
+
+/// Buffers that calls use in turn.
+#[derive(Default)]
+struct Scratch {
+    planner: Planner,
+    rows: Vec<Vec<f32>>,
+}
+
+impl Scratch {
+    /// Zeroed rows for every table of a plan.
+    fn rows_of(&mut self, plan: &Plan) -> &mut [Vec<f32>] {
+        self.rows.resize_with(plan.tables.len(), Vec::new);
+        for (table, rows) in plan.tables.iter().zip(&mut self.rows) {
+            rows.clear();
+            rows.resize(table.keys.len() * table.dim, 0.0);
+        }
+        &mut self.rows
+    }
+}
+
+/// Reads and updates a model spread over ps replicas.
+pub struct PsClient {
+    replicas: Box<dyn Replicas>,
+    shape: OnceLock<Shape>,
+    scratch: Mutex<Vec<Scratch>>,
+}
+
+impl PsClient {
+    /// A client of the replicas at the other end of sockets.
+    pub fn remote(remote: Remote) -> Self {
+        Self::over(Box::new(remote))
+    }
+
+    /// The same client without sockets.
+    ///
+    /// # Errors
+    /// [`PsError::Invalid`] if the store is one of several replicas.
+    pub fn in_process(store: Arc<Store>) -> Result<Self, PsError> {
+        Ok(Self::over(Box::new(Local::new(store)?)))
+    }
+
+    fn over(replicas: Box<dyn Replicas>) -> Self {
+        Self {
+            replicas,
+            shape: OnceLock::new(),
+            scratch: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Declares the model; the values of the first to declare count.
+    ///
+    /// # Errors
+    /// A model that cannot be, or that differs from the one declared before.
+    pub fn declare(&self, model: &str, dense: &[f32], state: &[f32]) -> Result<(), PsError> {
+        let model = ModelSpec::from_json(model)?;
+        let shape = Shape::of(&model)?;
+        check_len("the dense vector", dense.len(), shape.dense_len)?;
+        check_len("the state vector", state.len(), shape.state_len)?;
+        self.replicas.declare(&model, dense, state)?;
+        // Equal to what is there already, or `declare` would have failed.
+        let _ = self.shape.set(shape);
+        Ok(())
+    }
+
+    /// The model's lengths, asked of replica 0 by a client that has not declared it itself.
+    fn shape(&self) -> Result<&Shape, PsError> {
+        if self.shape.get().is_none() {
+            let shape = Shape::of(&*self.replicas.model()?)?;
+            let _ = self.shape.set(shape);
+        }
+        let unknown = || PsError::System("the model is not known".to_owned());
+        self.shape.get().ok_or_else(unknown)
+    }
+
+    /// Fences off older leases; returns the minibatch to start at.
+    ///
+    /// # Errors
+    /// A newer lease has begun.
+    pub fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError> {
+        self.replicas.begin_task(task, lease)
+    }
+
+    /// Fetches the rows of every site and, if `vectors`, the dense and state vectors.
+    ///
+    /// # Errors
+    /// An unknown table, or an unreachable replica.
+    pub fn pull(
+        &self,
+        sites: &[Site<'_>],
+        mode: PullMode,
+        vectors: bool,
+    ) -> Result<Pulled, PsError> {
+        let shape = self.shape()?;
+        let mut scratch = self.take_scratch();
+        let pulled = self.pull_with(&mut scratch, shape, sites, mode, vectors);
+        self.give_scratch(scratch);
+        pulled
+    }
+
+    fn pull_with(
+        &self,
+        scratch: &mut Scratch,
+        shape: &Shape,
+        sites: &[Site<'_>],
+        mode: PullMode,
+        vectors: bool,
+    ) -> Result<Pulled, PsError> {
+        let plan = scratch
+            .planner
+            .plan(sites, &shape.dims, self.replicas.count())?;
+        let unique = scratch.rows_of(&plan);
+        let (dense_len, state_len) = if vectors {
+            (shape.dense_len, shape.state_len)
+        } else {
+            (0, 0)
+        };
+        let (mut dense, mut state) = (vec![0.0; dense_len], vec![0.0; state_len]);
+        let mut versions = vec![0; self.replicas.count()];
+        let wanted = vectors.then_some(Vectors {
+            dense: &mut dense,
+            state: &mut state,
+        });
+        self.replicas
+            .pull(&plan, mode, unique, wanted, &mut versions)?;
+        let mut rows: Vec<Vec<f32>> = plan
+            .site_elements
+            .iter()
+            .map(|&elements| vec![0.0; elements])
+            .collect();
+        for (table, unique) in plan.tables.iter().zip(unique) {
+            table.gather(unique, &mut rows);
+        }
+        Ok(Pulled {
+            rows,
+            dense,
+            state,
+            receipt: Receipt { plan, versions },
+        })
+    }
+
+    /// Applies one minibatch's gradients exactly once; returns (version, staleness).
+    ///
+    /// Args: `row_grads` for each site of the pull, a gradient for each id.
+    ///
+    /// # Errors
+    /// A lease that is over, arrays that do not fit the pull, or an unreachable replica.
+    pub fn push(
+        &self,
+        receipt: &Receipt,
+        row_grads: &[&[f32]],
+        dense: &[f32],
+        state: &[f32],
+        minibatch: &Minibatch,
+    ) -> Result<(u64, u64), PsError> {
+        let shape = self.shape()?;
+        let plan = &receipt.plan;
+        if receipt.versions.len() != self.replicas.count() {
+            return Err(PsError::Invalid(
+                "the pull was made by another client".to_owned(),
+            ));
+        }
+        if row_grads.len() != plan.site_elements.len() {
+            return Err(PsError::Invalid(format!(
+                "gradients of {} sites, {} were pulled",
+                row_grads.len(),
+                plan.site_elements.len()
+            )));
+        }
+        for (site, (grads, &elements)) in row_grads.iter().zip(&plan.site_elements).enumerate() {
+            check_len(
+                &format!("the gradient of site {site}"),
+                grads.len(),
+                elements,
+            )?;
+        }
+        check_len("the dense gradient", dense.len(), shape.dense_len)?;
+        check_len("the state's change", state.len(), shape.state_len)?;
+
+        let mut scratch = self.take_scratch();
+        let merged = scratch.rows_of(plan);
+        for (table, merged) in plan.tables.iter().zip(merged.iter_mut()) {
+            table.merge(row_grads, merged);
+        }
+        let gradients = Gradients {
+            rows: merged,
+            dense,
+            state,
+        };
+        let pushed = self
+            .replicas
+            .push(plan, &gradients, minibatch, &receipt.versions);
+        self.give_scratch(scratch);
+        pushed
+    }
+
+    /// Counts a minibatch as dealt with, without an update.
+    ///
+    /// # Errors
+    /// A lease that is over, or an unreachable replica.
+    pub fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError> {
+        self.replicas.skip(task, lease, index)
+    }
+
+    /// Returns the next rows of a table and moves the cursor; `None` at the end.
+    ///
+    /// # Errors
+    /// An unknown table, or an unreachable replica.
+    pub fn scan(&self, cursor: &mut Cursor) -> Result<Option<Chunk>, PsError> {
+        while cursor.replica < self.replicas.count() {
+            let chunk = self
+                .replicas
+                .scan(cursor.replica, cursor.table, cursor.next)?;
+            match chunk.next {
+                Some(next) => cursor.next = next,
+                None => (cursor.replica, cursor.next) = (cursor.replica + 1, 0),
+            }
+            if !chunk.keys.is_empty() {
+                return Ok(Some(chunk));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The dim of a table.
+    ///
+    /// # Errors
+    /// An unknown table, or no model.
+    pub fn dim(&self, table: u32) -> Result<usize, PsError> {
+        let dims = &self.shape()?.dims;
+        let unknown = StoreError::UnknownTable {
+            table,
+            num_tables: dims.len(),
+        };
+        Ok(*dims.get(table as usize).ok_or(unknown)?)
+    }
+
+    /// For each replica, what it has applied of every task.
+    ///
+    /// # Errors
+    /// An unreachable replica.
+    pub fn audit(&self) -> Result<Vec<Vec<TaskAudit>>, PsError> {
+        self.replicas.audit()
+    }
+
+    /// Counters of every replica, each a JSON object.
+    ///
+    /// # Errors
+    /// An unreachable replica.
+    pub fn stats(&self) -> Result<Vec<String>, PsError> {
+        self.replicas.stats()
+    }
+
+    /// Has every replica write its files; returns their manifest entries.
+    ///
+    /// # Errors
+    /// Files that cannot be written, or an unreachable replica.
+    pub fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError> {
+        self.replicas.checkpoint(directory)
+    }
+
+    /// Reaches a relaunched replica at its new address; calls that wait for it go on there.
+    ///
+    /// # Errors
+    /// No such replica, or a client in process.
+    pub fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError> {
+        self.replicas.set_address(replica, address)
+    }
+
+    fn take_scratch(&self) -> Scratch {
+        let mut pool = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.pop().unwrap_or_default()
+    }
+
+    fn give_scratch(&self, scratch: Scratch) {
+        self.scratch
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(scratch);
+    }
+}
+
+fn check_len(what: &str, found: usize, expected: usize) -> Result<(), PsError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(PsError::Invalid(format!(
+        "{what} has {found} elements, expected {expected}"
+    )))
+}

@@ -1,0 +1,380 @@
+//! From the ids of a minibatch to the rows that travel, and back.
+//!
+//! The ids of all sites of one table are reduced to unique keys, ordered by replica, so that each
+//! replica's part of the keys and of the rows is one contiguous range: it is sent from, and
+//! received into, the place where it is used.
+
+use std::ops::Range;
+
+use edl_store::replica_of;
+
+use crate::error::PsError;
+
+/// One lookup of a table: which, and the ids as they come.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// Number of the table in the model.
+    pub table: u32,
+    /// Row ids, duplicates allowed.
+    pub ids: &'a [u64],
+}
+
+/// The unique keys of one table, and where each occurrence of an id finds its row among them.
+#[derive(Debug)]
+pub struct TablePlan {
+    /// Number of the table in the model.
+    pub table: u32,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Unique keys, those of replica 0 first.
+    pub keys: Vec<u64>,
+    bounds: Vec<usize>,
+    sites: Vec<(usize, Vec<u32>)>,
+}
+
+impl TablePlan {
+    /// Which of `keys` belong to a replica.
+    pub fn range(&self, replica: usize) -> Range<usize> {
+        self.bounds[replica]..self.bounds[replica + 1]
+    }
+
+    /// Which elements of this table's rows belong to a replica.
+    pub fn row_range(&self, replica: usize) -> Range<usize> {
+        self.bounds[replica] * self.dim..self.bounds[replica + 1] * self.dim
+    }
+
+    /// Writes the row of every occurrence, site by site, into `out`.
+    pub fn gather(&self, rows: &[f32], out: &mut [Vec<f32>]) {
+        for (site, inverse) in &self.sites {
+            gather(rows, self.dim, inverse, &mut out[*site]);
+        }
+    }
+
+    /// Adds the gradients of every occurrence to those of its key, in the order of occurrence.
+    pub fn merge(&self, grads: &[&[f32]], merged: &mut [f32]) {
+        for (site, inverse) in &self.sites {
+            scatter_add(grads[*site], self.dim, inverse, merged);
+        }
+    }
+}
+
+/// What one minibatch asks of every table.
+#[derive(Debug)]
+pub struct Plan {
+    /// The tables that are looked up, each once.
+    pub tables: Vec<TablePlan>,
+    /// For each site: elements of its rows.
+    pub site_elements: Vec<usize>,
+}
+
+/// Scratch memory of planning, to be used again.
+#[derive(Default)]
+pub struct Planner {
+    slots: Vec<u32>,
+    order: Vec<u32>,
+    replicas: Vec<u32>,
+}
+
+impl Planner {
+    /// Dedups and partitions the ids of every site.
+    ///
+    /// Args: `dims` by table number.
+    pub fn plan(
+        &mut self,
+        sites: &[Site<'_>],
+        dims: &[usize],
+        num_replicas: usize,
+    ) -> Result<Plan, PsError> {
+        let mut tables: Vec<TablePlan> = Vec::new();
+        let mut site_elements = Vec::with_capacity(sites.len());
+        for (index, site) in sites.iter().enumerate() {
+            let dim = *dims.get(site.table as usize).ok_or_else(|| {
+                PsError::Invalid(format!(
+                    "site {index} looks up table {}, the model has {} tables",
+                    site.table,
+                    dims.len()
+                ))
+            })?;
+            site_elements.push(site.ids.len() * dim);
+            match tables.iter_mut().find(|plan| plan.table == site.table) {
+                Some(plan) => plan.sites.push((index, Vec::new())),
+                None => tables.push(TablePlan {
+                    table: site.table,
+                    dim,
+                    keys: Vec::new(),
+                    bounds: Vec::new(),
+                    sites: vec![(index, Vec::new())],
+                }),
+            }
+        }
+        for plan in &mut tables {
+            self.dedup(plan, sites)?;
+            self.partition(plan, num_replicas);
+        }
+        Ok(Plan {
+            tables,
+            site_elements,
+        })
+    }
+
+    /// Open addressing over the positions of `plan.keys`; 0 marks an empty slot.
+    fn dedup(&mut self, plan: &mut TablePlan, sites: &[Site<'_>]) -> Result<(), PsError> {
+        let total: usize = plan
+            .sites
+            .iter()
+            .map(|(site, _)| sites[*site].ids.len())
+            .sum();
+        if total > MAX_IDS {
+            return Err(PsError::Invalid(format!(
+                "table {}: {total} ids in one minibatch, the limit is {MAX_IDS}; use smaller \
+                 minibatches",
+                plan.table
+            )));
+        }
+        let num_slots = (2 * total).next_power_of_two().max(2);
+        let shift = 64 - num_slots.trailing_zeros();
+        let mask = num_slots - 1;
+        self.slots.clear();
+        self.slots.resize(num_slots, 0);
+        for (site, inverse) in &mut plan.sites {
+            let ids = sites[*site].ids;
+            inverse.reserve_exact(ids.len());
+            for &id in ids {
+                let mut slot = (hash(id) >> shift) as usize;
+                let position = loop {
+                    match self.slots[slot] {
+                        0 => {
+                            plan.keys.push(id);
+                            let position = plan.keys.len() as u32;
+                            self.slots[slot] = position;
+                            break position;
+                        }
+                        position if plan.keys[position as usize - 1] == id => break position,
+                        _ => slot = (slot + 1) & mask,
+                    }
+                };
+                inverse.push(position - 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// A counting sort of the keys by replica, stable, so that the order is that of occurrence.
+    fn partition(&mut self, plan: &mut TablePlan, num_replicas: usize) {
+        if num_replicas == 1 {
+            plan.bounds = vec![0, plan.keys.len()];
+            return;
+        }
+        let mut bounds = vec![0usize; num_replicas + 1];
+        self.replicas.clear();
+        for &key in &plan.keys {
+            let replica = replica_of(key, num_replicas as u32);
+            self.replicas.push(replica);
+            bounds[replica as usize + 1] += 1;
+        }
+        for replica in 0..num_replicas {
+            bounds[replica + 1] += bounds[replica];
+        }
+        let mut next = bounds.clone();
+        let mut keys = vec![0u64; plan.keys.len()];
+        self.order.clear();
+        for (&key, &replica) in plan.keys.iter().zip(&self.replicas) {
+            let place = &mut next[replica as usize];
+            keys[*place] = key;
+            self.order.push(*place as u32);
+            *place += 1;
+        }
+        for (_, inverse) in &mut plan.sites {
+            for position in inverse.iter_mut() {
+                *position = self.order[*position as usize];
+            }
+        }
+        plan.keys = keys;
+        plan.bounds = bounds;
+    }
+}
+
+/// Positions are kept in 32 bits.
+const MAX_IDS: usize = 1 << 30;
+
+/// The finalizer of MurmurHash3: every bit of the id reaches the upper bits, which are used.
+fn hash(id: u64) -> u64 {
+    let mut h = id;
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    h ^= h >> 33;
+    h = h.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    h ^ (h >> 33)
+}
+
+/// Runs a function with the row length as a constant, for the lengths that are usual.
+macro_rules! by_dim {
+    ($dim:expr, $fixed:ident, $any:expr, ($($arg:expr),*)) => {
+        match $dim {
+            1 => $fixed::<1>($($arg),*),
+            2 => $fixed::<2>($($arg),*),
+            4 => $fixed::<4>($($arg),*),
+            8 => $fixed::<8>($($arg),*),
+            16 => $fixed::<16>($($arg),*),
+            32 => $fixed::<32>($($arg),*),
+            64 => $fixed::<64>($($arg),*),
+            _ => $any,
+        }
+    };
+}
+
+fn gather(rows: &[f32], dim: usize, inverse: &[u32], out: &mut [f32]) {
+    by_dim!(
+        dim,
+        gather_fixed,
+        gather_any(rows, dim, inverse, out),
+        (rows, inverse, out)
+    );
+}
+
+fn gather_fixed<const D: usize>(rows: &[f32], inverse: &[u32], out: &mut [f32]) {
+    let rows = rows.as_chunks::<D>().0;
+    for (to, &position) in out.as_chunks_mut::<D>().0.iter_mut().zip(inverse) {
+        *to = rows[position as usize];
+    }
+}
+
+fn gather_any(rows: &[f32], dim: usize, inverse: &[u32], out: &mut [f32]) {
+    for (to, &position) in out.chunks_exact_mut(dim).zip(inverse) {
+        let start = position as usize * dim;
+        to.copy_from_slice(&rows[start..start + dim]);
+    }
+}
+
+fn scatter_add(grads: &[f32], dim: usize, inverse: &[u32], merged: &mut [f32]) {
+    by_dim!(
+        dim,
+        scatter_add_fixed,
+        scatter_add_any(grads, dim, inverse, merged),
+        (grads, inverse, merged)
+    );
+}
+
+fn scatter_add_fixed<const D: usize>(grads: &[f32], inverse: &[u32], merged: &mut [f32]) {
+    let merged = merged.as_chunks_mut::<D>().0;
+    for (grad, &position) in grads.as_chunks::<D>().0.iter().zip(inverse) {
+        let sum = &mut merged[position as usize];
+        for lane in 0..D {
+            sum[lane] += grad[lane];
+        }
+    }
+}
+
+fn scatter_add_any(grads: &[f32], dim: usize, inverse: &[u32], merged: &mut [f32]) {
+    for (grad, &position) in grads.chunks_exact(dim).zip(inverse) {
+        let start = position as usize * dim;
+        for (sum, value) in merged[start..start + dim].iter_mut().zip(grad) {
+            *sum += value;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn plan(sites: &[(u32, Vec<u64>)], dims: &[usize], num_replicas: usize) -> Plan {
+        let sites: Vec<Site<'_>> = sites
+            .iter()
+            .map(|(table, ids)| Site { table: *table, ids })
+            .collect();
+        Planner::default().plan(&sites, dims, num_replicas).unwrap()
+    }
+
+    /// A row whose elements tell its key.
+    fn row_of(key: u64, dim: usize) -> Vec<f32> {
+        (0..dim)
+            .map(|lane| (key % 1000) as f32 + lane as f32 / 128.0)
+            .collect()
+    }
+
+    #[test]
+    fn a_table_that_the_model_lacks_is_named() {
+        let site = Site {
+            table: 2,
+            ids: &[1],
+        };
+        let error = Planner::default().plan(&[site], &[4, 4], 1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "site 0 looks up table 2, the model has 2 tables"
+        );
+    }
+
+    #[test]
+    fn keys_of_one_table_are_shared_by_its_sites() {
+        let plan = plan(
+            &[(0, vec![5, 6, 5]), (1, vec![5]), (0, vec![6, 7])],
+            &[1, 3],
+            1,
+        );
+        assert_eq!(plan.tables.len(), 2);
+        assert_eq!(plan.tables[0].keys, [5, 6, 7]);
+        assert_eq!(plan.tables[1].keys, [5]);
+        assert_eq!(plan.site_elements, [3, 3, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn gather_gives_every_occurrence_its_row_and_merge_sums_them(
+            sites in proptest::collection::vec(
+                (0u32..3, proptest::collection::vec(prop_oneof![0u64..20, any::<u64>()], 0..60)),
+                0..5,
+            ),
+            num_replicas in 1usize..5,
+            dims in proptest::array::uniform3(1usize..20),
+        ) {
+            let plan = plan(&sites, &dims, num_replicas);
+            let mut out: Vec<Vec<f32>> =
+                plan.site_elements.iter().map(|&n| vec![0.0; n]).collect();
+            let grads: Vec<Vec<f32>> = plan
+                .site_elements
+                .iter()
+                .map(|&n| (0..n).map(|i| (i % 7) as f32 - 3.0).collect())
+                .collect();
+            let grads: Vec<&[f32]> = grads.iter().map(Vec::as_slice).collect();
+            for table in &plan.tables {
+                let unique: HashSet<u64> = table.keys.iter().copied().collect();
+                prop_assert_eq!(unique.len(), table.keys.len());
+                for replica in 0..num_replicas {
+                    for key in &table.keys[table.range(replica)] {
+                        prop_assert_eq!(replica_of(*key, num_replicas as u32), replica as u32);
+                    }
+                }
+                let rows: Vec<f32> =
+                    table.keys.iter().flat_map(|&key| row_of(key, table.dim)).collect();
+                table.gather(&rows, &mut out);
+
+                let mut merged = vec![0.0; rows.len()];
+                table.merge(&grads, &mut merged);
+                let mut expected: BTreeMap<u64, Vec<f32>> = BTreeMap::new();
+                for ((number, ids), grad) in sites.iter().zip(&grads) {
+                    if *number != table.table {
+                        continue;
+                    }
+                    for (id, grad) in ids.iter().zip(grad.chunks_exact(table.dim)) {
+                        let sum = expected.entry(*id).or_insert_with(|| vec![0.0; table.dim]);
+                        sum.iter_mut().zip(grad).for_each(|(s, g)| *s += g);
+                    }
+                }
+                for (key, sum) in table.keys.iter().zip(merged.chunks_exact(table.dim)) {
+                    prop_assert_eq!(sum, expected[key].as_slice());
+                }
+            }
+            for ((table, ids), rows) in sites.iter().zip(&out) {
+                let expected: Vec<f32> =
+                    ids.iter().flat_map(|&id| row_of(id, dims[*table as usize])).collect();
+                prop_assert_eq!(rows, &expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What can go wrong between a worker and a ps replica.
+
+use std::io;
+
+use edl_store::StoreError;
+use thiserror::Error;
+
+/// An error of the server or the client.
+#[derive(Debug, Error)]
+pub enum PsError {
+    /// The store in this process refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store of a replica refused.
+    #[error("{message} (said ps replica {replica} at {address})")]
+    Remote {
+        /// Which refusal it is.
+        kind: ErrorKind,
+        /// The replica's number.
+        replica: usize,
+        /// Where it listens.
+        address: String,
+        /// The store's own words.
+        message: String,
+    },
+    /// An argument that no replica needs to see to refuse it.
+    #[error("{0}")]
+    Invalid(String),
+    /// A peer's bytes are not what the protocol says.
+    #[error("{from}{message}", from = peer.as_deref().map(|p| format!("{p}: ")).unwrap_or_default())]
+    Malformed {
+        /// The peer, where it is known.
+        peer: Option<String>,
+        /// What was expected and found.
+        message: String,
+    },
+    /// The other end does not know the job's token.
+    #[error(
+        "{address} refused this job's token, or does not know it itself; does the address belong \
+         to this job?"
+    )]
+    Authentication {
+        /// Where it listens.
+        address: String,
+    },
+    /// A replica could not be reached in time.
+    #[error(
+        "ps replica {replica} at {address} could not be reached within {seconds:.1} s: {cause}; \
+         is its process alive?"
+    )]
+    Unavailable {
+        /// The replica's number.
+        replica: usize,
+        /// Where it was sought last.
+        address: String,
+        /// The deadline.
+        seconds: f64,
+        /// The last failure.
+        cause: String,
+    },
+    /// The server cannot listen.
+    #[error("cannot listen at {address}: {source}; choose a free port, or 0 for any")]
+    Bind {
+        /// Where it was to listen.
+        address: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system gave no random numbers, threads or sockets.
+    #[error("{0}")]
+    System(String),
+    /// A connection was lost.
+    #[error("connection lost: {0}")]
+    Connection(#[from] io::Error),
+}
+
+impl PsError {
+    pub(crate) fn malformed(message: String) -> Self {
+        Self::Malformed {
+            peer: None,
+            message,
+        }
+    }
+
+    /// Names the peer that sent something malformed.
+    pub(crate) fn from_peer(self, name: &str) -> Self {
+        match self {
+            Self::Malformed {
+                peer: None,
+                message,
+            } => Self::Malformed {
+                peer: Some(name.to_owned()),
+                message,
+            },
+            other => other,
+        }
+    }
+
+    /// Which refusal this is, however it came.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Store(error) => ErrorKind::of(error),
+            Self::Remote { kind, .. } => *kind,
+            Self::Invalid(_) => ErrorKind::Invalid,
+            Self::Malformed { .. } => ErrorKind::Malformed,
+            Self::Authentication { .. } => ErrorKind::Authentication,
+            Self::Unavailable { .. } | Self::Connection(_) => ErrorKind::Unavailable,
+            Self::Bind { .. } => ErrorKind::Bind,
+            Self::System(_) => ErrorKind::System,
+        }
+    }
+}
+
+/// What a caller may want to tell apart; it travels in error frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum ErrorKind {
+    /// The store refused, for any reason without a kind of its own.
+    Store = 1,
+    /// No such table.
+    UnknownTable = 2,
+    /// The model differs from the one declared.
+    ModelMismatch = 3,
+    /// The lease has been given to somebody else.
+    StaleLease = 4,
+    /// A checkpoint cannot be written or read.
+    Checkpoint = 5,
+    /// An argument of the wrong shape or range.
+    Invalid = 6,
+    /// Bytes that are not a frame.
+    Malformed = 7,
+    /// The token is wrong.
+    Authentication = 8,
+    /// A replica cannot be reached.
+    Unavailable = 9,
+    /// The operating system refused.
+    System = 10,
+    /// A server cannot listen.
+    Bind = 11,
+}
+
+impl ErrorKind {
+    fn of(error: &StoreError) -> Self {
+        match error {
+            StoreError::UnknownTable { .. } => Self::UnknownTable,
+            StoreError::ModelMismatch(_) => Self::ModelMismatch,
+            StoreError::StaleLease { .. } => Self::StaleLease,
+            StoreError::Checkpoint { .. } => Self::Checkpoint,
+            StoreError::NotDeclared(_)
+            | StoreError::BadModel(_)
+            | StoreError::WrongLength { .. }
+            | StoreError::WrongReplica { .. }
+            | StoreError::Gap { .. }
+            | StoreError::Full(_)
+            | StoreError::BadReplica { .. } => Self::Store,
+        }
+    }
+
+    /// The kind in an error frame; one that is unknown here is some refusal of the store.
+    pub(crate) fn from_code(code: u64) -> Self {
+        match code {
+            2 => Self::UnknownTable,
+            3 => Self::ModelMismatch,
+            4 => Self::StaleLease,
+            5 => Self::Checkpoint,
+            6 => Self::Invalid,
+            7 => Self::Malformed,
+            8 => Self::Authentication,
+            9 => Self::Unavailable,
+            10 => Self::System,
+            11 => Self::Bind,
+            _ => Self::Store,
+        }
+    }
+}

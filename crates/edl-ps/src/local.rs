@@ -1,0 +1,126 @@
+//! One store in this process: no sockets, no copies but into the caller's arrays.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use edl_store::{Chunk, ModelSpec, PullMode, Push, Store, StoreError, TableGrads, TaskAudit};
+
+use crate::client::Minibatch;
+use crate::dedup::Plan;
+use crate::error::PsError;
+use crate::replicas::{Gradients, Replicas, Vectors};
+use crate::service::{dim_of, scan_rows, stats_json};
+
+pub(crate) struct Local {
+    store: Arc<Store>,
+}
+
+impl Local {
+    pub(crate) fn new(store: Arc<Store>) -> Result<Self, PsError> {
+        if store.num_replicas() != 1 {
+            return Err(PsError::Invalid(format!(
+                "this store is replica {} of {}; a client in process needs the whole model: \
+                 Store(0, 1)",
+                store.replica(),
+                store.num_replicas()
+            )));
+        }
+        Ok(Self { store })
+    }
+}
+
+impl Replicas for Local {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn declare(&self, model: &ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), PsError> {
+        Ok(self.store.declare(model.clone(), dense, state)?)
+    }
+
+    fn model(&self) -> Result<Arc<ModelSpec>, PsError> {
+        let undeclared = StoreError::NotDeclared("it is used");
+        Ok(self.store.model().ok_or(undeclared)?)
+    }
+
+    fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError> {
+        Ok(self.store.begin_task(task, lease)?)
+    }
+
+    fn pull(
+        &self,
+        plan: &Plan,
+        mode: PullMode,
+        rows: &mut [Vec<f32>],
+        vectors: Option<Vectors<'_>>,
+        versions: &mut [u64],
+    ) -> Result<(), PsError> {
+        // The version is read before the rows: staleness may be overstated, never understated.
+        versions[0] = match vectors {
+            Some(Vectors { dense, state }) => self.store.pull_vectors(dense, state)?,
+            None => self.store.stats().version,
+        };
+        for (table, rows) in plan.tables.iter().zip(rows) {
+            self.store.pull_rows(table.table, &table.keys, mode, rows)?;
+        }
+        Ok(())
+    }
+
+    fn push(
+        &self,
+        plan: &Plan,
+        gradients: &Gradients<'_>,
+        minibatch: &Minibatch,
+        versions: &[u64],
+    ) -> Result<(u64, u64), PsError> {
+        let tables: Vec<TableGrads<'_>> = plan
+            .tables
+            .iter()
+            .zip(gradients.rows)
+            .map(|(table, grads)| TableGrads {
+                table: table.table,
+                keys: &table.keys,
+                grads,
+            })
+            .collect();
+        let applied = self.store.apply(&Push {
+            task: minibatch.task,
+            lease: minibatch.lease,
+            index: minibatch.index,
+            num_records: minibatch.num_records,
+            learning_rate: minibatch.learning_rate,
+            pulled_version: versions[0],
+            tables: &tables,
+            dense: gradients.dense,
+            state: gradients.state,
+        })?;
+        Ok((applied.version, applied.staleness))
+    }
+
+    fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError> {
+        Ok(self.store.skip(task, lease, index)?)
+    }
+
+    fn scan(&self, _replica: usize, table: u32, cursor: u64) -> Result<Chunk, PsError> {
+        let dim = dim_of(&*self.model()?, table)?;
+        Ok(self.store.scan(table, cursor, scan_rows(dim))?)
+    }
+
+    fn audit(&self) -> Result<Vec<Vec<TaskAudit>>, PsError> {
+        Ok(vec![self.store.audit()])
+    }
+
+    fn stats(&self) -> Result<Vec<String>, PsError> {
+        Ok(vec![stats_json(&self.store)?])
+    }
+
+    fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError> {
+        Ok(vec![self.store.checkpoint(Path::new(directory))?])
+    }
+
+    fn set_address(&self, _replica: usize, _address: &str) -> Result<(), PsError> {
+        Err(PsError::Invalid(
+            "a client in process has no replica that could move".to_owned(),
+        ))
+    }
+}

@@ -1,0 +1,70 @@
+//! The seam below the client: the same requests, over sockets or in process.
+
+use std::sync::Arc;
+
+use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit};
+
+use crate::client::Minibatch;
+use crate::dedup::Plan;
+use crate::error::PsError;
+
+/// Where a pull puts the flat vectors.
+pub(crate) struct Vectors<'a> {
+    pub(crate) dense: &'a mut [f32],
+    pub(crate) state: &'a mut [f32],
+}
+
+/// What a push carries, all replicas together; each gets its ranges.
+pub(crate) struct Gradients<'a> {
+    /// For each table of the plan: the sum of gradients of each key.
+    pub(crate) rows: &'a [Vec<f32>],
+    pub(crate) dense: &'a [f32],
+    pub(crate) state: &'a [f32],
+}
+
+/// Those who hold the model. Every method may be called from several threads.
+pub(crate) trait Replicas: Send + Sync {
+    fn count(&self) -> usize;
+
+    /// Declares the model, replica 0 first.
+    fn declare(&self, model: &ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), PsError>;
+
+    /// The declared model.
+    fn model(&self) -> Result<Arc<ModelSpec>, PsError>;
+
+    /// The lowest next index over all replicas.
+    fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError>;
+
+    /// Fills the rows of the plan's keys, the vectors if wanted, and each replica's version.
+    fn pull(
+        &self,
+        plan: &Plan,
+        mode: PullMode,
+        rows: &mut [Vec<f32>],
+        vectors: Option<Vectors<'_>>,
+        versions: &mut [u64],
+    ) -> Result<(), PsError>;
+
+    /// Returns replica 0's version and the largest staleness.
+    fn push(
+        &self,
+        plan: &Plan,
+        gradients: &Gradients<'_>,
+        minibatch: &Minibatch,
+        versions: &[u64],
+    ) -> Result<(u64, u64), PsError>;
+
+    fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError>;
+
+    fn scan(&self, replica: usize, table: u32, cursor: u64) -> Result<Chunk, PsError>;
+
+    fn audit(&self) -> Result<Vec<Vec<TaskAudit>>, PsError>;
+
+    /// One JSON object per replica.
+    fn stats(&self) -> Result<Vec<String>, PsError>;
+
+    /// One manifest entry per replica.
+    fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError>;
+
+    fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError>;
+}

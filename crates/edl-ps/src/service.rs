@@ -1,0 +1,287 @@
+//! What a ps replica does with one request: read its arrays, ask the store, answer.
+
+use std::path::Path;
+
+use edl_store::{ModelSpec, PullMode, Push, Store, StoreError, TableGrads, dense_range};
+
+use crate::error::PsError;
+use crate::frame::{
+    Array, FLAG_APPLIED, FLAG_CREATE, FLAG_MORE, FLAG_VECTORS, Header, Kind, MAX_PAYLOAD_BYTES, Op,
+    Outgoing, parse,
+};
+
+/// Rows of one scanned chunk, unless rows are so wide that fewer fill a sensible frame.
+const SCAN_ROWS: usize = 65_536;
+const SCAN_BYTES: usize = 4 << 20;
+
+/// Answers the requests of one connection; the buffers of its answers are used again.
+pub(crate) struct Service<'s> {
+    store: &'s Store,
+    rows: Vec<f32>,
+    dense: Vec<f32>,
+    state: Vec<f32>,
+}
+
+impl<'s> Service<'s> {
+    pub(crate) fn new(store: &'s Store) -> Self {
+        Self {
+            store,
+            rows: Vec::new(),
+            dense: Vec::new(),
+            state: Vec::new(),
+        }
+    }
+
+    /// Does what a frame asks and hands the reply to `send`, once.
+    pub(crate) fn answer(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
+    ) -> Result<(), PsError> {
+        let arrays = parse(header.num_arrays, payload)?;
+        match header.op {
+            Op::Model => send(Outgoing::new(Op::Model).text(&self.model_json()?)),
+            Op::Declare => {
+                self.declare(&arrays)?;
+                send(Outgoing::new(Op::Declare))
+            }
+            Op::BeginTask => {
+                let index = self.store.begin_task(header.args[0], operand(header, 1)?)?;
+                send(Outgoing::new(Op::BeginTask).args([u64::from(index), 0, 0, 0]))
+            }
+            Op::Pull => self.pull(header, &arrays, send),
+            Op::Push => send(self.push(header, &arrays)?),
+            Op::Skip => {
+                let (lease, index) = (operand(header, 1)?, operand(header, 2)?);
+                self.store.skip(header.args[0], lease, index)?;
+                send(Outgoing::new(Op::Skip))
+            }
+            Op::Scan => self.scan(header, send),
+            Op::Audit => {
+                let audit = self.store.audit();
+                let triples: Vec<[u64; 3]> = audit
+                    .iter()
+                    .map(|task| [task.task, u64::from(task.next_index), task.num_records])
+                    .collect();
+                send(Outgoing::new(Op::Audit).audit(&triples))
+            }
+            Op::Stats => send(Outgoing::new(Op::Stats).text(&stats_json(self.store)?)),
+            Op::Checkpoint => {
+                let directory = only(&arrays, Kind::Text)?.text()?;
+                let entry = self.store.checkpoint(Path::new(directory))?;
+                send(Outgoing::new(Op::Checkpoint).text(&entry))
+            }
+            Op::Error => Err(PsError::malformed(
+                "an error where a request was expected".into(),
+            )),
+        }
+    }
+
+    fn model(&self) -> Result<std::sync::Arc<ModelSpec>, PsError> {
+        Ok(self
+            .store
+            .model()
+            .ok_or(StoreError::NotDeclared("it is used"))?)
+    }
+
+    fn model_json(&self) -> Result<String, PsError> {
+        serde_json::to_string(&*self.model()?)
+            .map_err(|error| PsError::System(format!("the model cannot be written: {error}")))
+    }
+
+    fn declare(&self, arrays: &[Array<'_>]) -> Result<(), PsError> {
+        let [model, dense, state] = exactly(arrays, [Kind::Text, Kind::Dense, Kind::State])?;
+        let model = ModelSpec::from_json(model.text()?)?;
+        Ok(self.store.declare(model, dense.f32s()?, state.f32s()?)?)
+    }
+
+    fn pull(
+        &mut self,
+        header: &Header,
+        arrays: &[Array<'_>],
+        send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
+    ) -> Result<(), PsError> {
+        let model = self.model()?;
+        // The version is read before the rows: staleness may be overstated, never understated.
+        let vectors = header.flags & FLAG_VECTORS != 0;
+        let version = if vectors {
+            let range =
+                |len| dense_range(len, self.store.replica(), self.store.num_replicas()).len();
+            self.dense.resize(range(model.dense_len()?), 0.0);
+            self.state.resize(range(model.state_len()?), 0.0);
+            self.store.pull_vectors(&mut self.dense, &mut self.state)?
+        } else {
+            self.store.stats().version
+        };
+        let wanted = wanted_rows(arrays, &model)?;
+        let total: usize = wanted.iter().map(|w| w.keys.len() * w.dim).sum();
+        self.rows.resize(total, 0.0);
+        let mode = if header.flags & FLAG_CREATE != 0 {
+            PullMode::Create
+        } else {
+            PullMode::ReadOnly
+        };
+        let mut rest = &mut self.rows[..];
+        for wanted in &wanted {
+            let (rows, after) = rest.split_at_mut(wanted.keys.len() * wanted.dim);
+            self.store
+                .pull_rows(wanted.table, wanted.keys, mode, rows)?;
+            rest = after;
+        }
+
+        let mut reply = Outgoing::new(Op::Pull).args([version, 0, 0, 0]);
+        let mut rest = &self.rows[..];
+        for wanted in &wanted {
+            let (rows, after) = rest.split_at(wanted.keys.len() * wanted.dim);
+            reply = reply.rows(wanted.table, wanted.dim as u32, rows);
+            rest = after;
+        }
+        if vectors {
+            reply = reply.dense(&self.dense).state(&self.state);
+        }
+        send(reply)
+    }
+
+    fn push(&self, header: &Header, arrays: &[Array<'_>]) -> Result<Outgoing<'static>, PsError> {
+        let too_short = || PsError::malformed("a push without dense and state".to_owned());
+        let (pairs, vectors) = arrays.split_at(arrays.len().checked_sub(2).ok_or_else(too_short)?);
+        let [dense, state] = exactly(vectors, [Kind::Dense, Kind::State])?;
+        let (pairs, odd) = pairs.as_chunks::<2>();
+        if !odd.is_empty() {
+            return Err(PsError::malformed("keys without gradients".to_owned()));
+        }
+        let tables = pairs
+            .iter()
+            .map(|pair| {
+                let [keys, grads] = exactly(pair, [Kind::Keys, Kind::Rows])?;
+                if keys.entry.table != grads.entry.table || keys.entry.count != grads.entry.count {
+                    return Err(PsError::malformed(format!(
+                        "{} keys of table {} with {} gradients of table {}",
+                        keys.entry.count, keys.entry.table, grads.entry.count, grads.entry.table
+                    )));
+                }
+                Ok(TableGrads {
+                    table: keys.entry.table,
+                    keys: keys.u64s()?,
+                    grads: grads.f32s()?,
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let (lease, index) = halves(header.args[1]);
+        let (num_records, learning_rate) = halves(header.args[2]);
+        let applied = self.store.apply(&Push {
+            task: header.args[0],
+            lease,
+            index,
+            num_records,
+            learning_rate: f32::from_bits(learning_rate),
+            pulled_version: header.args[3],
+            tables: &tables,
+            dense: dense.f32s()?,
+            state: state.f32s()?,
+        })?;
+        let reply = Outgoing::new(Op::Push).args([applied.version, applied.staleness, 0, 0]);
+        Ok(reply.flags(if applied.applied { FLAG_APPLIED } else { 0 }))
+    }
+
+    fn scan(
+        &self,
+        header: &Header,
+        send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
+    ) -> Result<(), PsError> {
+        let model = self.model()?;
+        let table: u32 = operand(header, 0)?;
+        let dim = dim_of(&model, table)?;
+        let chunk = self.store.scan(table, header.args[1], scan_rows(dim))?;
+        let reply = Outgoing::new(Op::Scan)
+            .args([chunk.next.unwrap_or(0), 0, 0, 0])
+            .flags(if chunk.next.is_some() { FLAG_MORE } else { 0 });
+        send(
+            reply
+                .keys(table, &chunk.keys)
+                .rows(table, dim as u32, &chunk.rows),
+        )
+    }
+}
+
+/// Rows of one chunk of a scan.
+pub(crate) fn scan_rows(dim: usize) -> usize {
+    (SCAN_BYTES / (4 * dim.max(1))).clamp(1, SCAN_ROWS)
+}
+
+/// Counters as JSON.
+pub(crate) fn stats_json(store: &Store) -> Result<String, PsError> {
+    serde_json::to_string(&store.stats())
+        .map_err(|error| PsError::System(format!("counters cannot be written: {error}")))
+}
+
+pub(crate) fn dim_of(model: &ModelSpec, table: u32) -> Result<usize, PsError> {
+    let num_tables = model.tables.len();
+    let spec = model.tables.get(table as usize);
+    let spec = spec.ok_or(StoreError::UnknownTable { table, num_tables })?;
+    Ok(spec.dim as usize)
+}
+
+struct Wanted<'a> {
+    table: u32,
+    dim: usize,
+    keys: &'a [u64],
+}
+
+/// The keys of a pull; an error if their rows would not fit into a frame.
+fn wanted_rows<'a>(arrays: &[Array<'a>], model: &ModelSpec) -> Result<Vec<Wanted<'a>>, PsError> {
+    let mut bytes = 0u64;
+    let mut wanted = Vec::with_capacity(arrays.len());
+    for array in arrays {
+        let [keys] = exactly(std::slice::from_ref(array), [Kind::Keys])?;
+        let dim = dim_of(model, keys.entry.table)?;
+        bytes = bytes.saturating_add(keys.entry.count.saturating_mul(4 * dim as u64));
+        wanted.push(Wanted {
+            table: keys.entry.table,
+            dim,
+            keys: keys.u64s()?,
+        });
+    }
+    if bytes > MAX_PAYLOAD_BYTES {
+        return Err(PsError::Invalid(format!(
+            "the rows asked for take {bytes} bytes, the limit is {MAX_PAYLOAD_BYTES}: use smaller \
+             minibatches or more ps replicas"
+        )));
+    }
+    Ok(wanted)
+}
+
+/// The arrays, if they are of exactly these kinds.
+fn exactly<'a, const N: usize>(
+    arrays: &[Array<'a>],
+    kinds: [Kind; N],
+) -> Result<[Array<'a>; N], PsError> {
+    let found: Vec<Kind> = arrays.iter().map(|array| array.entry.kind).collect();
+    match <[Array<'a>; N]>::try_from(arrays) {
+        Ok(arrays) if found == kinds => Ok(arrays),
+        _ => Err(PsError::malformed(format!(
+            "arrays {found:?}, expected {kinds:?}"
+        ))),
+    }
+}
+
+fn only<'a>(arrays: &[Array<'a>], kind: Kind) -> Result<Array<'a>, PsError> {
+    exactly(arrays, [kind]).map(|[array]| array)
+}
+
+/// Two 32-bit operands share one field: (lower, upper).
+fn halves(operand: u64) -> (u32, u32) {
+    (operand as u32, (operand >> 32) as u32)
+}
+
+/// A 32-bit operand that has a field to itself.
+fn operand(header: &Header, index: usize) -> Result<u32, PsError> {
+    let value = header.args[index];
+    u32::try_from(value).map_err(|_| {
+        PsError::malformed(format!(
+            "operand {index} of {:?} is {value}, expected 32 bits",
+            header.op
+        ))
+    })
+}

@@ -1,0 +1,199 @@
+//! Streams of either family, and the listening ends.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use socket2::{SockRef, TcpKeepalive};
+
+/// A host that vanished is noticed after this silence and a few unanswered probes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// A connected stream; reading and writing need only a shared reference.
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Connects to `host:port`, trying each address of the host until the deadline.
+    pub(crate) fn connect(address: &str, deadline: Instant) -> io::Result<Self> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        for candidate in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&candidate, remaining(deadline)?) {
+                Ok(stream) => return Self::from_tcp(stream),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn from_tcp(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        let keepalive = TcpKeepalive::new()
+            .with_time(KEEPALIVE_IDLE)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_PROBES);
+        SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
+        Ok(Self::Tcp(stream))
+    }
+
+    /// Connects to the abstract Unix socket of a server on this host, if it is on this host.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn connect_local(name: &[u8]) -> io::Result<Self> {
+        use std::os::linux::net::SocketAddrExt;
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+        UnixStream::connect_addr(&address).map(Self::Unix)
+    }
+
+    /// Abstract Unix sockets are Linux'.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn connect_local(_name: &[u8]) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Lets one read or write wait no longer than this.
+    pub(crate) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        let timeout = Some(timeout.max(Duration::from_millis(1)));
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
+            Self::Unix(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
+        }
+    }
+
+    /// Ends the connection; a thread that reads or writes it returns at once.
+    pub(crate) fn shut_down(&self) {
+        // It fails only if the peer has ended the connection already.
+        let _ = match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+
+    /// Reads exactly `bytes` before the deadline, however slowly they trickle.
+    pub(crate) fn read_before(&self, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            self.set_timeout(remaining(deadline)?)?;
+            match (&*self).read(&mut bytes[filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Time left until a deadline; an error when it has passed.
+pub(crate) fn remaining(deadline: Instant) -> io::Result<Duration> {
+    match deadline.checked_duration_since(Instant::now()) {
+        Some(left) if !left.is_zero() => Ok(left),
+        _ => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// True for the two errors by which systems say that a read or write took too long.
+pub(crate) fn timed_out(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+impl Read for &Socket {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => (&*stream).read(bytes),
+            Socket::Unix(stream) => (&*stream).read(bytes),
+        }
+    }
+}
+
+impl Write for &Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => (&*stream).write(bytes),
+            Socket::Unix(stream) => (&*stream).write(bytes),
+        }
+    }
+
+    fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => (&*stream).write_vectored(slices),
+            Socket::Unix(stream) => (&*stream).write_vectored(slices),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    pub(crate) fn bind(host: &str, port: u16) -> io::Result<(Self, SocketAddr)> {
+        let listener = TcpListener::bind((host, port))?;
+        let address = listener.local_addr()?;
+        Ok((Self::Tcp(listener), address))
+    }
+
+    /// Listens at an abstract Unix socket: it leaves no file behind, however the process ends.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn bind_local(name: &[u8]) -> io::Result<Self> {
+        use std::os::linux::net::SocketAddrExt;
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+        UnixListener::bind_addr(&address).map(Self::Unix)
+    }
+
+    /// Abstract Unix sockets are Linux'.
+    #[cfg(not(target_os = "linux"))]
+    pub(crate) fn bind_local(_name: &[u8]) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Waits for a connection; returns it with the peer's name for the log.
+    pub(crate) fn accept(&self) -> io::Result<(Socket, String)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                Ok((Socket::from_tcp(stream)?, peer.to_string()))
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                Ok((Socket::Unix(stream), "a process on this host".to_owned()))
+            }
+        }
+    }
+
+    /// Makes `accept` return, now and ever after.
+    pub(crate) fn shut_down(&self) {
+        let shut = match self {
+            Self::Tcp(listener) => SockRef::from(listener).shutdown(Shutdown::Both),
+            Self::Unix(listener) => SockRef::from(listener).shutdown(Shutdown::Both),
+        };
+        // Where a listener cannot be shut down, one more connection wakes it.
+        if let (Err(_), Self::Tcp(listener)) = (shut, self)
+            && let Ok(address) = listener.local_addr()
+        {
+            let _ = TcpStream::connect_timeout(&address, Duration::from_secs(1));
+        }
+    }
+}
