@@ -1,0 +1,179 @@
+"""A master that was killed goes on from its journal."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from elasticdl.errors import ConfigError, JobFailedError, StateError
+from elasticdl.job import Finished, Lease, Role, Shard
+from elasticdl.launchers.base import ProcessHandle
+from elasticdl.master import durable
+from elasticdl.master.actions import AdoptProcess, AskAudit, StartProcess, WriteCheckpoint
+from elasticdl.master.core import Phase
+from elasticdl.master.durable import JobData, open_job
+from elasticdl.master.status import picture
+from elasticdl.state.memory import MemoryState
+
+DATA = JobData(training=(Shard("a", 0, 90),), validation=(Shard("v", 0, 50),))
+
+
+class Kit:
+    """Runs a job over any number of masters; every event goes through the journal."""
+
+    def __init__(self, master_kit, config, data=DATA):
+        self.state = MemoryState()
+        self._kit, self._config, self._data = master_kit, config, data
+        self.job, self.is_new = self._open()
+        self.play = master_kit.Play(self.job.core)
+
+    def _open(self):
+        return open_job(self.state, self._config, lambda: self._data, lambda: 1000.0)
+
+    def do(self, event):
+        answer, actions = self.job.handle(event)
+        self.play.actions += actions
+        return answer
+
+    def restart(self):
+        before = self.job.core.snapshot()
+        self.job, self.is_new = self._open()
+        assert self.job.core.snapshot() == before
+        self.play.core = self.job.core
+        self.play.actions = []
+
+
+def begun(master_kit, **settings):
+    kit = Kit(master_kit, master_kit.config(**settings))
+    core = kit.job.core
+    kit.do(lambda: core.begin(0.0))
+    for action in kit.play.do(StartProcess):
+        handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
+        kit.do(lambda handle=handle: core.process_started(handle, 0.0))
+    kit.do(lambda: kit.play.register_ps(*range(core.num_ps)))
+    kit.do(lambda: kit.play.register(*range(settings.get("num_workers", 1))))
+    return kit
+
+
+def test_job_is_new_once(master_kit):
+    kit = Kit(master_kit, master_kit.config())
+    assert kit.is_new
+    kit.restart()
+    assert not kit.is_new
+    assert kit.job.began_at == 1000.0
+
+
+def test_leases_of_living_workers_stay_theirs(master_kit):
+    kit = begun(master_kit, num_workers=2)
+    first = kit.do(lambda: kit.play.lease(0))
+    kit.restart()
+    assert kit.do(lambda: kit.play.lease(1)).task != first.task
+    assert kit.do(lambda: kit.play.report(first, 0, num_records=30))
+
+
+def test_lease_whose_answer_was_lost_is_given_again(master_kit):
+    kit = begun(master_kit)
+    first = kit.do(lambda: kit.job.core.lease(0, "s", 5, 0.0))
+    kit.restart()
+    assert kit.do(lambda: kit.job.core.lease(0, "s", 5, 0.0)) == first
+
+
+def test_every_moment_is_a_good_one_to_die(master_kit, tmp_path):
+    kit = begun(
+        master_kit,
+        num_epochs=2,
+        evaluation_steps=4,
+        checkpoint_dir=tmp_path,
+        output=tmp_path / "out",
+    )
+    while not isinstance(lease := kit.do(kit.play.lease), Finished):
+        kit.restart()
+        assert isinstance(lease, Lease)
+        kit.do(lambda lease=lease: kit.play.work_off(lease))
+        kit.restart()
+        kit.do(lambda: kit.job.core.resume(1.0))
+    kit.do(lambda: kit.job.core.resume(1.0))
+    assert kit.play.do(WriteCheckpoint) != []
+    kit.do(lambda: kit.job.core.checkpoint_written(18, 1.0))
+    kit.restart()
+    kit.do(lambda: kit.job.core.resume(1.0))
+    assert len(kit.play.do(AskAudit)) == 1
+    kit.do(kit.play.audit)
+    kit.restart()
+    status = picture(kit.job.core, 9.0)
+    assert (status.status, status.seconds) == ("finished", 0.0)
+    assert [line.trained_once for line in status.ledger] == [90, 90]
+    assert [r.metrics for r in kit.job.core.evaluations.results] == [{"count": 50.0}] * len(
+        kit.job.core.evaluations.results
+    )
+
+
+def test_snapshot_stands_for_the_facts_before_it(master_kit, monkeypatch):
+    monkeypatch.setattr(durable, "_FACTS_PER_SNAPSHOT", 5)
+    kit = begun(master_kit, num_epochs=3, num_ps=1)
+    for _ in range(5):
+        lease = kit.do(kit.play.lease)
+        kit.do(lambda lease=lease: kit.play.work_off(lease))
+    kit.do(lambda: kit.job.listen_at(4711))
+    snapshot, facts = kit.state.load()
+    assert snapshot is not None
+    assert len(facts) < 5
+    kit.restart()
+    assert kit.job.port == 4711
+    assert kit.job.core.phase is Phase.TRAINING
+
+
+def test_processes_are_adopted_and_the_unstarted_are_started(master_kit):
+    kit = begun(master_kit, num_workers=2, num_ps=1)
+    kit.do(lambda: kit.job.core.set_num_workers(3, 0.0))  # and dies before it starts one
+    kit.restart()
+    kit.do(lambda: kit.job.core.resume(5.0))
+    assert kit.play.do(AdoptProcess) == [
+        AdoptProcess(ProcessHandle(Role.PS, 0, "ps 0")),
+        AdoptProcess(ProcessHandle(Role.WORKER, 0, "worker 0")),
+        AdoptProcess(ProcessHandle(Role.WORKER, 1, "worker 1")),
+    ]
+    assert kit.play.do(StartProcess) == [StartProcess(Role.WORKER, 2)]
+
+
+def test_nobody_is_silent_because_the_master_was_away(master_kit):
+    kit = begun(master_kit, heartbeat_timeout_seconds=30)
+    kit.restart()
+    kit.do(lambda: kit.job.core.resume(1000.0))
+    kit.do(lambda: kit.job.core.tick(1029.0))
+    assert kit.job.core.members.num_alive(Role.WORKER) == 1
+
+
+def test_job_of_other_settings_is_refused(master_kit):
+    kit = begun(master_kit)
+    other = master_kit.config(num_epochs=7, minibatch_size=20)
+    with pytest.raises(ConfigError) as error:
+        open_job(kit.state, other, lambda: DATA, lambda: 0.0)
+    assert "--minibatch_size was 10, is 20; --num_epochs was 1, is 7" in str(error.value)
+
+
+def test_job_keeps_the_shards_it_began_with(master_kit):
+    kit = begun(master_kit)
+    kit._data = replace(DATA, training=(Shard("new", 0, 1000),))
+    kit.restart()
+    assert kit.job.core.tasks.training.shards == DATA.training
+
+
+def test_job_without_records_is_refused_and_leaves_nothing(master_kit):
+    state = MemoryState()
+    with pytest.raises(JobFailedError, match="--training_data=train/: expected records, found"):
+        open_job(state, master_kit.config(), lambda: JobData(), lambda: 0.0)
+    assert state.load() == (None, [])
+
+
+def test_journal_of_something_else_is_refused(master_kit):
+    state = MemoryState()
+    state.append([["hello"]])
+    with pytest.raises(StateError, match="begins with 'hello'"):
+        open_job(state, master_kit.config(), lambda: DATA, lambda: 0.0)
+
+
+def test_config_survives_the_journal(master_kit):
+    kit = begun(master_kit, output=Path("out"), learning_rate=0.1)
+    kit.restart()
+    assert not kit.is_new

@@ -1,0 +1,242 @@
+"""The small machines: relaunch, evaluation, checkpoints, membership, audit."""
+
+import numpy as np
+import pytest
+
+from elasticdl.errors import ModelError
+from elasticdl.job import EpochLedger, Role, Shard, TaskAudit
+from elasticdl.launchers.base import ExitReason
+from elasticdl.master.audit import audit
+from elasticdl.master.checkpoints import to_delete
+from elasticdl.master.effects import last_words
+from elasticdl.master.evaluation import Evaluations, decode_states, encode_states
+from elasticdl.master.journal import Journal
+from elasticdl.master.membership import START_TIMEOUT_SECONDS, Membership
+from elasticdl.master.relaunch import Counts, Decision, Ended, Verdict, decide, describe
+from elasticdl.master.tasks import JobTasks, TaskTable
+
+# --- relaunch -----------------------------------------------------------------------------------
+
+
+def verdict(reason, code, tasks_done=3, role=Role.WORKER, **counts):
+    given = {
+        "failures": 0,
+        "max_relaunches": 2,
+        "job_tasks_done": 5,
+        "same_message_before": False,
+        "others_present": 1,
+        **counts,
+    }
+    found = decide(Ended(role, reason, code, tasks_done), Counts(**given))
+    return found.decision, found.is_failure
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        (ExitReason.KILLED, -9),
+        (ExitReason.KILLED, 143),
+        (ExitReason.NODE_LOST, None),
+        (ExitReason.UNKNOWN, None),
+        (ExitReason.FINISHED, 0),
+    ],
+)
+def test_preemption_costs_nothing(reason, code):
+    assert verdict(reason, code, failures=99) == (Decision.RELAUNCH, False)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [(ExitReason.FAILED, 1), (ExitReason.OUT_OF_MEMORY, -9), (ExitReason.KILLED, -11)],
+)
+def test_failures_are_counted(reason, code):
+    assert verdict(reason, code) == (Decision.RELAUNCH, True)
+    assert verdict(reason, code, failures=2) == (Decision.GIVE_UP, True)
+    assert verdict(reason, code, failures=2, others_present=0) == (Decision.FAIL_JOB, True)
+
+
+def test_process_that_is_killed_before_it_gets_anywhere_is_a_failure():
+    assert verdict(ExitReason.KILLED, -9, tasks_done=0) == (Decision.RELAUNCH, True)
+
+
+def test_same_failure_again_before_any_task_fails_the_job():
+    again = {"same_message_before": True, "job_tasks_done": 0, "tasks_done": 0}
+    assert verdict(ExitReason.FAILED, 1, **again) == (Decision.FAIL_JOB, True)
+    assert verdict(ExitReason.KILLED, -9, **again) == (Decision.RELAUNCH, True)
+    again["job_tasks_done"] = 1
+    assert verdict(ExitReason.FAILED, 1, **again) == (Decision.RELAUNCH, True)
+
+
+def test_lost_ps_replica_fails_the_job():
+    assert verdict(ExitReason.KILLED, -9, role=Role.PS)[0] is Decision.FAIL_JOB
+
+
+def test_verdict_says_why():
+    found = decide(
+        Ended(Role.WORKER, ExitReason.FAILED, 1, 0), Counts(2, 2, 1, False, others_present=0)
+    )
+    why = "--max_relaunches=2 are spent, and no other worker is left"
+    assert found == Verdict(Decision.FAIL_JOB, True, why)
+
+
+def test_end_is_described_in_words():
+    assert describe(ExitReason.KILLED, -9) == "was killed by signal 9"
+    assert describe(ExitReason.KILLED, -11) == "crashed (SIGSEGV)"
+    assert describe(ExitReason.FAILED, 2) == "failed with exit code 2"
+    assert describe(ExitReason.UNKNOWN, None) == "ended"
+
+
+def test_last_words_are_the_last_error(tmp_path):
+    log = tmp_path / "worker-0.log"
+    assert last_words(log) == ""
+    log.write_text("hello\n\n")
+    assert last_words(log) == "hello"
+    log.write_text(
+        "2026-01-31 12:00:00.000 worker-0 INFO hello\n"
+        "2026-01-31 12:00:01.000 worker-0 ERROR ModelError: x.py has no loss\n"
+        "Exception ignored in thread\n"
+    )
+    assert last_words(log) == "ModelError: x.py has no loss"
+
+
+# --- evaluation ---------------------------------------------------------------------------------
+
+
+def test_states_are_summed_in_float64():
+    evaluations = Evaluations(Journal(), num_tasks=3, every_versions=0)
+    evaluation_id = evaluations.start(version=7)
+    for value in (1e16, 1.0, 1.0):
+        evaluations.evaluated(evaluation_id, {"m": [np.array([value]), np.array(2.0)]})
+    assert evaluations.states["m"][0].tolist() == [1e16 + 1.0 + 1.0]
+    assert evaluations.states["m"][1].tolist() == 6.0
+    assert evaluations.states["m"][0].dtype == np.float64
+
+
+def test_last_task_of_an_evaluation_is_told():
+    evaluations = Evaluations(Journal(), num_tasks=2, every_versions=0)
+    evaluation_id = evaluations.start(0)
+    assert not evaluations.evaluated(evaluation_id, {"m": [np.ones(1)]})
+    assert evaluations.evaluated(evaluation_id, {"m": [np.ones(1)]})
+
+
+def test_task_of_a_given_up_evaluation_counts_for_nothing():
+    evaluations = Evaluations(Journal(), num_tasks=2, every_versions=1)
+    evaluation_id = evaluations.start(0)
+    evaluations.abandon()
+    assert not evaluations.evaluated(evaluation_id, {"m": [np.ones(1)]})
+    assert not evaluations.is_due(100)
+
+
+def test_other_metrics_are_refused():
+    evaluations = Evaluations(Journal(), num_tasks=3, every_versions=0)
+    evaluation_id = evaluations.start(0)
+    evaluations.evaluated(evaluation_id, {"m": [np.ones(1)]})
+    with pytest.raises(ModelError, match=r"expected metric states .*'m'.* found .*'n'"):
+        evaluations.check(evaluation_id, {"n": [np.ones(1)]})
+
+
+def test_states_survive_json_bit_for_bit():
+    states = {"a": [np.random.default_rng(0).normal(size=(2, 3)), np.array(0.1)], "b": []}
+    found = decode_states(encode_states(states))
+    assert found.keys() == states.keys()
+    for name, arrays in states.items():
+        for before, after in zip(arrays, found[name], strict=True):
+            np.testing.assert_array_equal(before, after, strict=True)
+
+
+# --- checkpoints and members ----------------------------------------------------------------------
+
+
+def test_newest_checkpoints_are_kept():
+    assert to_delete([30, 10, 20], keep=2) == [10]
+    assert to_delete([10, 20], keep=2) == []
+    assert to_delete([10, 20, 30], keep=0) == []
+
+
+def test_starting_process_is_given_time():
+    members = Membership(Journal(), heartbeat_timeout_seconds=5)
+    member = members.plan(Role.WORKER, now=0.0)
+    assert members.silent(START_TIMEOUT_SECONDS) == []
+    assert members.silent(START_TIMEOUT_SECONDS + 1) == [member]
+    members.register(Role.WORKER, 0, "s", 1, "", now=400.0)
+    assert members.silent(405.0) == []
+    assert members.silent(405.1) == [member]
+
+
+def test_indexes_of_workers_are_never_used_twice():
+    members = Membership(Journal(), 5)
+    first = members.plan(Role.WORKER, 0.0)
+    members.lose(first, "was killed")
+    members.register(Role.WORKER, 7, "by hand", 1, "", 0.0)
+    assert members.plan(Role.WORKER, 0.0).index == 8
+
+
+def test_member_that_was_given_up_is_not_heard():
+    members = Membership(Journal(), 5)
+    member = members.register(Role.WORKER, 0, "s", 1, "", 0.0)
+    members.lose(member, "was silent")
+    assert members.heard(Role.WORKER, 0, "s", 9.0) is None
+    assert members.register(Role.WORKER, 0, "s", 1, "", 9.0).gone
+    assert not members.register(Role.WORKER, 0, "t", 2, "", 9.0).gone
+
+
+# --- audit --------------------------------------------------------------------------------------
+
+
+def make_tasks(num_epochs=1):
+    return JobTasks(
+        TaskTable([Shard("a", 0, 55)], 30), TaskTable([], 30), TaskTable([], 30), num_epochs
+    )
+
+
+def run_audit(*replicas, skipped=None, num_epochs=1):
+    entries = [[TaskAudit(*entry) for entry in replica] for replica in replicas]
+    return audit(make_tasks(num_epochs), 10, entries, skipped or {})
+
+
+def test_all_trained_once():
+    found = run_audit([(0, 3, 30), (1, 3, 25)], [(1, 3, 25), (0, 3, 30)])
+    assert found.ledger == (EpochLedger(0, 55, 55, 0, 0),)
+    assert (found.problem, found.note) == ("", "")
+
+
+def test_epochs_are_told_apart():
+    found = run_audit([(0, 3, 30), (1, 3, 25), (2, 3, 30)], num_epochs=2)
+    assert found.ledger == (EpochLedger(0, 55, 55, 0, 0), EpochLedger(1, 55, 30, 0, 25))
+    assert "have not applied the same of 1 tasks" in found.problem
+
+
+def test_replica_that_lacks_a_minibatch_is_believed():
+    found = run_audit([(0, 3, 30), (1, 3, 25)], [(0, 2, 20), (1, 3, 25)])
+    assert found.ledger == (EpochLedger(0, 55, 45, 0, 10),)
+    assert "have not applied the same of 1 tasks" in found.problem
+
+
+def test_replica_that_repeated_a_minibatch_is_believed():
+    found = run_audit([(0, 3, 30), (1, 3, 25)], [(0, 3, 40), (1, 3, 25)])
+    assert found.ledger == (EpochLedger(0, 55, 45, 10, 0),)
+    assert "10 records were trained more than once" in found.problem
+
+
+def test_repeating_one_does_not_make_up_for_losing_another():
+    found = run_audit([(0, 2, 30), (1, 3, 25)])
+    assert found.ledger == (EpochLedger(0, 55, 35, 10, 10),)
+
+
+def test_skipped_minibatches_are_lost_but_explained():
+    found = run_audit([(0, 3, 20), (1, 3, 20)], skipped={0: (1,), 1: (2,)})
+    assert found.ledger == (EpochLedger(0, 55, 40, 0, 15),)
+    assert (found.problem, found.note) == ("", "")
+
+
+def test_records_that_feed_left_out_are_noted():
+    found = run_audit([(0, 3, 28), (1, 3, 25)])
+    assert found.ledger == (EpochLedger(0, 55, 53, 0, 2),)
+    assert found.problem == ""
+    assert found.note == "2 records were not trained, as is when `feed` leaves some out"
+
+
+def test_task_that_never_arrived_is_a_problem():
+    found = run_audit([(0, 3, 30)])
+    assert found.ledger == (EpochLedger(0, 55, 30, 0, 25),)
+    assert found.problem
