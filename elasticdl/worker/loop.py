@@ -264,8 +264,13 @@ class Worker:
         if training:
             with self._clock.measure("staleness wait"):
                 self._in_flight.acquire()
-        with self._clock.measure("pull"):
-            item.parameters = self._exchange.pull(ids, training)
+        try:
+            with self._clock.measure("pull"):
+                item.parameters = self._exchange.pull(ids, training)
+        except BaseException:
+            if training:
+                self._in_flight.release()
+            raise
 
     # --- compute ---------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The loop against a real in-process store and a master that plays a script."""
 
+import dataclasses
 import math
 import threading
 from collections import deque
@@ -13,7 +14,7 @@ from elasticdl._core import PsClient, Store
 from elasticdl.backends.numpy import NumpyBackend
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
-from elasticdl.errors import StoreError
+from elasticdl.errors import UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import StoreExchange
@@ -64,13 +65,13 @@ class CollectingSink:
         self.written[task.id] = np.concatenate(outputs)
 
 
-def counting_model():
+def counting_model(nan_label=-1):
     return ArrayModel(
         tables=[ArrayTable("count", 1, Initializer("constant", {"value": 0.0}))],
         ids=lambda features: [features],
         predict=lambda dense, rows, features: rows[0][:, 0],
         gradients=lambda dense, rows, features, labels: (
-            math.nan if (labels == 13).any() else 0.5,
+            math.nan if (labels == nan_label).any() else 0.5,
             [np.full_like(rows[0], -1.0)],
             {},
         ),
@@ -94,6 +95,8 @@ SPEC = ModelSpec(
     prediction_outputs_processor=None,
     custom_data_reader=None,
 )
+
+NAN_SPEC = dataclasses.replace(SPEC, model=lambda: counting_model(nan_label=13))
 
 
 def training(task_id, start, end, number=1):
@@ -186,7 +189,7 @@ def test_a_record_that_does_not_parse_fails_its_task_and_no_other():
 
 
 def test_a_loss_that_is_nan_is_reported_with_task_and_minibatch():
-    run = Run([training(7, 0, 20)])()
+    run = Run([training(7, 0, 20)], spec=NAN_SPEC)()
     (report,) = run.master.reports
     assert report.outcome is Outcome.FAILED
     assert report.fatal
@@ -195,7 +198,7 @@ def test_a_loss_that_is_nan_is_reported_with_task_and_minibatch():
 
 
 def test_a_minibatch_whose_loss_is_nan_can_be_skipped():
-    run = Run([training(7, 0, 20)], on_nan="skip")()
+    run = Run([training(7, 0, 20)], spec=NAN_SPEC, on_nan="skip")()
     (report,) = run.master.reports
     assert report.outcome is Outcome.DONE
     assert len(report.skipped) == 1
@@ -235,11 +238,32 @@ def test_predictions_come_whole_and_in_the_order_of_the_records():
     assert len(run.sink.written[2]) == 10
 
 
-def test_a_store_that_refuses_ends_the_worker():
+def test_an_unreachable_replica_ends_the_worker():
+    class Unreachable(StoreExchange):
+        def pull(self, ids, training):
+            raise UnavailableError("ps replica 1 at nowhere:1")
+
     run = Run([training(1, 0, 20)])
-    run.worker._exchange._tables = [99]
-    with pytest.raises(StoreError):
+    run.worker._exchange = Unreachable(run.client, run.worker._backend)
+    with pytest.raises(UnavailableError, match="ps replica 1"):
         run()
+    assert run.master.reports == []
+
+
+def test_a_pull_that_fails_for_its_task_alone_leaves_room_for_others():
+    class RefusesThirteen(StoreExchange):
+        def pull(self, ids, training):
+            if (ids[0] == 13).any():
+                raise ValueError("thirteen")
+            return super().pull(ids, training)
+
+    leases = [training(n, 12, 16) for n in range(10)]  # more than may be in flight
+    run = Run([*leases, training(99, 20, 24)])
+    exchange = RefusesThirteen(run.client, run.worker._backend)
+    exchange._tables = [0]
+    run.worker._exchange = exchange
+    run()
+    assert [r.outcome for r in run.master.reports] == [Outcome.FAILED] * 10 + [Outcome.DONE]
 
 
 def test_task_seeds_differ_by_task_and_by_job():
