@@ -1,0 +1,18 @@
+"""Layers that users put in their models. TensorFlow is imported when the first one is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elasticdl.layers.embedding import Embedding
+
+__all__ = ["Embedding"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Embedding":
+        from elasticdl.layers.embedding import Embedding
+
+        return Embedding
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,335 @@
+"""The Keras backend: a user's model file on TensorFlow, one step on one minibatch at a time.
+
+`keras_feed` makes minibatches of records, `keras_model` builds the model, `keras_sites` finds the
+ids it looks up, `keras_step` computes, `keras_metrics` evaluates, `keras_export` writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import (
+    Float32,
+    Int64,
+    Minibatch,
+    ModelDescription,
+    OptimizerSpec,
+    StepResult,
+    TableDescription,
+    TableSource,
+)
+from elasticdl.backends.keras_callbacks import learning_rate_of
+from elasticdl.backends.keras_export import Exported, export_model
+from elasticdl.backends.keras_feed import FeedRunner
+from elasticdl.backends.keras_metrics import Metrics
+from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, num_records
+from elasticdl.backends.keras_model import PlacedModel
+from elasticdl.backends.keras_optimizer import check_variables, describe_optimizer, make_optimizer
+from elasticdl.backends.keras_sites import Collector, Pull
+from elasticdl.backends.keras_step import Inference, TrainStep
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import ModelError
+from elasticdl.job import MetricStates, Mode
+from elasticdl.model_spec import ModelSpec
+
+T = TypeVar("T")
+
+
+def _pin_threads() -> None:
+    """Compute with one thread, beside which another may prepare: more workers fill more cores.
+
+    `TF_NUM_INTRAOP_THREADS` says otherwise. TensorFlow that runs already keeps what it has.
+    """
+    intra = int(os.environ.get("TF_NUM_INTRAOP_THREADS", "1"))
+    inter = int(os.environ.get("TF_NUM_INTEROP_THREADS", "2"))
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(intra)
+        tf.config.threading.set_inter_op_parallelism_threads(inter)
+
+
+_pin_threads()
+
+
+class KerasBackend:
+    """A `Backend` for a Keras model.
+
+    Args:
+        spec: The functions of the user's model file.
+        metadata: What `feed` is told about the data.
+        seed: Of the initial values.
+        embedding_threshold_bytes: Plain `keras.layers.Embedding`s with tables above this are
+            moved to the ps replicas.
+        use_xla: Compile full-size training steps with XLA where that is likely to be faster.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        metadata: Metadata,
+        seed: int,
+        embedding_threshold_bytes: int,
+        use_xla: bool = True,
+    ) -> None:
+        self._spec = spec
+        self._seed = seed
+        self._threshold_bytes = embedding_threshold_bytes
+        self._use_xla = use_xla
+        self._feed = FeedRunner(spec.feed, metadata)
+        self._pull: Pull | None = None
+        self._metrics: Metrics | None = None
+        self._compiling = threading.Lock()
+        self._collectors: dict[tuple[Any, bool], Collector] = {}
+        self._steps: dict[Any, TrainStep] = {}
+        self._inferences: dict[Any, Inference] = {}
+        self._sample: KerasMinibatch | None = None
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Run the user's `feed`; see `Backend.minibatches`."""
+        return self._feed.minibatches(records, mode, minibatch_size, seed)
+
+    def set_lookup(self, pull: Pull) -> None:
+        """Give the lookup for models whose ids depend on parameters; others never use it.
+
+        Args:
+            pull: `PsClient.pull`, or what does the same.
+        """
+        self._pull = pull
+
+    def build(self, sample: Minibatch) -> ModelDescription:
+        """Build the model and describe it; see `Backend.build`.
+
+        Without an `optimizer` function (an evaluation needs none) the description says "sgd".
+        """
+        sample = _keras(sample)
+        self._sample = sample
+        self._placed = PlacedModel(self._spec.model, sample, self._seed, self._threshold_bytes)
+        rule = OptimizerSpec("sgd")
+        if self._spec.optimizer is not None:
+            optimizer = make_optimizer(self._spec.optimizer)
+            rule = describe_optimizer(optimizer)
+            check_variables(self._placed.dense.variables)
+            self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
+        self._sites = self._collector(sample).tables
+        return ModelDescription(
+            tables=tuple(
+                TableDescription(t.name, t.dim, t.initializer, rule, t.input_dim)
+                for t in self._placed.tables
+            ),
+            dense=self._placed.dense.describe(),
+            state=self._placed.state.describe(),
+            optimizer=rule,
+            seed=self._seed,
+        )
+
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return the flat dense and state vectors as initialised here."""
+        return self._placed.dense.values(), self._placed.state.values()
+
+    def id_sites(self) -> Sequence[int]:
+        """Return the table of each id site."""
+        return self._sites
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """Return the ids that each site looks up.
+
+        Raises:
+            ModelError: An id is negative, or not below its layer's `input_dim`.
+        """
+        minibatch = _keras(minibatch)
+        return self._collector(minibatch).ids(minibatch, self._pull)
+
+    def learning_rate(self, version: int) -> float:
+        """Return the learning rate for a step from model version `version`."""
+        return self._learning_rate(version)
+
+    def train_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Compute loss and gradients; see `Backend.train_step`. The arrays are read-only."""
+        minibatch = _keras(minibatch)
+        key = minibatch.structure.key
+        step = self._steps.get(key)
+        if step is None:
+            if self._spec.loss is None:
+                raise ModelError("training needs a function loss(labels, predictions); found none")
+            step = TrainStep(
+                self._placed, self._spec.loss, self._collector(minibatch), self._use_xla
+            )
+            self._steps[key] = step
+        return step(minibatch, rows, dense, state)
+
+    def new_metrics(self) -> None:
+        """Start an evaluation with empty metrics."""
+        self._made_metrics().reset()
+
+    def evaluate_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> None:
+        """Add a minibatch to the metrics."""
+        minibatch = _keras(minibatch)
+        outputs = self._infer(minibatch, rows, dense, state)
+        self._made_metrics().update(minibatch.labels, outputs)
+
+    def metric_states(self) -> MetricStates:
+        """Return what was gathered since `new_metrics`."""
+        return self._made_metrics().states()
+
+    def metric_results(self, states: MetricStates) -> dict[str, float]:
+        """Compute the metrics from merged states."""
+        return self._made_metrics().results(states)
+
+    def predict_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        """Return the model's outputs as arrays."""
+        outputs = self._infer(_keras(minibatch), rows, dense, state)
+        return tf.nest.map_structure(np.asarray, outputs)
+
+    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
+        """Write a SavedModel that serves without elasticdl; the backend is not usable after."""
+        if self._sample is None:
+            raise ModelError("a model is exported after it was built; call build first")
+        export_model(self._placed, self._sample, directory, dense, state, tables)
+
+    def _infer(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        key = minibatch.structure.key
+        inference = self._inferences.get(key)
+        if inference is None:
+            inference = Inference(self._placed, self._collector(minibatch), minibatch)
+            self._inferences[key] = inference
+        return inference(minibatch, rows, dense, state)
+
+    def _collector(self, minibatch: KerasMinibatch) -> Collector:
+        training = minibatch.mode == Mode.TRAINING
+        key = (minibatch.structure.key, training)
+        with self._compiling:
+            collector = self._collectors.get(key)
+            if collector is None:
+                collector = Collector(self._placed, minibatch, training)
+                self._refuse_other_sites(collector)
+                self._collectors[key] = collector
+            return collector
+
+    def _refuse_other_sites(self, collector: Collector) -> None:
+        known = next(iter(self._collectors.values()), None)
+        if known is not None and known.tables != collector.tables:
+            names = [[self._placed.tables[t].name for t in c.tables] for c in (known, collector)]
+            raise ModelError(
+                "the model looks up other embeddings in training than in inference: "
+                f"{', '.join(names[0])} at first, now {', '.join(names[1])}"
+            )
+
+    def _made_metrics(self) -> Metrics:
+        if self._metrics is None:
+            self._metrics = Metrics(self._spec.eval_metrics_fn)
+        return self._metrics
+
+
+class SavedModelBackend:
+    """Evaluates and predicts with an exported model: no tables, empty dense and state vectors.
+
+    Args:
+        spec: The model file's functions; of these `feed` and `eval_metrics_fn` are used.
+        metadata: What `feed` is told about the data.
+        directory: What `KerasBackend.export` wrote, or another SavedModel with a `serve`
+            endpoint that takes what `feed` gives as features.
+    """
+
+    def __init__(self, spec: ModelSpec, metadata: Metadata, directory: Path) -> None:
+        self._feed = FeedRunner(spec.feed, metadata)
+        self._exported = Exported(directory)
+        self._metrics = Metrics(spec.eval_metrics_fn)
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Run the user's `feed`; see `Backend.minibatches`."""
+        return self._feed.minibatches(records, mode, minibatch_size, seed)
+
+    def build(self, sample: Minibatch) -> ModelDescription:
+        """Check that the model can be called on the sample; there is nothing to declare."""
+        self._exported(_keras(sample))
+        return ModelDescription((), (), (), OptimizerSpec("sgd"), 0)
+
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return two empty vectors."""
+        return np.zeros(0, np.float32), np.zeros(0, np.float32)
+
+    def id_sites(self) -> Sequence[int]:
+        """Return no sites: the tables are part of the exported model."""
+        return ()
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """Return no ids."""
+        return ()
+
+    def learning_rate(self, version: int) -> float:
+        """Refuse: an exported model cannot be trained."""
+        raise ModelError("an exported model (--saved_model) cannot be trained")
+
+    def train_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Refuse: an exported model cannot be trained."""
+        raise ModelError("an exported model (--saved_model) cannot be trained")
+
+    def new_metrics(self) -> None:
+        """Start an evaluation with empty metrics."""
+        self._metrics.reset()
+
+    def evaluate_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> None:
+        """Add a minibatch to the metrics."""
+        self._metrics.update(minibatch.labels, self._exported(_keras(minibatch)))
+
+    def metric_states(self) -> MetricStates:
+        """Return what was gathered since `new_metrics`."""
+        return self._metrics.states()
+
+    def metric_results(self, states: MetricStates) -> dict[str, float]:
+        """Compute the metrics from merged states."""
+        return self._metrics.results(states)
+
+    def predict_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        """Return the model's outputs as arrays."""
+        return tf.nest.map_structure(np.asarray, self._exported(_keras(minibatch)))
+
+    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
+        """Refuse: the model is exported already."""
+        raise ModelError("an exported model (--saved_model) cannot be exported again")
+
+
+def _keras(minibatch: Minibatch) -> KerasMinibatch:
+    """Return the minibatch itself if `minibatches` made it; else (in tests) take it apart."""
+    if isinstance(minibatch, KerasMinibatch):
+        return minibatch
+    features, labels = (
+        None if part is None else tf.nest.map_structure(tf.convert_to_tensor, part)
+        for part in (minibatch.features, minibatch.labels)
+    )
+    structure = Structure.of(features, labels)
+    return KerasMinibatch(
+        features=features,
+        labels=labels,
+        num_records=num_records(features),
+        structure=structure,
+        tensors=structure.flatten(features, labels),
+        mode=Mode.PREDICTION if labels is None else Mode.TRAINING,
+        seed=0,
+        size=minibatch.num_records,
+    )

@@ -1,0 +1,168 @@
+"""The trained model as a SavedModel that serves without elasticdl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from elasticdl.backends.base import Float32, TableSource
+from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, describe
+from elasticdl.backends.keras_model import PlacedModel, Table
+from elasticdl.errors import ModelError
+from elasticdl.layers.initializer import centre
+from elasticdl.layers.lookup import looking_up
+
+ENDPOINT = "serve"
+
+
+def export_model(
+    placed: PlacedModel,
+    sample: KerasMinibatch,
+    directory: Path,
+    dense: Float32,
+    state: Float32,
+    tables: TableSource,
+) -> None:
+    """Write the model into `directory`, with the values given instead of those it has.
+
+    The model's own variables take the values (training never reads them). Tables become part
+    of the graph: with `input_dim` an ordinary one, as `keras.layers.Embedding` has it, and
+    otherwise the trained ids in order, and their rows.
+    """
+    placed.dense.assign(dense)
+    placed.state.assign(state)
+    lookups = [_table_lookup(table, tables, index) for index, table in enumerate(placed.tables)]
+
+    def lookup(layer: Any, ids: Any) -> Any:
+        return lookups[placed.table_of(layer)](ids)
+
+    def serve(features: Any) -> Any:
+        with looking_up(lookup):
+            return placed.model(features, training=False)
+
+    specs = _named(sample.structure, placed.model)
+    served = tf.Module()
+    served.serve = tf.function(serve, input_signature=[specs], autograph=False)
+    # The model itself is not a part: saving it would trace it again in other ways.
+    served.used_variables = list(served.serve.get_concrete_function().graph.variables)
+    served.used_resources = [
+        child
+        for child in tf.train.TrackableView(placed.model).descendants()
+        if isinstance(child, tf.saved_model.experimental.TrackableResource)
+    ]
+    signatures = {}
+    if all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
+        signatures["serving_default"] = _signature(served.serve, specs)
+    tf.saved_model.save(served, str(directory), signatures=signatures)
+
+
+class Exported:
+    """A SavedModel's `serve` endpoint."""
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self._loaded = tf.saved_model.load(str(directory))
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"--saved_model={directory} is no SavedModel: {' '.join(str(error).split())}"
+            ) from error
+        if not hasattr(self._loaded, ENDPOINT):
+            raise ModelError(
+                f"--saved_model={directory} has no endpoint {ENDPOINT!r}; expected what --output "
+                "of a training job, or keras.Model.export, writes"
+            )
+        self._directory = directory
+
+    def __call__(self, minibatch: KerasMinibatch) -> Any:
+        """Return the outputs for a minibatch's features."""
+        try:
+            return self._loaded.serve(minibatch.features)
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            raise ModelError(
+                f"the model of --saved_model={self._directory} cannot be called on what feed "
+                f"gives, {describe(minibatch.features)}: {' '.join(str(error).split())[:1000]}"
+            ) from error
+
+
+class _OrdinaryTable(tf.Module):  # type: ignore[misc]  # tensorflow has no types
+    """All rows from id 0 on."""
+
+    def __init__(self, rows: Float32) -> None:
+        super().__init__()
+        self.rows = tf.Variable(rows, trainable=False)
+
+    def __call__(self, ids: Any) -> Any:
+        return tf.gather(self.rows, ids)
+
+
+class _SortedTable(tf.Module):  # type: ignore[misc]  # tensorflow has no types
+    """The trained ids in ascending order and their rows; others read as `unseen`."""
+
+    def __init__(self, keys: NDArray[np.int64], rows: Float32, unseen: float) -> None:
+        super().__init__()
+        order = np.argsort(keys)
+        self.keys = tf.Variable(keys[order], trainable=False)
+        self.rows = tf.Variable(rows[order], trainable=False)
+        self._unseen = unseen
+
+    def __call__(self, ids: Any) -> Any:
+        flat = tf.reshape(ids, [-1])
+        place = tf.searchsorted(self.keys, flat)
+        place = tf.minimum(place, tf.size(self.keys) - 1)
+        known = tf.equal(tf.gather(self.keys, place), flat)
+        rows = tf.where(known[:, None], tf.gather(self.rows, place), self._unseen)
+        return tf.reshape(rows, tf.concat([tf.shape(ids), [self.rows.shape[1]]], 0))
+
+
+def _table_lookup(table: Table, source: TableSource, index: int) -> Any:
+    unseen = centre(table.initializer.kind, table.initializer.params)
+    if table.input_dim is not None:
+        full = np.full((table.input_dim, table.dim), unseen, np.float32)
+        for keys, rows in source.scan(index):
+            full[keys] = rows
+        return _OrdinaryTable(full)
+    # An id that no one can ask for keeps the table from being empty.
+    chunks = [(np.array([-1], np.int64), np.full((1, table.dim), unseen, np.float32))]
+    chunks += list(source.scan(index))
+    return _SortedTable(
+        np.concatenate([keys for keys, _ in chunks]),
+        np.concatenate([rows for _, rows in chunks]),
+        unseen,
+    )
+
+
+def _named(structure: Structure, model: Any) -> Any:
+    """Give the features' specs the names by which a serving client says them."""
+    features = structure.features
+    if isinstance(features, dict):
+        return {name: _renamed(spec, name) for name, spec in features.items()}
+    if isinstance(features, tf.TensorSpec):
+        inputs = getattr(model, "inputs", None) or []
+        return _renamed(features, inputs[0].name if len(inputs) == 1 else "features")
+    return features
+
+
+def _renamed(spec: Any, name: str) -> Any:
+    if isinstance(spec, tf.TensorSpec):
+        return tf.TensorSpec(spec.shape, spec.dtype, name)
+    return spec
+
+
+def _signature(serve: Any, specs: Any) -> Any:
+    """Wrap the endpoint for clients that pass named tensors and get named tensors."""
+    flat = tf.nest.flatten(specs)
+    names = [spec.name or f"features_{k}" for k, spec in enumerate(flat)]
+    flat = [_renamed(spec, name) for spec, name in zip(flat, names, strict=True)]
+
+    @tf.function(input_signature=flat, autograph=False)  # type: ignore[untyped-decorator]
+    def serving_default(*tensors: Any) -> Any:
+        outputs = serve(tf.nest.pack_sequence_as(specs, list(tensors)))
+        if isinstance(outputs, dict):
+            return outputs
+        return {f"output_{k}": value for k, value in enumerate(tf.nest.flatten(outputs))}
+
+    return serving_default

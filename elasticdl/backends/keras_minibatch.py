@@ -1,0 +1,141 @@
+"""A minibatch as the Keras backend likes it: flat tensors, and how they fold into structures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from elasticdl.backends.base import Minibatch
+from elasticdl.job import Mode
+
+
+class Structure:
+    """What `feed` gives for a minibatch: the nesting of features and labels, shapes, dtypes.
+
+    Attributes:
+        features: Nested `TypeSpec`s of the features; the first dimension is the record.
+        labels: The same for the labels, or None in PREDICTION.
+        key: Equal for equal structures.
+        specs: The `TensorSpec`s of a minibatch of any size, sparse and ragged ones taken apart.
+    """
+
+    def __init__(self, features: Any, labels: Any) -> None:
+        self.features = features
+        self.labels = labels
+        feature_specs = _components(features)
+        self.specs: list[Any] = feature_specs + ([] if labels is None else _components(labels))
+        self._num_features = len(feature_specs)
+        self.key = repr((features, labels))
+
+    @classmethod
+    def of(cls, features: Any, labels: Any) -> Structure:
+        """Return the structure of a minibatch whose number of records is of no importance."""
+
+        def relaxed(value: Any) -> Any:
+            spec = tf.type_spec_from_value(value)
+            return (
+                tf.TensorSpec([None, *spec.shape[1:]], spec.dtype)
+                if isinstance(spec, tf.TensorSpec)
+                else spec._with_tensor_ranks_only()
+                if hasattr(spec, "_with_tensor_ranks_only")
+                else spec
+            )
+
+        def specs(part: Any) -> Any:
+            return None if part is None else tf.nest.map_structure(relaxed, part)
+
+        return cls(specs(features), specs(labels))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the shapes of a minibatch depend on nothing but its size."""
+        leaves = tf.nest.flatten(self.features)
+        leaves += [] if self.labels is None else tf.nest.flatten(self.labels)
+        return all(
+            isinstance(leaf, tf.TensorSpec)
+            and leaf.shape.rank is not None
+            and leaf.shape[1:].is_fully_defined()
+            for leaf in leaves
+        )
+
+    def static_specs(self, size: int) -> list[Any]:
+        """Return `specs` for minibatches of exactly `size` records; needs `is_static`."""
+        return [tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for spec in self.specs]
+
+    @property
+    def feature_specs(self) -> list[Any]:
+        """The part of `specs` that is features."""
+        return self.specs[: self._num_features]
+
+    def flatten(self, features: Any, labels: Any) -> tuple[Any, ...]:
+        """Take a minibatch apart into tensors, in the order of `specs`."""
+        flat = tf.nest.flatten(features, expand_composites=True)
+        if self.labels is not None:
+            flat += tf.nest.flatten(labels, expand_composites=True)
+        return tuple(flat)
+
+    def fold_features(self, tensors: Sequence[Any]) -> Any:
+        """Put the features together again, from all tensors or only theirs."""
+        parts = list(tensors[: self._num_features])
+        return tf.nest.pack_sequence_as(self.features, parts, expand_composites=True)
+
+    def fold_labels(self, tensors: Sequence[Any]) -> Any:
+        """Put the labels together again, from all tensors."""
+        parts = list(tensors[self._num_features : len(self.specs)])
+        return tf.nest.pack_sequence_as(self.labels, parts, expand_composites=True)
+
+
+@dataclass(frozen=True, slots=True)
+class KerasMinibatch(Minibatch):
+    """A minibatch with its tensors taken apart once, in the background, for compiled functions.
+
+    `seed` drives what the model itself draws (dropout); `size` is what was asked for, of which
+    the last minibatch of a task may have less.
+    """
+
+    structure: Structure
+    tensors: tuple[Any, ...]
+    mode: Mode
+    seed: int
+    size: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the minibatch has as many records as asked for."""
+        return self.num_records == self.size
+
+
+def num_records(structure: Any) -> int:
+    """Return how many records a minibatch's nested tensors hold."""
+    first = tf.nest.flatten(structure)[0]
+    if isinstance(first, tf.SparseTensor):
+        return int(first.dense_shape.numpy()[0])
+    if isinstance(first, tf.RaggedTensor):
+        return int(first.row_splits.shape[0]) - 1
+    return int(first.shape[0])
+
+
+def describe(structure: Any) -> str:
+    """Say in one line what a nested structure of tensors or specs is made of."""
+
+    def leaf(x: Any) -> str:
+        kind = "" if isinstance(x, tf.Tensor | tf.TensorSpec) else type(x).__name__ + " "
+        return f"{kind}{x.dtype.name}{list(x.shape) if x.shape.rank is not None else '[?]'}"
+
+    if isinstance(structure, dict):
+        return "{" + ", ".join(f"{k!r}: {describe(v)}" for k, v in structure.items()) + "}"
+    if isinstance(structure, list | tuple):
+        inner = ", ".join(describe(v) for v in structure)
+        return f"({inner})"
+    if structure is None:
+        return "None"
+    return leaf(structure) if hasattr(structure, "dtype") else type(structure).__name__
+
+
+def _components(structure: Any) -> list[Any]:
+    return [
+        tf.TensorSpec(c.shape, c.dtype) for c in tf.nest.flatten(structure, expand_composites=True)
+    ]

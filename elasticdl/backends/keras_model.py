@@ -1,0 +1,260 @@
+"""A user's Keras model, built so that embedding rows are its inputs. See collect-mode.md."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Float32, Initializer, VariableDescription
+from elasticdl.backends.keras_minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras_placement import moving_large_embeddings
+from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.layers.embedding import Embedding
+from elasticdl.layers.initializer import describe_initializer
+from elasticdl.layers.lookup import looking_up
+
+SEED_NAME = "seed_generator_state"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The table of one embedding layer, ours or a moved one."""
+
+    name: str
+    layer: Any
+    initializer: Initializer
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+        return int(self.layer.output_dim)
+
+    @property
+    def input_dim(self) -> int | None:
+        """Number of rows, where it is limited."""
+        limit = self.layer.input_dim
+        return None if limit is None else int(limit)
+
+
+class Variables:
+    """The variables of a model that cross as one flat float32 vector."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = tuple(variables)
+        self._shapes = [tuple(int(n) for n in v.shape) for v in variables]
+        self._sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self._shapes]
+        self.size = sum(self._sizes)
+
+    def describe(self) -> tuple[VariableDescription, ...]:
+        """Name the variables and say where each lies."""
+        offsets = np.cumsum([0, *self._sizes])
+        return tuple(
+            VariableDescription(v.path, shape, int(offset))
+            for v, shape, offset in zip(self.variables, self._shapes, offsets, strict=False)
+        )
+
+    def values(self) -> Float32:
+        """Return the variables' own values as a flat vector."""
+        parts = [np.asarray(v.numpy(), np.float32).ravel() for v in self.variables]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def split(self, flat: Any) -> list[tuple[Any, Any]]:
+        """Cut a flat tensor into (variable, tensor of its shape and dtype) pairs."""
+        if not self.variables:
+            return []
+        return [
+            (v, tf.cast(tf.reshape(part, shape), v.dtype))
+            for v, part, shape in zip(
+                self.variables, tf.split(flat, self._sizes), self._shapes, strict=True
+            )
+        ]
+
+    def join(self, tensors: Sequence[Any]) -> Any:
+        """Put tensors of the variables' shapes into one flat tensor."""
+        if not tensors:
+            return tf.zeros([0], tf.float32)
+        return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], 0)
+
+    def assign(self, flat: Float32) -> None:
+        """Set the variables themselves; for the export."""
+        for variable, value in self.split(tf.constant(flat, tf.float32)):
+            variable.assign(value)
+
+
+class PlacedModel:
+    """The model, its tables, and its variables by how they travel.
+
+    Attributes:
+        dense: Trainable variables.
+        state: Floating point variables that are not trained: moving statistics.
+        seeds: States of seed generators, which each minibatch's own seed replaces.
+        local: What is left (integer counters): updated in this process only.
+    """
+
+    def __init__(
+        self,
+        make_model: Callable[[], Any],
+        sample: KerasMinibatch,
+        seed: int,
+        threshold_bytes: int,
+    ) -> None:
+        self._threshold_bytes = threshold_bytes
+        self._tracing = threading.RLock()
+        self._layers: list[Any] = []
+        keras.utils.set_random_seed(seed % 2**32)
+        _restart_names()
+        with moving_large_embeddings(threshold_bytes), looking_up(self._meet):
+            self.model = _make(make_model)
+            self._first_call(sample)
+        self.tables = tuple(self._describe_tables())
+        self._table_of = {id(table.layer): k for k, table in enumerate(self.tables)}
+        self._sort_variables()
+
+    def table_of(self, layer: Any) -> int:
+        """Return the number of a layer's table.
+
+        Raises:
+            ModelError: The layer was not called when the model was built.
+        """
+        table = self._table_of.get(id(layer))
+        if table is None:
+            raise ModelError(
+                f"Embedding {layer.name!r} is called now but was not when the model was built; "
+                "create layers in __init__ and call the same ones in training and inference"
+            )
+        return table
+
+    def call(
+        self,
+        lookup: Callable[[Any, Any], Any],
+        features: Any,
+        training: bool,
+        dense: Any,
+        state: Any,
+        seed: Any,
+    ) -> tuple[Any, list[Any], Any, list[Any]]:
+        """Run the model on tensors in place of its variables, which stay as they are.
+
+        Returns:
+            Outputs, regularization and added losses, the flat state after the call, and the
+            local variables after it.
+        """
+        mapping = self.dense.split(dense) + self.state.split(state)
+        mapping += self._seeded(seed)
+        scope = keras.StatelessScope(state_mapping=mapping, collect_losses=True)
+        with self._tracing, looking_up(lookup), scope:
+            outputs = self.model(features, training=training)
+            losses = list(self.model.losses)
+        state = self.state.join([scope.get_current_value(v) for v in self.state.variables])
+        local = [scope.get_current_value(v) for v in self.local]
+        kept = [v.value if new is None else new for v, new in zip(self.local, local, strict=True)]
+        return outputs, losses, state, kept
+
+    def _seeded(self, seed: Any) -> list[tuple[Any, Any]]:
+        """Give each seed generator its own seed mixed with the minibatch's, and counter zero."""
+        zero = tf.zeros_like(seed)
+        return [
+            (v, tf.cast(tf.stack([tf.bitwise.bitwise_xor(seed, own), zero]), v.dtype))
+            for v, own in zip(self.seeds, self._own_seeds, strict=True)
+        ]
+
+    def _meet(self, layer: Any, ids: Any) -> Any:
+        """Look up zeros, noting the layer: how the model's embedding layers are found."""
+        if not any(known is layer for known in self._layers):
+            self._layers.append(layer)
+        return zero_rows(ids, layer.output_dim)
+
+    def _first_call(self, sample: KerasMinibatch) -> None:
+        """Create the variables that exist only after a call, and the layers' first meeting."""
+        with explaining(self.model, sample):
+            self.model(sample.features, training=False)
+
+    def _describe_tables(self) -> Iterator[Table]:
+        names: set[str] = set()
+        for layer in self._layers:
+            if isinstance(layer, Embedding) and layer.variables:
+                raise ModelError(
+                    f"Embedding {layer.name!r} was built before the job's model function ran; "
+                    "create the model's layers inside that function"
+                )
+            name = layer.name
+            while name in names:  # two submodels may use one name
+                name += "_"
+            names.add(name)
+            kind, params = describe_initializer(
+                layer.embeddings_initializer, layer.name, layer.output_dim, layer.input_dim
+            )
+            yield Table(name, layer, Initializer(kind, params))
+
+    def _sort_variables(self) -> None:
+        others = self.model.non_trainable_variables
+        seeds = [v for v in others if v.name == SEED_NAME]
+        floats = [v for v in others if v.name != SEED_NAME and _is_float(v)]
+        self.dense = Variables(self.model.trainable_variables)
+        self.state = Variables(floats)
+        self.seeds = tuple(seeds)
+        self._own_seeds = [np.int64(np.asarray(v.numpy()).ravel()[0]) for v in seeds]
+        self.local = tuple(v for v in others if v.name != SEED_NAME and not _is_float(v))
+
+
+@contextmanager
+def explaining(model: Any, minibatch: KerasMinibatch) -> Iterator[None]:
+    """Turn what a model raises on a minibatch into a message that shows both sides."""
+    try:
+        yield
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        hint = ""
+        if minibatch.structure.labels is None and isinstance(minibatch.features, tuple):
+            hint = "; in mode prediction feed gives features only, not (features, labels)"
+        raise ModelError(
+            f"model {model.name!r} cannot be called on what feed gives in mode {minibatch.mode}, "
+            f"{describe(minibatch.features)}{hint}: {_message(error)}"
+        ) from error
+
+
+def _make(make_model: Callable[[], Any]) -> Any:
+    try:
+        model = make_model()
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the model function raised {type(error).__name__}: {_message(error)}"
+        ) from error
+    if not isinstance(model, keras.Model):
+        raise ModelError(
+            f"the model function must return a keras.Model, found {type(model).__name__}"
+        )
+    return model
+
+
+def _message(error: BaseException) -> str:
+    return " ".join(str(error).split())[:1000]
+
+
+def _restart_names() -> None:
+    """Have Keras count layer names from the start, so that every process gives equal ones."""
+    from keras.src.utils.naming import reset_uids
+
+    reset_uids()
+
+
+def _is_float(variable: Any) -> bool:
+    return bool(keras.backend.is_float_dtype(variable.dtype))
+
+
+def zero_rows(ids: Any, dim: int) -> Any:
+    """Return zeros in the shape of the rows of `ids`."""
+    zeros = tf.zeros(tf.concat([tf.shape(ids), [dim]], 0), tf.float32)
+    if ids.shape.rank is not None:
+        zeros = tf.ensure_shape(zeros, [*ids.shape, dim])
+    return zeros

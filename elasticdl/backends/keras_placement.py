@@ -1,0 +1,115 @@
+"""Plain `keras.layers.Embedding`s with large tables, moved to the ps replicas."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.errors import ModelError
+from elasticdl.layers.lookup import current_lookup
+
+logger = logging.getLogger(__name__)
+
+
+class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has no types
+    """What a `keras.layers.Embedding` becomes when its table is moved.
+
+    The layer object stays the user's and only its class is exchanged, so that wherever the model
+    holds it, it is this one. It never had a weight.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Return rows of the lookup in force, as the plain layer would of its weight."""
+        lookup = current_lookup()
+        if lookup is None:
+            raise ModelError(
+                f"Embedding {self.name!r} was moved to the ps replicas; it can be called only "
+                "within a job"
+            )
+        # The plain layer casts what is no 32 or 64 bit integer to int32: floats are cut off.
+        if inputs.dtype not in (tf.int32, tf.int64):
+            inputs = tf.cast(inputs, tf.int32)
+        rows = lookup(self, tf.cast(inputs, tf.int64))
+        return tf.cast(rows, self.compute_dtype)
+
+    @property
+    def embeddings(self) -> Any:
+        """Refuse: no process holds the table."""
+        raise ModelError(
+            f"the model reads the whole table of Embedding {self.name!r}, which was moved to the "
+            f"ps replicas; {_keep(self)}"
+        )
+
+    def set_weights(self, weights: Any) -> None:
+        """Refuse: rows get their initial values where they are created."""
+        raise ModelError(
+            f"Embedding {self.name!r} is given initial weights, but its table was moved to the "
+            f"ps replicas; {_keep(self)}"
+        )
+
+
+@contextmanager
+def moving_large_embeddings(threshold_bytes: int) -> Iterator[None]:
+    """Move each plain `Embedding` that is built meanwhile and whose table exceeds the threshold.
+
+    Keras asks the layer for its weight with `add_weight`; there the table is kept from being
+    allocated. `build` would be the natural place, but Keras binds it when a layer is made,
+    which may have been before.
+    """
+    plain = keras.layers.Embedding
+    add_weight = plain.add_weight
+    had_own = "add_weight" in vars(plain)
+
+    def intercept(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("name") != "embeddings" or not _should_move(self, threshold_bytes):
+            return add_weight(self, *args, **kwargs)
+        self.__class__ = MovedEmbedding
+        logger.info(
+            "Embedding %r (%d rows of %d) is moved to the ps replicas",
+            self.name,
+            self.input_dim,
+            self.output_dim,
+        )
+        return None
+
+    plain.add_weight = intercept
+    try:
+        yield
+    finally:
+        if had_own:
+            plain.add_weight = add_weight
+        else:
+            del plain.add_weight
+
+
+def _should_move(layer: Any, threshold_bytes: int) -> bool:
+    num_bytes = layer.input_dim * layer.output_dim * 4
+    if num_bytes <= threshold_bytes:
+        return False
+    reasons = {
+        "it is a subclass of keras.layers.Embedding": type(layer) is not keras.layers.Embedding,
+        "it is not trainable": not layer.trainable,
+        "it has a regularizer": layer.embeddings_regularizer is not None,
+        "it has a constraint": layer.embeddings_constraint is not None,
+        "it uses LoRA": bool(layer.lora_rank),
+        "it is quantized": bool(layer.quantization_mode),
+    }
+    why = next((reason for reason, holds in reasons.items() if holds), None)
+    if why is not None:
+        logger.warning(
+            "Embedding %r (%d bytes) stays a dense variable, pulled whole at each step: %s",
+            layer.name,
+            num_bytes,
+            why,
+        )
+    return why is None
+
+
+def _keep(layer: Any) -> str:
+    num_bytes = layer.input_dim * layer.output_dim * 4
+    return f"to keep it a dense variable, say --embedding_threshold_bytes={num_bytes}"

@@ -1,0 +1,179 @@
+"""Collect mode: the small function that tells which embedding ids a minibatch needs.
+
+The model is traced once with every embedding layer noting the ids that it is called with and
+returning zeros. What the ids are computed from is cut out of that trace and is all that runs.
+See `docs/designs/collect-mode.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Int64
+from elasticdl.backends.keras_function import FlatFunction
+from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure
+from elasticdl.backends.keras_model import PlacedModel, explaining, zero_rows
+from elasticdl.errors import ModelError
+
+Pull = Callable[..., Any]
+"""`pull([(table, ids), ...], training) -> pulled` with `.rows`, `.dense`, `.state`."""
+
+_SHAPE_ONLY = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
+_DRAWS = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
+          "RandomShuffle", "Multinomial")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One place where a table is looked up.
+
+    `stage` is 0 where the ids follow from the features; where they depend on parameters it is
+    one more than that of the sites whose rows they depend on.
+    """
+
+    table: int
+    ids: Any  # in the traced graph
+    rows: Any  # likewise: the zeros that were given
+    stage: int
+
+
+class Collector:
+    """The id sites of a model for one structure of features, in training or in inference."""
+
+    def __init__(self, placed: PlacedModel, minibatch: KerasMinibatch, training: bool) -> None:
+        self._placed = placed
+        self._training = training
+        self.sites: list[Site] = []
+        structure = minibatch.structure
+        seed, dense, state = (
+            tf.TensorSpec([], tf.int64),
+            tf.TensorSpec([placed.dense.size], tf.float32),
+            tf.TensorSpec([placed.state.size], tf.float32),
+        )
+        with explaining(placed.model, minibatch):
+            traced = tf.compat.v1.wrap_function(
+                lambda *inputs: self._trace(structure, inputs),
+                [dense, state, seed, *structure.feature_specs],
+            )
+        self._stages = self._cut(traced)
+
+    @property
+    def tables(self) -> list[int]:
+        """The table of each site."""
+        return [site.table for site in self.sites]
+
+    def ids(self, minibatch: KerasMinibatch, pull: Pull | None) -> list[Int64]:
+        """Return the ids of each site, looking rows up where later ids depend on them."""
+        found: list[Any] = [None] * len(self.sites)
+        tensors = minibatch.tensors[: len(minibatch.structure.feature_specs)]
+        seed = tf.constant(minibatch.seed, tf.int64)
+        for stage, function in enumerate(self._stages):
+            given = [] if stage == 0 else self._rows_before(stage, found, pull)
+            results = function(*given, seed, *tensors)
+            for index, ids in zip(self._members(stage), results, strict=True):
+                found[index] = self._checked(index, np.asarray(ids))
+        return found
+
+    def _trace(self, structure: Structure, inputs: Sequence[Any]) -> Any:
+        dense, state, seed = inputs[:3]
+        graph = tf.compat.v1.get_default_graph()
+        walk = _Walk([dense, state])
+
+        def note(layer: Any, ids: Any) -> Any:
+            if ids.graph is not graph:
+                raise ModelError(
+                    f"Embedding {layer.name!r} is called inside a tf.function, tf.cond, "
+                    "tf.while_loop or tf.map_fn; call it outside (the whole step is compiled "
+                    "anyway) and use its result there"
+                )
+            stage = walk.stage_of(ids, layer)
+            rows = tf.identity(zero_rows(ids, layer.output_dim))
+            walk.add_rows(rows, stage)
+            self.sites.append(Site(self._placed.table_of(layer), ids, rows, stage))
+            return rows
+
+        self._placed.call(
+            note, structure.fold_features(inputs[3:]), self._training, dense, state, seed
+        )
+        return [site.ids for site in self.sites]
+
+    def _cut(self, traced: Any) -> list[Any]:
+        """Make of the trace one function for each stage."""
+        inputs = list(traced.inputs)
+        dense_state, others = inputs[:2], inputs[2 : len(inputs) - len(traced.captured_inputs)]
+        functions = []
+        for stage in range(1 + max((site.stage for site in self.sites), default=0)):
+            before = [site.rows for site in self.sites if site.stage < stage]
+            feeds = [*before, *dense_state, *others] if stage else others
+            fetches = [self.sites[k].ids for k in self._members(stage)]
+            functions.append(FlatFunction(traced.prune(feeds, fetches)))
+        return functions
+
+    def _members(self, stage: int) -> list[int]:
+        return [k for k, site in enumerate(self.sites) if site.stage == stage]
+
+    def _rows_before(self, stage: int, found: list[Any], pull: Pull | None) -> list[Any]:
+        if pull is None:
+            raise ModelError(
+                f"model {self._placed.model.name!r} computes ids from embeddings or other "
+                "parameters; that needs a lookup (Backend.set_lookup) to compute them with"
+            )
+        needed = [k for k, site in enumerate(self.sites) if site.stage < stage]
+        pulled = pull([(self.sites[k].table, found[k]) for k in needed], training=self._training)
+        return [tf.constant(x) for x in (*pulled.rows, pulled.dense, pulled.state)]
+
+    def _checked(self, index: int, ids: Int64) -> Int64:
+        """Refuse ids that no row can have; as unsigned numbers, negative ones are large too."""
+        if not ids.size:
+            return ids
+        table = self._placed.tables[self.sites[index].table]
+        limit = 2**63 if table.input_dim is None else table.input_dim
+        if int(ids.view(np.uint64).max()) < limit:
+            return ids
+        wrong = int(ids[(ids < 0) | (ids >= limit)].flat[0])
+        if wrong < 0:
+            raise ModelError(
+                f"Embedding {table.name!r}: ids must not be negative, found {wrong}; "
+                "feed or the model makes it"
+            )
+        raise ModelError(
+            f"Embedding {table.name!r}: ids must be below input_dim={limit}, found {wrong}; "
+            "raise input_dim, or leave it out where the layer is elasticdl.layers.Embedding"
+        )
+
+
+class _Walk:
+    """Finds what a tensor was computed from, by walking its graph backwards."""
+
+    def __init__(self, parameters: Sequence[Any]) -> None:
+        self._stages = {p.op.name: 1 for p in parameters}
+
+    def add_rows(self, rows: Any, stage: int) -> None:
+        """What depends on these rows is of the next stage."""
+        self._stages[rows.op.name] = stage + 1
+
+    def stage_of(self, tensor: Any, layer: Any) -> int:
+        """Return the stage of ids: 0, or the highest of what they depend on."""
+        stage, seen, todo = 0, set(), [tensor.op]
+        while todo:
+            op = todo.pop()
+            if op.name in seen:
+                continue
+            seen.add(op.name)
+            if op.name in self._stages:
+                stage = max(stage, self._stages[op.name])
+                continue
+            if op.type in _DRAWS:
+                raise ModelError(
+                    f"Embedding {layer.name!r}: ids are drawn at random by {op.type} "
+                    f"({op.name}), so they cannot be known before the step; draw them in feed, "
+                    "or with a keras.random.SeedGenerator"
+                )
+            if op.type not in _SHAPE_ONLY:
+                todo.extend(source.op for source in op.inputs)
+        return stage

@@ -1,0 +1,242 @@
+"""The compiled functions of a Keras model: one training step, and inference."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Float32, StepResult
+from elasticdl.backends.keras_function import FlatFunction
+from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, describe
+from elasticdl.backends.keras_model import PlacedModel, explaining
+from elasticdl.backends.keras_sites import Collector
+from elasticdl.errors import ElasticdlError, ModelError
+
+logger = logging.getLogger(__name__)
+
+Loss = Callable[[Any, Any], Any]
+
+
+class GivenRows:
+    """A lookup that hands out the rows given to a step, site by site in the order of collection.
+
+    `is_static` tells afterwards whether the shapes of all ids were known while tracing.
+    """
+
+    def __init__(self, placed: PlacedModel, tables: Sequence[int], rows: Sequence[Any]) -> None:
+        self._placed = placed
+        self._tables = tables
+        self._rows = rows
+        self._next = 0
+        self.is_static = True
+
+    def __call__(self, layer: Any, ids: Any) -> Any:
+        """Return the rows of the next site, which must be of this layer."""
+        site, table = self._next, self._placed.table_of(layer)
+        self._next += 1
+        if site >= len(self._tables) or self._tables[site] != table:
+            raise ModelError(
+                f"Embedding {layer.name!r} is lookup {site} of the model now and was not when "
+                "its lookups were collected; call the same layers in the same order in "
+                "training and inference"
+            )
+        rows = self._rows[site]
+        if ids.shape.rank is not None:
+            rows = tf.ensure_shape(rows, [*ids.shape, layer.output_dim])
+        self.is_static = self.is_static and ids.shape.is_fully_defined()
+        return rows
+
+
+class TrainStep:
+    """The training step for minibatches of one structure.
+
+    Full-size minibatches have their own function with static shapes, which XLA compiles where
+    that is worth it; remainders share one with relaxed shapes.
+    """
+
+    def __init__(
+        self, placed: PlacedModel, loss: Loss, collector: Collector, use_xla: bool
+    ) -> None:
+        self._placed = placed
+        self._loss = loss
+        self._collector = collector
+        self._use_xla = use_xla
+        self._functions: dict[int | None, Any] = {}
+
+    def __call__(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Run one step; see `Backend.train_step`."""
+        is_static = minibatch.is_full and minibatch.structure.is_static
+        size = minibatch.size if is_static else None
+        function = self._functions.get(size)
+        inputs = [
+            tf.constant(dense),
+            tf.constant(state),
+            tf.constant(minibatch.seed, tf.int64),
+            *minibatch.tensors,
+            *(tf.constant(r) for r in rows),
+        ]
+        if function is None:
+            function = self._compile(minibatch, size, inputs)
+            self._functions[size] = function
+        try:
+            outputs = function(*inputs)
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            raise ModelError(_step_failed(minibatch, error)) from error
+        num_rows = len(rows)
+        loss, dense_grad, state_delta = outputs[:3]
+        for variable, value in zip(self._placed.local, outputs[3 + num_rows :], strict=True):
+            variable.assign(value)
+        return StepResult(
+            loss=float(loss),
+            row_grads=[np.asarray(g) for g in outputs[3 : 3 + num_rows]],
+            dense_grad=np.asarray(dense_grad),
+            state_delta=np.asarray(state_delta),
+        )
+
+    def _compile(self, minibatch: KerasMinibatch, size: int | None, inputs: Sequence[Any]) -> Any:
+        structure = minibatch.structure
+        specs = structure.specs if size is None else structure.static_specs(size)
+        signature = [*_parameter_specs(self._placed), *specs, *_row_specs(self._collector)]
+        given: list[GivenRows] = []
+
+        def step(dense: Any, state: Any, seed: Any, *others: Any) -> list[Any]:
+            tensors, rows = others[: len(specs)], list(others[len(specs) :])
+            return self._trace(structure, tensors, rows, dense, state, seed, given)
+
+        with explaining(self._placed.model, minibatch):
+            plain = tf.function(step, autograph=False).get_concrete_function(*signature)
+        if not (self._use_xla and size is not None and given[-1].is_static and _suits_xla(plain)):
+            return FlatFunction(plain)
+        by_xla = tf.function(lambda *a: plain(*a), autograph=False, jit_compile=True)
+        # A function that is called as an operation is compiled by XLA only from within another.
+        outer = tf.function(lambda *a: by_xla(*a), autograph=False)
+        compiled = FlatFunction(outer.get_concrete_function(*signature))
+        try:
+            compiled(*inputs)
+        except Exception as error:  # XLA's complaints have no common type
+            logger.info("the step runs without XLA: %s", str(error).splitlines()[0][:200])
+            return FlatFunction(plain)
+        return compiled
+
+    def _trace(
+        self,
+        structure: Structure,
+        tensors: Sequence[Any],
+        rows: list[Any],
+        dense: Any,
+        state: Any,
+        seed: Any,
+        given: list[GivenRows],
+    ) -> list[Any]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([dense, *rows])
+            lookup = GivenRows(self._placed, self._collector.tables, rows)
+            outputs, losses, new_state, local = self._placed.call(
+                lookup, structure.fold_features(tensors), True, dense, state, seed
+            )
+            loss = self._mean_loss(structure.fold_labels(tensors), outputs)
+            loss = tf.add_n([loss, *(tf.cast(extra, tf.float32) for extra in losses)])
+        given.append(lookup)
+        dense_grad, *row_grads = tape.gradient(
+            loss, [dense, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        row_grads = [tf.convert_to_tensor(g) for g in row_grads]
+        return [loss, dense_grad, new_state - state, *row_grads, *local]
+
+    def _mean_loss(self, labels: Any, outputs: Any) -> Any:
+        name = getattr(self._loss, "__name__", "loss")
+        found = f"labels {describe(labels)} and predictions {describe(outputs)}"
+        try:
+            loss = self._loss(labels, outputs)
+        except ElasticdlError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"{name}(labels, predictions) raised {type(error).__name__} on {found}: "
+                f"{' '.join(str(error).split())[:1000]}"
+            ) from error
+        try:
+            return tf.reduce_mean(tf.cast(loss, tf.float32))
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"{name}(labels, predictions) must return one tensor, "
+                f"found {describe(loss)} for {found}"
+            ) from error
+
+
+class Inference:
+    """The model's outputs for minibatches of one structure, of any size."""
+
+    def __init__(
+        self, placed: PlacedModel, collector: Collector, minibatch: KerasMinibatch
+    ) -> None:
+        structure = minibatch.structure
+        specs = structure.feature_specs
+
+        def infer(dense: Any, state: Any, seed: Any, *others: Any) -> Any:
+            tensors, rows = others[: len(specs)], others[len(specs) :]
+            lookup = GivenRows(placed, collector.tables, rows)
+            outputs, *_ = placed.call(
+                lookup, structure.fold_features(tensors), False, dense, state, seed
+            )
+            self._outputs = outputs
+            return tf.nest.flatten(outputs, expand_composites=True)
+
+        signature = [*_parameter_specs(placed), *specs, *_row_specs(collector)]
+        with explaining(placed.model, minibatch):
+            concrete = tf.function(infer, autograph=False).get_concrete_function(*signature)
+        self._function = FlatFunction(concrete)
+
+    def __call__(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        """Return the outputs, as tensors in the structure that the model gives."""
+        tensors = minibatch.tensors[: len(minibatch.structure.feature_specs)]
+        try:
+            outputs = self._function(
+                tf.constant(dense),
+                tf.constant(state),
+                tf.constant(minibatch.seed, tf.int64),
+                *tensors,
+                *(tf.constant(r) for r in rows),
+            )
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            raise ModelError(_step_failed(minibatch, error)) from error
+        return tf.nest.pack_sequence_as(self._outputs, list(outputs), expand_composites=True)
+
+
+def _parameter_specs(placed: PlacedModel) -> list[Any]:
+    return [
+        tf.TensorSpec([placed.dense.size], tf.float32),
+        tf.TensorSpec([placed.state.size], tf.float32),
+        tf.TensorSpec([], tf.int64),
+    ]
+
+
+def _row_specs(collector: Collector) -> list[Any]:
+    return [tf.TensorSpec(site.rows.shape, tf.float32) for site in collector.sites]
+
+
+def _suits_xla(function: Any) -> bool:
+    """Say whether XLA is likely to be faster; measured in `docs/designs/collect-mode.md`."""
+    graph = function.graph.as_graph_def()
+    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
+    return not any(node.op.startswith(_SLOW_IN_XLA) for node in nodes)
+
+
+_SLOW_IN_XLA = ("Conv", "DepthwiseConv", "MaxPool", "AvgPool", "While", "StatelessWhile",
+                "PyFunc", "EagerPyFunc", "String")  # fmt: skip
+
+
+def _step_failed(minibatch: KerasMinibatch, error: Exception) -> str:
+    message = getattr(error, "message", str(error))
+    return (
+        f"the model fails on a minibatch of {minibatch.num_records} records, features "
+        f"{describe(minibatch.features)}: {' '.join(message.split())[:1000]}"
+    )

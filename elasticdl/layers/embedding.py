@@ -1,0 +1,222 @@
+"""`elasticdl.layers.Embedding`: an embedding table that lives on the ps replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.errors import ModelError
+from elasticdl.layers.lookup import current_lookup
+from elasticdl.layers.plain_table import PlainTable
+
+COMBINERS = ("sum", "mean", "sqrtn")
+PLAIN_WEIGHT_LIMIT_BYTES = 256 * 1024 * 1024
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
+    """Turns ids into rows of a table that lives on the ps replicas.
+
+    Ids are non-negative integers, of any size up to 2**63 - 1: a row is created when its id is
+    first trained, so the table needs no size and a hash of a string is as good an id as any.
+    One layer that is called several times looks up one table.
+
+    In a job the rows are inputs of the training step, and their gradients go to the ps replicas.
+    In a plain Python session (a unit test, a notebook) the layer works as well: with an
+    `input_dim` it owns an ordinary weight, which trains like any other; without one (or when
+    that weight would exceed 256 MiB) rows are created in this process when first used, with
+    the initial values that a job with seed 0 gives them, and are *not trained*.
+
+    Args:
+        output_dim: Width of a row.
+        input_dim: Number of rows where known: ids are checked against it, and the export
+            holds an ordinary table. Without it the export holds the trained ids and their rows.
+        embeddings_initializer: A Keras initializer, or its name, that is a constant, or a
+            uniform, normal or truncated normal distribution.
+        mask_zero: Id 0 is padding: later layers get a mask, and a combiner leaves it out.
+        input_length: Accepted for models written for older Keras; not used.
+        combiner: "sum", "mean" or "sqrtn" reduces all rows of one record to one, and gives
+            `(batch, output_dim)`; a record without ids gives zeros. Needed where ids are a
+            `tf.SparseTensor` or `tf.RaggedTensor`.
+    """
+
+    def __init__(
+        self,
+        output_dim: int,
+        input_dim: int | None = None,
+        embeddings_initializer: Any = "uniform",
+        mask_zero: bool = False,
+        input_length: int | None = None,
+        combiner: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not _is_positive(output_dim):
+            raise ModelError(
+                f"Embedding: output_dim must be a positive integer, not {output_dim!r}"
+            )
+        if input_dim is not None and not _is_positive(input_dim):
+            raise ModelError(f"Embedding: input_dim must be a positive integer, not {input_dim!r}")
+        if combiner is not None and combiner not in COMBINERS:
+            raise ModelError(
+                f"Embedding: combiner must be one of {', '.join(COMBINERS)} or None, "
+                f"not {combiner!r}"
+            )
+        self.output_dim = int(output_dim)
+        self.input_dim = None if input_dim is None else int(input_dim)
+        self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
+        self.mask_zero = bool(mask_zero)
+        self.input_length = input_length
+        self.combiner = combiner
+        self.supports_masking = self.mask_zero
+        self._weight: Any = None
+        self._plain_table: PlainTable | None = None
+        # Ids come as they are: Keras would cast integers to the layer's float dtype, and has no
+        # word for sparse and ragged ones.
+        self._convert_input_args = False
+        self._allow_non_tensor_positional_args = True
+        self.supports_jit = self._fits_a_weight()  # a plain table is looked up outside XLA
+
+    def build(self, input_shape: Any = None) -> None:
+        """Create the ordinary weight of a plain session; in a job there is none."""
+        if current_lookup() is None and self._fits_a_weight() and self._weight is None:
+            self._weight = self.add_weight(
+                shape=(self.input_dim, self.output_dim),
+                initializer=self.embeddings_initializer,
+                name="embeddings",
+            )
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        """Return the rows of `inputs`, combined if the layer has a combiner."""
+        if isinstance(inputs, tf.SparseTensor):
+            self._need_combiner("tf.SparseTensor")
+            rows = self._rows(inputs.values)
+            outputs = self._combine(
+                rows, inputs.values, inputs.indices[:, 0], inputs.dense_shape[0]
+            )
+            batch = inputs.shape[0]
+        elif isinstance(inputs, tf.RaggedTensor):
+            self._need_combiner("tf.RaggedTensor")
+            flat = inputs.merge_dims(1, -1) if inputs.shape.rank > 2 else inputs
+            rows = self._rows(flat.values)
+            outputs = self._combine(rows, flat.values, flat.value_rowids(), flat.nrows(tf.int64))
+            batch = inputs.shape[0]
+        else:
+            ids = tf.convert_to_tensor(inputs)
+            outputs = self._rows(ids)
+            if self.combiner is not None:
+                outputs = self._combine_dense(outputs, ids)
+            batch = ids.shape[0] if ids.shape.rank else None
+        if self.combiner is not None:
+            outputs = tf.ensure_shape(outputs, (batch, self.output_dim))
+        return tf.cast(outputs, self.compute_dtype)
+
+    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
+        """Return which ids are not padding, when `mask_zero` is set and nothing was combined."""
+        if not self.mask_zero or self.combiner is not None:
+            return None
+        return keras.ops.not_equal(inputs, 0)
+
+    def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
+        """Return `(batch, output_dim)` with a combiner, otherwise one row for each id."""
+        if self.combiner is not None:
+            return (input_shape[0], self.output_dim)
+        return (*input_shape, self.output_dim)
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Say what a symbolic call gives; no row is looked up for it."""
+        self._check_dtype(inputs.dtype)
+        if getattr(inputs, "sparse", False) or getattr(inputs, "ragged", False):
+            self._need_combiner("sparse or ragged input")
+        return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer, its rows excepted."""
+        return {
+            **super().get_config(),
+            "output_dim": self.output_dim,
+            "input_dim": self.input_dim,
+            "embeddings_initializer": keras.initializers.serialize(self.embeddings_initializer),
+            "mask_zero": self.mask_zero,
+            "input_length": self.input_length,
+            "combiner": self.combiner,
+        }
+
+    def _rows(self, ids: Any) -> Any:
+        self._check_dtype(ids.dtype)
+        ids = tf.cast(ids, tf.int64)
+        lookup = current_lookup()
+        if lookup is not None:
+            rows = lookup(self, ids)
+        elif self._weight is not None:
+            rows = tf.gather(self._weight.value, ids)
+        else:
+            if self._plain_table is None:
+                self._plain_table = PlainTable(
+                    self.name, self.output_dim, self.input_dim, self.embeddings_initializer
+                )
+            rows = self._plain_table.lookup(ids)
+        return rows if self.trainable else tf.stop_gradient(rows)
+
+    def _combine(self, rows: Any, ids: Any, segments: Any, num_segments: Any) -> Any:
+        """Reduce `rows` (n, dim) to one for each of `num_segments` records."""
+        counts = self._counted(ids)
+        if self.mask_zero:
+            rows = rows * counts[:, None]
+        totals = tf.math.unsorted_segment_sum(rows, segments, num_segments)
+        if self.combiner == "sum":
+            return totals
+        counts = tf.math.unsorted_segment_sum(counts, segments, num_segments)
+        return totals / self._divisor(counts)
+
+    def _combine_dense(self, rows: Any, ids: Any) -> Any:
+        """Reduce `rows` (batch, ..., dim) over all axes between the first and the last."""
+        axes = list(range(1, ids.shape.rank))
+        counts = self._counted(ids)
+        if self.mask_zero:
+            rows = rows * counts[..., None]
+        totals = tf.reduce_sum(rows, axes)
+        if self.combiner == "sum":
+            return totals
+        return totals / self._divisor(tf.reduce_sum(counts, axes))
+
+    def _counted(self, ids: Any) -> Any:
+        if self.mask_zero:
+            return tf.cast(tf.not_equal(ids, 0), tf.float32)
+        return tf.ones(tf.shape(ids), tf.float32)
+
+    def _divisor(self, counts: Any) -> Any:
+        counts = tf.maximum(counts, 1.0)[:, None]
+        return counts if self.combiner == "mean" else tf.sqrt(counts)
+
+    def _fits_a_weight(self) -> bool:
+        if self.input_dim is None:
+            return False
+        return self.input_dim * self.output_dim * 4 <= PLAIN_WEIGHT_LIMIT_BYTES
+
+    def _need_combiner(self, what: str) -> None:
+        if self.combiner is None:
+            raise ModelError(
+                f"Embedding {self.name!r} is called with a {what} and has no combiner; records "
+                'have different numbers of ids, so say combiner="sum", "mean" or "sqrtn"'
+            )
+
+    def _check_dtype(self, dtype: Any) -> None:
+        name = keras.backend.standardize_dtype(dtype)
+        if name == "string":
+            raise ModelError(
+                f"Embedding {self.name!r}: ids must be integers, found strings; hash them first, "
+                "for example with keras.layers.Hashing or tf.strings.to_hash_bucket_fast"
+            )
+        if not name.startswith(("int", "uint")):
+            raise ModelError(
+                f"Embedding {self.name!r}: ids must be integers, found {name}; say "
+                'dtype="int64" where they are made, for example in keras.Input or in feed'
+            )
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

@@ -1,0 +1,32 @@
+"""Where an embedding layer's rows come from: a function that a backend sets while it traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+Lookup = Callable[[Any, Any], Any]
+"""`lookup(layer, ids) -> rows`: `ids` an int64 tensor of any shape, rows `ids.shape + (dim,)`."""
+
+_lookup: ContextVar[Lookup | None] = ContextVar("elasticdl_lookup", default=None)
+
+
+def current_lookup() -> Lookup | None:
+    """Return the lookup that is in force, or None in a plain Python session."""
+    return _lookup.get()
+
+
+@contextmanager
+def looking_up(lookup: Lookup) -> Iterator[None]:
+    """Have every distributed embedding layer that is called meanwhile take its rows from `lookup`.
+
+    The layers of a model are found by being called, wherever the model keeps them. That is why
+    this is a context and not an attribute that somebody would have to set on each layer.
+    """
+    token = _lookup.set(lookup)
+    try:
+        yield
+    finally:
+        _lookup.reset(token)
