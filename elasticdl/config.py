@@ -93,7 +93,11 @@ class TrainingSection(Section):
     """Training."""
 
     distribution_strategy: Annotated[
-        Strategy, Field(description="Where parameters live: in this process, or on ps replicas.")
+        Strategy,
+        Field(
+            description="Where parameters live: Local (in this process) or "
+            "ParameterServerStrategy (on ps replicas)."
+        ),
     ] = Strategy.LOCAL
     minibatch_size: Annotated[PositiveInt, Field(description="Records of one step.")] = 64
     num_minibatches_per_task: Annotated[
@@ -112,7 +116,7 @@ class TrainingSection(Section):
     ] = True
     learning_rate: Annotated[
         float | None,
-        Field(gt=0, description="Passed to optimizer(lr=...); default: its own."),
+        Field(gt=0, description="Passed to optimizer(lr=...) [default: its own]."),
         _TRAIN,
     ] = None
     use_async: Annotated[
@@ -124,7 +128,7 @@ class TrainingSection(Section):
         NonNegativeInt | None,
         Field(
             description="Most updates of its own that a worker may have under way when it pulls; "
-            "0 trains strictly one step after the other. Default: 2."
+            "0 trains strictly one step after the other [default: 2]."
         ),
         _TRAIN,
     ] = None
@@ -197,7 +201,7 @@ class ClusterSection(Section):
     ] = "job"
     job_dir: Annotated[
         Path | None,
-        Field(description="Where the job keeps its state and logs. Default: jobs/NAME-TIME."),
+        Field(description="Where the job keeps its state and logs. [default: jobs/NAME-TIME]."),
     ] = None
     num_workers: Annotated[PositiveInt, Field(description="Worker processes.")] = 1
     num_ps_pods: Annotated[PositiveInt, Field(description="Ps replicas.")] = 1
