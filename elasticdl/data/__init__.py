@@ -1,0 +1,1 @@
+"""Readers of data: where records are, and the records of any range."""

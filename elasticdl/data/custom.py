@@ -1,0 +1,175 @@
+"""Readers that users bring: `custom_data_reader` of a model file."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from elasticdl.data.base import DataReader, Metadata, Records
+from elasticdl.data.files import CHUNK_RECORDS
+from elasticdl.errors import DataError, ModelError
+from elasticdl.job import Shard
+
+
+def make_custom_reader(
+    function: Callable[..., Any], data_path: str, params: Mapping[str, Any]
+) -> DataReader:
+    """Call a user's `custom_data_reader(data_path=..., **params)` and check what it returns.
+
+    A first argument of another name (`data_origin` in older files) is given the path as well.
+
+    Raises:
+        ModelError: It does not take these arguments, or returns something that is no reader.
+    """
+    name = getattr(function, "__name__", "custom_data_reader")
+    try:
+        call = inspect.signature(function).bind(data_path=data_path, **params)
+    except TypeError as keyword_error:
+        try:
+            call = inspect.signature(function).bind(data_path, **params)
+        except TypeError:
+            raise ModelError(
+                f"{name}(data_path=..., {', '.join(params)}): {keyword_error}; the further "
+                "arguments are those of --data_reader_params"
+            ) from keyword_error
+    return adapt_reader(function(*call.args, **call.kwargs), name)
+
+
+def adapt_reader(reader: Any, name: str = "custom_data_reader") -> DataReader:
+    """Return an object as a `DataReader`.
+
+    It has `shards()` and `read(shard)` (and perhaps `metadata`), or, in the older style,
+    `create_shards() -> {name: (start, count)}` and `read_records(task)`, a generator of records.
+
+    Raises:
+        ModelError: It has neither; says what it is.
+    """
+    if _has(reader, "shards", "read"):
+        return reader if hasattr(reader, "metadata") else _WithoutMetadata(reader)
+    if _has(reader, "create_shards", "read_records"):
+        return OlderReader(reader)
+    raise ModelError(
+        f"{name} returned {type(reader).__name__}: expected an object with shards() and "
+        "read(shard), or with create_shards() and read_records(task)"
+    )
+
+
+def _has(reader: Any, *methods: str) -> bool:
+    return all(callable(getattr(reader, method, None)) for method in methods)
+
+
+class _WithoutMetadata:
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def shards(self) -> list[Shard]:
+        return list(self._reader.shards())
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        yield from self._reader.read(shard)
+
+    @property
+    def metadata(self) -> Metadata:
+        return Metadata()
+
+
+@dataclass(frozen=True, slots=True)
+class OlderTask:
+    """What `read_records` is given: `task.shard.name`, or `task.shard_name`, and the range."""
+
+    shard: Shard
+
+    @property
+    def shard_name(self) -> str:
+        """Name of the shard."""
+        return self.shard.name
+
+    @property
+    def start(self) -> int:
+        """First record."""
+        return self.shard.start
+
+    @property
+    def end(self) -> int:
+        """One past the last record."""
+        return self.shard.end
+
+
+class OlderReader:
+    """A reader with `create_shards` and `read_records`.
+
+    Its records are bytes or text, or rows: sequences of one value for each column of its
+    metadata, which become columns.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    @property
+    def metadata(self) -> Metadata:
+        """The column names and types that the reader knows, in this or the older form."""
+        found = getattr(self._reader, "metadata", None)
+        names = tuple(getattr(found, "column_names", None) or ())
+        dtypes = getattr(found, "column_dtypes", None) or {}
+        return Metadata(names, {name: np.dtype(kind) for name, kind in dict(dtypes).items()})
+
+    def shards(self) -> list[Shard]:
+        """List the shards of `create_shards`."""
+        shards = self._reader.create_shards()
+        if not isinstance(shards, Mapping):
+            raise DataError(
+                f"{type(self._reader).__name__}.create_shards() returned "
+                f"{type(shards).__name__}: expected a dict of name -> (start, count)"
+            )
+        return [
+            Shard(str(name), int(start), int(start) + int(count))
+            for name, (start, count) in shards.items()
+        ]
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield what `read_records` yields for the range, checking that it is all of it."""
+        if shard.num_records == 0:
+            return
+        records = iter(self._reader.read_records(OlderTask(shard)))
+        next_record = shard.start
+        while chunk := list(islice(records, CHUNK_RECORDS)):
+            yield self._to_records(next_record, chunk, shard)
+            next_record += len(chunk)
+        if next_record != shard.end:
+            raise DataError(
+                f"{shard.name}: {type(self._reader).__name__}.read_records gave "
+                f"{next_record - shard.start} records for [{shard.start}, {shard.end}), "
+                f"expected {shard.num_records}"
+            )
+
+    def _to_records(self, start: int, chunk: Sequence[Any], shard: Shard) -> Records:
+        if all(isinstance(record, bytes) for record in chunk):
+            return Records(start, values=list(chunk))
+        if all(isinstance(record, str) for record in chunk):
+            return Records(start, values=[record.encode() for record in chunk])
+        names = self.metadata.column_names
+        rows = [self._row(record, names, shard, start + i) for i, record in enumerate(chunk)]
+        return Records(start, columns=_columns(names, rows, self.metadata.column_dtypes))
+
+    def _row(self, record: Any, names: Sequence[str], shard: Shard, number: int) -> tuple[Any, ...]:
+        is_row = isinstance(record, Iterable) and not isinstance(record, bytes | str)
+        values = tuple(record) if is_row else ()
+        if not is_row or len(values) != len(names):
+            raise DataError(
+                f"{shard.name}: record {number} is {type(record).__name__} of {len(values)} "
+                f"values: expected bytes, text, or a row of the {len(names)} columns of "
+                f"{type(self._reader).__name__}.metadata"
+            )
+        return values
+
+
+def _columns(
+    names: Sequence[str], rows: Sequence[tuple[Any, ...]], dtypes: Mapping[str, np.dtype[Any]]
+) -> dict[str, Any]:
+    columns = zip(names, zip(*rows, strict=True), strict=True)
+    return {name: np.asarray(values, dtype=dtypes.get(name)) for name, values in columns}

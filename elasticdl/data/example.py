@@ -1,0 +1,175 @@
+"""`tf.train.Example` records without TensorFlow: encoded in bulk by Rust, decoded by protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import DecodeError, Message
+from numpy.typing import ArrayLike, NDArray
+
+from elasticdl import _core
+
+Values = NDArray[np.int64] | NDArray[np.float32] | tuple[bytes, NDArray[np.int64]]
+_Columns = Mapping[str, ArrayLike]
+
+
+def encode_examples(columns: _Columns) -> list[bytes]:
+    """Encode columns as serialised `tf.train.Example` messages, one for each record.
+
+    Features are in the order of their names, so equal columns give equal bytes.
+
+    Args:
+        columns: Name -> array whose first axis is the record; further axes are flattened.
+            Whole numbers and truth values become int64 features, real numbers float, text
+            (as UTF-8) and bytes bytes. Of an array or list of objects each is one value or a
+            sequence of values; None, or NaN among text, leaves the feature out of that record.
+
+    Raises:
+        ValueError: Columns differ in length, or a type has no feature; names the column.
+    """
+    if not columns:
+        return []
+    encoded = [(name, *_encode_column(name, columns[name])) for name in sorted(columns)]
+    return _core.encode_examples(encoded, len(encoded[0][2]) - 1)
+
+
+def decode_example(record: bytes) -> dict[str, list[Any]] | None:
+    """Decode a serialised `tf.train.Example`; None if the bytes are not one with features."""
+    message = _example_class()()
+    try:
+        message.ParseFromString(record)
+    except DecodeError:
+        return None
+    features = message.features.feature  # type: ignore[attr-defined]
+    if not features or message.ByteSize() != len(record):
+        return None
+    return {name: _feature_values(features[name]) for name in sorted(features)}
+
+
+def _feature_values(feature: Any) -> list[Any]:
+    kind = feature.WhichOneof("kind")
+    return list(getattr(feature, kind).value) if kind else []
+
+
+def _encode_column(name: str, column: ArrayLike) -> tuple[Values, NDArray[np.int64]]:
+    """Return a column's values, all in one, and where those of each record begin."""
+    array = _as_array(column)
+    if array.ndim == 0:
+        raise ValueError(f"column {name!r}: expected one value for each record, found a scalar")
+    if array.dtype == object:
+        return _encode_objects(name, array)
+    width = int(np.prod(array.shape[1:], dtype=np.int64))
+    splits = np.arange(len(array) + 1, dtype=np.int64) * width
+    return _encode_values(name, array.reshape(-1)), splits
+
+
+def _as_array(column: ArrayLike) -> NDArray[Any]:
+    """As NumPy sees it, but for lists of text, bytes or sequences, which stay objects."""
+    if isinstance(column, list | tuple) and not all(
+        isinstance(value, bool | int | float | np.number | np.bool) for value in column
+    ):
+        return _objects(column)
+    return np.asarray(column)
+
+
+def _objects(values: Sequence[Any]) -> NDArray[Any]:
+    out = np.empty(len(values), dtype=object)
+    for number, value in enumerate(values):
+        out[number] = value
+    return out
+
+
+def _encode_values(name: str, values: NDArray[Any]) -> Values:
+    match values.dtype.kind:
+        case "b" | "i":
+            return np.ascontiguousarray(values, dtype=np.int64)
+        case "u":
+            if len(values) and values.max() > np.iinfo(np.int64).max:
+                raise ValueError(f"column {name!r}: {values.max()} does not fit an int64 feature")
+            return np.ascontiguousarray(values, dtype=np.int64)
+        case "f":
+            return np.ascontiguousarray(values, dtype=np.float32)
+        case "U" | "S":
+            return _join(values.tolist())
+        case _:
+            raise ValueError(
+                f"column {name!r}: {values.dtype} has no tf.train.Example feature; "
+                "convert it to numbers or text"
+            )
+
+
+def _join(values: Sequence[str | bytes]) -> tuple[bytes, NDArray[np.int64]]:
+    encoded = [v.encode() if isinstance(v, str) else v for v in values]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+    np.cumsum([len(value) for value in encoded], out=offsets[1:])
+    return b"".join(encoded), offsets
+
+
+def _encode_objects(name: str, array: NDArray[Any]) -> tuple[Values, NDArray[np.int64]]:
+    values = array.tolist()
+    if all(isinstance(value, str | bytes) for value in values):
+        return _join(values), np.arange(len(values) + 1, dtype=np.int64)
+    rows = [_values_of(value) for value in values]
+    splits = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum([len(row) for row in rows], out=splits[1:])
+    values = list(chain.from_iterable(rows))
+    if all(isinstance(value, str | bytes) for value in values):
+        return _join(values), splits
+    numbers = np.asarray(values)
+    if numbers.ndim != 1 or numbers.dtype.kind in "OUS":
+        kinds = sorted({type(value).__name__ for value in values})
+        raise ValueError(f"column {name!r}: expected values of one kind, found {', '.join(kinds)}")
+    return _encode_values(name, numbers), splits
+
+
+def _values_of(value: Any) -> Sequence[Any]:
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return ()
+    if isinstance(value, np.ndarray):
+        flat: list[Any] = value.reshape(-1).tolist()
+        return flat
+    if isinstance(value, list | tuple):
+        return value
+    return (value,)
+
+
+# tensorflow/core/example/{example,feature}.proto, in a pool of their own: TensorFlow registers
+# messages of these names in the default one.
+_PROTO = """
+name: "example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+          type_name: ".tensorflow.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+          type_name: ".tensorflow.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+          type_name: ".tensorflow.Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+            type_name: ".tensorflow.Feature" } }
+  field { name: "feature" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE
+          type_name: ".tensorflow.Features.FeatureEntry" } }
+message_type { name: "Example"
+  field { name: "features" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+          type_name: ".tensorflow.Features" } }
+"""
+
+
+@cache
+def _example_class() -> type[Message]:
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto()))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))

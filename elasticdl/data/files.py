@@ -1,0 +1,73 @@
+"""What readers of record files have in common: one shard a file, read in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Protocol
+
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import DataError
+from elasticdl.job import Shard
+
+CHUNK_RECORDS = 4096
+CHUNK_BYTES = 8 << 20
+_MAX_OPEN_FILES = 64
+
+
+class RecordFile(Protocol):
+    """One file of numbered records; those of `elasticdl._core` read without holding the GIL."""
+
+    @property
+    def num_records(self) -> int:
+        """How many records it has."""
+        ...
+
+    def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
+        """Return records `[start, end)`; fewer, but one at least, once `max_bytes` are reached."""
+        ...
+
+
+class FileReader:
+    """A `DataReader` of files that `open_file` opens when they are first needed.
+
+    Args:
+        paths: The files; each is a shard of this name, unless it has no records.
+        open_file: Opens one. It raises a `DataError` that names the file.
+        metadata: What `feed` is told.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        open_file: Callable[[str], RecordFile],
+        metadata: Metadata | None = None,
+    ) -> None:
+        self._paths = tuple(paths)
+        self._known = frozenset(paths)
+        self._open = lru_cache(maxsize=_MAX_OPEN_FILES)(open_file)
+        self._metadata = metadata or Metadata()
+
+    @property
+    def metadata(self) -> Metadata:
+        """What `feed` is told about the data."""
+        return self._metadata
+
+    def shards(self) -> list[Shard]:
+        """List the files with their numbers of records."""
+        shards = [Shard(path, 0, self._open(path).num_records) for path in self._paths]
+        return [shard for shard in shards if shard.num_records > 0]
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield the records of a shard, in order, a few thousand or 8 MiB at a time."""
+        if shard.name not in self._known:
+            raise DataError(
+                f"{shard.name}: not one of the {len(self._paths)} files of this reader, "
+                f"of which the first is {self._paths[0]}; do all processes see the same files?"
+            )
+        file, next_record = self._open(shard.name), shard.start
+        while next_record < shard.end:
+            end = min(shard.end, next_record + CHUNK_RECORDS)
+            values = file.read(next_record, end, CHUNK_BYTES)
+            yield Records(next_record, values=values)
+            next_record += len(values)

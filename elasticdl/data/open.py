@@ -1,0 +1,106 @@
+"""Finding the reader for data: by the user's own function, by format, extension or first bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from elasticdl.data.base import DataReader
+from elasticdl.data.custom import make_custom_reader
+from elasticdl.data.params import FLAG, Params
+from elasticdl.data.parquet import ParquetReader
+from elasticdl.data.paths import expand_paths
+from elasticdl.data.recordio import MAGIC as RECORDIO_MAGIC
+from elasticdl.data.recordio import RecordIOReader
+from elasticdl.data.text import TextReader
+from elasticdl.data.tfrecord import HEADER_BYTES, TFRecordReader, starts_like_tfrecord
+from elasticdl.errors import ConfigError, DataError
+
+_MAGICS = ((RECORDIO_MAGIC, "recordio"), (b"PAR1", "parquet"))
+_EXTENSIONS = (
+    (re.compile(r"\.(recordio|rio)$"), "recordio"),
+    (re.compile(r"\.tfrecords?(-\d+-of-\d+)?$"), "tfrecord"),
+    (re.compile(r"\.(csv|tsv)$"), "csv"),
+    (re.compile(r"\.(txt|text|jsonl)$"), "text"),
+    (re.compile(r"\.(parquet|pq)$"), "parquet"),
+)
+_GZIP_MAGIC = b"\x1f\x8b"
+_MAKERS: dict[str, Callable[[Sequence[str], Params], DataReader]] = {
+    "recordio": lambda paths, params: RecordIOReader(paths),
+    "tfrecord": lambda paths, params: TFRecordReader(paths),
+    "csv": lambda paths, params: TextReader.from_params(paths, params, is_csv=True),
+    "text": lambda paths, params: TextReader.from_params(paths, params, is_csv=False),
+    "parquet": lambda paths, params: ParquetReader(paths, params.names("columns")),
+}
+FORMATS = tuple(_MAKERS)
+
+
+def open_reader(
+    path_expression: str,
+    params: str = "",
+    custom_data_reader: Callable[..., Any] | None = None,
+) -> DataReader:
+    """Return the reader for a file, folder, glob or comma list of these.
+
+    Args:
+        path_expression: Where the data is; a custom reader makes of it what it likes.
+        params: Settings of the reader, `name=value;name=value`. `format` overrides what the
+            files' extensions and first bytes say; `docs/designs/recordio.md` has the others.
+        custom_data_reader: The function of this name of the user's model file.
+
+    Raises:
+        DataError: There are no such files, or they are of no known format, or of several.
+        ConfigError: The reader has no such setting.
+        ModelError: The custom function returned no reader.
+    """
+    settings = Params(params)
+    if custom_data_reader is not None:
+        return make_custom_reader(custom_data_reader, path_expression, settings.all())
+    paths = expand_paths(path_expression)
+    name = settings.text("format", "") or format_of(paths)
+    make = _MAKERS.get(name)
+    if make is None:
+        raise ConfigError(f"{FLAG}: format={name}: expected one of {', '.join(FORMATS)}")
+    reader = make(paths, settings)
+    settings.finish(f"the {name} reader")
+    return reader
+
+
+def format_of(paths: Sequence[str]) -> str:
+    """Return the one format of some files.
+
+    Raises:
+        DataError: A file is of no known format, or of another than the first.
+    """
+    first = _format_of_file(paths[0])
+    for path in paths[1:]:
+        found = _format_of_file(path)
+        if found != first:
+            raise DataError(
+                f"{path} is {found}, but {paths[0]} is {first}: give files of one format, "
+                "for example by a glob"
+            )
+    return first
+
+
+def _format_of_file(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            start = file.read(HEADER_BYTES)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    for magic, name in _MAGICS:
+        if start.startswith(magic):
+            return name
+    for pattern, name in _EXTENSIONS:
+        if pattern.search(path.lower()):
+            return name
+    if starts_like_tfrecord(start):
+        return "tfrecord"
+    if start.startswith(_GZIP_MAGIC):
+        raise DataError(f"{path}: compressed by gzip, so no record can be sought; unpack it first")
+    raise DataError(
+        f"{path}: of no known format (.recordio, .tfrecord, .csv, .txt, .parquet); "
+        f"say which it is by {FLAG}=format={'|'.join(FORMATS)}"
+    )

@@ -1,0 +1,75 @@
+"""Settings of a data reader: `--data_reader_params="skip_header=true;format=csv"`."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from elasticdl.errors import ConfigError, ModelError
+from elasticdl.model_spec import parse_params
+
+FLAG = "--data_reader_params"
+_DELIMITERS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " ", "pipe": "|"}
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+class Params:
+    """Values by name, each taken once by the reader that knows it.
+
+    Raises:
+        ConfigError: A setting is not `name=value`, has a value of the wrong kind, or (when the
+            reader is done) is known to nobody.
+    """
+
+    def __init__(self, text: str) -> None:
+        try:
+            self._values = parse_params(text, FLAG)
+        except ModelError as error:
+            raise ConfigError(str(error)) from error
+        self._known: set[str] = set()
+
+    def all(self) -> dict[str, Any]:
+        """Return every value, for a reader that checks them itself."""
+        self._known.update(self._values)
+        return dict(self._values)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """Return a setting that is true or false."""
+        value = self._take(name, default)
+        truth = _TRUTH.get(str(value).lower())
+        if truth is None:
+            raise ConfigError(f"{FLAG}: {name}={value}: expected true or false")
+        return truth
+
+    def text(self, name: str, default: str) -> str:
+        """Return a setting that is any text."""
+        return str(self._take(name, default))
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """Return a list of names, written with commas; empty if it is not set."""
+        value = self._take(name, ())
+        parts = value if isinstance(value, tuple | list) else str(value).split(",")
+        return tuple(str(part).strip() for part in parts)
+
+    def delimiter(self, default: str) -> str:
+        """Return the character between the fields of a line; it may be given by its name."""
+        value = self.text("delimiter", default)
+        value = _DELIMITERS.get(value, value)
+        if len(value) != 1:
+            raise ConfigError(
+                f"{FLAG}: delimiter={value}: expected one character, or one of "
+                + ", ".join(name for name in _DELIMITERS if name.isalpha())
+            )
+        return value
+
+    def finish(self, what: str) -> None:
+        """Refuse settings that `what` does not know."""
+        for name in self._values:
+            if name not in self._known:
+                near = difflib.get_close_matches(name, self._known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"it has {sorted(self._known)}"
+                raise ConfigError(f"{FLAG}: {what} has no setting {name!r}; {hint}")
+
+    def _take(self, name: str, default: Any) -> Any:
+        self._known.add(name)
+        return self._values.get(name, default)

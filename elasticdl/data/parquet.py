@@ -1,0 +1,221 @@
+"""Parquet files: records as columns. Needs pyarrow, which is imported when first used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.data.base import Metadata, Records
+from elasticdl.data.files import CHUNK_RECORDS
+from elasticdl.errors import ConfigError, DataError
+from elasticdl.job import Shard
+
+Convert = Callable[[Any], NDArray[Any]]
+
+
+class ParquetReader:
+    """Reads Parquet files by row groups.
+
+    Columns become NumPy arrays whose type depends on the files' schema and statistics alone, so
+    every chunk has the same: numbers their own type, but float64 with NaN where whole numbers or
+    truth values have nulls; text `str` objects and binary `bytes` objects, null as empty;
+    fixed-size lists of numbers a further axis; other lists one array a record, as objects.
+
+    Args:
+        paths: The files; each is a shard.
+        columns: Which columns to read, in this order; all without it.
+    """
+
+    def __init__(self, paths: Sequence[str], columns: Sequence[str] = ()) -> None:
+        self._arrow, self._parquet = _import_pyarrow()
+        self._paths = tuple(paths)
+        self._schema = self._open(self._paths[0]).schema_arrow
+        self._columns = tuple(columns) or tuple(self._schema.names)
+        missing = [name for name in self._columns if name not in self._schema.names]
+        if missing:
+            raise ConfigError(
+                f"--data_reader_params: columns={missing[0]}: {self._paths[0]} has "
+                f"{', '.join(self._schema.names)}"
+            )
+        self._cached_converters: dict[str, tuple[Convert, np.dtype[Any]]] = {}
+
+    @property
+    def metadata(self) -> Metadata:
+        """The columns and the types of their arrays."""
+        dtypes = {name: dtype for name, (_, dtype) in self._converters().items()}
+        return Metadata(self._columns, dtypes)
+
+    def shards(self) -> list[Shard]:
+        """List the files with the numbers of rows that their footers say."""
+        self._converters()  # compares the files' schemas
+        shards = [Shard(path, 0, self._open(path).metadata.num_rows) for path in self._paths]
+        return [shard for shard in shards if shard.num_records > 0]
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield the rows of a shard; only the row groups that it touches are read."""
+        if shard.name not in self._paths:
+            raise DataError(f"{shard.name}: not one of the files of this reader")
+        file = self._open(shard.name)
+        num_rows = file.metadata.num_rows
+        if shard.end > num_rows:
+            raise DataError(
+                f"{shard.name}: rows [{shard.start}, {shard.end}) were asked for, but it has "
+                f"{num_rows}; has the file changed since its rows were counted?"
+            )
+        try:
+            yield from self._read_rows(file, shard)
+        except (self._arrow.ArrowException, OSError) as error:
+            raise DataError(f"{shard.name}: cannot be read: {error}") from error
+
+    def _read_rows(self, file: Any, shard: Shard) -> Iterator[Records]:
+        groups, row = _groups_of(file.metadata, shard)
+        batches = file.iter_batches(CHUNK_RECORDS, row_groups=groups, columns=list(self._columns))
+        for batch in batches:
+            start, end = max(shard.start, row), min(shard.end, row + batch.num_rows)
+            if start < end:
+                part = batch.slice(start - row, end - start)
+                columns = {
+                    name: convert(part.column(name))
+                    for name, (convert, _) in self._converters().items()
+                }
+                yield Records(start, columns=columns)
+            row += batch.num_rows
+
+    def _open(self, path: str) -> Any:
+        try:
+            return self._parquet.ParquetFile(path)
+        except (self._arrow.ArrowException, OSError) as error:
+            raise DataError(f"{path}: not a Parquet file that can be read: {error}") from error
+
+    def _converters(self) -> dict[str, tuple[Convert, np.dtype[Any]]]:
+        """How each column becomes an array; made once, since it looks at every file's footer."""
+        if not self._cached_converters:
+            nullable = self._columns_with_nulls()
+            self._cached_converters = {
+                name: _converter(self._arrow, self._schema.field(name), name in nullable)
+                for name in self._columns
+            }
+        return self._cached_converters
+
+    def _columns_with_nulls(self) -> set[str]:
+        names: set[str] = set()
+        for path in self._paths:
+            file = self._open(path)
+            self._check_types(path, file.schema_arrow)
+            names |= _columns_with_nulls(file.metadata)
+        return names
+
+    def _check_types(self, path: str, schema: Any) -> None:
+        for name in self._columns:
+            index = schema.get_field_index(name)
+            found = schema.field(index).type if index >= 0 else "missing"
+            if found != self._schema.field(name).type:
+                raise DataError(
+                    f"{path}: column {name!r} is {found}, in {self._paths[0]} it is "
+                    f"{self._schema.field(name).type}; files of one data set have the same columns"
+                )
+
+
+def _import_pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "Parquet files need pyarrow, which is not installed: pip install 'elasticdl[parquet]'"
+        ) from error
+    return pyarrow, pyarrow.parquet
+
+
+def _groups_of(metadata: Any, shard: Shard) -> tuple[list[int], int]:
+    """The row groups that a shard touches, and the number of the first row of the first."""
+    groups: list[int] = []
+    first_row = row = 0
+    for group in range(metadata.num_row_groups):
+        end = row + metadata.row_group(group).num_rows
+        if row < shard.end and end > shard.start:
+            if not groups:
+                first_row = row
+            groups.append(group)
+        row = end
+    return groups, first_row
+
+
+def _columns_with_nulls(metadata: Any) -> set[str]:
+    """Names of the top-level columns that have nulls, or may have for all that the footer says."""
+    names = set()
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for number in range(row_group.num_columns):
+            chunk = row_group.column(number)
+            statistics = chunk.statistics
+            may_be_null = metadata.schema.column(number).max_definition_level > 0
+            if may_be_null and (
+                statistics is None or not statistics.has_null_count or statistics.null_count > 0
+            ):
+                names.add(chunk.path_in_schema.split(".")[0])
+    return names
+
+
+def _converter(arrow: Any, field: Any, has_nulls: bool) -> tuple[Convert, np.dtype[Any]]:
+    """Return how an Arrow array of this type becomes a NumPy array, and of which type that is."""
+    types, kind = arrow.types, field.type
+    if types.is_dictionary(kind):
+        plain, dtype = _converter(arrow, arrow.field(field.name, kind.value_type), has_nulls)
+        return (lambda array: plain(array.dictionary_decode())), dtype
+    if types.is_boolean(kind) or types.is_integer(kind):
+        if has_nulls:
+            return (
+                lambda array: np.asarray(array.cast(arrow.float64(), safe=False).to_numpy(False))
+            ), np.dtype(np.float64)
+        return _to_numpy, np.dtype(kind.to_pandas_dtype())
+    if types.is_floating(kind):
+        return _to_numpy, np.dtype(kind.to_pandas_dtype())
+    if types.is_decimal(kind):
+        return (lambda array: _to_numpy(array.cast(arrow.float64()))), np.dtype(np.float64)
+    if types.is_temporal(kind) and not types.is_time(kind):
+        unit = "D" if types.is_date(kind) else kind.unit
+        name = "timedelta64" if types.is_duration(kind) else "datetime64"
+        dtype = np.dtype(f"{name}[{unit}]")
+        return (lambda array: _to_numpy(array).astype(dtype)), dtype
+    return _object_converter(arrow, field)
+
+
+def _object_converter(arrow: Any, field: Any) -> tuple[Convert, np.dtype[Any]]:
+    types, kind = arrow.types, field.type
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return (lambda array: _objects(array, "")), np.dtype(object)
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return (lambda array: _objects(array, b"")), np.dtype(object)
+    if types.is_fixed_size_list(kind) and arrow.types.is_primitive(kind.value_type):
+        size = kind.list_size
+        return (lambda array: _to_numpy(array.flatten()).reshape(len(array), size)), np.dtype(
+            kind.value_type.to_pandas_dtype()
+        )
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _lists, np.dtype(object)
+    raise DataError(
+        f"column {field.name!r} has the Parquet type {kind}, which has no array; "
+        "leave it out with --data_reader_params=columns=..."
+    )
+
+
+def _to_numpy(array: Any) -> NDArray[Any]:
+    return np.asarray(array.to_numpy(zero_copy_only=False))
+
+
+def _objects(array: Any, null: str | bytes) -> NDArray[Any]:
+    values = array.to_pylist()
+    out = np.empty(len(values), dtype=object)
+    out[:] = [null if value is None else value for value in values]
+    return out
+
+
+def _lists(array: Any) -> NDArray[Any]:
+    out = np.empty(len(array), dtype=object)
+    for number, value in enumerate(array.to_pylist()):
+        out[number] = np.asarray([] if value is None else value)
+    return out

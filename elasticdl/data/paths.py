@@ -1,0 +1,62 @@
+"""From what a user writes as the place of data to the files that hold it."""
+
+from __future__ import annotations
+
+import glob
+import os
+
+from elasticdl.errors import DataError
+
+_GLOB_CHARACTERS = frozenset("*?[")
+_IGNORED_SUFFIXES = (".idx", ".crc", ".tmp")  # indexes, checksums, what is being written
+
+
+def expand_paths(expression: str) -> list[str]:
+    """List the files of a file, a folder, a glob (`**` too), or several of these with commas.
+
+    Of a folder, files are taken but for hidden ones, names that begin with `_`, and indexes.
+    The files of each part are sorted, so every process lists them alike; none comes twice.
+
+    Raises:
+        DataError: A part names nothing, or an empty folder.
+    """
+    if os.path.exists(expression):  # even if its name has commas or brackets
+        return _expand_one(expression)
+    parts = [part.strip() for part in expression.split(",") if part.strip()]
+    if not parts:
+        raise DataError(f"expected files, a folder or a glob, found {expression!r}")
+    files = [file for part in parts for file in _expand_one(part)]
+    return list(dict.fromkeys(files))
+
+
+def _expand_one(part: str) -> list[str]:
+    part = os.path.expanduser(part)
+    if os.path.isdir(part):
+        return _files_of_folder(part)
+    if os.path.exists(part):
+        return [part]
+    if not _GLOB_CHARACTERS.intersection(part):
+        raise DataError(f"{part}: no such file or folder (working folder: {os.getcwd()})")
+    found = sorted(glob.glob(part, recursive=True))
+    files = [file for file in found if os.path.isfile(file) and _is_data(file)]
+    if not files:
+        raise DataError(f"{part}: no file matches (working folder: {os.getcwd()})")
+    return files
+
+
+def _files_of_folder(folder: str) -> list[str]:
+    paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    files = [path for path in paths if os.path.isfile(path) and _is_data(path)]
+    if files:
+        return files
+    if any(os.path.isdir(path) for path in paths):
+        raise DataError(
+            f"{folder}: this folder has folders but no data files; "
+            f"give {os.path.join(folder, '**', '*')} for the files in them"
+        )
+    raise DataError(f"{folder}: this folder has no data files")
+
+
+def _is_data(path: str) -> bool:
+    name = os.path.basename(path)
+    return not name.startswith((".", "_")) and not name.endswith(_IGNORED_SUFFIXES)

@@ -1,0 +1,28 @@
+"""TFRecord files. They have no index, so one is kept beside each as `FILE.idx`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticdl._core import TFRecordReader as TFRecordFile
+from elasticdl._core import crc32c
+from elasticdl.data.files import FileReader
+
+_CRC_MASK_DELTA = 0xA282EAD8
+HEADER_BYTES = 12
+
+
+class TFRecordReader(FileReader):
+    """Reads TFRecord files that are not compressed."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        super().__init__(paths, TFRecordFile)
+
+
+def starts_like_tfrecord(start: bytes) -> bool:
+    """Tell whether a file's first bytes are a record's length and the masked checksum of it."""
+    if len(start) < HEADER_BYTES:
+        return False
+    crc = crc32c(start[:8])
+    masked = ((crc >> 15 | crc << 17) + _CRC_MASK_DELTA) & 0xFFFFFFFF
+    return masked == int.from_bytes(start[8:12], "little")
