@@ -90,6 +90,14 @@ def _make_command(name: Command) -> click.RichCommand:
 for _name in ("train", "evaluate", "predict"):
     cli.add_command(_make_command(_name))
 
+try:
+    from elasticdl.cli.data import data
+except ModuleNotFoundError as error:
+    if error.name != "elasticdl.cli.data":
+        raise
+else:
+    cli.add_command(data)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run `elasticdl` and end the process with its exit code."""

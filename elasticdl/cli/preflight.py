@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ast
 import difflib
-import glob
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from elasticdl.config import JobConfig
-from elasticdl.errors import ConfigError, ModelError
+from elasticdl.data.open import open_reader
+from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.model_spec import parse_params
 from elasticdl.ps.checkpoint import resolve
 
@@ -24,7 +24,8 @@ def check(config: JobConfig) -> None:
     """Raise for the first thing that would make the job fail later.
 
     Raises:
-        ConfigError: A folder or data file is missing, or a result cannot be written.
+        ConfigError: A folder is missing, or a result cannot be written.
+        DataError: A data file is missing or of no known format.
         ModelError: The model file is missing, does not parse, or lacks a function.
         CheckpointError: There is no checkpoint where one is to be read.
     """
@@ -33,10 +34,9 @@ def check(config: JobConfig) -> None:
     if names is not None:
         _check_functions(config, model_file, names)
     parse_params(config.model.model_params, "--model_params")
-    parse_params(config.data.data_reader_params, "--data_reader_params")
     if names is not None and config.model.custom_data_reader not in names:
         for flag in ("training_data", "validation_data", "prediction_data"):
-            _check_data(flag, getattr(config.data, flag))
+            _check_data(flag, config)
     _check_sources(config)
     _check_destinations(config)
 
@@ -149,15 +149,14 @@ def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
         )
 
 
-def _check_data(flag: str, text: str) -> None:
-    """Check that each of the files, folders and globs named is there."""
-    parts = [text] if os.path.exists(text) else text.split(",")
-    for part in filter(None, (part.strip() for part in parts)):
-        if glob.has_magic(part) and not os.path.exists(part):
-            if next(glob.iglob(part, recursive=True), None) is None:
-                raise ConfigError(f"--{flag}: expected files that match {part}, found none")
-        elif not os.path.exists(part):
-            raise ConfigError(f"--{flag}: expected a file or folder, found none at {part}")
+def _check_data(flag: str, config: JobConfig) -> None:
+    """Check that the files are there, of one known format, and that its reader has the settings."""
+    text = getattr(config.data, flag)
+    if text:
+        try:
+            open_reader(text, config.data.data_reader_params)
+        except DataError as error:
+            raise DataError(f"--{flag}: {error}") from error
 
 
 def _check_sources(config: JobConfig) -> None:

@@ -1,0 +1,109 @@
+# `make` prints what there is to make.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+SEED ?= 0
+PYTEST_FLAGS ?=
+
+# Rust's build products outlive the tree, and clones share those of third-party crates. Another
+# compiler gets another folder.
+CACHE := $(or $(XDG_CACHE_HOME),$(if $(HOME),$(HOME)/.cache,/tmp))/elasticdl
+ifndef CARGO_TARGET_DIR
+CARGO_TARGET_DIR := $(CACHE)/target-$(shell (rustc -vV || echo none) 2>/dev/null | cksum | cut -d' ' -f1)
+endif
+export CARGO_TARGET_DIR
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
+
+RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
+BENCHMARKS := $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py)
+STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
+
+.PHONY: help build doctor fmt check check-python check-rust test test-rust test-python bench \
+    bench-store demo chaos proto lock clean
+
+help: ## Print this list.
+	@echo 'make TARGET, where TARGET is one of'
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+
+build: $(VENV)/.extension $(VENV)/.messages ## Make .venv and build and install elasticdl into it.
+
+doctor: ## Say what this machine lacks to build elasticdl.
+	@scripts/doctor.sh check && echo 'Nothing is missing.'
+
+# Stamps in .venv say what was done; they go with it.
+$(VENV)/.packages: requirements/dev.lock
+	@scripts/doctor.sh
+	@test -x $(PYTHON) || { echo 'Creating $(VENV) ...' && $$(scripts/doctor.sh --python) -m venv $(VENV); }
+	@echo "Installing the $$(grep -c '^[a-z].*==' $<) packages of $< ..."
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.messages: proto/elasticdl.proto proto/generate.py $(VENV)/.packages
+	$(PYTHON) proto/generate.py
+	@touch $@
+
+$(VENV)/.extension: $(RUST_SOURCES) pyproject.toml $(VENV)/.packages
+	@scripts/doctor.sh
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(VENV)/bin/maturin develop --release --locked --skip-install
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+	    --editable .
+	@touch $@
+
+fmt: build ## Format Python and Rust.
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+	cargo fmt --all
+
+check: check-python check-rust ## Check style, types, import layers, the stub, and the messages.
+
+check-python: build
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PYTHON) -m mypy.stubtest elasticdl._core
+	$(VENV)/bin/lint-imports
+	$(PYTHON) proto/generate.py --check
+
+check-rust: build
+	@scripts/doctor.sh check
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+
+test: test-rust test-python ## Run all tests, of Rust and of Python.
+
+# edl-python is the extension: it is linked by Python, and tested from there.
+test-rust: build
+	cargo test --locked --workspace --exclude edl-python
+
+test-python: build
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS)
+
+bench: build ## Measure elasticdl against its peers (benchmarks/results/).
+	@set -e; for file in $(filter-out $(STORE_BENCHMARKS),$(BENCHMARKS)); do \
+	    echo "== $$file"; $(PYTHON) $$file; done
+
+bench-store: build ## Measure the parameter store and its wire.
+	@set -e; for file in $(STORE_BENCHMARKS); do echo "== $$file"; $(PYTHON) $$file; done
+
+demo: build ## Train a real model on real data, with a master, workers and ps replicas.
+	@scripts/demo.sh
+
+chaos: build ## Kill processes of a job and prove that every count is exact: make chaos SEED=7
+	@$(PYTHON) scripts/chaos.py --seed $(SEED)
+
+proto: $(VENV)/.packages ## Generate the messages between processes from proto/.
+	$(PYTHON) proto/generate.py
+
+lock: $(VENV)/.packages ## Resolve the dependencies of pyproject.toml into requirements/dev.lock.
+	@$(PYTHON) -m pip install --quiet --upgrade --target $(CACHE)/uv uv
+	PYTHONPATH=$(CACHE)/uv $(PYTHON) -m uv pip compile pyproject.toml --all-extras --group dev \
+	    --generate-hashes --no-emit-index-url --no-header --python $(PYTHON) \
+	    --quiet --output-file requirements/dev.lock
+
+clean: ## Remove everything that was made in this folder.
+	rm -rf $(VENV) target dist demo jobs elasticdl/_core.*.so .mypy_cache .ruff_cache \
+	    .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
