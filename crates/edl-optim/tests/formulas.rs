@@ -1,0 +1,318 @@
+//! Each optimizer against its formula, computed in double precision element by element.
+
+use std::collections::BTreeMap;
+
+use edl_optim::{OptimError, Optimizer};
+
+/// One element's update in double precision: weight, slots, gradient, learning rate, t.
+type Formula = fn(&Settings, &mut f64, &mut [f64], f64, f64, i32);
+
+struct Settings(BTreeMap<String, f64>);
+
+impl Settings {
+    fn get(&self, name: &str) -> f64 {
+        self.0[name]
+    }
+}
+
+fn sgd(_: &Settings, w: &mut f64, _: &mut [f64], g: f64, lr: f64, _: i32) {
+    *w -= lr * g;
+}
+
+fn momentum(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    slots[0] = s.get("momentum") * slots[0] - lr * g;
+    *w += slots[0];
+}
+
+fn nesterov(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    slots[0] = s.get("momentum") * slots[0] - lr * g;
+    *w += s.get("momentum") * slots[0] - lr * g;
+}
+
+fn adagrad(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    slots[0] += g * g;
+    *w -= lr * g / (slots[0] + s.get("epsilon")).sqrt();
+}
+
+fn moments(s: &Settings, slots: &mut [f64], g: f64) {
+    let (b1, b2) = (s.get("beta_1"), s.get("beta_2"));
+    slots[0] = b1 * slots[0] + (1.0 - b1) * g;
+    slots[1] = b2 * slots[1] + (1.0 - b2) * g * g;
+}
+
+fn alpha(s: &Settings, lr: f64, t: i32) -> f64 {
+    lr * (1.0 - s.get("beta_2").powi(t)).sqrt() / (1.0 - s.get("beta_1").powi(t))
+}
+
+fn adam(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
+    moments(s, slots, g);
+    *w -= alpha(s, lr, t) * slots[0] / (slots[1].sqrt() + s.get("epsilon"));
+}
+
+fn amsgrad(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
+    moments(s, slots, g);
+    slots[2] = slots[2].max(slots[1]);
+    *w -= alpha(s, lr, t) * slots[0] / (slots[2].sqrt() + s.get("epsilon"));
+}
+
+fn adamw(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
+    *w -= *w * s.get("weight_decay") * lr;
+    adam(s, w, slots, g, lr, t);
+}
+
+fn amsgradw(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
+    *w -= *w * s.get("weight_decay") * lr;
+    amsgrad(s, w, slots, g, lr, t);
+}
+
+fn mean_square(s: &Settings, v: &mut f64, g: f64) {
+    *v = s.get("rho") * *v + (1.0 - s.get("rho")) * g * g;
+}
+
+fn rmsprop(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    mean_square(s, &mut slots[0], g);
+    *w -= lr * g / (slots[0] + s.get("epsilon")).sqrt();
+}
+
+fn rmsprop_momentum(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    mean_square(s, &mut slots[0], g);
+    let increment = lr * g / (slots[0] + s.get("epsilon")).sqrt();
+    slots[1] = s.get("momentum") * slots[1] + increment;
+    *w -= slots[1];
+}
+
+fn centered(s: &Settings, v: &mut f64, average: &mut f64, g: f64, lr: f64) -> f64 {
+    mean_square(s, v, g);
+    *average = s.get("rho") * *average + (1.0 - s.get("rho")) * g;
+    lr * g / (*v - *average * *average + s.get("epsilon")).sqrt()
+}
+
+fn rmsprop_centered(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    let [v, average] = slots else { panic!() };
+    *w -= centered(s, v, average, g, lr);
+}
+
+fn rmsprop_all(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    let [v, m, average] = slots else { panic!() };
+    *m = s.get("momentum") * *m + centered(s, v, average, g, lr);
+    *w -= *m;
+}
+
+fn ftrl(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    let power = -s.get("learning_rate_power");
+    let l1 = s.get("l1");
+    let l2 = s.get("l2") + s.get("beta") / (2.0 * lr);
+    let shrunk = g + 2.0 * s.get("l2_shrinkage") * *w;
+    let grown = slots[0] + g * g;
+    slots[1] += shrunk - (grown.powf(power) - slots[0].powf(power)) / lr * *w;
+    let quadratic = grown.powf(power) / lr + 2.0 * l2;
+    *w = (slots[1].clamp(-l1, l1) - slots[1]) / quadratic;
+    slots[0] = grown;
+}
+
+/// Name, settings as given, Keras' defaults for the rest, the formula, slots' first values.
+struct Case {
+    kind: &'static str,
+    given: &'static [(&'static str, f64)],
+    defaults: &'static [(&'static str, f64)],
+    formula: Formula,
+    slots: &'static [f64],
+}
+
+const ADAM: &[(&str, f64)] = &[("beta_1", 0.9), ("beta_2", 0.999), ("epsilon", 1e-7)];
+const ADAMW: &[(&str, f64)] = &[
+    ("beta_1", 0.9),
+    ("beta_2", 0.999),
+    ("epsilon", 1e-7),
+    ("weight_decay", 0.004),
+];
+const RMSPROP: &[(&str, f64)] = &[("rho", 0.9), ("epsilon", 1e-7)];
+const FTRL: &[(&str, f64)] = &[
+    ("learning_rate_power", -0.5),
+    ("l1", 0.0),
+    ("l2", 0.0),
+    ("l2_shrinkage", 0.0),
+    ("beta", 0.0),
+];
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    Case { kind: "sgd", given: &[], defaults: &[], formula: sgd, slots: &[] },
+    Case { kind: "momentum", given: &[], defaults: &[("momentum", 0.9)], formula: momentum,
+           slots: &[0.0] },
+    Case { kind: "momentum", given: &[("momentum", 0.0)], defaults: &[], formula: momentum,
+           slots: &[0.0] },
+    Case { kind: "momentum", given: &[("momentum", 0.8), ("nesterov", 1.0)], defaults: &[],
+           formula: nesterov, slots: &[0.0] },
+    Case { kind: "adagrad", given: &[], defaults: &[("epsilon", 1e-7)], formula: adagrad,
+           slots: &[0.1] },
+    Case { kind: "adagrad", given: &[("initial_accumulator", 0.0), ("epsilon", 1e-3)],
+           defaults: &[], formula: adagrad, slots: &[0.0] },
+    Case { kind: "adam", given: &[], defaults: ADAM, formula: adam, slots: &[0.0, 0.0] },
+    Case { kind: "adam", given: &[("amsgrad", 1.0), ("beta_2", 0.8)], defaults: ADAM,
+           formula: amsgrad, slots: &[0.0, 0.0, 0.0] },
+    Case { kind: "adamw", given: &[], defaults: ADAMW, formula: adamw, slots: &[0.0, 0.0] },
+    Case { kind: "adamw", given: &[("amsgrad", 1.0), ("weight_decay", 0.1)], defaults: ADAMW,
+           formula: amsgradw, slots: &[0.0, 0.0, 0.0] },
+    Case { kind: "rmsprop", given: &[], defaults: RMSPROP, formula: rmsprop, slots: &[0.0] },
+    Case { kind: "rmsprop", given: &[("momentum", 0.7)], defaults: RMSPROP,
+           formula: rmsprop_momentum, slots: &[0.0, 0.0] },
+    Case { kind: "rmsprop", given: &[("centered", 1.0)], defaults: RMSPROP,
+           formula: rmsprop_centered, slots: &[0.0, 0.0] },
+    Case { kind: "rmsprop", given: &[("centered", 1.0), ("momentum", 0.7)], defaults: RMSPROP,
+           formula: rmsprop_all, slots: &[0.0, 0.0, 0.0] },
+    Case { kind: "ftrl", given: &[], defaults: FTRL, formula: ftrl, slots: &[0.1, 0.0] },
+    Case { kind: "ftrl", given: &[("l1", 0.05), ("l2", 0.1), ("l2_shrinkage", 0.01),
+           ("beta", 0.5)], defaults: FTRL, formula: ftrl, slots: &[0.1, 0.0] },
+    Case { kind: "ftrl", given: &[("learning_rate_power", -0.3), ("initial_accumulator", 0.2)],
+           defaults: FTRL, formula: ftrl, slots: &[0.2, 0.0] },
+];
+
+impl Case {
+    fn optimizer(&self) -> Optimizer {
+        let params = self.given.iter().map(|&(k, v)| (k.to_owned(), v));
+        Optimizer::new(self.kind, &params.collect()).unwrap()
+    }
+
+    fn settings(&self) -> Settings {
+        let all = self.defaults.iter().chain(self.given);
+        Settings(all.map(|&(k, v)| (k.to_owned(), v)).collect())
+    }
+}
+
+/// Gradients between -1 and 1 that look like noise.
+fn gradient(i: usize, step: usize) -> f32 {
+    ((i * 7919 + step * 104_729) % 2003) as f32 / 1001.0 - 1.0
+}
+
+const LEN: usize = 37;
+const STEPS: usize = 100;
+
+#[test]
+fn a_hundred_steps_follow_the_formula() {
+    for case in CASES {
+        let (optimizer, settings) = (case.optimizer(), case.settings());
+        let mut weights: Vec<f32> = (0..LEN).map(|i| i as f32 / 20.0 - 0.9).collect();
+        let mut slots = vec![f32::NAN; LEN * optimizer.num_slots()];
+        optimizer.fill_slots(&mut slots);
+        let mut plain: Vec<(f64, Vec<f64>)> = weights
+            .iter()
+            .map(|&w| (f64::from(w), case.slots.to_vec()))
+            .collect();
+        for step in 0..STEPS {
+            let rate = 0.05 / (1.0 + step as f32 / 50.0);
+            let gradients: Vec<f32> = (0..LEN).map(|i| gradient(i, step)).collect();
+            let t = step + 1;
+            optimizer
+                .step(rate, t as u64)
+                .update(&mut weights, &mut slots, &gradients);
+            for ((w, s), g) in plain.iter_mut().zip(&gradients) {
+                (case.formula)(&settings, w, s, f64::from(*g), f64::from(rate), t as i32);
+            }
+        }
+        for (i, (w, s)) in plain.iter().enumerate() {
+            let close = |a: f32, b: f64| (f64::from(a) - b).abs() <= 2e-5 * b.abs().max(1.0);
+            assert!(
+                close(weights[i], *w),
+                "{} weight {i}: {} {w}",
+                case.kind,
+                weights[i]
+            );
+            for (k, s) in s.iter().enumerate() {
+                let found = slots[k * LEN + i];
+                assert!(
+                    close(found, *s),
+                    "{} slot {k} of {i}: {found} {s}",
+                    case.kind
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn vector_and_scalar_code_give_the_same_bits_at_every_length() {
+    for case in CASES {
+        let optimizer = case.optimizer();
+        for len in [0, 1, 3, 7, 8, 9, 16, 31, 64] {
+            let mut weights: Vec<f32> = (0..len).map(|i| gradient(i, 1)).collect();
+            let mut slots = vec![0.0; len * optimizer.num_slots()];
+            optimizer.fill_slots(&mut slots);
+            let (mut scalar_weights, mut scalar_slots) = (weights.clone(), slots.clone());
+            for t in 1..20 {
+                let mut gradients: Vec<f32> = (0..len).map(|i| gradient(i, t)).collect();
+                if t == 19 {
+                    // What a bad model yields must be seen, the same way in both.
+                    gradients.iter_mut().step_by(2).for_each(|g| *g = f32::NAN);
+                }
+                let step = optimizer.step(0.1, t as u64);
+                step.update(&mut weights, &mut slots, &gradients);
+                step.update_scalar(&mut scalar_weights, &mut scalar_slots, &gradients);
+            }
+            let bits = |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let ordered = |values: &[f32]| {
+                let finite = values
+                    .iter()
+                    .map(|x| if x.is_nan() { f32::NAN } else { *x });
+                bits(&finite.collect::<Vec<_>>())
+            };
+            assert_eq!(
+                ordered(&weights),
+                ordered(&scalar_weights),
+                "{} {len}",
+                case.kind
+            );
+            assert_eq!(
+                ordered(&slots),
+                ordered(&scalar_slots),
+                "{} {len}",
+                case.kind
+            );
+            assert!(len == 0 || weights[0].is_nan(), "{} hides a NaN", case.kind);
+        }
+    }
+}
+
+#[test]
+fn slots_are_named_in_the_order_in_which_they_lie() {
+    let slots = |kind: &str, params: &[(&str, f64)]| {
+        let params = params.iter().map(|&(k, v)| (k.to_owned(), v)).collect();
+        Optimizer::new(kind, &params).unwrap().slots()
+    };
+    assert_eq!(slots("sgd", &[]), [""; 0]);
+    assert_eq!(slots("ftrl", &[]), ["accumulator", "linear"]);
+    assert_eq!(slots("adam", &[("amsgrad", 1.0)]).len(), 3);
+    assert_eq!(
+        slots("rmsprop", &[("centered", 1.0), ("momentum", 0.5)]),
+        ["velocity", "momentum", "average_gradient"]
+    );
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused_by_name() {
+    let refused = |kind: &str, name: &str, value: f64| {
+        Optimizer::new(kind, &BTreeMap::from([(name.to_owned(), value)])).unwrap_err()
+    };
+    assert_eq!(
+        refused("lion", "beta_1", 0.9).to_string(),
+        "unknown optimizer 'lion'; known are sgd, momentum, adagrad, adam, adamw, rmsprop, ftrl"
+    );
+    assert_eq!(
+        refused("adagrad", "rho", 0.9).to_string(),
+        "optimizer 'adagrad' has no setting 'rho'; it has epsilon, initial_accumulator"
+    );
+    for (kind, name, value) in [
+        ("momentum", "momentum", 1.5),
+        ("momentum", "nesterov", 0.5),
+        ("adagrad", "epsilon", -1.0),
+        ("adam", "beta_1", f64::NAN),
+        ("adamw", "weight_decay", f64::INFINITY),
+        ("ftrl", "learning_rate_power", 0.5),
+        ("ftrl", "l1", -0.1),
+    ] {
+        assert!(matches!(
+            refused(kind, name, value),
+            OptimError::BadSetting { .. }
+        ));
+    }
+}
