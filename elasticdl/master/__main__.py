@@ -23,7 +23,7 @@ from elasticdl.state.sqlite import SqliteState
 
 STATE_FILE = "state.sqlite"
 _PS_DEADLINE_SECONDS = 60.0
-_MASTER_ID = 0xFFFF_FFFF  # no worker's
+_MASTER_ID = -1  # no worker's
 
 
 def main() -> None:

@@ -23,7 +23,14 @@ import grpc
 from elasticdl import process
 from elasticdl.errors import ConfigError, ElasticdlError, LaunchError, StateError
 from elasticdl.job import JobStatus, Role
-from elasticdl.launchers.base import Exited, ExitReason, Launcher, OnExit, ProcessSpec
+from elasticdl.launchers.base import (
+    Exited,
+    ExitReason,
+    Launcher,
+    OnExit,
+    ProcessHandle,
+    ProcessSpec,
+)
 from elasticdl.master import actions
 from elasticdl.master.audit import Replicas
 from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
@@ -81,6 +88,7 @@ class Master:
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._told = asyncio.Event()
+        self._is_closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         # One thread: the replicas are asked one thing at a time, and files are written in order.
         self._storage = ThreadPoolExecutor(max_workers=1, thread_name_prefix="storage")
@@ -111,8 +119,10 @@ class Master:
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait until something has changed, or for so long."""
+        # Not `wait_for`, which in Python 3.11 may swallow a cancellation.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._bell.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._bell.wait()
 
     def status(self) -> JobStatus:
         """Return a picture of the job."""
@@ -136,10 +146,18 @@ class Master:
         def on_exit(exited: Exited) -> None:  # from a thread of the launcher
             loop.call_soon_threadsafe(self._on_exit, exited)
 
-        self._events = EventLog(self._job_dir, Role.MASTER, 0)
-        self._launcher = self._make_launcher(on_exit)
-        server = make_server(self, self._token)
-        try:
+        # Last in, first out: processes end first, the journal is let go of last. A step that is
+        # cancelled or fails does not keep the others from happening.
+        async with contextlib.AsyncExitStack() as ends:
+            ends.callback(self._job.close)
+            self._events = EventLog(self._job_dir, Role.MASTER, 0)
+            ends.callback(self._events.close)
+            ends.callback(self._storage.shutdown, wait=False, cancel_futures=True)
+            ends.callback(self._cancel_effects)
+            server = make_server(self, self._token)
+            ends.push_async_callback(server.stop, grace=0.5)
+            self._launcher = self._make_launcher(on_exit)
+            ends.push_async_callback(self._close_launcher)
             address = await self._listen(server)
             self._take_up_job()
             await server.start()
@@ -147,14 +165,6 @@ class Master:
             log.info("the master listens at %s", address)
             await self._until_ended()
             await self._wind_up()
-        finally:
-            await loop.run_in_executor(None, self._launcher.close, _GRACE_SECONDS)
-            await server.stop(grace=0.5)
-            for task in self._tasks:
-                task.cancel()
-            self._storage.shutdown(wait=False, cancel_futures=True)
-            self._events.close()
-            self._job.close()
         return 0 if self.core.phase is Phase.FINISHED else 1
 
     async def _listen(self, server: grpc.aio.Server) -> str:
@@ -199,16 +209,25 @@ class Master:
             deadline = self.now() + _LEAVE_SECONDS
             while self._workers_run() and self.now() < deadline:
                 await self.changed(deadline - self.now())
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._launcher.close, _GRACE_SECONDS)
+        await self._close_launcher()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._told.wait(), _TELL_SECONDS)
+            async with asyncio.timeout(_TELL_SECONDS):
+                await self._told.wait()
 
     def _workers_run(self) -> bool:
         return any(
             member.role is Role.WORKER and member.handle and not member.has_exited
             for member in self.core.members
         )
+
+    async def _close_launcher(self) -> None:
+        self._is_closing = True
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._launcher.close, _GRACE_SECONDS)
+
+    def _cancel_effects(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
     def stop(self, reason: str) -> None:
         """Cancel the job."""
@@ -222,8 +241,8 @@ class Master:
                 self._note(action)
             case actions.StartProcess():
                 self._spawn(self._start_process(action))
-            case actions.AdoptProcess():
-                self._spawn(self._adopt_process(action))
+            case actions.AdoptProcess(handle):
+                self._adopt_process(handle)
             case actions.StopProcess(handle):
                 self._launcher.stop(handle, _GRACE_SECONDS)
             case actions.WriteCheckpoint(version):
@@ -268,8 +287,7 @@ class Master:
         else:
             self.handle(lambda: self.core.process_started(handle, self.now()))
 
-    async def _adopt_process(self, action: actions.AdoptProcess) -> None:
-        handle = action.handle
+    def _adopt_process(self, handle: ProcessHandle) -> None:
         try:
             self._launcher.adopt(handle)
         except LaunchError as error:
@@ -313,8 +331,8 @@ class Master:
     # --- processes -------------------------------------------------------------------------------
 
     def _on_exit(self, exited: Exited) -> None:
-        if self._broken.done():
-            return  # nothing can be written down; the processes are being stopped
+        if self._is_closing:
+            return  # it ends because we do
         handle = exited.handle
         words = ""
         if exited.reason not in (ExitReason.FINISHED, ExitReason.KILLED):

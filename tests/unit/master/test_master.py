@@ -1,0 +1,337 @@
+"""The master's event loop over real sockets, with processes and ps replicas played by the test."""
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from elasticdl.errors import CheckpointError, ConfigError, ElasticdlError, LaunchError, StateError
+from elasticdl.job import Finished, Lease, Outcome, Role, Shard, TaskKind, TaskReport
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.master.durable import JobData, open_job
+from elasticdl.master.effects import PsReplicas
+from elasticdl.master.master import Master
+from elasticdl.observe.events import read_events
+from elasticdl.rpc.client import GrpcMasterClient, JobClient
+from elasticdl.state.memory import MemoryState
+
+TOKEN = b"t" * 32
+DATA = JobData(training=(Shard("a", 0, 300),))
+
+
+class FakeLauncher:
+    """Starts nothing; the test says when a process ends."""
+
+    def __init__(self, on_exit):
+        self._on_exit = on_exit
+        self._lock = threading.Condition()
+        self.running = {}
+        self.adopted = []
+        self.refuses = False
+
+    def start(self, spec):
+        if self.refuses:
+            raise LaunchError("no more processes on this machine")
+        handle = ProcessHandle(spec.role, spec.index, f"{spec.role}-{spec.index}")
+        with self._lock:
+            self.running[spec.role, spec.index] = handle
+            self._lock.notify_all()
+        return handle
+
+    def adopt(self, handle):
+        self.adopted.append(handle)
+        self.running[handle.role, handle.index] = handle
+
+    def stop(self, handle, grace_seconds):
+        self.exits(handle.role, handle.index)
+
+    def close(self, grace_seconds):
+        for role, index in list(self.running):
+            self.exits(role, index)
+
+    def exits(self, role, index, reason=ExitReason.KILLED, code=-9):
+        with self._lock:
+            handle = self.running.pop((role, index), None)
+        if handle is not None:
+            self._on_exit(Exited(handle, reason, code))
+
+    def wait_for(self, role, index):
+        with self._lock:
+            assert self._lock.wait_for(lambda: (role, index) in self.running, timeout=30)
+
+
+class FakeReplicas:
+    """What the replicas would say."""
+
+    def __init__(self):
+        self.applied = {}
+        self.problem = None
+
+    def audit(self):
+        return [[(id, n, records) for id, (n, records) in self.applied.items()]]
+
+    def checkpoint(self, directory):
+        if self.problem:
+            raise CheckpointError(self.problem)
+        (Path(directory) / "rows").write_text("rows")
+        return ['{"replica": 0}']
+
+
+class Running:
+    """A master in a thread of its own."""
+
+    def __init__(self, config, job_dir, state=None, replicas=None):
+        self.job_dir = job_dir
+        self.state = state or MemoryState()
+        self.replicas = replicas or FakeReplicas()
+        self.code = self.error = None
+        self._config = config
+        self._made = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        self._made.wait()
+
+    async def _run(self):
+        try:
+            job, is_new = open_job(self.state, self._config, lambda: DATA, time.time)
+
+            def make_launcher(on_exit):
+                self.launcher = FakeLauncher(on_exit)
+                return self.launcher
+
+            self.master = Master(
+                job,
+                is_new,
+                self.job_dir,
+                TOKEN,
+                make_launcher,
+                lambda addresses: PsReplicas(addresses, lambda _: self.replicas),
+            )
+            self._loop = asyncio.get_running_loop()
+            self._run_task = asyncio.ensure_future(self.master.run())
+            self._address_task = asyncio.ensure_future(self._wait_for_address())
+            self.code = await self._run_task
+        except asyncio.CancelledError:
+            pass
+        except ElasticdlError as error:
+            self.error = error
+        finally:
+            self._made.set()
+
+    async def _wait_for_address(self):
+        while not (self.job_dir / "master.json").exists():
+            await asyncio.sleep(0.001)
+        self.address = json.loads((self.job_dir / "master.json").read_text())["address"]
+        self._made.set()
+
+    def crash(self):
+        """End it without a word to anybody, as far as one process can."""
+        self.launcher.running.clear()
+        (self.job_dir / "master.json").unlink()
+        self._loop.call_soon_threadsafe(self._run_task.cancel)
+        self.join()
+
+    def join(self):
+        self._thread.join()
+        return self.code
+
+
+@pytest.fixture
+def run(tmp_path, master_kit):
+    with contextlib.ExitStack() as stack:
+
+        def start(state=None, replicas=None, **settings):
+            running = Running(master_kit.config(**settings), tmp_path, state, replicas)
+
+            def end():
+                with contextlib.suppress(RuntimeError):  # its loop is closed already
+                    running._loop.call_soon_threadsafe(running._run_task.cancel)
+                running.join()
+
+            stack.callback(end)
+            return running
+
+        yield start
+
+
+@pytest.fixture
+def connect():
+    with contextlib.ExitStack() as stack:
+
+        def make(running, kind=GrpcMasterClient):
+            client = kind(running.address, TOKEN)
+            stack.callback(client.close)
+            return client
+
+        yield make
+
+
+def work_off(client, worker_id, running, until=lambda done: False):
+    """Play a worker until it is let go; return the ids of the tasks it did."""
+    done = []
+    version = 0
+    while not isinstance(lease := client.lease(worker_id), Finished):
+        if not isinstance(lease, Lease):
+            continue
+        task, records = lease.task, lease.task.shard.num_records
+        values = {}
+        if task.kind is TaskKind.TRAINING:
+            version += 3
+            running.replicas.applied[task.id] = (3, records)
+            values = {"num_records": records, "num_minibatches": 3, "model_version": version}
+        client.report(worker_id, TaskReport(task.id, lease.number, Outcome.DONE, **values))
+        done.append(task.id)
+        if until(done):
+            break
+    return done
+
+
+def test_job_runs_to_its_end(run, connect, tmp_path):
+    running = run(num_ps=1, checkpoint_dir=tmp_path / "c", output=tmp_path / "out")
+    ps, worker = connect(running), connect(running)
+    ps.register_ps(0, "host:1", 1)
+    worker.register_worker(0, 2)
+    assert worker.ps_addresses() == ["host:1"]
+    assert work_off(worker, 0, running) == [*range(10), 10]
+    running.launcher.exits(Role.WORKER, 0, ExitReason.FINISHED, 0)
+    last = list(connect(running, JobClient).watch())[-1]
+    assert running.join() == 0
+    assert (last.status, last.message, last.checkpoints) == ("finished", "", (30,))
+    assert [line.trained_once for line in last.ledger] == [300]
+    manifest = json.loads((tmp_path / "c" / "version-00000030" / "manifest.json").read_text())
+    assert manifest == {
+        "format": 1,
+        "version": 30,
+        "model": "zoo.model.forward",
+        "replicas": [{"replica": 0}],
+    }
+    phases = [e["phase"] for e in read_events(tmp_path) if "phase" in e]
+    assert phases == ["training", "exporting", "checkpointing", "auditing", "finished"]
+
+
+def test_pictures_come_after_each_task(run, connect):
+    running = run(num_ps=1)
+    connect(running).register_ps(0, "host:1", 1)
+    worker = connect(running)
+    worker.register_worker(0, 2)
+    pictures = connect(running, JobClient).watch()
+    assert next(pictures).records_done == 0
+    work_off(worker, 0, running, until=lambda done: len(done) == 1)
+    assert next(p for p in pictures if p.records_done).records_done == 30
+    pictures.close()
+
+
+def test_replacement_of_a_lost_worker_is_started(run, connect):
+    running = run(num_ps=1, num_workers=2)
+    running.launcher.wait_for(Role.WORKER, 1)
+    running.launcher.exits(Role.WORKER, 1)
+    running.launcher.wait_for(Role.WORKER, 2)
+
+
+def test_workers_are_added_while_the_job_runs(run, connect):
+    running = run(num_ps=1)
+    connect(running, JobClient).set_num_workers(3)
+    running.launcher.wait_for(Role.WORKER, 2)
+    with pytest.raises(ElasticdlError, match="at least one worker, found -1"):
+        connect(running, JobClient).set_num_workers(-1)
+
+
+def test_cancelled_job_stops_all_and_fails(run, connect):
+    running = run(num_ps=1, num_workers=2)
+    running.launcher.wait_for(Role.WORKER, 1)
+    client = connect(running, JobClient)
+    client.stop("enough")
+    assert list(client.watch())[-1].message == "stopped: enough"
+    assert running.join() == 1
+    assert running.launcher.running == {}
+
+
+def test_restarted_master_goes_on_at_its_port_with_its_leases(run, connect):
+    first = run(num_ps=1, num_workers=2)
+    first.launcher.wait_for(Role.WORKER, 1)
+    first.launcher.wait_for(Role.PS, 0)
+    ps, workers = connect(first), [connect(first), connect(first)]
+    ps.register_ps(0, "host:1", 1)
+    for index, worker in enumerate(workers):
+        worker.register_worker(index, 2)
+    held = workers[0].lease(0)
+    work_off(workers[1], 1, first, until=lambda done: len(done) == 3)
+    first.crash()
+    second = run(first.state, first.replicas, num_ps=1, num_workers=2)
+    assert second.address == first.address
+    assert {h.role for h in second.launcher.adopted} == {Role.PS, Role.WORKER}
+    second.replicas.applied[held.task.id] = (3, 30)
+    report = TaskReport(held.task.id, held.number, Outcome.DONE, num_records=30)
+    workers[0].report(0, report)
+    work_off(workers[1], 1, second)
+    last = list(connect(second, JobClient).watch())[-1]
+    assert last.status == "finished", last.message
+    assert [(line.trained_once, line.repeated, line.lost) for line in last.ledger] == [(300, 0, 0)]
+
+
+def test_lost_ps_replica_fails_the_job(run, connect):
+    running = run(num_ps=2)
+    running.launcher.wait_for(Role.PS, 1)
+    running.launcher.exits(Role.PS, 1)
+    last = list(connect(running, JobClient).watch())[-1]
+    assert last.message == "ps replica 1 was killed by signal 9 (its part of the model is lost)"
+    assert running.join() == 1
+
+
+def test_full_disk_fails_the_last_checkpoint_and_keeps_the_one_before(run, connect, tmp_path):
+    running = run(num_ps=1, checkpoint_dir=tmp_path / "c", checkpoint_steps=3)
+    connect(running).register_ps(0, "host:1", 1)
+    worker, watcher = connect(running), connect(running, JobClient)
+    worker.register_worker(0, 2)
+    work_off(worker, 0, running, until=lambda done: len(done) == 1)
+    next(picture for picture in watcher.watch() if picture.checkpoints)
+    running.replicas.problem = "c/rows: No space left on device"
+    work_off(worker, 0, running)
+    last = list(watcher.watch())[-1]
+    assert running.join() == 1
+    assert last.status == "failed"
+    assert "No space left on device" in last.message
+    assert last.checkpoints == (3,)
+    assert [path.name for path in (tmp_path / "c").iterdir()] == ["version-00000003"]
+
+
+def test_process_that_cannot_be_started_fails_the_job(run, connect, master_kit):
+    running = run(num_ps=1)
+    running.launcher.wait_for(Role.WORKER, 0)
+    running.launcher.refuses = True
+    running.launcher.exits(Role.WORKER, 0, ExitReason.FAILED, 1)
+    last = list(connect(running, JobClient).watch())[-1]
+    assert "no more processes on this machine" in last.message
+
+
+def test_master_whose_journal_cannot_be_written_ends(run, connect):
+    running = run(num_ps=1)
+
+    def full(_):
+        raise StateError("state.sqlite: the job's journal cannot be written: disk full")
+
+    running.state.append = full
+    worker = threading.Thread(
+        target=lambda: (
+            contextlib.suppress(ElasticdlError).__enter__()
+            or connect(running).register_worker(0, 1)
+        ),
+        daemon=True,
+    )
+    worker.start()
+    running.join()
+    assert isinstance(running.error, StateError)
+
+
+def test_port_that_is_taken_is_named(run, connect):
+    first = run(num_ps=1)
+    port = int(first.address.rpartition(":")[2])
+    (first.job_dir / "master.json").unlink()
+    second = run(num_ps=1, master_port=port)
+    second.join()
+    assert isinstance(second.error, ConfigError)
+    assert f"--master_port={port}: the port is taken" in str(second.error)
