@@ -5,6 +5,8 @@ use std::io;
 use edl_store::StoreError;
 use thiserror::Error;
 
+use crate::socket::timed_out;
+
 /// An error of the server or the client.
 #[derive(Debug, Error)]
 pub enum PsError {
@@ -70,7 +72,7 @@ pub enum PsError {
     #[error("{0}")]
     System(String),
     /// A connection was lost.
-    #[error("connection lost: {0}")]
+    #[error("connection lost: {}", cause_of(.0))]
     Connection(#[from] io::Error),
 }
 
@@ -108,6 +110,17 @@ impl PsError {
             Self::Bind { .. } => ErrorKind::Bind,
             Self::System(_) => ErrorKind::System,
         }
+    }
+}
+
+/// The system's words, where they tell anything.
+pub(crate) fn cause_of(error: &io::Error) -> String {
+    if timed_out(error) {
+        "no answer came in time".to_owned()
+    } else if error.kind() == io::ErrorKind::UnexpectedEof {
+        "it was closed at the other end".to_owned()
+    } else {
+        error.to_string()
     }
 }
 

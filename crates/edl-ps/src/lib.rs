@@ -16,9 +16,11 @@ mod replicas;
 mod server;
 mod service;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use client::{Cursor, Minibatch, PsClient, Pulled, Receipt};
 pub use dedup::Site;
 pub use error::{ErrorKind, PsError};
-pub use remote::Remote;
+pub use remote::{Remote, RemoteOptions};
 pub use server::PsServer;

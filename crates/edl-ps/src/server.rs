@@ -48,7 +48,7 @@ struct Shared {
 pub struct PsServer {
     address: String,
     shared: Arc<Shared>,
-    listeners: Vec<Arc<Listener>>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
     acceptors: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -90,7 +90,7 @@ impl PsServer {
                 open: Mutex::new(HashMap::new()),
                 threads: Mutex::new(Vec::new()),
             }),
-            listeners,
+            listeners: Mutex::new(listeners),
             acceptors: Mutex::new(Vec::new()),
         };
         server.spawn_acceptors()?;
@@ -98,7 +98,7 @@ impl PsServer {
     }
 
     fn spawn_acceptors(&self) -> Result<(), PsError> {
-        for listener in &self.listeners {
+        for listener in &*lock(&self.listeners) {
             let (listener, shared) = (listener.clone(), self.shared.clone());
             let acceptor = spawn("ps-accept", move || accept_all(&listener, &shared))?;
             lock(&self.acceptors).push(acceptor);
@@ -114,10 +114,11 @@ impl PsServer {
     /// Ends every connection and waits for every thread. A request in work is finished first.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        self.listeners
-            .iter()
-            .for_each(|listener| listener.shut_down());
+        // The acceptors end; with their listeners the ports are free again.
+        let listeners = std::mem::take(&mut *lock(&self.listeners));
+        listeners.iter().for_each(|listener| listener.shut_down());
         join_all(&self.acceptors);
+        drop(listeners);
         lock(&self.shared.open)
             .values()
             .for_each(|socket| socket.shut_down());

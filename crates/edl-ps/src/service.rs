@@ -13,6 +13,8 @@ use crate::frame::{
 /// Rows of one scanned chunk, unless rows are so wide that fewer fill a sensible frame.
 const SCAN_ROWS: usize = 65_536;
 const SCAN_BYTES: usize = 4 << 20;
+/// A buffer of answers that has grown beyond this is given back when it is much too large.
+const KEEP_FLOATS: usize = 4 << 20;
 
 /// Answers the requests of one connection; the buffers of its answers are used again.
 pub(crate) struct Service<'s> {
@@ -108,15 +110,15 @@ impl<'s> Service<'s> {
         let version = if vectors {
             let range =
                 |len| dense_range(len, self.store.replica(), self.store.num_replicas()).len();
-            self.dense.resize(range(model.dense_len()?), 0.0);
-            self.state.resize(range(model.state_len()?), 0.0);
+            fit(&mut self.dense, range(model.dense_len()?));
+            fit(&mut self.state, range(model.state_len()?));
             self.store.pull_vectors(&mut self.dense, &mut self.state)?
         } else {
             self.store.stats().version
         };
         let wanted = wanted_rows(arrays, &model)?;
         let total: usize = wanted.iter().map(|w| w.keys.len() * w.dim).sum();
-        self.rows.resize(total, 0.0);
+        fit(&mut self.rows, total);
         let mode = if header.flags & FLAG_CREATE != 0 {
             PullMode::Create
         } else {
@@ -203,6 +205,14 @@ impl<'s> Service<'s> {
                 .rows(table, dim as u32, &chunk.rows),
         )
     }
+}
+
+/// Gives a buffer the length of the next answer, and gives memory back that it rarely needs.
+fn fit(buffer: &mut Vec<f32>, len: usize) {
+    if buffer.capacity() > KEEP_FLOATS && len < buffer.capacity() / 8 {
+        *buffer = Vec::new();
+    }
+    buffer.resize(len, 0.0);
 }
 
 /// Rows of one chunk of a scan.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_ps::{Cursor, Minibatch, Receipt, Remote, Site};
+use edl_ps::{Cursor, Minibatch, Receipt, Remote, RemoteOptions, Site};
 use edl_store::PullMode;
 use numpy::ndarray::{ArrayD, IxDyn};
 use numpy::{
@@ -159,7 +159,12 @@ impl PsClient {
                     MAX_TIMEOUT.as_secs()
                 ))
             })?;
-        let remote = py.detach(|| Remote::connect(&addresses, token, worker_id, timeout));
+        let options = RemoteOptions {
+            worker_id,
+            timeout,
+            unix_sockets: true,
+        };
+        let remote = py.detach(|| Remote::connect(&addresses, token, options));
         Ok(Self::over(edl_ps::PsClient::remote(
             remote.map_err(ps_error)?,
         )))
