@@ -38,7 +38,7 @@ def forward():
     for units in HIDDEN:
         hidden = keras.layers.Dense(units, activation="relu")(hidden)
     deep = keras.layers.Dense(1)(hidden)
-    return keras.Model(ids, linear + pairs + deep)
+    return keras.Model({"ids": ids}, linear + pairs + deep)
 
 
 def loss(labels, predictions):

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from elasticdl.data.example import encode_examples
 from numpy.typing import NDArray
 
 from elasticdl._core import RecordWriter
+from elasticdl.data.example import encode_examples
 from flights.fields import FIELDS, LABEL
 
 SEED = 0
@@ -88,7 +88,9 @@ def write(columns: Columns, output: Path) -> tuple[int, int]:
 def _write_file(columns: Columns, chosen: NDArray[np.int64], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with RecordWriter(str(path)) as writer:
-        writer.write(encode_examples({name: values[chosen] for name, values in columns.items()}))
+        writer.write_many(
+            encode_examples({name: values[chosen] for name, values in columns.items()})
+        )
 
 
 def main() -> None:

@@ -16,10 +16,10 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-from elasticdl.data.example import encode_examples
 from numpy.typing import NDArray
 
 from elasticdl._core import RecordWriter
+from elasticdl.data.example import encode_examples
 
 SEED = 0
 SIDE = 28
@@ -71,7 +71,7 @@ def write(digits: Digits, output: Path, validation_share: float = 0.2) -> tuple[
         folder = output / name
         folder.mkdir(parents=True, exist_ok=True)
         with RecordWriter(str(folder / "digits.recordio")) as writer:
-            writer.write(encode_examples(columns))
+            writer.write_many(encode_examples(columns))
     return len(parts["train"]), len(parts["validation"])
 
 

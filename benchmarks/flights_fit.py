@@ -1,0 +1,94 @@
+"""Plain Keras `fit` on the flights DeepFM: one run of one side of `benchmarks/flights.py`.
+
+    PYTHONPATH=model_zoo python benchmarks/flights_fit.py --source=records demo/data/tfrecord/*
+
+prints records/s of the steps after the first ones, as JSON. The model file is the one that the
+jobs use, unchanged; `fit` has all cores and TensorFlow's own threads.
+
+--source=records: the records in TFRecord files, read by `tf.data.TFRecordDataset`, through the
+    model file's `feed`, `batch` and `prefetch`.
+--source=parallel: the same with all calls of `map` in `feed` given `num_parallel_calls=AUTOTUNE`,
+    which its user might have written.
+--source=memory: what `feed` gave, parsed before and held in memory as whole minibatches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import tensorflow as tf
+
+from elasticdl import Mode
+from elasticdl.data.base import Metadata
+from flights import deepfm
+
+SHUFFLE_BUFFER = 1024
+
+
+class Stopwatch(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
+    """Measures from the end of step `first` to the end of the last one."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self._first = first
+        self._step = 0
+        self._started = 0.0
+        self.seconds = 0.0
+        self.steps = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Count a step."""
+        self._step += 1
+        now = time.perf_counter()
+        if self._step == self._first:
+            self._started = now
+        elif self._step > self._first:
+            self.seconds, self.steps = now - self._started, self._step - self._first
+
+
+def make_dataset(source: str, files: list[Path], minibatch_size: int) -> Any:
+    """Return the minibatches of one side."""
+    records = tf.data.TFRecordDataset([str(path) for path in files])
+    if source == "parallel":
+        plain_map = records.map
+        records.map = functools.partial(plain_map, num_parallel_calls=tf.data.AUTOTUNE)
+    minibatches = deepfm.feed(records, Mode.TRAINING, Metadata()).batch(minibatch_size)
+    if source == "memory":
+        minibatches = minibatches.cache()
+        for _ in minibatches:  # parse everything now
+            pass
+    return minibatches.repeat().prefetch(tf.data.AUTOTUNE)
+
+
+def main() -> None:
+    """Run one side once."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--source", choices=("records", "parallel", "memory"), required=True)
+    parser.add_argument("--minibatch_size", type=int, default=512)
+    parser.add_argument("--warm_up_steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--no_jit", action="store_true", help="jit_compile=False")
+    parser.add_argument("files", type=Path, nargs="+")
+    args = parser.parse_args()
+    keras.utils.set_random_seed(0)
+    dataset = make_dataset(args.source, args.files, args.minibatch_size)
+    model = deepfm.forward()
+    model.compile(deepfm.optimizer(), deepfm.loss, jit_compile=False if args.no_jit else "auto")
+    stopwatch = Stopwatch(args.warm_up_steps)
+    steps = args.warm_up_steps + args.steps
+    model.fit(dataset, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[stopwatch])
+    rate = stopwatch.steps * args.minibatch_size / stopwatch.seconds
+    print(json.dumps({"records_per_second": rate, "steps": stopwatch.steps}))
+
+
+if __name__ == "__main__":
+    main()
