@@ -15,6 +15,7 @@ from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
 from elasticdl.ps.checkpoint import resolve
 from elasticdl.worker.assemble import assemble, open_readers
+from elasticdl.worker.heartbeat import Heartbeat
 
 _WORKER_ID = 0
 _SECONDS_BETWEEN_PICTURES = 0.2
@@ -63,7 +64,10 @@ class _Job:
         """Work until the master has nothing left to do."""
         try:
             self._master.register_worker(_WORKER_ID, os.getpid())
-            assemble(self._config, _WORKER_ID, self._master, lambda: self._client).run()
+            with Heartbeat(self._master, _WORKER_ID, _SECONDS_BETWEEN_PICTURES) as heartbeat:
+                worker = assemble(self._config, _WORKER_ID, self._master, lambda: self._client)
+                heartbeat.progress = worker.progress
+                worker.run()
         except BaseException as error:
             self.error = error
         finally:

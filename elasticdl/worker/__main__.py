@@ -7,6 +7,7 @@ from elasticdl._core import PsClient
 from elasticdl.job import Role
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.worker.assemble import assemble
+from elasticdl.worker.heartbeat import Heartbeat
 
 _PS_DEADLINE_SECONDS = 60.0
 
@@ -21,7 +22,11 @@ def main() -> None:
         addresses = master.ps_addresses()
         return PsClient.connect(addresses, arguments.token, arguments.index, _PS_DEADLINE_SECONDS)
 
-    assemble(arguments.config, arguments.index, master, connect).run()
+    interval = arguments.config.cluster.heartbeat_seconds
+    with Heartbeat(master, arguments.index, interval) as heartbeat:
+        worker = assemble(arguments.config, arguments.index, master, connect)
+        heartbeat.progress = worker.progress
+        worker.run()
 
 
 if __name__ == "__main__":

@@ -43,7 +43,6 @@ from elasticdl.job import (
     Mode,
     Outcome,
     Progress,
-    Role,
     Shard,
     TaskKind,
     TaskReport,
@@ -150,8 +149,7 @@ class Worker:
             threading.Thread(target=self._guard, args=(stage,), name=stage.__name__, daemon=True)
             for stage in (self._feed, self._prepare, self._commit)
         ]
-        heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
-        for thread in (*threads, heartbeat):
+        for thread in threads:
             thread.start()
         self._guard(self._compute)
         if self._error is None:
@@ -175,10 +173,9 @@ class Worker:
                 channel.abort()
             self._in_flight.release()  # a prepare stage that waits must see the end
 
-    def _beat(self) -> None:
-        while not self._stop.wait(self._config.cluster.heartbeat_seconds):
-            progress = replace(self._progress, stage_seconds=self._clock.seconds())
-            self._master.heartbeat(Role.WORKER, self._worker_id, progress)
+    def progress(self) -> Progress:
+        """Return what was done so far; for the heartbeat's thread."""
+        return replace(self._progress, stage_seconds=self._clock.seconds())
 
     # --- feed ------------------------------------------------------------------------------------
 
