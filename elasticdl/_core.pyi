@@ -307,6 +307,11 @@ def repair_recordio(
         DataError: Records in the middle are damaged, so that cutting would lose whole ones.
     """
 
+def repair_tfrecord(
+    path: str | PathLike[str], dry_run: bool = False
+) -> tuple[int, int, bool]:
+    """Cut off a TFRecord file's torn tail; returns what `repair_recordio` does."""
+
 def encode_examples(
     columns: Sequence[
         tuple[

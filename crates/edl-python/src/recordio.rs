@@ -21,6 +21,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<TfRecordWriter>()?;
     module.add_class::<LineReader>()?;
     module.add_function(wrap_pyfunction!(repair_recordio, module)?)?;
+    module.add_function(wrap_pyfunction!(repair_tfrecord, module)?)?;
     module.add_function(wrap_pyfunction!(encode_examples, module)?)?;
     module.add_function(wrap_pyfunction!(crc32c, module)?)
 }
@@ -417,6 +418,15 @@ impl LineReader {
 #[pyo3(signature = (path, dry_run = false))]
 fn repair_recordio(py: Python<'_>, path: PathBuf, dry_run: bool) -> PyResult<(u64, u64, bool)> {
     let repair = py.detach(|| edl_recordio::repair(&path, dry_run));
+    let repair = repair.map_err(to_py)?;
+    Ok((repair.num_records, repair.cut_bytes, repair.is_needed))
+}
+
+/// Cuts off the torn tail of a TFRecord file.
+#[pyfunction]
+#[pyo3(signature = (path, dry_run = false))]
+fn repair_tfrecord(py: Python<'_>, path: PathBuf, dry_run: bool) -> PyResult<(u64, u64, bool)> {
+    let repair = py.detach(|| edl_recordio::repair_tfrecord(&path, dry_run));
     let repair = repair.map_err(to_py)?;
     Ok((repair.num_records, repair.cut_bytes, repair.is_needed))
 }

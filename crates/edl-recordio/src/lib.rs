@@ -31,7 +31,7 @@ pub use example::{Feature, Values, encode_examples};
 pub use lines::{LineOptions, LineReader};
 pub use reader::{BlockInfo, IndexState, RecordReader};
 pub use scan::TornTail;
-pub use tfrecord::{TfRecordReader, TfRecordWriter};
+pub use tfrecord::{TfRecordReader, TfRecordWriter, repair_tfrecord};
 pub use writer::{RecordWriter, Repair, WriterOptions, repair};
 
 /// The CRC-32C (Castagnoli) checksum of `bytes`.

@@ -3,6 +3,7 @@
 //! Layout (`tensorflow/core/lib/io/record_writer.h`): u64 length, u32 masked CRC-32C of the length,
 //! the record, u32 masked CRC-32C of the record.
 
+use std::fs::OpenOptions;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use crate::atomic::AtomicFile;
 use crate::format::{MAX_RECORD_BYTES, le_u32, le_u64, magic_text};
 use crate::side_index::{self, IndexOrigin, Kind, SideIndex};
 use crate::source::{Source, WINDOW_BYTES, Window};
+use crate::writer::Repair;
 use crate::{Batch, RecordError, crc32c};
 
 const HEADER_BYTES: usize = 12;
@@ -203,6 +205,44 @@ fn build_index(source: &Source) -> Result<SideIndex, RecordError> {
     }
     index.end = len;
     Ok(index)
+}
+
+/// Cuts off the torn tail of a TFRecord file. With `dry_run` the file is only looked at.
+///
+/// The lengths of all records are checked, their contents are not.
+///
+/// # Errors
+///
+/// As [`TfRecordReader::open`], without `Torn`.
+pub fn repair_tfrecord(path: impl AsRef<Path>, dry_run: bool) -> Result<Repair, RecordError> {
+    let path = path.as_ref();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(!dry_run)
+        .open(path)
+        .map_err(RecordError::io(path, "repair"))?;
+    let source = Source::from_file(file, path)?;
+    let (num_records, end) = match build_index(&source) {
+        Ok(index) => (index.num_records, source.len()),
+        Err(RecordError::Torn {
+            offset,
+            whole_records,
+            ..
+        }) => (whole_records, offset),
+        Err(error) => return Err(error),
+    };
+    let cut_bytes = source.len() - end;
+    if !dry_run && cut_bytes > 0 {
+        let file = source.into_file();
+        file.set_len(end)
+            .and_then(|()| file.sync_all())
+            .map_err(RecordError::io(path, "repair"))?;
+    }
+    Ok(Repair {
+        num_records,
+        cut_bytes,
+        is_needed: cut_bytes > 0,
+    })
 }
 
 fn foreign(source: &Source, bytes: &[u8]) -> RecordError {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use edl_recordio::side_index::{IndexOrigin, index_path};
-use edl_recordio::{RecordError, TfRecordReader, TfRecordWriter};
+use edl_recordio::{RecordError, TfRecordReader, TfRecordWriter, repair_tfrecord};
 use proptest::prelude::*;
 use tempfile::TempDir;
 
@@ -138,6 +138,11 @@ fn every_cut_is_reported_with_its_offset_and_the_whole_records() {
                 ..
             }) => {
                 assert_eq!((offset, whole_records), (ends[whole] as u64, whole as u64));
+                let planned = repair_tfrecord(&path, true).unwrap();
+                assert_eq!(fs::metadata(&path).unwrap().len(), length as u64);
+                assert_eq!(repair_tfrecord(&path, false).unwrap(), planned);
+                let reader = TfRecordReader::open(&path).unwrap();
+                assert_eq!(reader.num_records(), whole as u64);
             }
             Err(RecordError::Foreign { .. }) => assert!(length < 12),
             Err(other) => panic!("{length}: {other}"),

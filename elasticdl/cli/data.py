@@ -1,0 +1,411 @@
+"""`elasticdl data`: convert, count, inspect and repair files of records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import rich_click as click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from elasticdl.errors import ConfigError, DataError
+
+if TYPE_CHECKING:  # the commands import what they need, so that --help need not wait
+    from elasticdl.data.base import DataReader, Records
+    from elasticdl.data.convert import Encode, OnProgress
+
+_SHOWN_BYTES = 64
+_SHOWN_VALUES = 6
+
+_reader_params = click.option(
+    "--data_reader_params",
+    "params",
+    default="",
+    help='Settings of the reader, as for training: "skip_header=true;delimiter=tab;format=csv".',
+)
+
+
+@click.group(name="data")
+def data() -> None:
+    """Convert, count, inspect and repair files of records.
+
+    SOURCE is a file, a folder, a glob, or several of these with commas between them.
+    """
+
+
+@data.command()
+@click.argument("source")
+@click.argument("destination", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "format_name",
+    type=click.Choice(["recordio", "tfrecord"]),
+    help="Format to write. Default: by the extension of DESTINATION, or else recordio.",
+)
+@click.option(
+    "--codec",
+    type=click.Choice(["none", "zstd", "deflate"]),
+    help="Compression of RecordIO blocks. Default: zstd.",
+)
+@click.option(
+    "--records_per_file",
+    type=click.IntRange(min=1),
+    help="Write files of so many records; DESTINATION is then a new folder.",
+)
+@click.option(
+    "--as",
+    "encoding",
+    type=click.Choice(["raw", "example"]),
+    default="raw",
+    show_default=True,
+    help="Write records as they are, or rows of CSV or Parquet as tf.train.Example.",
+)
+@click.option(
+    "--types",
+    default="",
+    help='Types of CSV columns for --as example, "day=int64;delay=float;carrier=bytes". '
+    "Those not named are found by reading the data once more.",
+)
+@click.option(
+    "--missing",
+    multiple=True,
+    default=("", "NA"),
+    show_default='"" and "NA"',
+    help="A field that stands for no value in a CSV column of numbers; may be given several times.",
+)
+@_reader_params
+@click.option("--overwrite", is_flag=True, help="Replace DESTINATION if it is a file that exists.")
+def convert(
+    source: str,
+    destination: Path,
+    format_name: Literal["recordio", "tfrecord"] | None,
+    codec: str | None,
+    records_per_file: int | None,
+    encoding: str,
+    types: str,
+    missing: tuple[str, ...],
+    params: str,
+    overwrite: bool,
+) -> None:
+    """Write the records of SOURCE to DESTINATION as RecordIO or TFRecord.
+
+    \b
+    Examples:
+      elasticdl data convert train.tfrecord train.recordio --codec zstd
+      elasticdl data convert 'logs/*.csv' train --records_per_file 100000 \\
+        --as example --data_reader_params skip_header=true
+    """
+    from elasticdl.data.convert import Target
+    from elasticdl.data.convert import convert as write
+    from elasticdl.data.open import open_reader
+
+    name = format_name or _format_of_destination(destination)
+    if name == "tfrecord" and codec not in (None, "none"):
+        raise ConfigError(f"--codec {codec}: TFRecord files are not compressed; write RecordIO")
+    _check_destination(destination, records_per_file, overwrite)
+    target = Target(destination, name, codec or "zstd", records_per_file)
+    reader = open_reader(source, params)
+    num_records = sum(shard.num_records for shard in reader.shards())
+    with _progress("converting", num_records) as on_progress:
+        encode = _encoder(reader, encoding, types, missing)
+        files = write(reader, encode, target, on_progress)
+    size = sum(file.stat().st_size for file in files)
+    Console().print(
+        f"{num_records:,} records in {len(files):,} {name} file{'s'[: len(files) != 1]}, "
+        f"{_size(size)}: {destination}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _format_of_destination(destination: Path) -> Literal["recordio", "tfrecord"]:
+    return "tfrecord" if destination.suffix in (".tfrecord", ".tfrecords") else "recordio"
+
+
+def _check_destination(destination: Path, records_per_file: int | None, overwrite: bool) -> None:
+    if records_per_file is None and destination.is_dir():
+        raise DataError(
+            f"{destination}: is a folder; name a file in it, or give --records_per_file"
+        )
+    if records_per_file is None and destination.exists() and not overwrite:
+        raise DataError(f"{destination}: exists; give --overwrite to replace it")
+
+
+def _encoder(reader: DataReader, encoding: str, types: str, missing: tuple[str, ...]) -> Encode:
+    from elasticdl.data.convert import as_examples, raw
+
+    if encoding == "raw":
+        if types:
+            raise ConfigError("--types is for --as example")
+        return raw
+    num_records = sum(shard.num_records for shard in reader.shards())
+    with _progress("finding types", num_records) as on_progress:
+        return as_examples(reader, _parse_types(types), frozenset(missing), on_progress)
+
+
+def _parse_types(types: str) -> dict[str, str]:
+    kinds: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in types.split(";"))):
+        name, equals, kind = part.partition("=")
+        if not equals:
+            raise ConfigError(f"--types: expected column=type, found {part!r}")
+        kinds[name.strip()] = kind.strip()
+    return kinds
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[OnProgress]:
+    """Show how far something is, if somebody looks; it vanishes when done."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda num_records: progress.advance(task, num_records)
+
+
+@data.command()
+@click.argument("source")
+@_reader_params
+def count(source: str, params: str) -> None:
+    """Count the records of SOURCE, by file and in all."""
+    from elasticdl.data.open import open_reader
+
+    shards = open_reader(source, params).shards()
+    table = Table("file", box=None, pad_edge=False)
+    table.add_column("records", justify="right")
+    for shard in shards:
+        table.add_row(Text(shard.name, overflow="fold"), f"{shard.num_records:,}")
+    total = sum(shard.num_records for shard in shards)
+    if len(shards) != 1:
+        table.add_section()
+        table.add_row(f"{len(shards):,} files", f"{total:,}")
+    Console().print(table)
+
+
+@data.command()
+@click.argument("source")
+@click.option(
+    "--records",
+    "num_shown",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Show so many records of each file.",
+)
+@click.option("--verify", is_flag=True, help="Read everything and check all checksums.")
+@_reader_params
+@click.pass_context
+def inspect(context: click.Context, source: str, num_shown: int, verify: bool, params: str) -> None:
+    """Show what files of SOURCE hold: size, blocks, index, torn tails and the first records.
+
+    The exit code is 1 if a file is torn or damaged.
+    """
+    from elasticdl.data.paths import expand_paths
+
+    are_whole = [_inspect(path, num_shown, verify, params) for path in expand_paths(source)]
+    context.exit(0 if all(are_whole) else 1)
+
+
+def _inspect(path: str, num_shown: int, verify: bool, params: str) -> bool:
+    """Show one file; return whether it is whole."""
+    from elasticdl.data.open import format_of
+
+    facts: dict[str, str] = {}
+    records: list[str] = []
+    problem = ""
+    try:
+        format_name = format_of([path])
+        facts["format"] = format_name
+        facts["size"] = _size(Path(path).stat().st_size)
+        if format_name == "recordio":
+            problem = _recordio_facts(path, facts, verify)
+        else:
+            _other_facts(path, facts, params)
+        records = _first_records(path, params, num_shown, format_name)
+        if verify and format_name != "recordio":
+            _read_all(path, params)
+    except DataError as error:
+        problem = str(error)
+    _print_facts(path, facts, records, problem)
+    return not problem
+
+
+def _recordio_facts(path: str, facts: dict[str, str], verify: bool) -> str:
+    """Find out about a RecordIO file; return what is wrong with it, if anything."""
+    from elasticdl._core import RecordReader
+
+    reader = RecordReader(path, allow_torn=True)
+    blocks = reader.blocks()
+    raw_bytes = sum(block.raw_bytes for block in blocks)
+    stored_bytes = sum(block.stored_bytes for block in blocks)
+    facts["records"] = f"{reader.num_records:,}"
+    facts["blocks"] = f"{len(blocks):,}"
+    if blocks:
+        codecs = Counter(block.codec for block in blocks)
+        facts["blocks"] += f" of {_size(raw_bytes // len(blocks))} on average"
+        facts["codec"] = ", ".join(f"{name} ({n:,} blocks)" for name, n in codecs.most_common())
+        facts["ratio"] = f"{raw_bytes / max(1, stored_bytes):.2f}"
+    facts["index"] = {
+        "stored": "at the end of the file",
+        "rebuilt": "missing; rebuilt from the blocks, since the writer has not closed the file",
+    }[reader.index_state]
+    if verify:
+        reader.verify()
+        facts["checksums"] = "all right"
+    if reader.torn is None:
+        return ""
+    offset, what = reader.torn
+    return (
+        f"torn tail at offset {offset:,} ({what}); {reader.num_records:,} whole records precede "
+        f"it, and `elasticdl data repair` keeps them"
+    )
+
+
+def _other_facts(path: str, facts: dict[str, str], params: str) -> None:
+    from elasticdl._core import TFRecordReader
+    from elasticdl.data.open import open_reader
+
+    reader = open_reader(path, params)
+    facts["records"] = f"{sum(shard.num_records for shard in reader.shards()):,}"
+    if facts["format"] == "tfrecord":
+        state = TFRecordReader(path).index_state
+        facts["index"] = f"{path}.idx" if state != "in memory" else state
+    names, dtypes = reader.metadata.column_names, reader.metadata.column_dtypes
+    if names:
+        facts["columns"] = ", ".join(
+            f"{name} {dtypes[name]}" if name in dtypes else name for name in names
+        )
+
+
+def _first_records(path: str, params: str, num_shown: int, format_name: str) -> list[str]:
+    from elasticdl._core import RecordReader
+    from elasticdl.data.files import CHUNK_BYTES
+    from elasticdl.data.open import open_reader
+    from elasticdl.job import Shard
+
+    if format_name == "recordio":  # also of a file whose tail is torn
+        file = RecordReader(path, allow_torn=True)
+        end = min(num_shown, file.num_records)
+        return [_readable(record) for record in file.read(0, end, CHUNK_BYTES)]
+    reader = open_reader(path, params)
+    shown: list[str] = []
+    for shard in reader.shards():
+        first = Shard(shard.name, shard.start, min(shard.end, shard.start + num_shown))
+        for records in reader.read(first):
+            shown += _readable_all(records)
+    return shown
+
+
+def _readable_all(records: Records) -> list[str]:
+    if not records.columns:
+        return [_readable(record) for record in records.values]
+    return [
+        "  ".join(f"{name}={column[row]!s}" for name, column in records.columns.items())
+        for row in range(len(records))
+    ]
+
+
+def _readable(record: bytes) -> str:
+    """Show a record as the Example or the text that it is, or else its first bytes."""
+    from elasticdl.data.example import decode_example
+
+    features = decode_example(record)
+    if features is not None:
+        return "  ".join(f"{name}={_values(values)}" for name, values in features.items())
+    text = record.decode(errors="replace")
+    if text.isprintable():
+        return text if len(text) <= 4 * _SHOWN_BYTES else f"{text[: 4 * _SHOWN_BYTES]}..."
+    dots = "..." if len(record) > _SHOWN_BYTES else ""
+    return f"{len(record):,} bytes: {record[:_SHOWN_BYTES].hex(' ')}{dots}"
+
+
+def _values(values: list[Any]) -> str:
+    shown = ", ".join(_value(value) for value in values[:_SHOWN_VALUES])
+    if len(values) == 1:
+        return shown
+    dots = f", ... {len(values):,} in all" if len(values) > _SHOWN_VALUES else ""
+    return f"[{shown}{dots}]"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bytes):
+        text = value[:_SHOWN_BYTES].decode(errors="replace")
+        return text if text.isprintable() else f"{len(value):,} bytes"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _read_all(path: str, params: str) -> None:
+    from elasticdl.data.open import open_reader
+
+    reader = open_reader(path, params)
+    for shard in reader.shards():
+        for _ in reader.read(shard):
+            pass
+
+
+def _print_facts(path: str, facts: dict[str, str], records: list[str], problem: str) -> None:
+    console = Console()
+    console.print(Text(path, style="bold"), soft_wrap=True)
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
+    for name, value in facts.items():
+        table.add_row(Text(f"  {name}", style="dim"), Text(value))
+    for number, record in enumerate(records):
+        table.add_row(Text(f"  record {number}", style="dim"), Text(record))
+    console.print(table)
+    if problem:
+        console.print(Text(f"  problem: {problem}", style="red"), soft_wrap=True)
+
+
+@data.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--yes", is_flag=True, help="Change the file. Without it, say what would be done.")
+@click.pass_context
+def repair(context: click.Context, file: Path, yes: bool) -> None:
+    """Cut off the torn tail of a RecordIO or TFRecord FILE, and complete its index.
+
+    All whole records are kept. A file with damage in its middle is left alone. The exit code is
+    1 if there is something to repair and --yes is not given.
+    """
+    from elasticdl.data.open import format_of
+
+    num_records, cut_bytes, is_needed = _repairer(format_of([str(file)]))(file, not yes)
+    if not is_needed:
+        click.echo(f"{file}: whole, {num_records:,} records; nothing to repair")
+        return
+    done = "cut off" if yes else "to cut off"
+    click.echo(f"{file}: {num_records:,} whole records kept, {cut_bytes:,} bytes {done}")
+    if not yes:
+        click.echo("Nothing was changed: give --yes to repair the file.")
+        context.exit(1)
+
+
+def _repairer(format_name: str) -> Callable[[Path, bool], tuple[int, int, bool]]:
+    from elasticdl._core import repair_recordio, repair_tfrecord
+
+    if format_name == "recordio":
+        return repair_recordio
+    if format_name == "tfrecord":
+        return repair_tfrecord
+    raise DataError(f"a {format_name} file cannot be repaired, only RecordIO and TFRecord")
+
+
+def _size(num_bytes: int) -> str:
+    size = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    raise AssertionError("the last unit returns")

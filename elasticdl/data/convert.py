@@ -1,0 +1,204 @@
+"""Writing the records of any reader to RecordIO or TFRecord files, all of them or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Literal, Protocol, Self
+
+from elasticdl._core import RecordWriter, TFRecordWriter
+from elasticdl.data.base import DataReader, Records
+from elasticdl.data.csv_columns import KINDS, CsvColumns
+from elasticdl.data.example import encode_examples
+from elasticdl.data.parquet import ParquetReader
+from elasticdl.data.text import TextReader
+from elasticdl.errors import ConfigError, DataError
+
+Encode = Callable[[Records, str], list[bytes]]
+OnProgress = Callable[[int], None]  # told how many records more were dealt with
+
+
+class Writer(Protocol):
+    """What both writers of `elasticdl._core` do; left by an exception, they leave no file."""
+
+    def write_many(self, records: list[bytes]) -> None:
+        """Add records."""
+        ...
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: object, value: object, traceback: object) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where records go: `path` is a file, or, with `records_per_file`, a new folder of files."""
+
+    path: Path
+    format: Literal["recordio", "tfrecord"]
+    codec: str = "none"
+    records_per_file: int | None = None
+
+    def writer(self, path: Path) -> RecordWriter | TFRecordWriter:
+        """Open a writer of one file."""
+        if self.format == "tfrecord":
+            return TFRecordWriter(path)
+        return RecordWriter(path, codec=self.codec)
+
+
+def convert(
+    reader: DataReader, encode: Encode, target: Target, on_progress: OnProgress
+) -> list[Path]:
+    """Write every record of a reader; return the files. After an error there are none of them.
+
+    Raises:
+        DataError: A record cannot be read or encoded, or a file cannot be written.
+    """
+    batches = _encoded(reader, encode, on_progress)
+    if target.records_per_file is None:
+        _require_folder(target.path.parent)
+        with target.writer(target.path) as writer:
+            for batch in batches:
+                writer.write_many(batch)
+        return [target.path]
+    with _staged_folder(target.path) as folder:
+        names = _write_parts(batches, folder, target, target.records_per_file)
+        if not names:
+            raise DataError(f"{target.path}: not written, for there are no records")
+    return [target.path / name for name in names]
+
+
+def _encoded(reader: DataReader, encode: Encode, on_progress: OnProgress) -> Iterator[list[bytes]]:
+    for shard in reader.shards():
+        for records in reader.read(shard):
+            yield encode(records, shard.name)
+            on_progress(len(records))
+
+
+def _write_parts(
+    batches: Iterator[list[bytes]], folder: Path, target: Target, records_per_file: int
+) -> list[str]:
+    names: list[str] = []
+    for number, pieces in groupby(_pieces(batches, records_per_file), key=itemgetter(0)):
+        names.append(f"part-{number:05d}.{target.format}")
+        with target.writer(folder / names[-1]) as writer:
+            for _, piece in pieces:
+                writer.write_many(piece)
+    return names
+
+
+def _pieces(
+    batches: Iterator[list[bytes]], records_per_file: int
+) -> Iterator[tuple[int, list[bytes]]]:
+    """Cut batches where files end; yield the number of the file with each piece."""
+    num_records = 0
+    for batch in batches:
+        start = 0
+        while start < len(batch):
+            number, used = divmod(num_records, records_per_file)
+            piece = batch[start : start + records_per_file - used]
+            yield number, piece
+            num_records += len(piece)
+            start += len(piece)
+
+
+@contextmanager
+def _staged_folder(path: Path) -> Iterator[Path]:
+    """Give a folder to write to, which becomes `path` if nothing is raised."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise DataError(f"{path}: exists and is not an empty folder; choose another or remove it")
+    _require_folder(path.parent)
+    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+    try:
+        yield staging
+        umask = os.umask(0)
+        os.umask(umask)
+        staging.chmod(0o777 & ~umask)
+        staging.rename(path)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _require_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; create it first")
+
+
+def raw(records: Records, source: str) -> list[bytes]:
+    """Encode records as they are.
+
+    Raises:
+        ConfigError: They are columns.
+    """
+    if records.columns:
+        raise ConfigError(f"{source}: its records are columns; give --as example to encode them")
+    return records.values
+
+
+def as_examples(
+    reader: DataReader, kinds: Mapping[str, str], missing: frozenset[str], on_progress: OnProgress
+) -> Encode:
+    """Return what encodes a reader's records as `tf.train.Example`.
+
+    The kinds of CSV columns that `kinds` does not name are found by reading all of them once.
+
+    Raises:
+        ConfigError: The reader's records have no columns, or `kinds` names one that is not there.
+    """
+    if isinstance(reader, TextReader):
+        return _csv_encoder(reader, kinds, missing, on_progress)
+    if kinds:
+        raise ConfigError("--types is for CSV; other files have types of their own")
+    if isinstance(reader, ParquetReader):
+        return _encode_columns
+    raise ConfigError("--as example is for CSV and Parquet: other records are bytes already")
+
+
+def _encode_columns(records: Records, source: str) -> list[bytes]:
+    try:
+        return encode_examples(records.columns)
+    except ValueError as error:
+        raise DataError(f"{source}: {error}") from error
+
+
+def _csv_encoder(
+    reader: TextReader, kinds: Mapping[str, str], missing: frozenset[str], on_progress: OnProgress
+) -> Encode:
+    names = reader.metadata.column_names
+    if not names:
+        raise ConfigError(
+            "--as example needs names for the columns: give --data_reader_params="
+            "skip_header=true if the first line has them, or columns=a,b,c"
+        )
+    for name, kind in kinds.items():
+        if name not in names or kind not in KINDS:
+            raise ConfigError(
+                f"--types: {name}={kind}: expected a column ({', '.join(names)}) and "
+                f"a type ({', '.join(KINDS)})"
+            )
+    lines = CsvColumns(names, reader.delimiter, missing)
+    found = dict(kinds)
+    if set(kinds) != set(names):
+        found = _find_kinds(reader, lines, on_progress) | found
+
+    def encode(records: Records, source: str) -> list[bytes]:
+        columns = lines.parse(records, source)
+        return encode_examples(lines.typed(columns, found, records.start, source))
+
+    return encode
+
+
+def _find_kinds(reader: TextReader, lines: CsvColumns, on_progress: OnProgress) -> dict[str, str]:
+    kinds: dict[str, str] = {}
+    for shard in reader.shards():
+        for records in reader.read(shard):
+            kinds = lines.kinds(lines.parse(records, shard.name), kinds)
+            on_progress(len(records))
+    return kinds
