@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,7 +20,15 @@ from rich.text import Text
 from elasticdl.job import EpochLedger, JobStatus
 
 LINE_SECONDS = 5.0
-_NUM_EVENTS_SHOWN = 3
+_MANY_EPOCHS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to the job, and when, in seconds since the command began."""
+
+    seconds: float
+    text: str
 
 
 class Display:
@@ -29,15 +39,26 @@ class Display:
     """
 
     def __init__(
-        self, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        has_processes: bool = True,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Prepare to show a job.
+
+        Args:
+            has_processes: Whether there are workers and ps replicas to count.
+            console: Where to; default: stdout.
+            clock: Seconds, for the times of events and the rate of lines.
+        """
+        self._has_processes = has_processes
         self._console = console or Console()
         self._clock = clock
         self._next_line = clock()
         self._started = clock()
         self._live: Live | None = None
         self.last: JobStatus | None = None
-        self.events: list[str] = []
+        self.events: list[Event] = []
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -64,21 +85,20 @@ class Display:
         """Take in a new picture of the job."""
         before = self.last
         self.last = status
-        if before is not None and status.message and status.message != before.message:
+        is_news = before is not None and status.message != before.message
+        if is_news and status.message and status.status not in ("pending", "failed"):
             self.note(status.message)
         if self._live is not None:
             return
         has_news = before is None or before.status != status.status
         if has_news or self._clock() >= self._next_line:
             self._next_line = self._clock() + LINE_SECONDS
-            self._console.print(_line(status), soft_wrap=True, highlight=False)
+            self._print(self._line(status))
 
     def note(self, event: str) -> None:
-        """Tell of something that happened, such as a process that was replaced."""
-        self.events.append(event)
-        seconds = self._clock() - self._started
-        text = Text.assemble((f"[{_duration(seconds)}] ", "dim"), event)
-        self._console.print(text, soft_wrap=True, highlight=False)
+        """Tell of something that happened, such as that a process was replaced."""
+        self.events.append(Event(self._seconds(), event))
+        self._print(event, style="dim")
 
     def finish(self, status: JobStatus, places: dict[str, Path]) -> None:
         """Print how the job ended: its ledger, metrics, and where its results are."""
@@ -91,6 +111,13 @@ class Display:
         for name, path in places.items():
             self._console.print(Text.assemble((f"{name:<12}", "dim"), str(path)), soft_wrap=True)
 
+    def _seconds(self) -> float:
+        return self._clock() - self._started
+
+    def _print(self, words: str, style: str = "") -> None:
+        line = Text.assemble((f"[{_duration(self._seconds())}] ", "dim"), (words, style))
+        self._console.print(line, soft_wrap=True, highlight=False)
+
     def _panel(self) -> RenderableType:
         status = self.last
         if status is None:
@@ -98,54 +125,61 @@ class Display:
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="dim")
         rows.add_column()
-        for name, value in _rows(status):
+        for name, value in self._rows(status):
             rows.add_row(name, value)
-        for event in self.events[-_NUM_EVENTS_SHOWN:]:
-            rows.add_row("event", Text(event, "yellow", overflow="ellipsis", no_wrap=True))
+        for name, text in (("note", status.message), ("last event", self._last_event())):
+            if text:
+                rows.add_row(name, Text(text, "yellow", overflow="ellipsis", no_wrap=True))
         bar = ProgressBar(total=max(status.records_total, 1), completed=status.records_done)
         title = f"{status.job_name}: {status.status}"
-        return Panel(Group(bar, rows), title=title, title_align="left")
+        return Panel(Group(Padding(bar), rows), title=title, title_align="left")
 
+    def _last_event(self) -> str:
+        return self.events[-1].text if self.events else ""
 
-def _rows(status: JobStatus) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the panel."""
-    yield (
-        "records",
-        f"{status.records_done:,} of {status.records_total:,} ({_percent(status)}), "
-        f"{status.records_per_second:,.0f} records/s, {_eta(status)}",
-    )
-    yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
-    yield (
-        "tasks",
-        f"{status.tasks_todo} to do, {status.tasks_doing} under way, {status.tasks_done} done",
-    )
-    yield "loss", "-" if status.loss is None else f"{status.loss:.5g}"
-    if status.metrics:
-        yield "metrics", _metrics(status.metrics)
-    yield "processes", f"{status.num_workers_alive} workers, {status.num_ps_alive} ps replicas"
-    yield (
-        "updates",
-        f"{status.model_version:,}, staleness {status.mean_staleness:.1f} on average, "
-        f"{status.max_staleness} at most",
-    )
+    def _rows(self, status: JobStatus) -> Iterator[tuple[str, str]]:
+        """Yield the lines of the panel."""
+        yield (
+            "records",
+            f"{status.records_done:,} of {status.records_total:,} ({_percent(status)}), "
+            f"{status.records_per_second:,.0f} records/s, {_eta(status)}",
+        )
+        yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
+        yield (
+            "tasks",
+            f"{status.tasks_todo} to do, {status.tasks_doing} under way, {status.tasks_done} done",
+        )
+        yield "loss", "-" if status.loss is None else f"{status.loss:.5g}"
+        if status.metrics:
+            yield "metrics", _metrics(status.metrics)
+        if self._has_processes:
+            yield (
+                "processes",
+                f"{status.num_workers_alive} workers, {status.num_ps_alive} ps replicas",
+            )
+        yield (
+            "updates",
+            f"{status.model_version:,}, staleness {status.mean_staleness:.1f} on average, "
+            f"{status.max_staleness} at most",
+        )
 
-
-def _line(status: JobStatus) -> str:
-    """Return one line for a log that nobody redraws."""
-    parts = [
-        f"[{_duration(status.seconds)}] {status.status}",
-        f"epoch {min(status.epoch + 1, status.num_epochs)}/{status.num_epochs}",
-        f"{status.records_done:,}/{status.records_total:,} records ({_percent(status)})",
-        f"{status.records_per_second:,.0f} records/s",
-        _eta(status),
-        f"tasks {status.tasks_todo}/{status.tasks_doing}/{status.tasks_done}",
-    ]
-    if status.loss is not None:
-        parts.append(f"loss {status.loss:.5g}")
-    if status.metrics:
-        parts.append(_metrics(status.metrics))
-    parts.append(f"workers {status.num_workers_alive}, ps {status.num_ps_alive}")
-    return " | ".join(parts)
+    def _line(self, status: JobStatus) -> str:
+        """Return one line for a log that nobody redraws."""
+        parts = [
+            status.status if not status.message else f"{status.status} ({status.message})",
+            f"epoch {min(status.epoch + 1, status.num_epochs)}/{status.num_epochs}",
+            f"{status.records_done:,}/{status.records_total:,} records ({_percent(status)})",
+            f"{status.records_per_second:,.0f} records/s",
+            _eta(status),
+            f"tasks {status.tasks_todo}/{status.tasks_doing}/{status.tasks_done}",
+        ]
+        if status.loss is not None:
+            parts.append(f"loss {status.loss:.5g}")
+        if status.metrics:
+            parts.append(_metrics(status.metrics))
+        if self._has_processes:
+            parts.append(f"workers {status.num_workers_alive}, ps {status.num_ps_alive}")
+        return " | ".join(parts)
 
 
 def _summary(status: JobStatus) -> Text:
@@ -170,10 +204,26 @@ def _ledger_table(ledger: tuple[EpochLedger, ...]) -> Table:
     for name in ("epoch", "records", "trained once", "repeated", "lost"):
         table.add_column(name, justify="right")
     for row in ledger:
-        numbers = [f"{row.records:,}", f"{row.trained_once:,}"]
-        wrong = [Text(f"{n:,}", "bold red" if n else "") for n in (row.repeated, row.lost)]
-        table.add_row(str(row.epoch + 1), *numbers, *wrong)
+        is_exact = row.repeated == row.lost == 0
+        if is_exact and _MANY_EPOCHS // 2 < row.epoch + 1 <= len(ledger) - _MANY_EPOCHS // 2:
+            continue  # of many epochs the first, the last, and those that are not as they should
+        table.add_row(str(row.epoch + 1), *_ledger_cells(row))
+    if len(ledger) > 1:
+        table.add_section()
+        total = EpochLedger(
+            epoch=-1,
+            records=sum(row.records for row in ledger),
+            trained_once=sum(row.trained_once for row in ledger),
+            repeated=sum(row.repeated for row in ledger),
+            lost=sum(row.lost for row in ledger),
+        )
+        table.add_row("all", *_ledger_cells(total))
     return table
+
+
+def _ledger_cells(row: EpochLedger) -> list[Text]:
+    wrong = [Text(f"{n:,}", "bold red" if n else "") for n in (row.repeated, row.lost)]
+    return [Text(f"{row.records:,}"), Text(f"{row.trained_once:,}"), *wrong]
 
 
 def _percent(status: JobStatus) -> str:

@@ -131,6 +131,8 @@ def _complaints(error: ValidationError) -> Iterator[str]:
             expected = item["msg"].removeprefix("Input should be ").split(", unable to")[0]
             if expected.startswith(("greater", "less")):
                 expected = f"a number {expected}"
+            if item["type"] == "string_pattern_mismatch":
+                expected = f"text of the form {item['ctx']['pattern']}"
             yield f"--{flag}: expected {expected}, found {item['input']!r}"
 
 

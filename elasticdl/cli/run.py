@@ -21,7 +21,7 @@ def run(config: JobConfig) -> int:
     Raises:
         ElasticdlError: The job cannot start, or did not do all of its work.
     """
-    display = Display()
+    display = Display(has_processes=config.training.distribution_strategy is not Strategy.LOCAL)
     places: dict[str, Path] = {}
     try:
         preflight.check(config)

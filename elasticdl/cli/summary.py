@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from elasticdl.cli.display import Event
 from elasticdl.errors import ConfigError
 from elasticdl.job import JobStatus
 
@@ -39,7 +41,9 @@ def no_status(job_name: str, num_epochs: int) -> JobStatus:
     )
 
 
-def summarise(status: JobStatus, events: Sequence[str], places: dict[str, Path]) -> dict[str, Any]:
+def summarise(
+    status: JobStatus, events: Sequence[Event], places: dict[str, Path]
+) -> dict[str, Any]:
     """Return what `--summary` writes. A number that is not finite is null: JSON has none."""
     return {
         "job_name": status.job_name,
@@ -57,7 +61,7 @@ def summarise(status: JobStatus, events: Sequence[str], places: dict[str, Path])
         "num_ps": status.num_ps_alive,
         "checkpoints": list(status.checkpoints),
         "skipped": list(status.skipped),
-        "events": list(events),
+        "events": [dataclasses.asdict(event) for event in events],
         **{name: str(path) for name, path in places.items()},
     }
 
@@ -74,7 +78,8 @@ def write(path: Path, summary: dict[str, Any]) -> None:
         partial.write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise ConfigError(f"--summary={path}: cannot be written: {error.strerror}") from error
 
 

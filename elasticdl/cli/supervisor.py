@@ -27,6 +27,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, LaunchError
 from elasticdl.job import JobStatus, Role
 from elasticdl.launchers.process import spawn
+from elasticdl.observe.events import FOLDER as EVENTS
 from elasticdl.rpc.client import ENDED, JobClient
 
 MASTER_FILE = "master.json"
@@ -100,6 +101,7 @@ class _Supervisor:
         self._signals = signals
         self._lifeline = lifeline
         self._last = no_status(config.cluster.job_name, config.training.num_epochs)
+        self._events = _Tail(job_dir / EVENTS / f"{Role.MASTER}-0.jsonl")
         self._log_path = process.log_path(job_dir, Role.MASTER, 0)
         self._master: subprocess.Popen[bytes] | None = None
         self._watcher: _Watcher | None = None
@@ -173,6 +175,8 @@ class _Supervisor:
         self._watcher = _Watcher(address, self._token, self._signals.wake)
 
     def _take_news(self) -> None:
+        for event in self._events.read():
+            self._display.note(event)
         for news in self._watcher.news() if self._watcher is not None else ():
             match news:
                 case JobStatus():
@@ -258,6 +262,27 @@ class _Watcher:
     def _put(self, news: JobStatus | str | ElasticdlError) -> None:
         self._news.put(news)
         self._wake()
+
+
+class _Tail:
+    """Reads the texts of an event log as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> list[str]:
+        """Return the texts of the events that were added since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                added = file.read()
+        except FileNotFoundError:
+            return []
+        whole = added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        events = (json.loads(line) for line in whole.splitlines())
+        return [event["text"] for event in events if "text" in event]
 
 
 def _last_error(log_path: Path) -> str:

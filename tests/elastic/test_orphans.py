@@ -175,7 +175,7 @@ def test_workers_outlive_a_killed_master_and_are_adopted_by_the_next(start):
     assert job.worker_pids() == workers
     assert job.master_pid() != first_master
     assert_all_end(processes)
-    assert any("SIGKILL" in event for event in job.summary()["events"])
+    assert any("SIGKILL" in event["text"] for event in job.summary()["events"])
 
 
 def test_kill_9_of_the_command_after_the_masters_leaves_no_process(start):

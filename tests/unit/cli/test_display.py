@@ -1,0 +1,166 @@
+"""What a person sees of a job."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from elasticdl.cli.display import LINE_SECONDS, Display
+from elasticdl.cli.summary import no_status
+from elasticdl.job import EpochLedger
+
+RUNNING = dataclasses.replace(
+    no_status("ads", 3),
+    status="running",
+    epoch=1,
+    tasks_todo=7,
+    tasks_doing=2,
+    tasks_done=11,
+    records_done=5_000,
+    records_total=20_000,
+    records_per_second=100.0,
+    loss=0.43217,
+    metrics={"auc": 0.7812},
+    num_workers_alive=2,
+    num_ps_alive=1,
+    model_version=40,
+    mean_staleness=1.25,
+    max_staleness=4,
+)
+
+
+class Screen:
+    """A display with a clock that a test moves."""
+
+    def __init__(self, is_terminal=False, **options):
+        self.now = 100.0
+        self.file = io.StringIO()
+        console = Console(file=self.file, width=100, force_terminal=is_terminal, color_system=None)
+        self.display = Display(console=console, clock=lambda: self.now, **options)
+
+    @property
+    def lines(self):
+        return self.file.getvalue().splitlines()
+
+
+@pytest.fixture
+def screen():
+    return Screen()
+
+
+def test_a_log_gets_one_line_with_all_that_matters(screen):
+    screen.display.show(RUNNING)
+    assert screen.lines == [
+        "[0:00] running | epoch 2/3 | 5,000/20,000 records (25%) | 100 records/s | ETA 2:30 | "
+        "tasks 7/2/11 | loss 0.43217 | auc 0.7812 | workers 2, ps 1"
+    ]
+
+
+def test_a_log_gets_a_line_every_few_seconds_only(screen):
+    for _ in range(10):
+        screen.display.show(RUNNING)
+    assert len(screen.lines) == 1
+    screen.now += LINE_SECONDS
+    screen.display.show(RUNNING)
+    assert len(screen.lines) == 2
+    assert screen.lines[1].startswith("[0:05] ")
+
+
+def test_a_log_gets_a_line_at_once_when_the_status_changes(screen):
+    screen.display.show(RUNNING)
+    screen.display.show(dataclasses.replace(RUNNING, status="evaluating"))
+    assert len(screen.lines) == 2
+
+
+def test_one_process_has_no_workers_to_count():
+    screen = Screen(has_processes=False)
+    screen.display.show(RUNNING)
+    assert "workers" not in screen.lines[0]
+
+
+def test_an_event_is_told_and_kept_with_its_time(screen):
+    screen.now += 61.0
+    screen.display.note("worker 1 is lost")
+    assert screen.lines == ["[1:01] worker 1 is lost"]
+    assert [(event.seconds, event.text) for event in screen.display.events] == [
+        (61.0, "worker 1 is lost")
+    ]
+
+
+def test_what_a_running_job_has_to_say_becomes_an_event(screen):
+    screen.display.show(RUNNING)
+    screen.display.show(dataclasses.replace(RUNNING, message="task 7 is set aside"))
+    screen.display.show(dataclasses.replace(RUNNING, message="task 7 is set aside"))
+    assert [event.text for event in screen.display.events] == ["task 7 is set aside"]
+
+
+def test_text_of_a_user_is_not_taken_for_markup(screen):
+    screen.display.note("loss of [bold]records 1 to [/x]")
+    assert screen.lines == ["[0:00] loss of [bold]records 1 to [/x]"]
+
+
+def test_a_terminal_gets_a_panel():
+    screen = Screen(is_terminal=True)
+    with screen.display:
+        screen.display.show(RUNNING)
+        screen.display.note("worker 1 is lost")
+        screen.display._live.refresh()
+    text = screen.file.getvalue()
+    for words in (
+        "ads: running",
+        "5,000 of 20,000 (25%), 100 records/s, ETA 2:30",
+        "2 of 3",
+        "7 to do, 2 under way, 11 done",
+        "0.43217",
+        "auc 0.7812",
+        "2 workers, 1 ps replicas",
+        "staleness 1.2 on average, 4 at most",
+        "worker 1 is lost",
+    ):
+        assert words in text
+
+
+def test_a_terminal_says_that_a_job_starts():
+    screen = Screen(is_terminal=True)
+    with screen.display:
+        pass
+    assert "starting" in screen.file.getvalue()
+
+
+def ledger(num_epochs, **wrong):
+    rows = [EpochLedger(n, 10, 10, 0, 0) for n in range(num_epochs)]
+    for epoch, lost in wrong.items():
+        number = int(epoch.removeprefix("lost_in_"))
+        rows[number] = EpochLedger(number, 10, 10 - lost, 0, lost)
+    return tuple(rows)
+
+
+def epochs_shown(screen):
+    cells = [line.split("│")[1].strip() for line in screen.lines if line.startswith("│")]
+    return cells
+
+
+def test_the_end_shows_the_ledger_and_where_things_are(screen, tmp_path):
+    status = dataclasses.replace(RUNNING, status="finished", seconds=61.0, ledger=ledger(2))
+    screen.display.finish(status, {"output": tmp_path / "model"})
+    text = screen.file.getvalue()
+    assert "ads: finished after 1:01" in text
+    assert epochs_shown(screen) == ["1", "2", "all"]
+    assert f"output      {tmp_path / 'model'}" in text
+
+
+def test_a_long_ledger_shows_every_epoch_that_is_not_exact(screen):
+    status = dataclasses.replace(RUNNING, status="failed", ledger=ledger(100, lost_in_49=3))
+    screen.display.finish(status, {})
+    shown = epochs_shown(screen)
+    assert shown[:10] == [str(n) for n in range(1, 11)]
+    assert shown[10] == "50"
+    assert shown[-1] == "all"
+    assert len(shown) == 22
+
+
+def test_skipped_minibatches_are_named(screen):
+    status = dataclasses.replace(RUNNING, status="finished", skipped=("epoch 0, minibatch 3",))
+    screen.display.finish(status, {})
+    assert "skipped: epoch 0, minibatch 3" in screen.lines

@@ -1,0 +1,166 @@
+"""Flags are the fields of the configuration."""
+
+import pytest
+
+from elasticdl.cli.flags import build_config, check_given, flags, unknown_flag
+from elasticdl.cli.main import run_command
+from elasticdl.errors import ConfigError
+from elasticdl.job import Strategy
+
+TRAIN = {"model_def": "mnist.model.forward", "training_data": "data"}
+
+
+def run(capsys, *words):
+    code = run_command(words)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_every_field_is_one_flag():
+    names = [flag.name for flag in flags()]
+    assert len(names) == len(set(names))
+    assert {"model_def", "training_data", "num_workers", "summary"} <= set(names)
+
+
+def test_words_become_values():
+    config = build_config(
+        "train",
+        TRAIN
+        | {
+            "num_epochs": "3",
+            "use_async": "false",
+            "learning_rate": "0.1",
+            "distribution_strategy": "ParameterServerStrategy",
+            "checkpoint_dir": "ckpt",
+            "validation_data": "",
+        },
+    )
+    assert config.training.num_epochs == 3
+    assert config.training.use_async is False
+    assert config.training.learning_rate == 0.1
+    assert config.training.distribution_strategy is Strategy.PARAMETER_SERVER
+    assert config.checkpoint.checkpoint_dir.name == "ckpt"
+    assert config.data.validation_data == ""
+
+
+@pytest.mark.parametrize(
+    ("flag", "word", "complaint"),
+    [
+        ("num_epochs", "x", "--num_epochs: expected a valid integer, found 'x'"),
+        ("num_epochs", "0", "--num_epochs: expected a number greater than 0, found '0'"),
+        ("use_async", "maybe", "--use_async: expected a valid boolean, found 'maybe'"),
+        ("on_nan", "go", "--on_nan: expected 'stop' or 'skip', found 'go'"),
+        (
+            "distribution_strategy",
+            "Ps",
+            "--distribution_strategy: expected 'Local' or 'ParameterServerStrategy', found 'Ps'",
+        ),
+        (
+            "master_port",
+            "70000",
+            "--master_port: expected a number less than or equal to 65535, found '70000'",
+        ),
+        ("job_name", "../x", "--job_name: expected text of the form ^"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_with_what_was_expected(flag, word, complaint):
+    with pytest.raises(ConfigError) as raised:
+        build_config("train", TRAIN | {flag: word})
+    assert str(raised.value).startswith(complaint)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "complaint"),
+    [
+        ("train", {"training_data": None}, "elasticdl train needs --training_data"),
+        ("train", {"model_def": None}, "--model_def is needed"),
+        ("train", {"checkpoint_steps": "5"}, "--checkpoint_steps needs --checkpoint_dir"),
+        ("train", {"evaluation_steps": "5"}, "--evaluation_steps needs --validation_data"),
+        ("evaluate", {"validation_data": "x"}, "elasticdl evaluate needs a trained model"),
+    ],
+)
+def test_flags_that_do_not_fit_together_are_named(command, words, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        build_config(command, TRAIN | words)
+
+
+def test_all_wrong_values_are_told_at_once():
+    with pytest.raises(ConfigError, match=r"(?s)--num_epochs.*--num_workers"):
+        build_config("train", TRAIN | {"num_epochs": "x", "num_workers": "y"})
+
+
+def test_processes_are_not_counted_where_there_is_one():
+    config = build_config("train", TRAIN | {"num_workers": "2"})
+    with pytest.raises(ConfigError, match="--num_workers has no effect"):
+        check_given(config, {"num_workers"})
+    check_given(config, set())
+
+
+def test_an_unknown_flag_is_answered_with_the_nearest():
+    assert unknown_flag("train", "--num-worker") == (
+        "unknown flag --num_worker; did you mean --num_workers?"
+    )
+    assert unknown_flag("train", "--zzzzzz") == "unknown flag --zzzzzz"
+
+
+def test_a_flag_of_another_command_is_refused():
+    assert unknown_flag("predict", "--num_epochs") == (
+        "--num_epochs has no meaning for elasticdl predict, only for elasticdl train"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["train", "--num_worker=2"], "unknown flag --num_worker; did you mean --num_workers?"),
+        (["train", "--num-epoch", "2"], "unknown flag --num_epoch; did you mean --num_epochs?"),
+        (["predict", "--training_data=x"], "--training_data has no meaning"),
+        (["train", "--model_def=a.b", "--num_epochs=x"], "--num_epochs: expected a valid integer"),
+        (["train"], "--model_def is needed"),
+        (["trian"], "Did you mean 'train'?"),
+        (["train", "--model_def=a.b", "epochs=3"], "a flag is written --name=value"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_exit_code_2(capsys, words, complaint):
+    code, out, err = run(capsys, *words)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert complaint in err
+    assert err.rstrip().splitlines()[-1].startswith("See elasticdl")
+
+
+def test_dashes_and_bare_switches_are_understood(capsys, tmp_path):
+    code, _, err = run(
+        capsys,
+        *("train", f"--model-zoo={tmp_path}", "--model-def=a.b", "--training-data=x"),
+        *("--use-async", "--num-epochs=3"),
+    )
+    assert code == 1  # past the flags: the model file is what is missing
+    assert "--model_def=a.b" in err
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+def test_help_shows_each_flag_of_the_command_with_its_default(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    for flag in flags(command):
+        assert f"--{flag.name} " in out
+    for panel in ("Model", "Data", "Processes"):
+        assert f"─ {panel} ─" in out
+    assert "[default: 64]" in out
+    assert ("--num_epochs" in out) == (command == "train")
+
+
+def test_help_begins_with_an_example(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    assert "elasticdl train \\\n" in "\n".join(line.strip() for line in out.splitlines())
+
+
+def test_the_version_is_told(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert code == 0
+    assert out.startswith("elasticdl 0.")

@@ -1,0 +1,153 @@
+"""What is found wrong before a job starts, without importing the user's file."""
+
+import os
+
+import pytest
+
+from elasticdl.cli.flags import build_config
+from elasticdl.cli.preflight import check, defined_names
+from elasticdl.errors import CheckpointError, ConfigError, DataError, ModelError
+
+MODEL = """
+import no_such_framework
+
+def forward():
+    return no_such_framework.Model()
+
+def optimizer(lr=0.1): ...
+def feed(dataset, mode, metadata): ...
+def eval_metrics_fn(): ...
+"""
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a model file and a line of text to train on."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "zoo" / "mnist").mkdir(parents=True)
+    (tmp_path / "zoo" / "mnist" / "model.py").write_text(MODEL)
+    (tmp_path / "data.csv").write_text("1,2\n")
+    (tmp_path / "saved").mkdir()
+    return tmp_path
+
+
+def config(command="train", **words):
+    words = {"model_zoo": "zoo", "model_def": "mnist.model.forward"} | words
+    data = {"train": "training", "evaluate": "validation", "predict": "prediction"}[command]
+    words = {f"{data}_data": "data.csv"} | words
+    if command != "train":
+        words = {"saved_model": "saved"} | words
+    return build_config(command, words)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("train", {}), ("evaluate", {}), ("predict", {"output": "predictions"})],
+)
+def test_a_job_that_can_work_passes_without_its_framework(place, command, words):
+    before = sorted(place.rglob("*"))
+    check(config(command, **words))
+    assert sorted(place.rglob("*")) == before
+
+
+def test_a_package_may_hold_the_functions_itself(place):
+    (place / "zoo" / "mnist" / "__init__.py").write_text(MODEL)
+    check(config(model_def="mnist.forward"))
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "complaint"),
+    [
+        ({"model_zoo": "zo"}, ConfigError, "--model_zoo: expected a folder, found none at zo"),
+        ({"model_def": "forward"}, ModelError, "expected package.module.function"),
+        ({"model_def": "mnist..forward"}, ModelError, "expected package.module.function"),
+        (
+            {"model_def": "mnist.modle.forward"},
+            ModelError,
+            r"expected the file zoo/mnist/modle.py, found none; did you mean mnist.model.forward\?",
+        ),
+        (
+            {"model_def": "mnist.model.foward"},
+            ModelError,
+            r"model.py: expected a function 'foward' .--model_def., found none; "
+            r"did you mean 'forward'\?",
+        ),
+        ({"feed": "fed"}, ModelError, r"expected a function 'fed' or 'dataset_fn' .--feed."),
+        ({"optimizer": "sgd"}, ModelError, r"expected a function 'sgd' .--optimizer."),
+        ({"model_params": "units"}, ModelError, "--model_params: expected name=value"),
+        ({"training_data": "nowhere"}, DataError, "--training_data: nowhere: no such file"),
+        ({"training_data": "*.rec"}, DataError, r"--training_data: \*.rec: no file matches"),
+        ({"training_data": "saved"}, DataError, "--training_data: saved: this folder has no data"),
+        ({"data_reader_params": "colour=1"}, ConfigError, "--data_reader_params"),
+        ({"checkpoint_dir_for_init": "saved"}, CheckpointError, "expected a checkpoint"),
+        ({"output": "zoo"}, ConfigError, "--output: expected a folder that is new or empty"),
+        ({"output": "data.csv"}, ConfigError, "--output: expected a folder, found the file"),
+        ({"output": "data.csv/x"}, ConfigError, "--output: expected a folder, found the file"),
+        ({"job_dir": "zoo"}, ConfigError, "--job_dir: expected a folder that is new or empty"),
+        ({"checkpoint_dir": "data.csv"}, ConfigError, "--checkpoint_dir: expected a folder"),
+        ({"summary": "zoo"}, ConfigError, "--summary: expected a file name, found a folder"),
+        ({"summary": "data.csv/s.json"}, ConfigError, "--summary: expected a folder"),
+    ],
+)
+def test_a_mistake_is_named_and_nothing_is_written(place, words, error, complaint):
+    before = sorted(place.rglob("*"))
+    with pytest.raises(error, match=complaint):
+        check(config(**words))
+    assert sorted(place.rglob("*")) == before
+
+
+def test_an_exported_model_must_be_there(place):
+    with pytest.raises(ConfigError, match="--saved_model: expected an exported model"):
+        check(config("evaluate", saved_model="nowhere"))
+
+
+def test_an_evaluation_needs_metrics(place):
+    (place / "zoo" / "mnist" / "model.py").write_text(MODEL.replace("eval_metrics_fn", "metrics"))
+    check(config("train"))
+    with pytest.raises(ModelError, match="expected a function 'eval_metrics_fn'"):
+        check(config("evaluate"))
+
+
+def test_predictions_need_somewhere_to_go(place):
+    with pytest.raises(ConfigError, match="elasticdl predict needs --output"):
+        check(config("predict"))
+    with (place / "zoo" / "mnist" / "model.py").open("a") as file:
+        file.write("class PredictionOutputsProcessor: ...\n")
+    check(config("predict"))
+
+
+def test_data_of_the_users_own_reader_is_the_readers_business(place):
+    with (place / "zoo" / "mnist" / "model.py").open("a") as file:
+        file.write("def custom_data_reader(**settings): ...\n")
+    check(config(training_data="sql://anything"))
+
+
+def test_a_file_that_is_not_python_is_named_with_the_line(place):
+    (place / "zoo" / "mnist" / "model.py").write_text("def forward():\n    return (\n")
+    with pytest.raises(ModelError, match=r"model\.py:2: '\(' was never closed"):
+        check(config())
+
+
+def test_a_closed_folder_is_named(place, monkeypatch):
+    (place / "closed").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # to root nothing is closed
+    with pytest.raises(ConfigError, match="--output: expected a folder to write in"):
+        check(config(output="closed/model"))
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("a = b = 1; (c, *d), e.f = 2, 3; g: int = 4", {"a", "b", "c", "d", "e", "g"}),
+        ("from x import y as z\nimport p.q", {"z", "p"}),
+        ("if x:\n  def a(): ...\nelse:\n  b = 1", {"a", "b"}),
+        ("try:\n  import a\nexcept ImportError:\n  a2 = 1\nfinally:\n  c = 1", {"a", "a2", "c"}),
+        ("for i in x:\n  a = i\nwith y as f:\n  class B: ...", {"a", "B"}),
+        ("async def a(): b = 1", {"a"}),
+        ("from x import *", None),
+        ("def __getattr__(name): ...", None),
+    ],
+)
+def test_names_are_found_wherever_a_module_may_define_them(tmp_path, source, names):
+    (tmp_path / "m.py").write_text(source)
+    assert defined_names(tmp_path / "m.py") == names

@@ -1,0 +1,63 @@
+"""The result of a job for scripts."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from elasticdl.cli import summary
+from elasticdl.cli.display import Event
+from elasticdl.errors import ConfigError
+from elasticdl.job import EpochLedger
+
+STATUS = dataclasses.replace(
+    summary.no_status("ads", 1),
+    status="finished",
+    seconds=12.5,
+    records_per_second=80.0,
+    metrics={"auc": 0.75},
+    ledger=(EpochLedger(0, 1000, 1000, 0, 0),),
+)
+
+
+def test_the_summary_has_what_scripts_rely_on(tmp_path):
+    path = tmp_path / "new" / "summary.json"
+    summary.write(path, summary.summarise(STATUS, [Event(1.5, "up")], {"output": tmp_path}))
+    written = json.loads(path.read_text())
+    assert written["status"] == "finished"
+    assert written["seconds"] == 12.5
+    assert written["records_per_second"] == 80.0
+    assert written["metrics"] == {"auc": 0.75}
+    assert written["ledger"] == [
+        {"epoch": 0, "records": 1000, "trained_once": 1000, "repeated": 0, "lost": 0}
+    ]
+    assert written["events"] == [{"seconds": 1.5, "text": "up"}]
+    assert written["output"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_does_not_have_are_null(tmp_path, value):
+    status = dataclasses.replace(STATUS, loss=value, metrics={"auc": value})
+    summary.write(tmp_path / "s.json", summary.summarise(status, [], {}))
+    written = json.loads((tmp_path / "s.json").read_text())
+    assert written["loss"] is None
+    assert written["metrics"] == {"auc": None}
+
+
+def test_a_summary_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--summary=.*cannot be written"):
+        summary.write(tmp_path / "file" / "s.json", {})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=r"--summary=.*cannot be written"):
+        summary.write(tmp_path / "folder", {})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_an_older_summary_is_replaced(tmp_path):
+    path = tmp_path / "s.json"
+    path.write_text("old")
+    summary.write(path, {"status": "finished"})
+    assert json.loads(path.read_text()) == {"status": "finished"}
+    assert list(tmp_path.iterdir()) == [path]
