@@ -10,6 +10,7 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
+from elasticdl.cli.data import data
 from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
 from elasticdl.config import Command
 from elasticdl.errors import ConfigError, ElasticdlError
@@ -90,13 +91,7 @@ def _make_command(name: Command) -> click.RichCommand:
 for _name in ("train", "evaluate", "predict"):
     cli.add_command(_make_command(_name))
 
-try:
-    from elasticdl.cli.data import data
-except ModuleNotFoundError as error:
-    if error.name != "elasticdl.cli.data":
-        raise
-else:
-    cli.add_command(data)
+cli.add_command(data)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -133,7 +128,9 @@ def _explain(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         if command in _HELP:
             return unknown_flag(command, error.option_name)
-        return f"unknown flag {error.option_name}"
+        near = sorted(error.possibilities or ())
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"unknown flag {error.option_name}{hint}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"{error.param.opts[0]} is needed ({getattr(error.param, 'help', '')})"
     message = error.format_message()
