@@ -207,16 +207,20 @@ class Master:
         """Let the workers leave, stop all that is left, and tell whoever asks how it went."""
         if self.core.phase is Phase.FINISHED:
             deadline = self.now() + _LEAVE_SECONDS
-            while self._workers_run() and self.now() < deadline:
+            while self._workers_leave() and self.now() < deadline:
                 await self.changed(deadline - self.now())
         await self._close_launcher()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TELL_SECONDS):
                 await self._told.wait()
 
-    def _workers_run(self) -> bool:
+    def _workers_leave(self) -> bool:
+        """Whether workers that have done something are still about to end by themselves."""
         return any(
-            member.role is Role.WORKER and member.handle and not member.has_exited
+            member.role is Role.WORKER
+            and member.handle
+            and not member.has_exited
+            and member.index in self.core.ledger.done_by_worker
             for member in self.core.members
         )
 

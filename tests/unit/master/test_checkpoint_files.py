@@ -1,0 +1,95 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from elasticdl.errors import CheckpointError
+from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
+from elasticdl.ps.checkpoint import resolve, version_folder, versions
+
+
+def rows(content="rows"):
+    def write(directory):
+        (directory / "rows-0").write_text(content)
+        return ['{"replica": 0, "files": ["rows-0"]}']
+
+    return write
+
+
+def fails(error):
+    def write(directory):
+        (directory / "rows-0").write_text("half of the")
+        raise error
+
+    return write
+
+
+def test_checkpoint_has_files_and_manifest(tmp_path):
+    folder = write_checkpoint(tmp_path / "new" / "dir", 42, "zoo.model", rows())
+    assert folder == version_folder(tmp_path / "new" / "dir", 42)
+    assert folder.name == "version-00000042"
+    assert (folder / "rows-0").read_text() == "rows"
+    assert json.loads((folder / "manifest.json").read_text()) == {
+        "format": 1,
+        "version": 42,
+        "model": "zoo.model",
+        "replicas": [{"replica": 0, "files": ["rows-0"]}],
+    }
+    assert resolve(tmp_path / "new" / "dir") == folder
+
+
+@pytest.mark.parametrize(
+    "error", [CheckpointError("replica 1: No space left on device"), KeyboardInterrupt()]
+)
+def test_failed_checkpoint_leaves_the_one_before_and_nothing_else(tmp_path, error):
+    write_checkpoint(tmp_path, 1, "m", rows())
+    with pytest.raises(type(error)):
+        write_checkpoint(tmp_path, 2, "m", fails(error))
+    assert [path.name for path in tmp_path.iterdir()] == ["version-00000001"]
+    assert versions(tmp_path) == [1]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_full_disk_is_named(tmp_path):
+    def write(directory):
+        (directory / "manifest.json").symlink_to("/dev/full")
+        return []
+
+    with pytest.raises(CheckpointError, match=r"No space left on device; the checkpoints before"):
+        write_checkpoint(tmp_path, 2, "m", write)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_place_that_is_no_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"file.*: Not a directory"):
+        write_checkpoint(tmp_path / "file", 1, "m", rows())
+
+
+def test_same_version_is_replaced_as_a_whole(tmp_path):
+    write_checkpoint(tmp_path, 1, "m", rows("old"))
+    folder = write_checkpoint(tmp_path, 1, "m", rows("new"))
+    assert (folder / "rows-0").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_leftovers_of_a_killed_master_are_removed(tmp_path):
+    code = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from elasticdl.master.checkpoint_files import write_checkpoint\n"
+        "write_checkpoint(Path(sys.argv[1]), 7, 'm', lambda d: os.kill(os.getpid(), 9))\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["version-00000007.partial"]
+    assert versions(tmp_path) == []
+    write_checkpoint(tmp_path, 8, "m", rows())
+    assert [path.name for path in tmp_path.iterdir()] == ["version-00000008"]
+
+
+def test_old_checkpoints_are_deleted(tmp_path):
+    for version in (1, 2, 3):
+        write_checkpoint(tmp_path, version, "m", rows())
+    delete_checkpoints(tmp_path, [1, 2, 99])
+    assert versions(tmp_path) == [3]
