@@ -5,6 +5,7 @@ import os
 from elasticdl import process
 from elasticdl._core import PsClient
 from elasticdl.job import Role
+from elasticdl.observe.events import EventLog
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.worker.assemble import assemble
 from elasticdl.worker.heartbeat import Heartbeat
@@ -23,7 +24,8 @@ def main() -> None:
         return PsClient.connect(addresses, arguments.token, arguments.index, _PS_DEADLINE_SECONDS)
 
     interval = arguments.config.cluster.heartbeat_seconds
-    with Heartbeat(master, arguments.index, interval) as heartbeat:
+    events = EventLog(arguments.job_dir, Role.WORKER, arguments.index)
+    with Heartbeat(master, arguments.index, interval, events) as heartbeat:
         worker = assemble(arguments.config, arguments.index, master, connect)
         heartbeat.progress = worker.progress
         worker.run()

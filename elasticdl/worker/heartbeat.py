@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
 from elasticdl.job import MasterClient, Progress, Role
+from elasticdl.observe.events import EventLog
 
 
 class Heartbeat:
-    """A thread that reports every few seconds; used as a context."""
+    """A thread that reports every few seconds; used as a context.
 
-    def __init__(self, master: MasterClient, worker_id: int, interval_seconds: float) -> None:
+    With an event log, what is reported is also written there: the seconds of each stage tell
+    afterwards where the time of a worker went.
+    """
+
+    def __init__(
+        self,
+        master: MasterClient,
+        worker_id: int,
+        interval_seconds: float,
+        events: EventLog | None = None,
+    ) -> None:
         self._master = master
         self._worker_id = worker_id
         self._interval_seconds = interval_seconds
+        self._events = events
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.progress: Callable[[], Progress] = Progress
@@ -37,4 +50,7 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_seconds):
-            self._master.heartbeat(Role.WORKER, self._worker_id, self.progress())
+            progress = self.progress()
+            if self._events is not None:
+                self._events.write("progress", **asdict(progress))
+            self._master.heartbeat(Role.WORKER, self._worker_id, progress)
