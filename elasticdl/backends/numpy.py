@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,14 +111,17 @@ class NumpyBackend:
             np.random.default_rng(seed).shuffle(order)
         for start in range(0, len(values), minibatch_size):
             chosen = order[start : start + minibatch_size]
-            yield self._feed([values[i] for i in chosen], mode, int(chosen[0]) + (first or 0))
+            numbers = [int(i) + (first or 0) for i in chosen]
+            yield self._feed([values[i] for i in chosen], mode, numbers)
 
-    def _feed(self, values: list[Any], mode: Mode, first: int) -> Minibatch:
+    def _feed(self, values: list[Any], mode: Mode, numbers: list[int]) -> Minibatch:
         try:
             fed = self._spec.feed(values, mode, self._metadata)
         except Exception as error:
+            number, error = self._culprit(values, mode, numbers, error)
             raise DataError(
-                f"feed() failed on the minibatch of record {first}: {type(error).__name__}: {error}"
+                f"feed() failed on record {number}: {type(error).__name__}: {error} "
+                f"({_place(error)})"
             ) from error
         if mode is Mode.PREDICTION:
             features, labels = fed if isinstance(fed, tuple) else (fed, None)
@@ -135,6 +139,17 @@ class NumpyBackend:
                     f"{np.shape(array)}; expected {len(values)} as the first axis"
                 )
         return Minibatch(features=features, labels=labels, num_records=len(values))
+
+    def _culprit(
+        self, values: list[Any], mode: Mode, numbers: list[int], error: Exception
+    ) -> tuple[int, Exception]:
+        """Find the record of a minibatch with which `feed` fails on its own."""
+        for value, number in zip(values, numbers, strict=True):
+            try:
+                self._spec.feed([value], mode, self._metadata)
+            except Exception as own:
+                return number, own
+        return numbers[0], error
 
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe the model; the sample is not needed."""
@@ -246,6 +261,12 @@ class NumpyBackend:
             )
         parts = [np.ravel(named[name]) for name in self._model.dense]
         return np.concatenate([np.zeros(0, np.float32), *parts]).astype(np.float32)
+
+
+def _place(error: Exception) -> str:
+    """Return file and line at which an error of the user's code was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}"
 
 
 def _rows(chunk: Records) -> list[dict[str, Any]]:

@@ -455,10 +455,11 @@ class Worker:
             f"{task.kind} task {task.id} (records {task.shard.start} to {task.shard.end} of "
             f"{task.shard.name}, epoch {task.epoch})"
         )
-        log.warning("%s failed", where, exc_info=error)
+        is_known = isinstance(error, ElasticdlError)
+        log.warning("%s failed: %s", where, error, exc_info=None if is_known else error)
         fatal = isinstance(error, NonFiniteLossError)
         named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
-        kind = "" if isinstance(error, ElasticdlError) else f"{type(error).__name__}: "
+        kind = "" if is_known else f"{type(error).__name__}: "
         return TaskReport(
             task.id,
             running.lease.number,
