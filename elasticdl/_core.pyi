@@ -12,6 +12,23 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "BlockInfo",
+    "LineReader",
+    "PsClient",
+    "PsServer",
+    "Pulled",
+    "RecordReader",
+    "RecordWriter",
+    "Store",
+    "TFRecordReader",
+    "TFRecordWriter",
+    "crc32c",
+    "encode_examples",
+    "repair_recordio",
+    "repair_tfrecord",
+]
+
 # --- parameter store (crates edl-optim, edl-store, edl-ps) ---------------------------------------
 
 @final
@@ -295,9 +312,7 @@ class LineReader:
     def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
         """Return records `[start, end)`; fewer, but at least one, once `max_bytes` are reached."""
 
-def repair_recordio(
-    path: str | PathLike[str], dry_run: bool = False
-) -> tuple[int, int, bool]:
+def repair_recordio(path: str | PathLike[str], dry_run: bool = False) -> tuple[int, int, bool]:
     """Cut off a RecordIO file's torn tail and give it an index, if it lacks one.
 
     Returns:
@@ -307,9 +322,7 @@ def repair_recordio(
         DataError: Records in the middle are damaged, so that cutting would lose whole ones.
     """
 
-def repair_tfrecord(
-    path: str | PathLike[str], dry_run: bool = False
-) -> tuple[int, int, bool]:
+def repair_tfrecord(path: str | PathLike[str], dry_run: bool = False) -> tuple[int, int, bool]:
     """Cut off a TFRecord file's torn tail; returns what `repair_recordio` does."""
 
 def encode_examples(

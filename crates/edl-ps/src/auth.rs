@@ -204,7 +204,7 @@ pub(crate) fn connect(
     };
     let greeting: Greeting = read(socket, deadline)?;
     check_start(greeting.magic, greeting.version, "ps replica")
-        .map_err(|error| error.from_peer(address))?;
+        .map_err(|error| error.said_by(address))?;
 
     let greeting_bytes = bytemuck::bytes_of(&greeting);
     let mut proof = Proof {
@@ -222,7 +222,7 @@ pub(crate) fn connect(
 
     let verdict: Verdict = read(socket, deadline)?;
     check_start(verdict.magic, verdict.version, "ps replica")
-        .map_err(|error| error.from_peer(address))?;
+        .map_err(|error| error.said_by(address))?;
     let said = [
         greeting_bytes,
         bytemuck::bytes_of(&proof),

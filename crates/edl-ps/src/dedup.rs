@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use edl_store::replica_of;
+use edl_store::{StoreError, replica_of};
 
 use crate::error::PsError;
 
@@ -88,13 +88,11 @@ impl Planner {
         let mut tables: Vec<TablePlan> = Vec::new();
         let mut site_elements = Vec::with_capacity(sites.len());
         for (index, site) in sites.iter().enumerate() {
-            let dim = *dims.get(site.table as usize).ok_or_else(|| {
-                PsError::Invalid(format!(
-                    "site {index} looks up table {}, the model has {} tables",
-                    site.table,
-                    dims.len()
-                ))
-            })?;
+            let unknown = StoreError::UnknownTable {
+                table: site.table,
+                num_tables: dims.len(),
+            };
+            let dim = *dims.get(site.table as usize).ok_or(unknown)?;
             site_elements.push(site.ids.len() * dim);
             match tables.iter_mut().find(|plan| plan.table == site.table) {
                 Some(plan) => plan.sites.push((index, Vec::new())),
@@ -304,9 +302,10 @@ mod tests {
             ids: &[1],
         };
         let error = Planner::default().plan(&[site], &[4, 4], 1).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "site 0 looks up table 2, the model has 2 tables"
+        assert!(
+            error
+                .to_string()
+                .starts_with("no table 2: the model has 2 tables")
         );
     }
 

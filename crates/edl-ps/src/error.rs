@@ -85,7 +85,7 @@ impl PsError {
     }
 
     /// Names the peer that sent something malformed.
-    pub(crate) fn from_peer(self, name: &str) -> Self {
+    pub(crate) fn said_by(self, name: &str) -> Self {
         match self {
             Self::Malformed {
                 peer: None,

@@ -4,6 +4,7 @@
 //! next request is not read yet waits in its own write.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io::{BufReader, Read};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,6 +25,9 @@ use crate::socket::{Listener, Socket, timed_out};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// No more connections than this may be without a proof at one time.
 const MAX_UNPROVEN: usize = 64;
+/// So many lines are logged of those turned away in each period.
+const DOOR_LOG_LINES: u32 = 20;
+const DOOR_LOG_PERIOD: Duration = Duration::from_secs(10);
 /// Inside a frame a peer may be silent for this long.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 /// Small requests and the start of large ones are read by one system call.
@@ -38,10 +42,38 @@ struct Shared {
     stopping: AtomicBool,
     /// Connections that have not proven the token yet.
     unproven: AtomicUsize,
+    door_log: DoorLog,
     /// Every open connection, for `stop`; a connection's own thread takes it out.
     open: Mutex<HashMap<u64, Arc<Socket>>>,
     /// The threads of connections; those that have ended are taken out at the next accept.
     threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Lets strangers fill a line of the log, not the disk.
+struct DoorLog(Mutex<(Instant, u32)>);
+
+impl DoorLog {
+    fn new() -> Self {
+        Self(Mutex::new((Instant::now(), 0)))
+    }
+
+    fn turned_away(&self, peer: &str, why: &dyn Display) {
+        let mut window = lock(&self.0);
+        let (since, lines) = &mut *window;
+        if since.elapsed() >= DOOR_LOG_PERIOD {
+            if *lines > DOOR_LOG_LINES {
+                log::warn!(
+                    "{} more connections were turned away",
+                    *lines - DOOR_LOG_LINES
+                );
+            }
+            (*since, *lines) = (Instant::now(), 0);
+        }
+        *lines = lines.saturating_add(1);
+        if *lines <= DOOR_LOG_LINES {
+            log::warn!("{peer} turned away: {why}");
+        }
+    }
 }
 
 /// A store that is served on a socket.
@@ -87,6 +119,7 @@ impl PsServer {
                 local_name,
                 stopping: AtomicBool::new(false),
                 unproven: AtomicUsize::new(0),
+                door_log: DoorLog::new(),
                 open: Mutex::new(HashMap::new()),
                 threads: Mutex::new(Vec::new()),
             }),
@@ -186,7 +219,10 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>) {
 fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, peer: String) {
     lock(&shared.threads).retain(|thread| !thread.is_finished());
     let Some(unproven) = Unproven::enter(shared) else {
-        log::warn!("{peer} turned away: {MAX_UNPROVEN} connections have not proven the token yet");
+        shared.door_log.turned_away(
+            &peer,
+            &format_args!("{MAX_UNPROVEN} connections have not proven the token yet"),
+        );
         return;
     };
     lock(&shared.open).insert(id, socket.clone());
@@ -239,9 +275,11 @@ fn serve(shared: &Shared, socket: &Socket, peer: &str, unproven: Unproven) {
     let worker_id = match proven {
         Ok(worker_id) => worker_id,
         Err(PsError::Authentication { .. }) => {
-            return log::warn!("{peer} turned away: it does not know this job's token");
+            return shared
+                .door_log
+                .turned_away(peer, &"it does not know this job's token");
         }
-        Err(error) => return log::warn!("{peer} turned away: {error}"),
+        Err(error) => return shared.door_log.turned_away(peer, &error),
     };
     log::debug!("worker {worker_id} connected from {peer}");
     match answer_all(shared, socket) {

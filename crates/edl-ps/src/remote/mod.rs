@@ -205,7 +205,7 @@ impl Remote {
     ) -> Result<(), PsError> {
         let address = self.endpoints[replica].address();
         let connection = self.connected(link, replica, lane, deadline)?;
-        let outcome = work(connection, &address).map_err(|error| error.from_peer(&address));
+        let outcome = work(connection, &address).map_err(|error| error.said_by(&address));
         let in_order = match &outcome {
             Ok(()) => true,
             Err(PsError::Remote { kind, .. }) => *kind != ErrorKind::Malformed,

@@ -102,9 +102,16 @@ fn a_proof_that_is_heard_again_is_refused() {
 }
 
 #[test]
-fn strangers_at_the_door_do_not_keep_workers_out_for_long() {
+fn no_more_than_64_strangers_wait_at_the_door() {
     let cluster = Cluster::start(1);
-    let silent: Vec<TcpStream> = (0..100).map(|_| raw(&cluster)).collect();
+    let silent: Vec<TcpStream> = (0..64)
+        .map(|_| {
+            let mut stream = raw(&cluster);
+            stream.read_exact(&mut [0; 40]).unwrap();
+            stream
+        })
+        .collect();
+    assert!(last_words(raw(&cluster)).is_empty());
     drop(silent);
     still_serves(&cluster);
 }
