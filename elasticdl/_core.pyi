@@ -44,6 +44,8 @@ class Store:
 
         Args:
             checkpoint: A version folder with its `manifest.json`.
+            replica: Number of the replica to restore.
+            num_replicas: How many there are now.
             keep_watermarks: False to start a new job from the parameters.
 
         Raises:
@@ -55,18 +57,31 @@ class Store:
 
 @final
 class PsServer:
-    """Serves a store on a socket, from threads that never take the GIL."""
+    """Serves a store on a socket, from threads that never take the GIL.
 
-    def __new__(cls, store: Store, host: str, port: int, token: bytes) -> PsServer: ...
+    On Linux clients on the same host are served on a Unix socket, which they find by themselves.
+    """
+
+    def __new__(cls, store: Store, host: str, port: int, token: bytes) -> PsServer:
+        """Listen and serve, until stopped.
+
+        Raises:
+            LaunchError: The port is taken; names the address.
+        """
+
     @property
     def address(self) -> str:
         """`host:port` with the port that the system chose, if 0 was asked for."""
 
-    def stop(self) -> None: ...
+    def stop(self) -> None:
+        """End all connections, after the requests in work; the port is free when it returns."""
 
 @final
 class Pulled:
-    """What one pull brought, and what its push needs to know of it."""
+    """What one pull brought, and what its push needs to know of it.
+
+    Any number may be kept before they are pushed. The arrays belong to the caller.
+    """
 
     @property
     def rows(self) -> list[NDArray[np.float32]]:
@@ -90,7 +105,20 @@ class PsClient:
     @staticmethod
     def connect(
         addresses: Sequence[str], token: bytes, worker_id: int, timeout_seconds: float
-    ) -> PsClient: ...
+    ) -> PsClient:
+        """Reach the replicas of a job.
+
+        Args:
+            addresses: `host:port` of each replica, by number.
+            token: The job's token.
+            worker_id: Names this client in the logs of the replicas.
+            timeout_seconds: How long any call waits for a replica that does not answer.
+
+        Raises:
+            AuthenticationError: A replica refuses the token; names the address.
+            UnavailableError: A replica cannot be reached; names the address.
+        """
+
     @staticmethod
     def in_process(store: Store) -> PsClient:
         """The same client without sockets."""
@@ -123,7 +151,12 @@ class PsClient:
         """Fetch the rows for (table, ids) of each site, and the dense and state vectors.
 
         In training missing rows are created. Otherwise nothing is created, and an id that was
-        never trained reads as the centre of its table's initializer.
+        never trained reads as the centre of its table's initializer. With `dense` False both
+        vectors are empty.
+
+        Raises:
+            UnknownTableError: The model has no table of that number.
+            UnavailableError: A replica could not be reached within the deadline.
         """
 
     def push(
@@ -166,7 +199,7 @@ class PsClient:
     def set_address(self, replica: int, address: str) -> None:
         """Reach a relaunched replica at its new address."""
 
-# --- record files (crate edl-recordio) -------------------------------------------------------------
+# --- record files (crate edl-recordio) -----------------------------------------------------------
 # Every error is a DataError that names the file and, where there is one, the offset.
 
 @final
