@@ -100,7 +100,7 @@ def convert(
       elasticdl data convert train.tfrecord train.recordio --codec zstd
       elasticdl data convert 'logs/*.csv' train --records_per_file 100000 \\
         --as example --data_reader_params skip_header=true
-    """
+    """  # noqa: D301 - the backspace is click's mark for lines that it must not join
     from elasticdl.data.convert import Target
     from elasticdl.data.convert import convert as write
     from elasticdl.data.open import open_reader
@@ -256,7 +256,7 @@ def _recordio_facts(path: str, facts: dict[str, str], verify: bool) -> str:
     if blocks:
         codecs = Counter(block.codec for block in blocks)
         facts["blocks"] += f" of {_size(raw_bytes // len(blocks))} on average"
-        facts["codec"] = ", ".join(f"{name} ({n:,} blocks)" for name, n in codecs.most_common())
+        facts["blocks by codec"] = ", ".join(f"{name}: {n:,}" for name, n in codecs.most_common())
         facts["ratio"] = f"{raw_bytes / max(1, stored_bytes):.2f}"
     facts["index"] = {
         "stored": "at the end of the file",

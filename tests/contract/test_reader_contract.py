@@ -1,0 +1,217 @@
+"""What every data reader promises (elasticdl/data/base.py), checked of each with the same rows."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticdl._core import RecordWriter, TFRecordWriter
+from elasticdl.data.base import DataReader, Metadata
+from elasticdl.data.open import open_reader
+from elasticdl.job import Shard
+
+COUNTS = (10_000, 1, 777)  # records of each file: several chunks, one record, less than a chunk
+START, END = 4090, 4110  # spans the end of a reader's chunk
+
+
+def row(file: int, number: int) -> tuple[int, str]:
+    return file * 1_000_000 + number, "é" * (number % 5)
+
+
+def line(file: int, number: int) -> bytes:
+    index, text = row(file, number)
+    return f"{index},{text}".encode()
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files with the same rows in one format, and how their reader is made."""
+
+    open: Callable[[], DataReader]
+    names: tuple[str, ...]
+
+
+def write_recordio(path: Path, lines: list[bytes], codec: str) -> None:
+    with RecordWriter(path, codec=codec, block_bytes=4000) as writer:
+        writer.write_many(lines)
+
+
+def write_tfrecord(path: Path, lines: list[bytes]) -> None:
+    with TFRecordWriter(path) as writer:
+        writer.write_many(lines)
+
+
+def write_csv(path: Path, lines: list[bytes]) -> None:
+    path.write_bytes(b"index,text\r\n" + b"".join(one + b"\r\n" for one in lines))
+
+
+def write_parquet(path: Path, lines: list[bytes]) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = list(csv.reader(one.decode() for one in lines))
+    table = arrow.table({"index": [int(one[0]) for one in rows], "text": [one[1] for one in rows]})
+    parquet.write_table(table, path, row_group_size=3000)
+
+
+FILES: dict[str, tuple[str, Callable[[Path, list[bytes]], None], str]] = {
+    "recordio": (".recordio", lambda path, lines: write_recordio(path, lines, "none"), ""),
+    "recordio-zstd": (".rio", lambda path, lines: write_recordio(path, lines, "zstd"), ""),
+    "recordio-deflate": (".rio", lambda path, lines: write_recordio(path, lines, "deflate"), ""),
+    "tfrecord": (".tfrecord", write_tfrecord, ""),
+    "csv": (".csv", write_csv, "skip_header=true"),
+    "csv-quoted": (".csv", write_csv, "skip_header=true;quoted_newlines=true"),
+    "text": (".txt", lambda path, lines: path.write_bytes(b"\n".join(lines)), ""),
+    "parquet": (".parquet", write_parquet, ""),
+}
+
+
+class ReaderOfPresentStyle:
+    """As a model file's `custom_data_reader` may return it; reads one record at a time."""
+
+    def __init__(self, data_path: str, prefix: str) -> None:
+        self._folder, self._prefix = Path(data_path), prefix
+
+    def shards(self) -> list[Shard]:
+        return [Shard(f"{self._prefix}{file}", 0, count) for file, count in enumerate(COUNTS)]
+
+    def read(self, shard: Shard):
+        from elasticdl.data.base import Records
+
+        file = int(shard.name.removeprefix(self._prefix))
+        for number in range(shard.start, shard.end):
+            yield Records(number, values=[line(file, number)])
+
+
+class ReaderOfOlderStyle:
+    """With the methods that ElasticDL's readers had."""
+
+    def __init__(self, data_origin: str) -> None:
+        self.metadata = Metadata()
+
+    def create_shards(self) -> dict[str, tuple[int, int]]:
+        return {f"shard-{file}": (0, count) for file, count in enumerate(COUNTS)}
+
+    def read_records(self, task):
+        file = int(task.shard_name.removeprefix("shard-"))
+        assert (task.shard.start, task.shard.end) == (task.start, task.end)
+        for number in range(task.start, task.end):
+            yield line(file, number)
+
+
+class ReaderOfRows:
+    """In the older style, with records that are rows, as from a table."""
+
+    metadata = Metadata(("index", "text"), {"index": np.dtype(np.int64)})
+
+    def create_shards(self):
+        return {f"shard-{file}": (0, count) for file, count in enumerate(COUNTS)}
+
+    def read_records(self, task):
+        file = int(task.shard.name.removeprefix("shard-"))
+        return iter([list(row(file, number)) for number in range(task.start, task.end)])
+
+
+CUSTOM: dict[str, tuple[Callable[..., object], str]] = {
+    "custom": (ReaderOfPresentStyle, "prefix=file-"),
+    "custom-older": (ReaderOfOlderStyle, ""),
+    "custom-rows": (lambda data_path: ReaderOfRows(), ""),
+}
+
+
+@pytest.fixture(params=[*FILES, *CUSTOM])
+def source(request, tmp_path) -> Source:
+    if request.param in CUSTOM:
+        function, params = CUSTOM[request.param]
+        reader = open_reader(str(tmp_path), params, function)
+        names = tuple(shard.name for shard in reader.shards())
+        return Source(lambda: open_reader(str(tmp_path), params, function), names)
+    suffix, write, params = FILES[request.param]
+    paths = [tmp_path / f"part-{file}{suffix}" for file in range(len(COUNTS))]
+    for file, (path, count) in enumerate(zip(paths, COUNTS, strict=True)):
+        write(path, [line(file, number) for number in range(count)])
+    return Source(lambda: open_reader(str(tmp_path), params), tuple(map(str, paths)))
+
+
+def read_lines(reader: DataReader, shard: Shard) -> list[bytes]:
+    """All records of a shard as lines; checks that chunks join without gaps."""
+    lines: list[bytes] = []
+    for records in reader.read(shard):
+        assert len(records) > 0
+        assert bool(records.values) != bool(records.columns)
+        assert records.start == shard.start + len(lines)
+        if records.columns:
+            assert all(len(column) == len(records) for column in records.columns.values())
+            columns = zip(records.columns["index"], records.columns["text"], strict=True)
+            lines += [f"{index},{text}".encode() for index, text in columns]
+        else:
+            lines += records.values
+    return lines
+
+
+def expected(file: int, start: int, end: int) -> list[bytes]:
+    return [line(file, number) for number in range(start, end)]
+
+
+def test_shards_cover_every_record_of_every_file(source):
+    shards = source.open().shards()
+    assert [shard.name for shard in shards] == list(source.names)
+    assert [(shard.start, shard.end) for shard in shards] == [(0, count) for count in COUNTS]
+
+
+def test_a_shard_reads_as_its_records_in_order(source):
+    reader = source.open()
+    for file, shard in enumerate(reader.shards()):
+        assert read_lines(reader, shard) == expected(file, 0, COUNTS[file])
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        (0, 1),
+        (0, 64),
+        (1, 2),
+        (63, 65),
+        (START, END),
+        (2999, 3001),
+        (9_000, 10_000),
+        (9_999, 10_000),
+    ],
+)
+def test_any_range_equals_the_slice(source, start, end):
+    lines = read_lines(source.open(), Shard(source.names[0], start, end))
+    assert lines == expected(0, start, end)
+
+
+def test_an_empty_range_gives_no_records(source):
+    reader = source.open()
+    for at in (0, 5000, COUNTS[0]):
+        assert read_lines(reader, Shard(source.names[0], at, at)) == []
+
+
+def test_two_readers_agree(source):
+    one, other = source.open(), source.open()
+    assert one.shards() == other.shards()
+    assert one.metadata == other.metadata
+    shard = Shard(source.names[2], 100, 700)
+    assert read_lines(one, shard) == read_lines(other, shard)
+
+
+def test_reads_of_one_reader_may_alternate(source):
+    reader = source.open()
+    first = reader.read(Shard(source.names[0], 0, 5000))
+    second = reader.read(Shard(source.names[2], 0, 500))
+    next(first)
+    assert next(second).start == 0
+    assert read_lines(reader, Shard(source.names[0], START, END)) == expected(0, START, END)
+    assert sum(len(records) for records in second) < 500
+    assert next(first).start > 0
+
+
+def test_metadata_names_the_columns_that_the_format_knows(source, request):
+    metadata = source.open().metadata
+    format_name = request.node.callspec.params["source"]
+    has_columns = format_name.startswith(("csv", "parquet", "custom-rows"))
+    assert metadata.column_names == (("index", "text") if has_columns else ())

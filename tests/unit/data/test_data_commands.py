@@ -1,0 +1,206 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from elasticdl._core import RecordReader, RecordWriter, TFRecordReader, TFRecordWriter
+from elasticdl.cli.main import run_command
+from elasticdl.data.example import decode_example
+
+CSV = "id,delay,carrier\n1,0.5,UA\n2,NA,AA\n3,-2,NA\n"
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    Path("in.csv").write_text(CSV)
+    with RecordWriter("in.rio", codec="deflate", block_bytes=500) as writer:
+        writer.write_many([f"record {number}".encode() for number in range(250)])
+    return tmp_path
+
+
+@pytest.fixture
+def run(capsys):
+    def run(*words):
+        code = run_command(["data", *words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def files():
+    return sorted(os.listdir())
+
+
+def test_rows_of_csv_become_examples_with_types_found_by_reading_them(run):
+    code, out, _ = run(
+        "convert", "in.csv", "out.rio", "--as", "example", "--data_reader_params=skip_header=true"
+    )
+    assert (code, "3 records in 1 recordio file" in out) == (0, True)
+    assert [decode_example(record) for record in RecordReader("out.rio").read(0, 3)] == [
+        {"carrier": [b"UA"], "delay": [0.5], "id": [1]},
+        {"carrier": [b"AA"], "id": [2]},
+        {"carrier": [b"NA"], "delay": [-2.0], "id": [3]},
+    ]
+
+
+def test_types_may_be_given(run):
+    code, _, _ = run(
+        "convert",
+        "in.csv",
+        "out.tfrecord",
+        "--as=example",
+        "--data_reader_params=skip_header=true",
+        "--types=id=bytes;delay=float;carrier=bytes",
+    )
+    assert code == 0
+    assert decode_example(TFRecordReader("out.tfrecord").read(0, 1)[0])["id"] == [b"1"]
+
+
+def test_rows_of_parquet_become_examples(run):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"x": [1, 2], "t": ["a", "b"]}), "in.parquet")
+    assert run("convert", "in.parquet", "out.rio", "--as", "example")[0] == 0
+    assert decode_example(RecordReader("out.rio").read(1, 2)[0]) == {"t": [b"b"], "x": [2]}
+
+
+def test_records_go_to_files_of_a_size_and_back(run):
+    code, _, _ = run("convert", "in.rio", "parts", "--format=tfrecord", "--records_per_file=100")
+    assert code == 0
+    assert sorted(os.listdir("parts")) == [f"part-0000{n}.tfrecord" for n in range(3)]
+    code, out, _ = run("count", "parts")
+    assert code == 0
+    assert [line.split()[-1] for line in out.splitlines()] == ["records", "100", "100", "50", "250"]
+    assert run("convert", "parts", "back.recordio", "--codec", "zstd")[0] == 0
+    assert RecordReader("back.recordio").read(0, 250) == RecordReader("in.rio").read(0, 250)
+    assert {block.codec for block in RecordReader("back.recordio").blocks()} == {"zstd"}
+
+
+def test_a_failed_conversion_leaves_nothing_and_names_the_record(run):
+    Path("in.csv").write_text(CSV + "4,1\n")
+    before = files()
+    for options in (["out.rio"], ["parts", "--records_per_file", "2"]):
+        code, _, err = run(
+            "convert",
+            "in.csv",
+            *options,
+            "--as=example",
+            "--data_reader_params=skip_header=true",
+            "--types=id=int64;delay=float;carrier=bytes",
+        )
+        assert code == 1
+        assert "in.csv: record 3 has 2 fields, expected 3 (id, delay, carrier)" in err
+        assert files() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["none.csv", "out.rio"], "none.csv: no such file or folder"),
+        (["in.rio", "in.csv"], "in.csv: exists; give --overwrite"),
+        (["in.rio", "."], ".: is a folder; name a file in it"),
+        (["in.rio", "no/out.rio"], "no: no such folder"),
+        (["in.rio", "in.csv", "--records_per_file=9"], "in.csv: exists and is not an empty folder"),
+        (["in.rio", "out.tfrecord", "--codec=zstd"], "TFRecord files are not compressed"),
+        (["in.rio", "out.rio", "--as=example"], "--as example is for CSV and Parquet"),
+        (["in.csv", "out.rio", "--as=example"], "--as example needs names for the columns"),
+        (["in.csv", "out.rio", "--types=id=int64"], "--types is for --as example"),
+        (
+            ["in.csv", "out.rio", "--as=example", "--data_reader_params=columns=a,b,c",
+             "--types=d=int64"],
+            "--types: d=int64: expected a column (a, b, c)",
+        ),
+        (
+            ["in.csv", "out.rio", "--as=example", "--data_reader_params=skip_header=true",
+             "--types=carrier=float"],
+            "in.csv: record 0, column 'carrier': expected float, found 'UA'",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_converted_is_said_and_changes_nothing(run, words, message):
+    before = {name: Path(name).read_bytes() for name in files()}
+    code, _, err = run("convert", *words)
+    assert code == 1
+    assert message in err
+    assert {name: Path(name).read_bytes() for name in files()} == before
+
+
+def test_overwrite_replaces_a_file(run):
+    assert run("convert", "in.csv", "in.rio", "--overwrite")[0] == 0
+    assert RecordReader("in.rio").num_records == 4
+
+
+def test_inspect_shows_blocks_codecs_index_and_records(run):
+    code, out, _ = run("inspect", "in.rio", "--verify", "--records=2")
+    assert code == 0
+    facts = dict(line.strip().split("  ", 1) for line in out.splitlines()[1:])
+    facts = {name: value.strip() for name, value in facts.items()}
+    assert facts["format"] == "recordio"
+    assert facts["records"] == "250"
+    assert facts["blocks by codec"].startswith("deflate: ")
+    assert float(facts["ratio"]) > 1
+    assert facts["index"] == "at the end of the file"
+    assert facts["checksums"] == "all right"
+    assert facts["record 1"] == "record 1"
+    assert "record 2" not in facts
+
+
+def test_inspect_shows_every_format(run):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pq.write_table(pa.table({"x": [7]}), "in.parquet")
+    with TFRecordWriter("in.tfrecord") as writer:
+        writer.write(bytes(range(200)))
+    code, out, _ = run("inspect", "in.parquet,in.tfrecord,in.csv", "--verify")
+    assert code == 0
+    assert "x int64" in out
+    assert "x=7" in out
+    assert "in.tfrecord.idx" in out
+    assert "200 bytes: 00 01 02" in out
+    assert "2,NA,AA" in out.split("record 2")[-1]
+
+
+def test_a_torn_tail_is_shown_and_repaired_only_with_yes(run):
+    last = RecordReader("in.rio").blocks()[-1]
+    os.truncate("in.rio", last.offset + 40)
+    torn = Path("in.rio").read_bytes()
+
+    code, out, _ = run("inspect", "in.rio")
+    assert code == 1
+    assert f"torn tail at offset {last.offset:,}" in out
+    assert f"{last.first_record} whole records" in out
+    assert "record 0" in out
+    assert run("count", "in.rio")[0] == 1
+
+    code, out, _ = run("repair", "in.rio")
+    assert code == 1
+    assert f"{last.first_record} whole records kept, 40 bytes to cut off" in out
+    assert Path("in.rio").read_bytes() == torn
+
+    code, out, _ = run("repair", "in.rio", "--yes")
+    assert (code, "40 bytes cut off" in out) == (0, True)
+    assert RecordReader("in.rio").num_records == last.first_record
+    code, out, _ = run("repair", "in.rio", "--yes")
+    assert (code, "nothing to repair" in out) == (0, True)
+
+
+def test_a_torn_tfrecord_is_repaired_too_but_no_other_format(run):
+    run("convert", "in.rio", "out.tfrecord")
+    os.truncate("out.tfrecord", Path("out.tfrecord").stat().st_size - 1)
+    assert run("repair", "out.tfrecord", "--yes")[0] == 0
+    assert run("count", "out.tfrecord")[1].split()[-1] == "249"
+    code, _, err = run("repair", "in.csv", "--yes")
+    assert (code, "a csv file cannot be repaired" in err) == (1, True)
+
+
+def test_damage_in_the_middle_is_found_but_not_repaired(run):
+    block = RecordReader("in.rio").blocks()[1]
+    data = bytearray(Path("in.rio").read_bytes())
+    data[block.offset + 40] ^= 1
+    Path("in.rio").write_bytes(data)
+    code, out, _ = run("inspect", "in.rio", "--verify")
+    assert (code, f"damaged at offset {block.offset}" in out) == (1, True)
+    code, _, err = run("repair", "in.rio", "--yes")
+    assert (code, "are lost, the next whole block is at offset" in err) == (1, True)
+    assert Path("in.rio").read_bytes() == data

@@ -1,0 +1,53 @@
+import pytest
+
+from elasticdl.data.open import open_reader
+from elasticdl.data.paths import expand_paths
+from elasticdl.errors import DataError
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.csv", "a.csv", "c.txt", ".hidden", "_SUCCESS", "a.csv.idx", "x.tmp"):
+        (tmp_path / name).write_text("1\n")
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "deep" / "er" / "d.csv").write_text("1\n")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def test_a_folder_gives_its_data_files_sorted(folder):
+    assert expand_paths(str(folder)) == [str(folder / n) for n in ("a.csv", "b.csv", "c.txt")]
+
+
+def test_globs_and_lists_are_expanded_in_order_without_repeats(folder):
+    assert expand_paths("*.csv") == ["a.csv", "b.csv"]
+    assert expand_paths("b.csv, *.csv") == ["b.csv", "a.csv"]
+    assert expand_paths("**/*.csv") == ["a.csv", "b.csv", "deep/er/d.csv"]
+    assert expand_paths("a.csv.idx") == ["a.csv.idx"]  # asked for by name
+
+
+def test_a_file_whose_name_looks_like_a_glob_or_list_is_itself(folder):
+    (folder / "odd,[1].csv").write_text("1\n")
+    assert expand_paths("odd,[1].csv") == ["odd,[1].csv"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("none.csv", r"none\.csv: no such file or folder \(working folder: "),
+        ("*.rio", r"\*\.rio: no file matches"),
+        ("empty", "empty: this folder has no data files"),
+        ("deep", r"deep: this folder has folders but no data files; give deep/\*\*/\*"),
+        ("a.csv,none.csv", r"none\.csv: no such file"),
+        (" , ", "expected files, a folder or a glob, found"),
+    ],
+)
+def test_what_names_nothing_is_an_error(folder, expression, message):
+    with pytest.raises(DataError, match=message):
+        expand_paths(expression)
+
+
+def test_files_of_several_formats_are_refused(folder):
+    with pytest.raises(DataError, match=r"c\.txt is text, but .*a\.csv is csv"):
+        open_reader(str(folder))

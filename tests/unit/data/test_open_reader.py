@@ -1,0 +1,148 @@
+import gzip
+
+import pytest
+
+from elasticdl._core import RecordWriter, TFRecordWriter
+from elasticdl.data.base import Metadata, Records
+from elasticdl.data.custom import adapt_reader
+from elasticdl.data.open import open_reader
+from elasticdl.data.parquet import ParquetReader
+from elasticdl.data.recordio import RecordIOReader
+from elasticdl.data.text import TextReader
+from elasticdl.data.tfrecord import TFRecordReader
+from elasticdl.errors import ConfigError, DataError, ModelError
+from elasticdl.job import Shard
+
+
+def recordio(path):
+    with RecordWriter(path) as writer:
+        writer.write(b"x")
+
+
+def tfrecord(path):
+    with TFRecordWriter(path) as writer:
+        writer.write(b"x")
+
+
+def parquet(path):
+    pytest.importorskip("pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"x": [1]}), path)
+
+
+def text(path):
+    path.write_text("1,2\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "params", "kind"),
+    [
+        ("a.recordio", recordio, "", RecordIOReader),
+        ("a.rio", recordio, "", RecordIOReader),
+        ("a.data", recordio, "", RecordIOReader),
+        ("a.tfrecord", tfrecord, "", TFRecordReader),
+        ("a.tfrecord-00000-of-00002", tfrecord, "", TFRecordReader),
+        ("part-00000", tfrecord, "", TFRecordReader),
+        ("a.parquet", parquet, "", ParquetReader),
+        ("part-00000", parquet, "", ParquetReader),
+        ("a.CSV", text, "", TextReader),
+        ("a.txt", text, "", TextReader),
+        ("part-00000", text, "format=csv", TextReader),
+    ],
+)
+def test_the_format_is_told_by_first_bytes_extension_or_setting(
+    tmp_path, name, write, params, kind
+):
+    write(tmp_path / name)
+    reader = open_reader(str(tmp_path / name), params)
+    assert type(reader) is kind
+    assert [shard.num_records for shard in reader.shards()] == [1]
+
+
+def test_an_unknown_format_says_how_to_name_it(tmp_path):
+    text(tmp_path / "part-00000")
+    with pytest.raises(DataError, match=r"of no known format .*--data_reader_params=format="):
+        open_reader(str(tmp_path))
+    with pytest.raises(ConfigError, match="format=xml: expected one of recordio, tfrecord"):
+        open_reader(str(tmp_path), "format=xml")
+
+
+def test_a_gzipped_file_says_what_to_do(tmp_path):
+    (tmp_path / "a.data").write_bytes(gzip.compress(b"1,2\n"))
+    with pytest.raises(DataError, match="compressed by gzip"):
+        open_reader(str(tmp_path))
+
+
+def test_settings_of_other_formats_are_refused(tmp_path):
+    recordio(tmp_path / "a.rio")
+    with pytest.raises(ConfigError, match="the recordio reader has no setting 'skip_header'"):
+        open_reader(str(tmp_path), "skip_header=true")
+
+
+class Minimal:
+    def __init__(self, data_path, times=1):
+        self.args = (data_path, times)
+
+    def shards(self):
+        return [Shard(self.args[0], 0, self.args[1])]
+
+    def read(self, shard):
+        yield Records(shard.start, values=[b"x"] * shard.num_records)
+
+
+def test_a_custom_reader_is_given_path_and_params_and_needs_no_metadata():
+    reader = open_reader("odps://table", "times=3", Minimal)
+    assert reader.shards() == [Shard("odps://table", 0, 3)]
+    assert reader.metadata == Metadata()
+    assert [len(records) for records in reader.read(reader.shards()[0])] == [3]
+
+
+def test_an_older_function_names_its_argument_as_it_likes():
+    def custom_data_reader(data_origin, records_per_task=None, **kwargs):
+        return Minimal(data_origin, kwargs["times"])
+
+    assert open_reader("there", "times=2", custom_data_reader).shards() == [Shard("there", 0, 2)]
+
+
+def test_params_that_a_custom_reader_does_not_take_are_named():
+    with pytest.raises(ModelError, match=r"Minimal\(data_path=\.\.\., colour\): .*colour"):
+        open_reader("there", "colour=red", Minimal)
+
+
+def test_an_object_that_is_no_reader_is_refused():
+    with pytest.raises(ModelError, match="custom_data_reader returned NoneType: expected"):
+        adapt_reader(None)
+
+
+class Older:
+    metadata = Metadata(("a", "b"))
+
+    def __init__(self, records, shards=None):
+        self.records, self.all_shards = records, shards
+
+    def create_shards(self):
+        return self.all_shards
+
+    def read_records(self, task):
+        return iter(self.records[task.start : task.end])
+
+
+def test_older_readers_that_break_their_word_are_named():
+    with pytest.raises(DataError, match=r"Older\.create_shards\(\) returned list: expected a dict"):
+        adapt_reader(Older([], [])).shards()
+    reader = adapt_reader(Older([b"x"] * 3))
+    with pytest.raises(DataError, match=r"gave 3 records for \[0, 5\), expected 5"):
+        list(reader.read(Shard("s", 0, 5)))
+    reader = adapt_reader(Older([b"x", (1, 2, 3)]))
+    with pytest.raises(DataError, match="s: record 0 is bytes of 0 values"):
+        list(reader.read(Shard("s", 0, 2)))
+
+
+def test_older_readers_may_give_text_or_rows():
+    records = list(adapt_reader(Older(["é", "b"])).read(Shard("s", 0, 2)))
+    assert records[0].values == ["é".encode(), b"b"]
+    (records,) = adapt_reader(Older([(1, "x"), (2, "y")])).read(Shard("s", 0, 2))
+    assert records.columns["a"].tolist() == [1, 2]
+    assert records.columns["b"].tolist() == ["x", "y"]

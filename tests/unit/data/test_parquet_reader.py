@@ -1,0 +1,124 @@
+import datetime
+import decimal
+import sys
+
+import numpy as np
+import pytest
+
+from elasticdl.data.open import open_reader
+from elasticdl.errors import ConfigError, DataError
+from elasticdl.job import Shard
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def write(path, columns, **options):
+    pq.write_table(pa.table(columns), path, **options)
+    return str(path)
+
+
+def read(path, params=""):
+    reader = open_reader(path, params)
+    chunks = [records for shard in reader.shards() for records in reader.read(shard)]
+    return {name: np.concatenate([c.columns[name] for c in chunks]) for name in chunks[0].columns}
+
+
+def test_every_type_has_an_array_and_the_metadata_says_which(tmp_path):
+    day = datetime.date(2013, 1, 1)
+    path = write(
+        tmp_path / "a.parquet",
+        {
+            "int8": pa.array([1, 2], pa.int8()),
+            "uint64": pa.array([1, 2**63], pa.uint64()),
+            "float": pa.array([1.5, None], pa.float32()),
+            "bool": [True, False],
+            "nullable_int": [1, None],
+            "nullable_bool": [None, True],
+            "text": ["é", None],
+            "binary": [b"x", None],
+            "category": pa.array(["u", "v"]).dictionary_encode(),
+            "day": [day, day],
+            "time": pa.array([0, 1], pa.timestamp("ms")),
+            "decimal": [decimal.Decimal("1.25"), decimal.Decimal("2.50")],
+            "vector": pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32(), 2)),
+            "list": [[1, 2, 3], None],
+        },
+    )
+    columns, metadata = read(path), open_reader(path).metadata
+    assert metadata.column_names == tuple(columns)
+    for name, column in columns.items():
+        assert column.dtype == metadata.column_dtypes[name], name
+    assert columns["int8"].dtype == np.int8
+    assert columns["uint64"].tolist() == [1, 2**63]
+    assert columns["bool"].tolist() == [True, False]
+    np.testing.assert_array_equal(columns["nullable_int"], [1.0, np.nan])
+    np.testing.assert_array_equal(columns["nullable_bool"], [np.nan, 1.0])
+    assert columns["text"].tolist() == ["é", ""]
+    assert columns["binary"].tolist() == [b"x", b""]
+    assert columns["category"].tolist() == ["u", "v"]
+    assert columns["day"][0] == np.datetime64("2013-01-01")
+    assert columns["decimal"].tolist() == [1.25, 2.5]
+    assert columns["vector"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert [value.tolist() for value in columns["list"]] == [[1, 2, 3], []]
+
+
+def test_a_column_has_one_type_even_if_only_another_file_has_nulls(tmp_path):
+    write(tmp_path / "a.parquet", {"x": pa.array([1, 2], pa.int64())})
+    write(tmp_path / "b.parquet", {"x": pa.array([3, None], pa.int64())})
+    reader = open_reader(str(tmp_path))
+    chunks = [r for shard in reader.shards() for r in reader.read(shard)]
+    assert [chunk.columns["x"].dtype for chunk in chunks] == [np.float64, np.float64]
+
+
+def test_only_the_row_groups_of_a_range_are_read(tmp_path):
+    path = write(tmp_path / "a.parquet", {"x": np.arange(1000)}, row_group_size=100)
+    data = bytearray((tmp_path / "a.parquet").read_bytes())
+    first = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    start = first.dictionary_page_offset or first.data_page_offset
+    data[start : start + first.total_compressed_size] = bytes(first.total_compressed_size)
+    (tmp_path / "a.parquet").write_bytes(data)
+    reader = open_reader(path)
+    chunks = list(reader.read(Shard(path, 150, 420)))
+    got = np.concatenate([chunk.columns["x"] for chunk in chunks])
+    np.testing.assert_array_equal(got, np.arange(150, 420))
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read"):
+        list(reader.read(Shard(path, 0, 10)))
+
+
+def test_columns_may_be_chosen(tmp_path):
+    path = write(tmp_path / "a.parquet", {"x": [1], "y": [2], "z": [3]})
+    assert list(read(path, "columns=z,x")) == ["z", "x"]
+    with pytest.raises(ConfigError, match=r"columns=w: .*a\.parquet has x, y, z"):
+        open_reader(path, "columns=w")
+
+
+def test_files_of_other_columns_are_refused(tmp_path):
+    write(tmp_path / "a.parquet", {"x": [1]})
+    write(tmp_path / "b.parquet", {"x": ["text"]})
+    with pytest.raises(
+        DataError, match=r"b\.parquet: column 'x' is string, in .*a\.parquet it is int64"
+    ):
+        open_reader(str(tmp_path)).shards()
+
+
+def test_a_range_beyond_the_file_and_a_foreign_file_are_refused(tmp_path):
+    path = write(tmp_path / "a.parquet", {"x": [1]})
+    with pytest.raises(DataError, match=r"rows \[0, 2\) were asked for, but it has 1"):
+        list(open_reader(path).read(Shard(path, 0, 2)))
+    (tmp_path / "b.parquet").write_bytes(b"nothing of the kind")
+    with pytest.raises(DataError, match=r"b\.parquet: not a Parquet file"):
+        open_reader(str(tmp_path / "b.parquet"))
+
+
+def test_a_type_without_an_array_is_named(tmp_path):
+    path = write(tmp_path / "a.parquet", {"x": [{"nested": 1}]})
+    with pytest.raises(DataError, match="column 'x' has the Parquet type struct"):
+        open_reader(path).shards()
+
+
+def test_without_pyarrow_the_remedy_is_named(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.parquet", {"x": [1]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"pip install 'elasticdl\[parquet\]'"):
+        open_reader(path)
