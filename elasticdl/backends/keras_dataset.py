@@ -5,7 +5,9 @@ See `docs/designs/feed.md`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +34,14 @@ class Drawing:
 
     seed: int = 0
     one_by_one: bool = False
+
+
+@contextmanager
+def seeds_reaching_into_maps() -> Iterator[None]:
+    """Keep TensorFlow from warning that a seed set outside of a map is used in it: it shall be."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Seed .* from outer graph", UserWarning)
+        yield
 
 
 class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no types
@@ -80,7 +90,8 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         """Note `map_func`; the order of elements is kept whatever `deterministic` says."""
         if self._drawing.one_by_one:
             num_parallel_calls = None
-        plain = self.plain.map(map_func, num_parallel_calls, **kwargs)
+        with seeds_reaching_into_maps():
+            plain = self.plain.map(map_func, num_parallel_calls, **kwargs)
         noted = self.noted
         if noted is not None and self.batch_size is None:
             noted = replace(noted, record_maps=(*noted.record_maps, map_func))

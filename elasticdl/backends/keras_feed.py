@@ -269,17 +269,17 @@ def _compile_one_by_one(noted: Noted, sample: _Batch) -> Any:
             dataset = dataset.map(function)
         return dataset.get_single_element()
 
-    return tf.function(run, autograph=False, input_signature=[_relaxed(sample.tensors())])
+    # AutoGraph is on for the user's functions, as `tf.data` has it outside of any function.
+    return tf.function(run, input_signature=[_relaxed(sample.tensors())])
 
 
 def _compile_vectorised(noted: Noted, sample: _Batch) -> Any:
     register_converters()
-    convert = tf.__internal__.autograph.tf_convert
-    context = tf.__internal__.autograph.control_status_ctx()
 
-    def composed(functions: tuple[Callable[..., Any], ...]) -> Callable[[Any], Any]:
-        converted = [convert(function, context) for function in functions]
+    def composed(functions: tuple[Callable[..., Any], ...], context: Any) -> Callable[[Any], Any]:
+        converted = [tf.__internal__.autograph.tf_convert(f, context) for f in functions]
 
+        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def apply(element: Any) -> Any:
             for function in converted:
                 element = _as_element(
@@ -289,14 +289,14 @@ def _compile_vectorised(noted: Noted, sample: _Batch) -> Any:
 
         return apply
 
-    per_record, per_batch = composed(noted.record_maps), composed(noted.batch_maps)
-
     def run(records: Any) -> Any:
+        context = tf.__internal__.autograph.control_status_ctx()  # that AutoGraph is on
         if noted.record_maps:
+            per_record = composed(noted.record_maps, context)
             records = tf.vectorized_map(per_record, records, fallback_to_while_loop=False)
-        return per_batch(records)
+        return composed(noted.batch_maps, context)(records)
 
-    function = tf.function(run, autograph=False, input_signature=[_relaxed(sample.tensors())])
+    function = tf.function(run, input_signature=[_relaxed(sample.tensors())])
     return function.get_concrete_function()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ class PlacedModel:
         mapping = self.dense.split(dense) + self.state.split(state)
         mapping += self._seeded(seed)
         scope = keras.StatelessScope(state_mapping=mapping, collect_losses=True)
-        with self._tracing, looking_up(lookup), scope:
+        with self._tracing, looking_up(lookup), scope, _dicts_accepted():
             outputs = self.model(features, training=training)
             losses = list(self.model.losses)
         state = self.state.join([scope.get_current_value(v) for v in self.state.variables])
@@ -173,7 +174,7 @@ class PlacedModel:
 
     def _first_call(self, sample: KerasMinibatch) -> None:
         """Create the variables that exist only after a call, and the layers' first meeting."""
-        with explaining(self.model, sample):
+        with explaining(self.model, sample), _dicts_accepted():
             self.model(sample.features, training=False)
 
     def _describe_tables(self) -> Iterator[Table]:
@@ -202,6 +203,14 @@ class PlacedModel:
         self.seeds = tuple(seeds)
         self._own_seeds = [np.int64(np.asarray(v.numpy()).ravel()[0]) for v in seeds]
         self.local = tuple(v for v in others if v.name != SEED_NAME and not _is_float(v))
+
+
+@contextmanager
+def _dicts_accepted() -> Iterator[None]:
+    """Keep Keras from warning of a dict for a model of one input, which it finds by its name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"[\s\S]*The structure of `inputs`", UserWarning)
+        yield
 
 
 @contextmanager

@@ -106,13 +106,16 @@ class LearningRate:
         elif callable(rate) and not isinstance(rate, keras.Variable):
             self._at = lambda version: rate()
         else:
-            fixed = float(keras.ops.convert_to_numpy(rate))
+            fixed = _number(rate)
             self._at = lambda version: fixed
 
     def __call__(self, version: int) -> float:
         """Return the rate of the step that starts at `version`."""
-        rate = self._at(version)
-        return rate if isinstance(rate, float) else float(keras.ops.convert_to_numpy(rate))
+        return _number(self._at(version))
+
+
+def _number(value: Any) -> float:
+    return float(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def _sgd(optimizer: Any) -> OptimizerSpec:

@@ -1,0 +1,206 @@
+"""An exported model serves in a process that has no elasticdl, and evaluates as the job did."""
+
+import json
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elasticdl import Mode
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import ModelError
+from elasticdl.layers import Embedding
+
+pytestmark = pytest.mark.keras
+
+NAMES = ["red", "green", "blue"]
+
+
+def data(n=48, seed=0):
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, 30, (n, 2))
+    return {
+        "ids": ids,
+        "name": np.array([NAMES[k] for k in rng.integers(0, 3, n)], object),
+        "label": (ids[:, 0] % 2).astype(np.float32)[:, None],
+    }
+
+
+def model():
+    ids = keras.Input((2,), dtype="int64", name="ids")
+    name = keras.Input((), dtype="string", name="name")
+    known = Embedding(4, input_dim=30, name="known")(ids)
+    free = Embedding(4, name="free")(ids * 1_000_000_007)
+    moved = keras.layers.Embedding(5000, 4, name="moved")(ids)
+    colour = keras.layers.StringLookup(vocabulary=NAMES, output_mode="one_hot")(name)
+    x = keras.layers.Concatenate()(
+        [keras.layers.Flatten()(known + free * 2.0), keras.layers.Flatten()(moved), colour]
+    )
+    x = keras.layers.BatchNormalization()(x)
+    return keras.Model({"ids": ids, "name": name}, {"score": keras.layers.Dense(1)(x)})
+
+
+def loss(labels, predictions):
+    return tf.square(labels - predictions["score"])
+
+
+def feed(dataset, mode, metadata):
+    def split(record):
+        features = {"ids": record["ids"], "name": record["name"]}
+        return features if mode == Mode.PREDICTION else (features, record["label"])
+
+    return dataset.map(split)
+
+
+FUNCTIONS = {
+    "model": model,
+    "loss": loss,
+    "optimizer": lambda: keras.optimizers.Adagrad(0.1),
+    "feed": feed,
+    "eval_metrics_fn": lambda: {
+        "score": {"auc": keras.metrics.AUC(from_logits=True), "mean": lambda y, p: p}
+    },
+}
+
+SERVE = """
+import sys, json
+import numpy as np
+import tensorflow as tf
+loaded = tf.saved_model.load(sys.argv[1])
+features = json.load(sys.stdin)
+features = {"ids": tf.constant(features["ids"], tf.int64), "name": tf.constant(features["name"])}
+by_call = loaded.serve(features)["score"].numpy()
+by_signature = loaded.signatures["serving_default"](**features)["score"].numpy()
+assert np.array_equal(by_call, by_signature)
+assert not any(name.partition(".")[0] in ("elasticdl", "keras") for name in sys.modules), "imported"
+print(json.dumps(by_call.tolist()))
+"""
+
+
+@pytest.fixture
+def trained(new_job):
+    job = new_job(data(), 16, threshold=10_000, **FUNCTIONS)
+    assert [t.name for t in job.description.tables] == ["known", "free", "moved"]
+    for seed in range(10):
+        job.train(data(), 16, seed)
+    assert job.losses[-1] < job.losses[0]
+    return job
+
+
+def test_it_serves_without_elasticdl_what_the_job_predicts(trained, tmp_path):
+    trained.export(tmp_path)
+    rows = data(8, seed=1)
+    expected = trained.backend
+    minibatches = expected.minibatches(
+        iter([Records(0, columns=rows)]), Mode.PREDICTION, 8, 0
+    )
+    minibatch = next(minibatches)
+    given = trained.given(minibatch, training=False)
+    predictions = expected.predict_step(minibatch, given.rows, given.dense, given.state)
+
+    features = json.dumps({"ids": rows["ids"].tolist(), "name": rows["name"].tolist()})
+    served = subprocess.run(
+        [sys.executable, "-c", SERVE, str(tmp_path)],
+        input=features, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=100,
+    )  # fmt: skip
+
+    assert served.returncode == 0, served.stderr
+    np.testing.assert_allclose(json.loads(served.stdout), predictions["score"], rtol=1e-4, atol=1e-5)
+
+
+def test_ids_that_were_never_trained_read_as_the_centre_of_their_initializer(new_job, tmp_path):
+    def model():
+        ids = keras.Input((1,), dtype="int64", name="ids")
+        initializer = keras.initializers.RandomUniform(1.0, 3.0)
+        rows = Embedding(2, embeddings_initializer=initializer, name="free")(ids)
+        sized = Embedding(2, 100, embeddings_initializer="ones", name="sized")(ids)
+        return keras.Model({"ids": ids}, keras.ops.concatenate([rows[:, 0], sized[:, 0]], 1))
+
+    def feed(dataset, mode, metadata):
+        return dataset.map(lambda r: ({"ids": r["ids"]}, r["label"]))
+
+    trained = {"ids": np.array([[3], [5]]), "label": np.zeros(2, np.float32)}
+    job = new_job(
+        trained, 2, model=model, loss=lambda y, p: tf.reduce_sum(p), feed=feed,
+        optimizer=lambda: keras.optimizers.SGD(0.5),
+    )  # fmt: skip
+    job.train(trained, 2)
+    job.export(tmp_path)
+    served = tf.saved_model.load(str(tmp_path)).serve({"ids": tf.constant([[3], [4], [99]], tf.int64)})
+
+    assert np.all((served[0, :2] > 0.4) & (served[0, :2] < 2.6))
+    np.testing.assert_allclose(served[0, 2:], 0.5)
+    np.testing.assert_array_equal(served[1:], [[2, 2, 1, 1]] * 2)
+
+
+def test_the_saved_model_evaluates_and_predicts_as_the_job_did(trained, tmp_path, spec_of):
+    from elasticdl.backends.keras import SavedModelBackend
+
+    rows = data(40, seed=2)
+    expected = trained.evaluate(rows, 16)
+    trained.export(tmp_path)
+
+    backend = SavedModelBackend(spec_of(**FUNCTIONS), Metadata(), tmp_path)
+    empty = backend.initial_values()
+    minibatches = list(
+        backend.minibatches(iter([Records(0, columns=rows)]), Mode.EVALUATION, 16, 0)
+    )
+    description = backend.build(minibatches[0])
+    assert (description.tables, description.dense, description.state) == ((), (), ())
+    assert list(backend.id_sites()) == list(backend.ids(minibatches[0])) == []
+    backend.new_metrics()
+    for minibatch in minibatches:
+        backend.evaluate_step(minibatch, [], *empty)
+    results = backend.metric_results(backend.metric_states())
+    assert results == pytest.approx(expected, rel=1e-4)
+    assert backend.predict_step(minibatches[0], [], *empty)["score"].shape == (16, 1)
+    with pytest.raises(ModelError, match="cannot be trained"):
+        backend.train_step(minibatches[0], [], *empty)
+
+
+def test_the_backend_trains_on_after_an_export(trained, tmp_path):
+    trained.export(tmp_path)
+    before = trained.losses[-1]
+    trained.train(data(), 16, seed=0)
+    assert trained.losses[-1] < 2 * before
+
+
+def test_sparse_features_are_served_too(new_job, tmp_path):
+    class Model(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.embedding = Embedding(2, combiner="sum", name="bag")
+
+        def call(self, inputs):
+            return self.embedding(inputs["ids"])
+
+    def feed(dataset, mode, metadata):
+        def parse(record):
+            return tf.strings.to_number(tf.strings.split(record), tf.int64), 0.0
+
+        return dataset.map(parse).ragged_batch(2).map(lambda x, y: ({"ids": x.to_sparse()}, y))
+
+    words = [b"1 2", b"3"]
+    job = new_job(
+        words, 2, model=Model, loss=lambda y, p: tf.reduce_sum(p), feed=feed,
+        optimizer=lambda: keras.optimizers.SGD(1.0),
+    )  # fmt: skip
+    job.train(words, 2)
+    job.export(tmp_path)
+    minibatch = next(job.backend.minibatches(iter([Records(0, values=words)]), Mode.EVALUATION, 2, 0))
+    given = job.given(minibatch, training=False)
+    expected = job.backend.predict_step(minibatch, given.rows, given.dense, given.state)
+
+    served = tf.saved_model.load(str(tmp_path)).serve(minibatch.features)
+
+    np.testing.assert_allclose(served, expected, rtol=1e-5)
+
+
+def test_a_folder_that_is_no_saved_model_is_named(tmp_path, spec_of):
+    from elasticdl.backends.keras import SavedModelBackend
+
+    with pytest.raises(ModelError, match=f"--saved_model={tmp_path} is no SavedModel"):
+        SavedModelBackend(spec_of(**FUNCTIONS), Metadata(), tmp_path)
