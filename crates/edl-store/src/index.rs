@@ -23,6 +23,15 @@ const FIRST_CAPACITY: usize = 64;
 /// fifths full and is empty after a sixteenth of its places in insertions.
 const MOVED_PER_INSERT: usize = 16;
 
+/// How far from its home an entry may come to lie before the index grows for it. At the usual
+/// load that does not happen; it does when keys come in the order of their hashes, as from a
+/// scan, and then the index soon has the size that it is going to need.
+const FAR: usize = 1024;
+
+/// Places for each entry up to which the index grows for the sake of distance: keys that were
+/// chosen to collide shall not take all memory.
+const MAX_SPARSE: usize = 64;
+
 /// Homes that a walk sorts at a time.
 const WALK: usize = 64;
 
@@ -228,21 +237,44 @@ impl Index {
         Some((entry.row(), before))
     }
 
+    /// Make room for `additional` entries at once, so that they may come in any order.
+    pub(crate) fn reserve(&mut self, additional: usize) {
+        let wanted = (self.len + additional) + (self.len + additional) / 2;
+        if wanted <= self.current.capacity {
+            return;
+        }
+        while self.old.is_some() {
+            self.move_some();
+        }
+        self.grow(wanted);
+        while self.old.is_some() {
+            self.move_some();
+        }
+    }
+
+    fn grow(&mut self, capacity: usize) {
+        let grown = Places::new(capacity, self.range);
+        self.old = Some(Old {
+            places: std::mem::replace(&mut self.current, grown),
+            moved: 0,
+        });
+    }
+
     /// Add a hash that is not there.
     pub(crate) fn insert(&mut self, hash: u64, row: u32, version: u64) {
-        if self.old.is_none() && (self.len + 1) * 5 > self.current.capacity * 4 {
-            let capacity = self.current.capacity + self.current.capacity / 2;
-            let grown = Places::new(capacity, self.range);
-            self.old = Some(Old {
-                places: std::mem::replace(&mut self.current, grown),
-                moved: 0,
-            });
+        let capacity = self.current.capacity;
+        if self.old.is_none() && (self.len + 1) * 5 > capacity * 4 {
+            self.grow(capacity + capacity / 2);
         }
         let places = self.places_mut(hash);
         let (at, found) = places.search(hash);
         debug_assert!(!found, "a hash is inserted once");
         places.entries_mut()[at] = Entry::new(hash, row, version);
+        let distance = (at + places.capacity - places.home(hash)) % places.capacity;
         self.len += 1;
+        if distance > FAR && self.old.is_none() && self.len * MAX_SPARSE > capacity {
+            self.grow(capacity * 4);
+        }
         self.move_some();
     }
 
@@ -364,6 +396,32 @@ mod tests {
                 assert_eq!(seen, expected);
             }
         }
+    }
+
+    #[test]
+    fn keys_in_the_order_of_their_hashes_are_taken_in_linear_time() {
+        let n = 300_000;
+        let mut index = Index::new(ALL);
+        for i in 0..n {
+            index.insert(i * (u64::MAX / n), i as u32, 0);
+        }
+        assert!((0..n).all(|i| index.find(i * (u64::MAX / n)) == Some(i as u32)));
+        assert!(index.bytes() <= n as usize * 16 * 8);
+    }
+
+    #[test]
+    fn reserved_room_is_kept_and_entries_with_it() {
+        let mut index = Index::new(ALL);
+        for key in 0..1000 {
+            index.insert(hash(key), key as u32, 0);
+        }
+        index.reserve(100_000);
+        let bytes = index.bytes();
+        for key in 1000..100_000 {
+            index.insert(hash(key), key as u32, 0);
+        }
+        assert!((0..100_000).all(|key| index.find(hash(key)) == Some(key as u32)));
+        assert_eq!(index.bytes(), bytes);
     }
 
     #[test]

@@ -219,6 +219,11 @@ impl Shard {
         }
     }
 
+    /// Make room for `additional` keys.
+    pub(crate) fn reserve(&mut self, additional: usize) {
+        self.index.reserve(additional);
+    }
+
     /// Put back a row as a checkpoint has it; false if the key is there already.
     pub(crate) fn restore(&mut self, hash: u64, version: u64, row: &[f32]) -> bool {
         if self.index.find(hash).is_some() {

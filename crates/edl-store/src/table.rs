@@ -3,12 +3,12 @@
 use std::cell::RefCell;
 
 use edl_optim::Step;
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 
 use crate::error::StoreError;
 use crate::index::{HashRange, MAX_ROWS};
 use crate::initial::Generator;
-use crate::route::{NUM_SLOTS, hash, slot_range, unhash};
+use crate::route::{NUM_SLOTS, hash, slot_range};
 use crate::shard::{Keys, RowSpec, SavedRows, Shard};
 use crate::spec::{MAX_ROW_FLOATS, TableSpec};
 use crate::store::{Chunk, PullMode};
@@ -328,21 +328,47 @@ impl Table {
         chunk
     }
 
+    /// Make room for those of `keys` that belong to this replica.
+    pub(crate) fn reserve(&self, keys: &[u64]) -> Result<(), StoreError> {
+        let mut counts = [0; NUM_SHARDS];
+        for hash in keys.iter().map(|&key| hash(key)) {
+            if self.placement.owns(hash) {
+                counts[self.placement.shard(hash)] += 1;
+            }
+        }
+        self.check_room(counts.into_iter().max().unwrap_or(0))?;
+        for (shard, count) in self.shards.iter().zip(counts) {
+            shard.write().reserve(count);
+        }
+        Ok(())
+    }
+
     /// Put back rows as a checkpoint has them, weights and slots; those of other replicas are
     /// left out. Return the first key that is there twice.
     pub(crate) fn restore(&self, keys: &[u64], versions: &[u64], rows: &[f32]) -> Option<u64> {
-        let rows = rows.chunks_exact(self.spec.width);
-        for ((&key, &version), row) in keys.iter().zip(versions).zip(rows) {
+        let mut rows = keys
+            .iter()
+            .zip(versions)
+            .zip(rows.chunks_exact(self.spec.width));
+        // Keys of one shard follow each other, so that its lock is taken once for many.
+        let mut locked: Option<(usize, RwLockWriteGuard<'_, Shard>)> = None;
+        let twice = rows.find(|&((&key, &version), row)| {
             let hash = hash(key);
             if !self.placement.owns(hash) {
-                continue;
+                return false;
             }
-            let shard = &self.shards[self.placement.shard(hash)];
-            if !shard.write().restore(hash, version, row) {
-                return Some(unhash(hash));
-            }
-        }
-        None
+            let number = self.placement.shard(hash);
+            let shard = match &mut locked {
+                Some((held, shard)) if *held == number => shard,
+                other => {
+                    // The last one is let go before the next is taken.
+                    *other = None;
+                    &mut other.insert((number, self.shards[number].write())).1
+                }
+            };
+            !shard.restore(hash, version, row)
+        });
+        twice.map(|((&key, _), _)| key)
     }
 
     /// Begin a snapshot of this instant; return the rows of each shard.

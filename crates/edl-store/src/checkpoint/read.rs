@@ -440,7 +440,7 @@ fn read_rows_file(
     for (number, (table, (keys, versions))) in tables.iter().zip(found).enumerate() {
         let name = TableNames::new(number).rows;
         let width = table.width();
-        table.check_room(keys.len())?;
+        table.reserve(&keys)?;
         reader.begin(&name, Dtype::F32, &[keys.len(), width])?;
         let rows = (CHUNK_BYTES / 4 / width).max(1);
         for (keys, versions) in keys.chunks(rows).zip(versions.chunks(rows)) {
