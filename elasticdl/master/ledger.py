@@ -50,13 +50,14 @@ class Ledger:
         self, tasks: JobTasks, journal: Journal, seed: int, shuffle: bool, max_retries: int
     ) -> None:
         self._tasks = tasks
+        self._num_training, self._per_epoch = tasks.num_training, tasks.per_epoch
         self._journal = journal
         self._seed = seed
         self._shuffle = shuffle
         self._max_retries = max_retries
         self._cursor = 0  # training tasks handed out at least once, over all epochs
-        self._order_epoch = -1  # the epoch at the cursor, whose order is
-        self._order: Sequence[int] = ()
+        self._order: Sequence[int] = ()  # of the epoch at the cursor,
+        self._order_start = 0  # which began there
         self._returned: deque[int] = deque()  # training tasks that came back
         self._queued: deque[int] = deque()  # all other tasks, not leased
         self._doing: dict[int, Held] = {}
@@ -149,7 +150,7 @@ class Ledger:
             return self._queued[0]
         if self._returned:
             return self._returned[0]
-        if self._cursor == self._tasks.num_training:
+        if self._cursor == self._num_training:
             return None
         return self._at_cursor()
 
@@ -170,7 +171,7 @@ class Ledger:
     @property
     def num_todo(self) -> int:
         """How many tasks wait to be leased, over all epochs."""
-        fresh = self._tasks.num_training - self._cursor
+        fresh = self._num_training - self._cursor
         return fresh + len(self._returned) + len(self._queued)
 
     @property
@@ -181,14 +182,13 @@ class Ledger:
     @property
     def is_trained(self) -> bool:
         """Whether every training task is done or set aside."""
-        return sum(self.training_settled) == self._tasks.num_training
+        return sum(self.training_settled) == self._num_training
 
     @property
     def epoch(self) -> int:
         """The first epoch that is not complete; the last one when all are."""
-        per_epoch = len(self._tasks.training)
         for epoch, settled in enumerate(self.training_settled):
-            if settled < per_epoch:
+            if settled < self._per_epoch:
                 return epoch
         return max(self._tasks.num_epochs - 1, 0)
 
@@ -214,10 +214,10 @@ class Ledger:
         self._failures.pop(task_id, None)
         self.num_done += 1
         self.done_by_worker[worker_id] = self.done_by_worker.get(worker_id, 0) + 1
-        if task_id < self._tasks.num_training:
-            epoch, number = divmod(task_id, len(self._tasks.training))
+        if task_id < self._num_training:
+            epoch, number = divmod(task_id, self._per_epoch)
             self.training_settled[epoch] += 1
-            self.training_records_done += self._tasks.training.piece(number).num_records
+            self.training_records_done += self._tasks.training.num_records_of(number)
         else:
             self.other_records_done += self._tasks.task(task_id).shard.num_records
 
@@ -233,8 +233,8 @@ class Ledger:
     def _apply_quarantine(self, task_id: int, message: str) -> None:
         self._numbers[task_id] = self._end(task_id).number
         self.quarantined[task_id] = message
-        if task_id < self._tasks.num_training:
-            self.training_settled[task_id // len(self._tasks.training)] += 1
+        if task_id < self._num_training:
+            self.training_settled[task_id // self._per_epoch] += 1
 
     def _apply_queue(self, first: int, stop: int) -> None:
         self._queued.extend(range(first, stop))
@@ -248,14 +248,16 @@ class Ledger:
         return held
 
     def _line(self, task_id: int) -> deque[int]:
-        return self._returned if task_id < self._tasks.num_training else self._queued
+        return self._returned if task_id < self._num_training else self._queued
 
     # --- order and snapshot ----------------------------------------------------------------------
 
     def _at_cursor(self) -> int:
-        epoch, position = divmod(self._cursor, len(self._tasks.training))
-        if epoch != self._order_epoch:
-            self._order_epoch, self._order = epoch, self._ids_in_order(epoch)
+        position = self._cursor - self._order_start
+        if not 0 <= position < len(self._order):
+            epoch, position = divmod(self._cursor, self._per_epoch)
+            self._order_start = self._cursor - position
+            self._order = self._ids_in_order(epoch)
         return self._order[position]
 
     def _ids_in_order(self, epoch: int) -> Sequence[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from elasticdl.config import JobConfig
@@ -28,6 +27,12 @@ class TaskTable:
         # Number of the first piece of each shard, and at the end the number of pieces.
         self._first = [0, *accumulate(counts)]
         self.num_records = sum(shard.num_records for shard in self.shards)
+        # Only of those pieces, the last of a shard, that are not full.
+        self._short = {
+            last - 1: shard.num_records % records_per_task
+            for shard, last in zip(self.shards, self._first[1:], strict=True)
+            if shard.num_records % records_per_task
+        }
 
     def __len__(self) -> int:
         return self._first[-1]
@@ -40,35 +45,33 @@ class TaskTable:
         start = shard.start + (number - self._first[at]) * self._records_per_task
         return Shard(shard.name, start, min(start + self._records_per_task, shard.end))
 
+    def num_records_of(self, number: int) -> int:
+        """Return how many records a piece has."""
+        return self._short.get(number, self._records_per_task)
 
-@dataclass(frozen=True, slots=True)
+
 class JobTasks:
     """Every task that a job can have, by its id.
 
     Ids, in order: training (epoch after epoch), one export, prediction, then evaluation after
     evaluation, each with its validation tasks and one for the metrics. A restarted master derives
     the same ids from the same shards.
+
+    per_epoch, num_training: training tasks of one epoch, and of all.
+    export_id: the one EXPORT task. prediction_ids: the PREDICTION tasks.
     """
 
-    training: TaskTable
-    validation: TaskTable
-    prediction: TaskTable
-    num_epochs: int
-
-    @property
-    def num_training(self) -> int:
-        """How many training tasks there are in all epochs."""
-        return len(self.training) * self.num_epochs
-
-    @property
-    def export_id(self) -> int:
-        """Id of the one EXPORT task."""
-        return self.num_training
-
-    @property
-    def prediction_ids(self) -> range:
-        """Ids of the PREDICTION tasks."""
-        return range(self.num_training + 1, self.num_training + 1 + len(self.prediction))
+    def __init__(
+        self, training: TaskTable, validation: TaskTable, prediction: TaskTable, num_epochs: int
+    ) -> None:
+        self.training = training
+        self.validation = validation
+        self.prediction = prediction
+        self.num_epochs = num_epochs
+        self.per_epoch = len(training)
+        self.num_training = self.per_epoch * num_epochs
+        self.export_id = self.num_training
+        self.prediction_ids = range(self.export_id + 1, self.export_id + 1 + len(prediction))
 
     def evaluation_ids(self, evaluation_id: int) -> range:
         """Ids of the EVALUATION tasks of one evaluation; its METRICS task has the next id."""
@@ -81,12 +84,12 @@ class JobTasks:
 
     def epoch_ids(self, epoch: int) -> range:
         """Ids of the training tasks of one epoch."""
-        return range(epoch * len(self.training), (epoch + 1) * len(self.training))
+        return range(epoch * self.per_epoch, (epoch + 1) * self.per_epoch)
 
     def task(self, task_id: int) -> Task:
         """Return the task of an id."""
         if task_id < self.num_training:
-            epoch, number = divmod(task_id, len(self.training))
+            epoch, number = divmod(task_id, self.per_epoch)
             return Task(task_id, TaskKind.TRAINING, self.training.piece(number), epoch)
         if task_id == self.export_id:
             return Task(task_id, TaskKind.EXPORT, _NO_SHARD)

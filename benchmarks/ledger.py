@@ -1,0 +1,204 @@
+"""The task ledger: leases a second, with its journal in memory and in SQLite.
+
+One cycle is a task leased, journalled, reported as done, and journalled again. The peers do the
+least that could be called the same: a `queue.Queue` that forgets everything, and a bare INSERT
+for each lease and each report. Targets: 100,000 leases/s in memory, 5,000 with SQLite.
+
+    python benchmarks/ledger.py
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import queue
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from report import compare, interleave, write_results
+
+from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
+from elasticdl.job import Lease, Outcome, Shard, TaskReport
+from elasticdl.master.durable import DurableJob, JobData, open_job
+from elasticdl.master.journal import Journal
+from elasticdl.master.ledger import Ledger
+from elasticdl.master.tasks import JobTasks, TaskTable
+from elasticdl.state.base import State
+from elasticdl.state.memory import MemoryState
+from elasticdl.state.sqlite import SqliteState
+
+NUM_WORKERS = 32
+MEMORY_CYCLES, SQLITE_CYCLES, JOB_CYCLES = 100_000, 10_000, 20_000
+RUNS = 7
+_INSERT = "INSERT INTO journal (facts) VALUES (?)"
+
+
+def main() -> None:
+    """Measure and write `benchmarks/results/ledger.json`."""
+    sides = interleave(
+        {
+            "leases, journal in memory": lambda: ledger_rate(MemoryState(), MEMORY_CYCLES),
+            "leases alone, journal in memory": lambda: lease_rate(MemoryState(), MEMORY_CYCLES),
+            "queue.Queue": lambda: queue_rate(MEMORY_CYCLES),
+            "leases, journal in SQLite": sqlite_ledger_rate,
+            "bare INSERT": insert_rate,
+            "whole core, journal in SQLite": sqlite_job_rate,
+        },
+        RUNS,
+    )
+    rows = [
+        compare(
+            "lease alone, journal in memory, against queue.Queue.get",
+            "leases/s",
+            sides["leases alone, journal in memory"],
+            sides["queue.Queue"],
+        ),
+        compare(
+            "lease + report, journal in memory, against queue.Queue.get",
+            "leases/s",
+            sides["leases, journal in memory"],
+            sides["queue.Queue"],
+        ),
+        compare(
+            "lease + report, journal in SQLite, against two bare INSERTs",
+            "leases/s",
+            sides["leases, journal in SQLite"],
+            sides["bare INSERT"],
+        ),
+        compare(
+            "the same through the whole core (members, meter, phases)",
+            "leases/s",
+            sides["whole core, journal in SQLite"],
+            sides["bare INSERT"],
+        ),
+    ]
+    notes = {"workers": NUM_WORKERS, "targets": {"memory": 100_000, "sqlite": 5_000}}
+    write_results("ledger", rows, notes)
+
+
+def ledger_rate(state: State, cycles: int) -> float:
+    """Lease and report tasks, each written down before the next thing happens."""
+    ledger, journal = make_ledger(cycles)
+    workers = itertools.cycle(range(NUM_WORKERS))
+
+    def cycle(number: int) -> None:
+        worker = next(workers)
+        lease = ledger.lease(worker, number)
+        state.append(journal.take())
+        ledger.report(worker, lease.task.id, lease.number, Outcome.DONE)
+        state.append(journal.take())
+
+    return rate(cycle, cycles)
+
+
+def lease_rate(state: State, cycles: int) -> float:
+    """Lease tasks only; all are held at the end."""
+    ledger, journal = make_ledger(cycles)
+
+    def cycle(number: int) -> None:
+        ledger.lease(number % NUM_WORKERS, number)
+        state.append(journal.take())
+
+    return rate(cycle, cycles)
+
+
+def make_ledger(num_tasks: int) -> tuple[Ledger, Journal]:
+    """A ledger of so many tasks, from ten shards, in a random order."""
+    shards = [Shard(f"part-{n}", 0, num_tasks * 10) for n in range(10)]
+    tables = (TaskTable(given, 100) for given in (shards, (), ()))
+    journal = Journal()
+    tasks = JobTasks(*tables, num_epochs=1)
+    return Ledger(tasks, journal, seed=0, shuffle=True, max_retries=3), journal
+
+
+def queue_rate(cycles: int) -> float:
+    """Take tasks from a queue that keeps nothing of them."""
+    tasks: queue.Queue[tuple[int, int]] = queue.Queue()
+    for number in range(cycles):
+        tasks.put((number, number + 100))
+    return rate(lambda _: tasks.get(), cycles)
+
+
+def sqlite_ledger_rate() -> float:
+    """Lease and report with the journal in SQLite."""
+    with folder() as path:
+        state = SqliteState(path / "state.sqlite")
+        found = ledger_rate(state, SQLITE_CYCLES)
+        state.close()
+        return found
+
+
+def insert_rate() -> float:
+    """Insert two rows in two transactions, with the settings of our journal and nothing else."""
+    with folder() as path:
+        database = sqlite3.connect(path / "bare.sqlite", isolation_level=None)
+        for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=NORMAL"):
+            database.execute(f"PRAGMA {pragma}")
+        database.execute("CREATE TABLE journal (number INTEGER PRIMARY KEY, facts TEXT)")
+
+        def cycle(number: int) -> None:
+            database.execute(_INSERT, (f'[["lease",{number},7,1,{number}]]',))
+            database.execute(_INSERT, (f'[["done",{number}]]',))
+
+        found = rate(cycle, SQLITE_CYCLES)
+        database.close()
+        return found
+
+
+def sqlite_job_rate() -> float:
+    """Lease and report through all that the master does for a call, but for the socket."""
+    with folder() as path:
+        job = make_job(SqliteState(path / "state.sqlite"))
+        core = job.core
+        for worker in range(NUM_WORKERS):
+            job.handle(lambda worker=worker: core.register_worker(worker, "s", 1, 0.0))
+
+        def cycle(number: int) -> None:
+            worker = number % NUM_WORKERS
+            lease, _ = job.handle(lambda: core.lease(worker, "s", number, 0.0))
+            assert isinstance(lease, Lease)
+            report = TaskReport(lease.task.id, lease.number, Outcome.DONE, num_records=100)
+            job.handle(lambda: core.report(worker, "s", report, 0.0))
+
+        found = rate(cycle, JOB_CYCLES)
+        job.close()
+        return found
+
+
+def make_job(state: State) -> DurableJob:
+    """A job whose tasks have 100 records each."""
+    config = JobConfig(
+        command="train",
+        model=ModelSection(model_def="zoo.model.forward"),
+        data=DataSection(training_data="train"),
+        training=TrainingSection(minibatch_size=10, num_minibatches_per_task=10),
+        cluster=ClusterSection(num_workers=NUM_WORKERS),
+    )
+    data = JobData(training=(Shard("part-0", 0, JOB_CYCLES * 200),))
+    return open_job(state, config, lambda: data, time.time)[0]
+
+
+def rate(cycle: Callable[[int], object], cycles: int) -> float:
+    """Return cycles a second."""
+    gc.collect()
+    began = time.perf_counter()
+    for number in range(cycles):
+        cycle(number)
+    return cycles / (time.perf_counter() - began)
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """A folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+if __name__ == "__main__":
+    main()
