@@ -25,7 +25,7 @@ from elasticdl.job import (
     TaskReport,
     Wait,
 )
-from elasticdl.launchers.base import ExitReason, ProcessHandle
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import relaunch
 from elasticdl.master.actions import (
     Action,
@@ -121,11 +121,11 @@ class JobCore:
         """Take up a job that an earlier master has left, after its facts were replayed."""
         self.members.heard_all(now)
         self.meter.begin(now)
+        for member in list(self.members):
+            self._take_up(member)
         if self.has_ended:
             return
         self._note("resumed", f"the job goes on, {self.ledger.num_done} tasks are done")
-        for member in list(self.members):
-            self._take_up(member)
         if self.phase is Phase.CHECKPOINTING:
             self._write_checkpoint()
         elif self.phase is Phase.AUDITING:
@@ -135,10 +135,10 @@ class JobCore:
     def tick(self, now: float) -> None:
         """Look for processes that have fallen silent; call it now and then."""
         for member in self.members.silent(now):
-            seconds = now - member.last_heard
-            self._lose(member, f"was silent for {seconds:.0f} s", now)
-            if member.handle and not member.has_exited:
-                handle = ProcessHandle(member.role, member.index, member.handle)
+            handle = ProcessHandle(member.role, member.index, member.handle)
+            words = f"nothing was heard of it for {now - member.last_heard:.0f} s"
+            self._lose(member, Exited(handle, ExitReason.UNKNOWN, None), words, now)
+            if handle.ref and not member.has_exited:
                 self._actions.append(StopProcess(handle))
         self._advance(now)
 
@@ -265,32 +265,21 @@ class JobCore:
         """The launcher has started a planned process."""
         self.members.started(handle.role, handle.index, handle.ref, now)
 
-    def process_exited(
-        self,
-        role: Role,
-        index: int,
-        reason: ExitReason,
-        code: int | None,
-        last_words: str,
-        now: float,
-    ) -> None:
-        """A process has ended, or could not be started.
+    def process_exited(self, exited: Exited, last_words: str, now: float) -> None:
+        """A process has ended, or could not be started (its handle has no `ref` then).
 
         Args:
-            role: What it was.
-            index: Which one.
-            reason: Why, as far as the launcher knows.
-            code: Its exit code, or minus the signal.
+            exited: Which one, and why as far as the launcher knows.
             last_words: The end of its log, for the messages.
             now: The time.
         """
-        member = self.members.find(role, index)
-        if member is None or member.has_exited:
-            return
+        handle = exited.handle
+        member = self.members.find(handle.role, handle.index)
+        if member is None or member.has_exited or member.handle not in ("", handle.ref):
+            return  # known already, or the one before this member
         self.members.exited(member)
         if not member.gone:
-            how = relaunch.describe(reason, code)
-            self._lose(member, how, now, reason=reason, code=code, last_words=last_words)
+            self._lose(member, exited, last_words, now)
             self._advance(now)
 
     # --- effects that have been carried out ------------------------------------------------------
@@ -511,7 +500,7 @@ class JobCore:
         if member.handle and not member.has_exited:
             handle = ProcessHandle(member.role, member.index, member.handle)
             self._actions.append(AdoptProcess(handle))
-        elif not member.handle and not member.session and not member.gone:
+        elif not (member.handle or member.session or member.gone or self.has_ended):
             self._actions.append(StartProcess(member.role, member.index))
 
     def _take_back(self, member: Member) -> None:
@@ -522,21 +511,15 @@ class JobCore:
                 text = f"{len(task_ids)} tasks of {member.name} go to others"
                 self._note("requeued", text, index=member.index, tasks=task_ids)
 
-    def _lose(
-        self,
-        member: Member,
-        how: str,
-        now: float,
-        reason: ExitReason = ExitReason.UNKNOWN,
-        code: int | None = None,
-        last_words: str = "",
-    ) -> None:
+    def _lose(self, member: Member, exited: Exited, last_words: str, now: float) -> None:
         """A process is lost: take back what it held, and decide what to do about it."""
+        how = relaunch.describe(exited.reason, exited.code)
+        text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
+        was_ready = bool(member.session)
         self.members.lose(member, how)
         self._take_back(member)
         if self.has_ended:
             return
-        text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
         is_expected = member.is_stopping or (
             member.role is Role.WORKER and self.phase not in WITH_WORKERS
         )
@@ -546,14 +529,13 @@ class JobCore:
             is_warning=not is_expected,
             role=str(member.role),
             index=member.index,
-            reason=str(reason),
+            reason=str(exited.reason),
         )
         if not is_expected:
             done = self.ledger.done_by_worker.get(member.index, 0)
-            ended = relaunch.Ended(member.role, reason, code, done)
-            self._carry_out(
-                relaunch.decide(ended, self._counts(member, last_words)), member, text, now
-            )
+            ended = relaunch.Ended(member.role, exited.reason, exited.code, was_ready, done)
+            verdict = relaunch.decide(ended, self._counts(member, last_words))
+            self._carry_out(verdict, member, text, now)
             if last_words:
                 self._last_words = [*self._last_words[-_LAST_WORDS_KEPT:], last_words]
 
@@ -571,7 +553,8 @@ class JobCore:
             self.journal.record("failure")
         match verdict.decision:
             case relaunch.Decision.RELAUNCH:
-                self._plan(member.role, now)
+                # A ps replica's index is its place in the model; a worker's is never used again.
+                self._plan(member.role, now, member.index if member.role is Role.PS else None)
             case relaunch.Decision.GIVE_UP:
                 self._note("not replaced", f"{member.name} is not replaced: {verdict.why}")
             case relaunch.Decision.FAIL_JOB:

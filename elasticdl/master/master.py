@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,7 +87,8 @@ class Master:
         self._began = time.monotonic() - max(0.0, time.time() - job.began_at)
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._told = asyncio.Event()
+        self._was_told = False
+        self._num_watchers = 0
         self._is_closing = False
         self._tasks: set[asyncio.Task[None]] = set()
         # One thread: the replicas are asked one thing at a time, and files are written in order.
@@ -113,9 +114,12 @@ class Master:
             raise
         for action in todo:
             self._carry_out(action)
+        self._ring()
+        return answer
+
+    def _ring(self) -> None:
         bell, self._bell = self._bell, asyncio.Event()
         bell.set()
-        return answer
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait until something has changed, or for so long."""
@@ -129,8 +133,19 @@ class Master:
         return picture(self.core, self.now())
 
     def was_told_the_end(self) -> None:
-        """Note that somebody has been sent the last picture of the job."""
-        self._told.set()
+        """Note that somebody is being sent the last picture of the job."""
+        self._was_told = True
+        self._ring()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Note that somebody is sent pictures within the block, up to the last one."""
+        self._num_watchers += 1
+        try:
+            yield
+        finally:
+            self._num_watchers -= 1
+            self._ring()
 
     # --- the main path ---------------------------------------------------------------------------
 
@@ -210,9 +225,9 @@ class Master:
             while self._workers_leave() and self.now() < deadline:
                 await self.changed(deadline - self.now())
         await self._close_launcher()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_TELL_SECONDS):
-                await self._told.wait()
+        deadline = self.now() + _TELL_SECONDS
+        while (self._num_watchers or not self._was_told) and self.now() < deadline:
+            await self.changed(deadline - self.now())
 
     def _workers_leave(self) -> bool:
         """Whether workers that have done something are still about to end by themselves."""
@@ -268,7 +283,7 @@ class Master:
             return
         if not self._broken.done():
             self._broken.set_exception(error)
-        self._bell.set()
+        self._ring()
 
     def _note(self, note: actions.Note) -> None:
         log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
@@ -286,8 +301,9 @@ class Master:
         try:
             handle = await loop.run_in_executor(None, self._launcher.start, spec)
         except LaunchError as error:
-            if not self.core.has_ended:
-                self._exited(action.role, action.index, ExitReason.FAILED, None, str(error))
+            if not self._is_closing:
+                nobody = ProcessHandle(action.role, action.index, "")
+                self._exited(Exited(nobody, ExitReason.FAILED, None), str(error))
         else:
             self.handle(lambda: self.core.process_started(handle, self.now()))
 
@@ -295,7 +311,7 @@ class Master:
         try:
             self._launcher.adopt(handle)
         except LaunchError as error:
-            self._exited(handle.role, handle.index, ExitReason.UNKNOWN, None, str(error))
+            self._exited(Exited(handle, ExitReason.UNKNOWN, None), str(error))
 
     async def _write_checkpoint(self, version: int) -> None:
         directory = self.core.config.checkpoint.checkpoint_dir
@@ -337,16 +353,14 @@ class Master:
     def _on_exit(self, exited: Exited) -> None:
         if self._is_closing:
             return  # it ends because we do
-        handle = exited.handle
         words = ""
         if exited.reason not in (ExitReason.FINISHED, ExitReason.KILLED):
+            handle = exited.handle
             words = last_words(process.log_path(self._job_dir, handle.role, handle.index))
-        self._exited(handle.role, handle.index, exited.reason, exited.code, words)
+        self._exited(exited, words)
 
-    def _exited(
-        self, role: Role, index: int, reason: ExitReason, code: int | None, words: str
-    ) -> None:
-        self.handle(lambda: self.core.process_exited(role, index, reason, code, words, self.now()))
+    def _exited(self, exited: Exited, words: str) -> None:
+        self.handle(lambda: self.core.process_exited(exited, words, self.now()))
 
 
 def _write_address(job_dir: Path, address: str) -> None:

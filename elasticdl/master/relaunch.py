@@ -24,6 +24,7 @@ class Ended:
     role: Role
     reason: ExitReason
     code: int | None
+    was_ready: bool  # it had registered
     tasks_done: int  # by this process
 
 
@@ -57,7 +58,7 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
     done a task before; so a job survives any number of preemptions, but not a loop of processes
     that are killed before they get anywhere. All else counts as a failure of ours or of the user's.
     """
-    if ended.role is Role.PS:
+    if ended.role is Role.PS and ended.was_ready:
         return Verdict(Decision.FAIL_JOB, True, "its part of the model is lost")
     if not _is_failure(ended):
         return Verdict(Decision.RELAUNCH, False)
@@ -67,6 +68,8 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
     if counts.failures < counts.max_relaunches:
         return Verdict(Decision.RELAUNCH, True)
     spent = f"--max_relaunches={counts.max_relaunches} are spent"
+    if ended.role is Role.PS:
+        return Verdict(Decision.FAIL_JOB, True, spent)
     if counts.others_present:
         return Verdict(Decision.GIVE_UP, True, spent)
     return Verdict(Decision.FAIL_JOB, True, f"{spent}, and no other worker is left")
@@ -90,7 +93,7 @@ def describe(reason: ExitReason, code: int | None) -> str:
         case ExitReason.NODE_LOST:
             return "was lost with its machine"
         case _:
-            return "ended"
+            return "was lost"
 
 
 def _is_failure(ended: Ended) -> bool:

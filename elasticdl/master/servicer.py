@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -45,7 +46,11 @@ class Front(Protocol):
         ...
 
     def was_told_the_end(self) -> None:
-        """Note that somebody has been sent the last picture of the job."""
+        """Note that somebody is being sent the last picture of the job."""
+        ...
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Note that somebody is sent pictures within the block, up to the last one."""
         ...
 
 
@@ -136,14 +141,15 @@ class Servicer(MasterServicer):
 
     async def WatchStatus(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Give pictures of the job, up to its last one."""
-        while True:
-            has_ended = self._master.core.has_ended
-            yield self._picture()
-            if has_ended:
-                return
-            changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
-            await asyncio.sleep(_PICTURE_SECONDS)
-            await changed
+        with self._master.watching():
+            while True:
+                has_ended = self._master.core.has_ended
+                yield self._picture()
+                if has_ended:
+                    return
+                changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
+                await asyncio.sleep(_PICTURE_SECONDS)
+                await changed
 
     async def SetNumWorkers(self, request: Any, context: Any) -> Any:
         """Go on with so many workers."""

@@ -17,7 +17,7 @@ from elasticdl.job import (
     TaskKind,
     Wait,
 )
-from elasticdl.launchers.base import ExitReason, ProcessHandle
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
     AskAudit,
     DeleteCheckpoints,
@@ -42,7 +42,8 @@ def start(kit, command="train", shards=None, **settings):
 
 
 def exits(play, index, role=Role.WORKER, reason=ExitReason.KILLED, code=-9, words=""):
-    play.core.process_exited(role, index, reason, code, words, play.now)
+    handle = ProcessHandle(role, index, f"{role} {index}")
+    play.core.process_exited(Exited(handle, reason, code), words, play.now)
 
 
 def kinds(tasks):
@@ -241,6 +242,25 @@ def test_lost_ps_replica_fails_the_job(master_kit):
     exits(play, 1, Role.PS)
     assert picture(play.core, 0.0).message == (
         "ps replica 1 was killed by signal 9 (its part of the model is lost)"
+    )
+
+
+def test_ps_replica_that_never_got_ready_is_started_again_at_its_place(master_kit):
+    play = master_kit.play(master_kit.config(num_ps=2))
+    play.core.begin(0.0)
+    play.core.process_started(ProcessHandle(Role.PS, 1, "first"), 0.0)
+    play.do(StartProcess)
+    first = Exited(ProcessHandle(Role.PS, 1, "first"), ExitReason.FAILED, 1)
+    play.core.process_exited(first, "CheckpointError: torn", 0.0)
+    assert play.do(StartProcess) == [StartProcess(Role.PS, 1)]
+    play.core.process_started(ProcessHandle(Role.PS, 1, "second"), 0.0)
+    play.core.process_exited(first, "CheckpointError: torn", 0.0)  # told once more: nothing
+    assert play.core.phase is Phase.PENDING
+    second = Exited(ProcessHandle(Role.PS, 1, "second"), ExitReason.FAILED, 1)
+    play.core.process_exited(second, "CheckpointError: torn", 0.0)
+    assert picture(play.core, 0.0).message == (
+        "ps replica 1 failed with exit code 1: CheckpointError: torn "
+        "(another one had failed alike, and no task is done)"
     )
 
 

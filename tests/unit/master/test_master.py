@@ -283,6 +283,7 @@ def test_restarted_master_goes_on_at_its_port_with_its_leases(run, connect):
 def test_lost_ps_replica_fails_the_job(run, connect):
     running = run(num_ps=2)
     running.launcher.wait_for(Role.PS, 1)
+    connect(running).register_ps(1, "host:2", 2)
     running.launcher.exits(Role.PS, 1)
     last = list(connect(running, JobClient).watch())[-1]
     assert last.message == "ps replica 1 was killed by signal 9 (its part of the model is lost)"

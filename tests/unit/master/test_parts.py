@@ -18,7 +18,7 @@ from elasticdl.master.tasks import JobTasks, TaskTable
 # --- relaunch -----------------------------------------------------------------------------------
 
 
-def verdict(reason, code, tasks_done=3, role=Role.WORKER, **counts):
+def verdict(reason, code, tasks_done=3, role=Role.WORKER, was_ready=True, **counts):
     given = {
         "failures": 0,
         "max_relaunches": 2,
@@ -27,7 +27,7 @@ def verdict(reason, code, tasks_done=3, role=Role.WORKER, **counts):
         "others_present": 1,
         **counts,
     }
-    found = decide(Ended(role, reason, code, tasks_done), Counts(**given))
+    found = decide(Ended(role, reason, code, was_ready, tasks_done), Counts(**given))
     return found.decision, found.is_failure
 
 
@@ -71,9 +71,15 @@ def test_lost_ps_replica_fails_the_job():
     assert verdict(ExitReason.KILLED, -9, role=Role.PS)[0] is Decision.FAIL_JOB
 
 
+def test_ps_replica_that_was_not_ready_is_replaced_or_missed():
+    ended = {"role": Role.PS, "was_ready": False, "tasks_done": 0}
+    assert verdict(ExitReason.FAILED, 1, **ended) == (Decision.RELAUNCH, True)
+    assert verdict(ExitReason.FAILED, 1, failures=2, **ended) == (Decision.FAIL_JOB, True)
+
+
 def test_verdict_says_why():
     found = decide(
-        Ended(Role.WORKER, ExitReason.FAILED, 1, 0), Counts(2, 2, 1, False, others_present=0)
+        Ended(Role.WORKER, ExitReason.FAILED, 1, True, 0), Counts(2, 2, 1, False, others_present=0)
     )
     why = "--max_relaunches=2 are spent, and no other worker is left"
     assert found == Verdict(Decision.FAIL_JOB, True, why)
@@ -83,7 +89,7 @@ def test_end_is_described_in_words():
     assert describe(ExitReason.KILLED, -9) == "was killed by signal 9"
     assert describe(ExitReason.KILLED, -11) == "crashed (SIGSEGV)"
     assert describe(ExitReason.FAILED, 2) == "failed with exit code 2"
-    assert describe(ExitReason.UNKNOWN, None) == "ended"
+    assert describe(ExitReason.UNKNOWN, None) == "was lost"
 
 
 def test_last_words_are_the_last_error(tmp_path):
