@@ -137,14 +137,15 @@ class OlderReader:
             return
         records = iter(self._reader.read_records(OlderTask(shard)))
         next_record = shard.start
-        while chunk := list(islice(records, CHUNK_RECORDS)):
+        while chunk := list(islice(records, min(CHUNK_RECORDS, shard.end - next_record))):
             yield self._to_records(next_record, chunk, shard)
             next_record += len(chunk)
-        if next_record != shard.end:
+        if next_record != shard.end or next(records, None) is not None:
+            number = next_record - shard.start
             raise DataError(
                 f"{shard.name}: {type(self._reader).__name__}.read_records gave "
-                f"{next_record - shard.start} records for [{shard.start}, {shard.end}), "
-                f"expected {shard.num_records}"
+                f"{number if number < shard.num_records else 'more'} records for "
+                f"[{shard.start}, {shard.end}), expected {shard.num_records}"
             )
 
     def _to_records(self, start: int, chunk: Sequence[Any], shard: Shard) -> Records:

@@ -135,6 +135,12 @@ def test_older_readers_that_break_their_word_are_named():
     reader = adapt_reader(Older([b"x"] * 3))
     with pytest.raises(DataError, match=r"gave 3 records for \[0, 5\), expected 5"):
         list(reader.read(Shard("s", 0, 5)))
+    endless = Older([])
+    endless.read_records = lambda task: iter(lambda: b"x", None)
+    chunks = adapt_reader(endless).read(Shard("s", 0, 5))
+    assert len(next(chunks)) == 5
+    with pytest.raises(DataError, match=r"gave more records for \[0, 5\), expected 5"):
+        next(chunks)
     reader = adapt_reader(Older([b"x", (1, 2, 3)]))
     with pytest.raises(DataError, match="s: record 0 is bytes of 0 values"):
         list(reader.read(Shard("s", 0, 2)))
