@@ -4,7 +4,8 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 SEED ?= 0
-PYTEST_FLAGS ?=
+# Two at a time; the tests of one file stay together, with what they have set up.
+PYTEST_FLAGS ?= --numprocesses=2 --dist=loadfile
 
 # Rust's build products outlive the tree, and clones share those of third-party crates. Another
 # compiler gets another folder.
@@ -79,7 +80,7 @@ test-rust: build
 	cargo test --locked --workspace --exclude edl-python
 
 test-python: build
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS)
 
 bench: build ## Measure elasticdl against its peers (benchmarks/results/).
 	@set -e; for file in $(filter-out $(STORE_BENCHMARKS),$(BENCHMARKS)); do \

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -225,7 +226,8 @@ class _Supervisor:
             self._take_news()
         if self._last.status in ENDED:
             return self._last
-        message = f"the master ended with exit code {code}: {_last_error(self._log_path)}"
+        message = _last_error(self._log_path) or f"the master ended with exit code {code}"
+        message += f" (log: {self._log_path})"
         return dataclasses.replace(self._last, status="failed", message=message)
 
 
@@ -286,13 +288,10 @@ class _Tail:
 
 
 def _last_error(log_path: Path) -> str:
-    """Return the last error of a log, as `elasticdl.process` writes them, and where it is."""
+    """Return the message of the last error in a log of `elasticdl.process`, or ""."""
     try:
         lines = log_path.read_text(errors="replace").splitlines()
     except OSError:
-        lines = []
-    for line in reversed(lines):
-        _, found, message = line.partition(" ERROR ")
-        if found:
-            return f"{message} (log: {log_path})"
-    return f"see {log_path}"
+        return ""
+    errors = [line.partition(" ERROR ")[2] for line in lines if " ERROR " in line]
+    return re.sub(r"^\w+Error: ", "", errors[-1]) if errors else ""

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -197,3 +198,27 @@ def test_a_worker_that_ends_does_not_stay_as_a_zombie(start):
     assert_all_end(pidfds)
     job.end("finished")
     assert not is_alive(worker)
+
+
+def test_a_master_that_cannot_begin_says_why_in_the_command(tmp_path):
+    (tmp_path / "model.py").write_text("forward = feed = optimizer = None\n")
+    (tmp_path / "data.csv").write_text("1\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "elasticdl.cli.main", "train"),
+                *(f"--model_zoo={tmp_path}", "--model_def=model.forward"),
+                *(f"--training_data={tmp_path / 'data.csv'}", f"--master_port={port}"),
+                *(
+                    "--distribution_strategy=ParameterServerStrategy",
+                    f"--job_dir={tmp_path / 'job'}",
+                ),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: --master_port={port}: the port is taken")
+    assert done.stderr.count("\n") == 1
