@@ -1,6 +1,6 @@
 """Plain Keras `fit` on the flights DeepFM: one run of one side of `benchmarks/flights.py`.
 
-    PYTHONPATH=model_zoo python benchmarks/flights_fit.py --source=records demo/data/tfrecord/*
+    PYTHONPATH=model_zoo python benchmarks/peers/flights_fit.py --source=records demo/data/tfrecord/*
 
 prints records/s of the steps after the first ones, as JSON. The model file is the one that the
 jobs use, unchanged; `fit` has all cores and TensorFlow's own threads.
@@ -30,8 +30,6 @@ import tensorflow as tf
 from elasticdl import Mode
 from elasticdl.data.base import Metadata
 from flights import deepfm
-
-SHUFFLE_BUFFER = 1024
 
 
 class Stopwatch(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
