@@ -88,10 +88,8 @@ def main() -> None:
 
 def print_stages(stages: dict[str, dict[str, float]]) -> None:
     """Say where the time of a worker goes; its threads work on several stages at once."""
-    print(
-        "microseconds a record, by stage of the worker (four threads: feed | ids, staleness wait,"
-    )
-    print("pull | compute, compute wait | push, report)")
+    print("microseconds a record by stage of the worker, whose four threads work side by side")
+    print("(lease, feed | ids, staleness wait, pull | compute, compute wait | push, report):")
     for job, seconds in stages.items():
         parts = sorted(seconds.items(), key=lambda part: -part[1])
         print(f"  {job}: " + ", ".join(f"{name} {value:.1f}" for name, value in parts))

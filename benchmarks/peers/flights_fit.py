@@ -1,8 +1,8 @@
 """Plain Keras `fit` on the flights DeepFM: one run of one side of `benchmarks/flights.py`.
 
-    PYTHONPATH=model_zoo python benchmarks/peers/flights_fit.py --source=records demo/data/tfrecord/*
+    PYTHONPATH=model_zoo python benchmarks/peers/flights_fit.py --source=records FILE ...
 
-prints records/s of the steps after the first ones, as JSON. The model file is the one that the
+reads TFRecord files and prints the records/s of the steps after the first ones, as JSON. The model file is the one that the
 jobs use, unchanged; `fit` has all cores and TensorFlow's own threads.
 
 --source=records: the records in TFRecord files, read by `tf.data.TFRecordDataset`, through the
