@@ -108,6 +108,14 @@ class StepResult:
     state_delta: Float32
 
 
+class Lookup(Protocol):
+    """Fetches rows in the middle of a step: `PsClient.pull`."""
+
+    def __call__(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Any:
+        """Return what has `.rows`, `.dense` and `.state` for (table, ids) of each site."""
+        ...
+
+
 class Backend(Protocol):
     """One model in one framework.
 
@@ -138,6 +146,10 @@ class Backend(Protocol):
 
     def initial_values(self) -> tuple[Float32, Float32]:
         """Return the flat dense and state vectors as initialised here."""
+        ...
+
+    def set_lookup(self, pull: Lookup) -> None:
+        """Give the lookup that models need whose ids depend on parameters. Called after `build`."""
         ...
 
     def id_sites(self) -> Sequence[int]:

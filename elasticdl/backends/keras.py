@@ -267,6 +267,9 @@ class SavedModelBackend:
         """Return two empty vectors."""
         return np.zeros(0, np.float32), np.zeros(0, np.float32)
 
+    def set_lookup(self, pull: Pull) -> None:
+        """The tables are part of the exported model."""
+
     def id_sites(self) -> Sequence[int]:
         """Return no sites: the tables are part of the exported model."""
         return ()

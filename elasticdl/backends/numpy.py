@@ -14,6 +14,7 @@ from elasticdl.backends.base import (
     Float32,
     Initializer,
     Int64,
+    Lookup,
     Minibatch,
     ModelDescription,
     OptimizerSpec,
@@ -173,6 +174,9 @@ class NumpyBackend:
     def initial_values(self) -> tuple[Float32, Float32]:
         """Return the dense values as the model file gives them; there is no state."""
         return self._flat(self._model.dense), np.zeros(0, np.float32)
+
+    def set_lookup(self, pull: Lookup) -> None:
+        """Ids of an array model depend on features alone."""
 
     def id_sites(self) -> Sequence[int]:
         """One site for each table."""

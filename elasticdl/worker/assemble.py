@@ -50,7 +50,9 @@ def assemble(
     if saved_model is not None:
         exchange = SavedModelExchange()
     else:
-        exchange = StoreExchange(connect(), backend)
+        client = connect()
+        backend.set_lookup(client.pull)
+        exchange = StoreExchange(client, backend)
     exchange.declare(description)
     return Worker(
         config,

@@ -2,11 +2,13 @@
 
 The real worker loop runs over a store in this process (`Local`) and over one and two ps replicas
 behind sockets; its losses are compared step by step with each other and with `apply_gradients` on a
-plain Keras model that starts from the same values. Every minibatch looks up every row: plain
-Keras moves all rows in every step under momentum, Adam, RMSprop and FTRL, whereas rows that nobody
-looks up rest here (docs/designs/store.md). Ids occur several times in a minibatch. Keras squares the
-gradient of each occurrence on its own when it comes as `tf.IndexedSlices`; the plain side gets it as
-a tensor, summed by id, which is the gradient that the formulas of the optimizers mean.
+plain Keras model that starts from the same values.
+
+Every minibatch looks up every row: plain Keras moves all rows in every step under momentum, Adam,
+RMSprop and FTRL, whereas rows that nobody looks up rest here (docs/designs/store.md). Ids occur
+several times in a minibatch. Keras squares the gradient of each occurrence on its own when it comes
+as `tf.IndexedSlices`; the plain side gets it as a tensor, summed by id, which is the gradient that
+the formulas of the optimizers mean.
 """
 
 from collections import deque
@@ -46,7 +48,7 @@ def model_with(embedding):
     """Build a model with an embedding, batch norm and two outputs."""
     ids = keras.Input((2,), dtype="int64", name="ids")
     x = keras.layers.Flatten()(embedding(ids))
-    # No bias: batch norm takes it away again, and Adam would enlarge the rounding of a zero gradient.
+    # No bias: batch norm takes it away again, and Adam would enlarge the rounding of its gradient.
     x = keras.layers.Dense(8, use_bias=False)(x)
     x = keras.layers.BatchNormalization()(x)
     click = keras.layers.Dense(1, name="click")(x)
