@@ -22,7 +22,7 @@ from elasticdl.process import ProcessArguments
 from elasticdl.state.sqlite import SqliteState
 
 STATE_FILE = "state.sqlite"
-_PS_DEADLINE_SECONDS = 60.0
+_PS_DEADLINE_SECONDS = 10.0  # to reach a replica; what it then does may take longer
 _MASTER_ID = -1  # no worker's
 
 

@@ -290,14 +290,18 @@ class JobCore:
         self._note("checkpoint", f"checkpoint of version {version} is written", version=version)
         if deleted:
             self._actions.append(DeleteCheckpoints(tuple(deleted)))
-        self.message = ""
-        self._after_checkpoint(now)
+        if not self.has_ended:
+            self.message = ""
+            self._after_checkpoint(now)
 
     def checkpoint_failed(self, version: int, message: str, now: float) -> None:
         """A checkpoint could not be written. The last one of a job must be there."""
         self.checkpoints.failed()
-        self.message = f"checkpoint of version {version}: {message}"
-        self._note("checkpoint failed", self.message, is_warning=True, version=version)
+        text = f"checkpoint of version {version}: {message}"
+        self._note("checkpoint failed", text, is_warning=True, version=version)
+        if self.has_ended:
+            return
+        self.message = text
         if self.phase is Phase.CHECKPOINTING and not self._last_checkpoint_waits:
             self.journal.record("problem", self.message)
         self._after_checkpoint(now)
@@ -545,7 +549,7 @@ class JobCore:
             max_relaunches=self.config.cluster.max_relaunches,
             job_tasks_done=self.ledger.num_done,
             same_message_before=last_words in self._last_words,
-            others_present=len(self.members.present(member.role)),
+            others_present=sum(not m.is_stopping for m in self.members.present(member.role)),
         )
 
     def _carry_out(self, verdict: relaunch.Verdict, member: Member, text: str, now: float) -> None:

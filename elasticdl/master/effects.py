@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from elasticdl.errors import UnavailableError
 from elasticdl.job import TaskAudit
 from elasticdl.master.audit import Replicas
 
@@ -52,7 +53,8 @@ class PsReplicas:
 
     def _reach(self) -> ReplicaClient:
         addresses = self._addresses()
-        assert addresses is not None
+        if addresses is None:
+            raise UnavailableError("a ps replica is gone")
         if self._client is None or self._client[0] != addresses:
             self._client = (addresses, self._connect(addresses))
         return self._client[1]

@@ -95,7 +95,8 @@ class Evaluations:
     def finish(self, evaluation_id: int, metrics: dict[str, float]) -> None:
         """Keep the results of an evaluation."""
         if self.running_id == evaluation_id:
-            self._journal.record("metrics", evaluation_id, metrics)
+            values = {name: float(value) for name, value in metrics.items()}
+            self._journal.record("metrics", evaluation_id, values)
 
     def abandon(self) -> None:
         """Give up the evaluation under way, and start no other one."""

@@ -15,13 +15,13 @@ from elasticdl.job import Role
 from elasticdl.master.journal import Journal
 
 START_TIMEOUT_SECONDS = 300.0
-"""A process that was started is given so long to speak for the first time: a machine under load
-may take minutes to import a framework."""
+"""A process that was started is given so long to ask for work or to send a heartbeat: a machine
+under load may take minutes to import a framework and build a model."""
 
 
 @dataclass(slots=True)
 class Member:
-    """One process of the job, at one index. Only `last_heard` is not journalled."""
+    """One process of the job, at one index. `last_heard` and `is_up` are not journalled."""
 
     role: Role
     index: int
@@ -34,6 +34,7 @@ class Member:
     gone: str = ""  # why it is no longer part of the job
     has_exited: bool = False  # its process is known to have ended
     last_heard: float = 0.0
+    is_up: bool = False  # it has asked for work, or sent a heartbeat
 
     @property
     def is_alive(self) -> bool:
@@ -95,7 +96,7 @@ class Membership:
         member = self._members.get((role, index))
         if member is None or member.session != session or member.gone:
             return None
-        member.last_heard = now
+        member.last_heard, member.is_up = now, True
         return member
 
     def stopping(self, member: Member) -> None:
@@ -117,7 +118,7 @@ class Membership:
             for member in self._members.values()
             if not member.gone
             and now - member.last_heard
-            > (self._heartbeat_timeout_seconds if member.session else START_TIMEOUT_SECONDS)
+            > (self._heartbeat_timeout_seconds if member.is_up else START_TIMEOUT_SECONDS)
         ]
 
     def heard_all(self, now: float) -> None:
@@ -175,7 +176,8 @@ class Membership:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
-        members = [asdict(member) | {"last_heard": 0.0} for member in self._members.values()]
+        unknown = {"last_heard": 0.0, "is_up": False}  # to the next master
+        members = [asdict(member) | unknown for member in self._members.values()]
         return {"members": members, "next_worker": self._next_worker}
 
     def restore(self, snapshot: dict[str, Any]) -> None:

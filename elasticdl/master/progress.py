@@ -56,13 +56,14 @@ class Meter:
             "trained",
             worker_id,
             report.task_id,
-            report.num_records,
-            report.loss_sum,
-            report.model_version,
-            report.num_minibatches,
-            report.staleness_sum,
-            report.staleness_max,
-            list(report.skipped),
+            # In one process they may be NumPy's, which JSON does not know.
+            int(report.num_records),
+            float(report.loss_sum),
+            int(report.model_version),
+            int(report.num_minibatches),
+            int(report.staleness_sum),
+            int(report.staleness_max),
+            [int(index) for index in report.skipped],
         )
 
     def heard(self, worker_id: int, progress: Progress, now: float) -> None:

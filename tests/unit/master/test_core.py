@@ -186,6 +186,7 @@ def test_report_of_an_old_lease_is_ignored(master_kit):
 def test_silent_worker_is_lost_once_and_stopped(master_kit):
     play = start(master_kit, num_workers=2, heartbeat_timeout_seconds=30)
     held = play.lease(0)
+    play.lease(1)
     play.now = 20.0
     play.core.heartbeat(Role.WORKER, 1, "s", None, play.now)
     play.core.tick(31.0)
@@ -439,6 +440,15 @@ def test_failed_checkpoint_while_training_is_told_and_training_goes_on(master_ki
     play.core.checkpoint_written(6, 0.0)
     play.audit()
     assert (play.core.phase, play.core.message) == (Phase.FINISHED, "")
+
+
+def test_checkpoint_that_ends_after_the_job_changes_nothing(master_kit):
+    play = start(master_kit, checkpoint_dir=Path("c"), checkpoint_steps=3)
+    play.work_off(play.lease())
+    play.core.stop("Ctrl-C", 1.0)
+    play.core.checkpoint_failed(3, "replica 0 is gone", 2.0)
+    status = picture(play.core, 3.0)
+    assert (status.status, status.message) == ("failed", "stopped: Ctrl-C")
 
 
 def test_job_without_its_last_checkpoint_fails(master_kit):

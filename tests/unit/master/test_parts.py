@@ -164,9 +164,11 @@ def test_starting_process_is_given_time():
     member = members.plan(Role.WORKER, now=0.0)
     assert members.silent(START_TIMEOUT_SECONDS) == []
     assert members.silent(START_TIMEOUT_SECONDS + 1) == [member]
-    members.register(Role.WORKER, 0, "s", 1, "", now=400.0)
-    assert members.silent(405.0) == []
-    assert members.silent(405.1) == [member]
+    members.register(Role.WORKER, 0, "s", 1, "", now=400.0)  # and goes on to build its model
+    assert members.silent(405.1) == []
+    members.heard(Role.WORKER, 0, "s", now=500.0)
+    assert members.silent(505.0) == []
+    assert members.silent(505.1) == [member]
 
 
 def test_indexes_of_workers_are_never_used_twice():
