@@ -103,8 +103,6 @@ class _KerasMetric:
         return [np.asarray(v.numpy(), np.float64) for v in self._metric.variables]
 
     def result(self, state: State) -> dict[str, float]:
-        if not self._metric.variables:
-            raise ModelError(f"metric {self._name!r} keeps no state, so nothing can be merged")
         if len(state) != len(self._metric.variables):
             self._create_variables(state)
         for variable, value in zip(self._metric.variables, state, strict=True):
@@ -113,18 +111,25 @@ class _KerasMetric:
 
     def _create_variables(self, state: State) -> None:
         """Have a metric make the variables that it makes when it first sees a shape."""
+        widths = {array.shape[-1] for array in state if array.ndim}
+        for width in (*sorted(widths), 1):
+            zeros = np.zeros((1, width), np.float32)
+            self._metric.update_state(zeros, zeros)
+            if [v.shape for v in self._metric.variables] == [a.shape for a in state]:
+                return
         raise ModelError(
-            f"metric {self._name!r} has {len(self._metric.variables)} state variables before it "
-            f"sees data and {len(state)} after; create them all in __init__"
+            f"metric {self._name!r} has other state variables before it sees data "
+            f"({len(self._metric.variables)}) than after ({len(state)}); create them in __init__"
         )
 
     def _prove_that_it_adds(self, labels: Any, predictions: Any) -> None:
-        """Check on a minibatch that the states of its halves add to the state of the whole.
+        """Check on the first minibatch that states of its halves add to the state of the whole.
 
         Keras' own metrics are known; for a user's there is no other way to tell.
         """
-        before = self.state()
-        half = max(1, num_records(predictions) // 2)
+        count = num_records(predictions)
+        half = max(1, count // 2)
+        first, rest = slice(0, half), slice(half if count > 1 else 0, None)
 
         def state_of(*parts: slice) -> State:
             self._metric.reset_state()
@@ -132,16 +137,11 @@ class _KerasMetric:
                 self._metric.update_state(labels[part], predictions[part])
             return self.state()
 
-        first, rest = slice(0, half), slice(half, None)
-        if num_records(predictions) < 2:
-            rest = first
+        one, other, both = state_of(first), state_of(rest), state_of(first, rest)
         self._metric.reset_state()
-        empty = self.state()
-        parts = [state_of(first), state_of(rest)]
-        whole = state_of(first, rest)
-        adds = all(not e.any() for e in empty) and all(
-            np.allclose(a + b, c, rtol=1e-4, atol=1e-6)
-            for a, b, c in zip(*parts, whole, strict=True)
+        adds = not any(array.any() for array in self.state()) and all(
+            np.allclose(a + b, whole, rtol=1e-4, atol=1e-6)
+            for a, b, whole in zip(one, other, both, strict=True)
         )
         if not adds:
             raise ModelError(
@@ -150,8 +150,6 @@ class _KerasMetric:
                 "be merged; keep sums and counts, and divide in result()"
             )
         self._adds = True
-        for variable, value in zip(self._metric.variables, before, strict=True):
-            variable.assign(value.astype(variable.dtype))
 
 
 class _FunctionMetric:
@@ -267,6 +265,7 @@ def _is_known_to_add(metric: Any) -> bool:
         m.Mean, m.Sum, m.AUC, m.Precision, m.Recall, m.TruePositives, m.TrueNegatives,
         m.FalsePositives, m.FalseNegatives, m.SensitivityAtSpecificity,
         m.SpecificityAtSensitivity, m.PrecisionAtRecall, m.RecallAtPrecision, m.IoU,
+        m.R2Score, m.FBetaScore,
     )  # fmt: skip
     # A subclass may do anything in update_state, unless Keras wrote it.
     return isinstance(metric, adding) and type(metric).__module__.startswith("keras.")

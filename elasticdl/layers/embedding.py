@@ -129,8 +129,6 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     def compute_output_spec(self, inputs: Any) -> Any:
         """Say what a symbolic call gives; no row is looked up for it."""
         self._check_dtype(inputs.dtype)
-        if getattr(inputs, "sparse", False) or getattr(inputs, "ragged", False):
-            self._need_combiner("sparse or ragged input")
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:

@@ -79,9 +79,7 @@ class Job:
         return self.backend.metric_results(self.backend.metric_states())
 
     def predict(self, data, minibatch_size):
-        minibatches = self.backend.minibatches(
-            records_of(data), Mode.PREDICTION, minibatch_size, 0
-        )
+        minibatches = self.backend.minibatches(records_of(data), Mode.PREDICTION, minibatch_size, 0)
         outputs = []
         for mb in minibatches:
             given = self.given(mb, training=False)
@@ -108,12 +106,16 @@ def as_records():
 
 @pytest.fixture
 def new_job():
-    """Return a function that builds a backend on the first records and declares its model."""
+    """Return a function that builds a backend on the first records and declares its model.
+
+    Without XLA unless asked for: compiling costs a second each time.
+    """
     from elasticdl.backends.keras import KerasBackend
 
     def new(data, minibatch_size, seed=0, threshold=2 * 1024 * 1024, mode=Mode.TRAINING,
-            metadata=None, **functions):  # fmt: skip
-        backend = KerasBackend(make_spec(**functions), metadata or Metadata(), seed, threshold)
+            use_xla=False, **functions):  # fmt: skip
+        spec = make_spec(**functions)
+        backend = KerasBackend(spec, Metadata(), seed, threshold, use_xla=use_xla)
         sample = next(backend.minibatches(records_of(data), mode, minibatch_size, 0))
         description = backend.build(sample)
         client = PsClient.in_process(Store())

@@ -75,7 +75,7 @@ features = {"ids": tf.constant(features["ids"], tf.int64), "name": tf.constant(f
 by_call = loaded.serve(features)["score"].numpy()
 by_signature = loaded.signatures["serving_default"](**features)["score"].numpy()
 assert np.array_equal(by_call, by_signature)
-assert not any(name.partition(".")[0] in ("elasticdl", "keras") for name in sys.modules), "imported"
+assert not any(name.startswith("elasticdl") for name in sys.modules)
 print(json.dumps(by_call.tolist()))
 """
 
@@ -83,7 +83,7 @@ print(json.dumps(by_call.tolist()))
 @pytest.fixture
 def trained(new_job):
     job = new_job(data(), 16, threshold=10_000, **FUNCTIONS)
-    assert [t.name for t in job.description.tables] == ["known", "free", "moved"]
+    assert {t.name for t in job.description.tables} == {"known", "free", "moved"}
     for seed in range(10):
         job.train(data(), 16, seed)
     assert job.losses[-1] < job.losses[0]
@@ -94,9 +94,7 @@ def test_it_serves_without_elasticdl_what_the_job_predicts(trained, tmp_path):
     trained.export(tmp_path)
     rows = data(8, seed=1)
     expected = trained.backend
-    minibatches = expected.minibatches(
-        iter([Records(0, columns=rows)]), Mode.PREDICTION, 8, 0
-    )
+    minibatches = expected.minibatches(iter([Records(0, columns=rows)]), Mode.PREDICTION, 8, 0)
     minibatch = next(minibatches)
     given = trained.given(minibatch, training=False)
     predictions = expected.predict_step(minibatch, given.rows, given.dense, given.state)
@@ -108,7 +106,9 @@ def test_it_serves_without_elasticdl_what_the_job_predicts(trained, tmp_path):
     )  # fmt: skip
 
     assert served.returncode == 0, served.stderr
-    np.testing.assert_allclose(json.loads(served.stdout), predictions["score"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        json.loads(served.stdout), predictions["score"], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_ids_that_were_never_trained_read_as_the_centre_of_their_initializer(new_job, tmp_path):
@@ -129,7 +129,8 @@ def test_ids_that_were_never_trained_read_as_the_centre_of_their_initializer(new
     )  # fmt: skip
     job.train(trained, 2)
     job.export(tmp_path)
-    served = tf.saved_model.load(str(tmp_path)).serve({"ids": tf.constant([[3], [4], [99]], tf.int64)})
+    loaded = tf.saved_model.load(str(tmp_path))
+    served = loaded.serve({"ids": tf.constant([[3], [4], [99]], tf.int64)}).numpy()
 
     assert np.all((served[0, :2] > 0.4) & (served[0, :2] < 2.6))
     np.testing.assert_allclose(served[0, 2:], 0.5)
@@ -190,11 +191,14 @@ def test_sparse_features_are_served_too(new_job, tmp_path):
     )  # fmt: skip
     job.train(words, 2)
     job.export(tmp_path)
-    minibatch = next(job.backend.minibatches(iter([Records(0, values=words)]), Mode.EVALUATION, 2, 0))
+    minibatch = next(
+        job.backend.minibatches(iter([Records(0, values=words)]), Mode.EVALUATION, 2, 0)
+    )
     given = job.given(minibatch, training=False)
     expected = job.backend.predict_step(minibatch, given.rows, given.dense, given.state)
 
-    served = tf.saved_model.load(str(tmp_path)).serve(minibatch.features)
+    loaded = tf.saved_model.load(str(tmp_path))
+    served = loaded.serve(minibatch.features)
 
     np.testing.assert_allclose(served, expected, rtol=1e-5)
 
