@@ -34,8 +34,8 @@ from elasticdl.state.memory import MemoryState
 from elasticdl.state.sqlite import SqliteState
 
 NUM_WORKERS = 32
-MEMORY_CYCLES, SQLITE_CYCLES, JOB_CYCLES = 100_000, 10_000, 20_000
-RUNS = 7
+MEMORY_CYCLES, SQLITE_CYCLES, JOB_CYCLES = 5_000, 1_000, 1_000  # short: some runs are undisturbed
+RUNS = 60
 _INSERT = "INSERT INTO journal (facts) VALUES (?)"
 
 
