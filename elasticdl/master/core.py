@@ -161,7 +161,7 @@ class JobCore:
             self._take_back(member)
         member = self.members.register(Role.WORKER, worker_id, session, pid, "", now)
         if not member.gone:
-            self._note("registered", f"{member.name} is here", index=worker_id, pid=pid)
+            self._note("registered", f"{member.name} is here", process=member.name, pid=pid)
         self._advance(now)
 
     def register_ps(self, index: int, session: str, pid: int, address: str, now: float) -> None:
@@ -179,7 +179,7 @@ class JobCore:
             )
         member = self.members.register(Role.PS, index, session, pid, address, now)
         text = f"{member.name} listens at {address}"
-        self._note("registered", text, index=index, pid=pid, address=address)
+        self._note("registered", text, process=member.name, pid=pid, address=address)
         self._advance(now)
 
     def heartbeat(
@@ -257,7 +257,7 @@ class JobCore:
             self._plan(Role.WORKER, now)
         for member in present[num_workers:]:
             self.members.stopping(member)
-            self._note("stopping", f"{member.name} is to leave", index=member.index)
+            self._note("stopping", f"{member.name} is to leave", process=member.name)
 
     # --- processes, as the launcher sees them ----------------------------------------------------
 
@@ -513,7 +513,7 @@ class JobCore:
             self.meter.lost(member.index)
             if task_ids:
                 text = f"{len(task_ids)} tasks of {member.name} go to others"
-                self._note("requeued", text, index=member.index, tasks=task_ids)
+                self._note("requeued", text, process=member.name, tasks=task_ids)
 
     def _lose(self, member: Member, exited: Exited, last_words: str, now: float) -> None:
         """A process is lost: take back what it held, and decide what to do about it."""
@@ -531,8 +531,7 @@ class JobCore:
             "left" if is_expected else "lost",
             text,
             is_warning=not is_expected,
-            role=str(member.role),
-            index=member.index,
+            process=member.name,
             reason=str(exited.reason),
         )
         if not is_expected:

@@ -35,7 +35,8 @@ class EventLog:
         self._file = (folder / f"{role}-{index}.jsonl").open("ab", buffering=0)
 
     def write(self, event: str, **fields: Any) -> None:
-        """Add an event. `fields` are as JSON has them."""
+        """Add an event. `fields` are as JSON has them, and do not hide what every line has."""
+        assert not fields.keys() & {"time", *self._who}
         line = {"time": self._clock(), **self._who, "event": event, **fields}
         self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
