@@ -128,7 +128,7 @@ class TrainingSection(Section):
         NonNegativeInt | None,
         Field(
             description="Most updates of its own that a worker may have under way when it pulls; "
-            "0 trains strictly one step after the other [default: 2]."
+            "0 trains strictly one step after the other [default: 2; Local: 0]."
         ),
         _TRAIN,
     ] = None
@@ -234,7 +234,9 @@ class JobConfig(Section):
     def pipeline_depth(self) -> int:
         """How many of its own updates a worker may have under way when it pulls."""
         depth = self.training.max_staleness
-        return 2 if depth is None else depth
+        if depth is not None:
+            return depth
+        return 0 if self.training.distribution_strategy is Strategy.LOCAL else 2
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> JobConfig:
