@@ -1,7 +1,7 @@
 //! Rows a second of one thread: pull, push, insertion and checkpoint of one table, beside a
 //! hash map of vectors behind one lock, in turns within one process.
 //!
-//! `cargo run --release -p edl-store --example bench -- [million rows] [dim] [optimizer] [batch]`
+//! `cargo run --release -p edl-store --example bench -- [million rows] [dim] [optimizer] [batch] [slices]`
 //!
 //! Best and median of the slices are printed: under other load the best is steady, the median is
 //! not. Absolute numbers hold for the machine alone; the ratio is what to compare.
@@ -16,15 +16,14 @@ use edl_store::{
     InitializerSpec, ModelSpec, OptimizerSpec, PullMode, Push, Store, TableGrads, TableSpec,
 };
 
-/// Slices of each kind of work, of one batch each: a millisecond, so that some are undisturbed
-/// on a busy machine.
-const SLICES: usize = 400;
-
 struct Settings {
     rows: u64,
     dim: usize,
     optimizer: String,
     batch: usize,
+    /// Slices of each kind of work, of one batch each: a millisecond, so that some are
+    /// undisturbed on a busy machine.
+    slices: usize,
 }
 
 fn settings() -> Result<Settings, Box<dyn std::error::Error>> {
@@ -35,6 +34,7 @@ fn settings() -> Result<Settings, Box<dyn std::error::Error>> {
         dim: arg(1, "16").parse()?,
         optimizer: arg(2, "adagrad"),
         batch: arg(3, "16384").parse()?,
+        slices: arg(4, "400").parse()?,
     })
 }
 
@@ -62,9 +62,11 @@ fn model(settings: &Settings) -> ModelSpec {
     }
 }
 
+type Vectors = HashMap<u64, Vec<f32>>;
+
 /// The baseline: weights and slots in maps of small vectors, one lock, one key at a time.
 struct Plain {
-    maps: Mutex<(HashMap<u64, Vec<f32>>, HashMap<u64, Vec<f32>>)>,
+    maps: Mutex<(Vectors, Vectors)>,
     optimizer: Optimizer,
     dim: usize,
 }
@@ -177,7 +179,7 @@ fn measure(
     let [mut pull, mut push, mut plain_pull, mut plain_push] =
         std::array::from_fn(|_| Rates(Vec::new()));
     let mut index = 0;
-    for _ in 0..SLICES {
+    for _ in 0..settings.slices {
         let mut draw = |keys: &mut Vec<u64>| {
             for batch in keys.chunks_mut(settings.batch) {
                 random.batch(settings.rows, batch);

@@ -10,6 +10,9 @@ const FIRST_BYTES: usize = 4096;
 /// Floats in a cache line.
 const LINE: usize = 16;
 
+/// Segments that an arena can come to have: rows are numbered by 28 bits.
+const MAX_SEGMENTS: usize = 29;
+
 /// Rows at a fixed stride in segments that double, so that growing copies nothing: row `r` is
 /// number `r + 2^b` of a sequence whose segments begin at the powers of two from `2^b` on.
 pub(crate) struct Arena {
@@ -67,41 +70,106 @@ impl Arena {
         row
     }
 
-    /// Return the segment of a row, and its first float in there.
+    #[inline(always)]
+    fn layout(&self) -> Layout {
+        Layout {
+            stride: self.stride,
+            first_log2: self.first_log2,
+        }
+    }
+
     #[inline(always)]
     fn locate(&self, row: u32) -> (usize, usize) {
+        self.layout().locate(row)
+    }
+
+    /// Return access to the rows for a loop over many.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View<'_> {
+        let mut segments = self.segments.iter();
+        View {
+            layout: self.layout(),
+            segments: std::array::from_fn(|_| segments.next().map_or(&[][..], Buffer::slice)),
+        }
+    }
+
+    /// Return access to the rows for a loop that changes many.
+    #[inline(always)]
+    pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
+        let layout = self.layout();
+        let mut segments = self.segments.iter_mut();
+        let segment = |_| segments.next().map_or(&mut [][..], Buffer::slice_mut);
+        ViewMut {
+            layout,
+            segments: std::array::from_fn(segment),
+        }
+    }
+
+    /// Return the first `width` floats of a row.
+    pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
+        let (segment, at) = self.locate(row);
+        &mut self.segments[segment].slice_mut()[at..at + width]
+    }
+}
+
+/// Where rows lie.
+#[derive(Clone, Copy)]
+struct Layout {
+    stride: usize,
+    first_log2: u32,
+}
+
+impl Layout {
+    /// Return the segment of a row, and its first float in there.
+    #[inline(always)]
+    fn locate(self, row: u32) -> (usize, usize) {
         let number = u64::from(row) + (1 << self.first_log2);
         let top = number.ilog2();
         let within = (number ^ (1 << top)) as usize;
         ((top - self.first_log2) as usize, within * self.stride)
     }
+}
 
-    /// Return the floats from the row's start on, up to `width` of them.
+/// The segments of an arena, with what it takes to get at each done once.
+pub(crate) struct View<'a> {
+    layout: Layout,
+    segments: [&'a [f32]; MAX_SEGMENTS],
+}
+
+/// The same, to change rows.
+pub(crate) struct ViewMut<'a> {
+    layout: Layout,
+    segments: [&'a mut [f32]; MAX_SEGMENTS],
+}
+
+impl View<'_> {
+    /// Return the first `width` floats of a row.
     #[inline(always)]
     pub(crate) fn row(&self, row: u32, width: usize) -> &[f32] {
-        let (segment, at) = self.locate(row);
-        &self.segments[segment].slice()[at..at + width]
-    }
-
-    #[inline(always)]
-    pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
-        let (segment, at) = self.locate(row);
-        &mut self.segments[segment].slice_mut()[at..at + width]
+        let (segment, at) = self.layout.locate(row);
+        &self.segments[segment][at..at + width]
     }
 
     /// Ask for the cache lines of a row's first `width` floats.
     #[inline(always)]
     pub(crate) fn prefetch(&self, row: u32, width: usize) {
         let row = self.row(row, width);
-        let mut at = 0;
-        while at < row.len() {
-            prefetch(&row[at]);
-            at += LINE;
+        for line in row.chunks(LINE) {
+            prefetch(&line[0]);
         }
-        // A row may begin amid a line, and then ends in one more.
-        if let Some(last) = row.last() {
-            prefetch(last);
+        // A row that begins amid a line ends in one more.
+        if width > LINE && !width.is_multiple_of(LINE) {
+            prefetch(&row[width - 1]);
         }
+    }
+}
+
+impl ViewMut<'_> {
+    /// Return the first `width` floats of a row.
+    #[inline(always)]
+    pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
+        let (segment, at) = self.layout.locate(row);
+        &mut self.segments[segment][at..at + width]
     }
 }
 
@@ -125,7 +193,7 @@ mod tests {
                 arena.row_mut(row, width).fill(i as f32);
             }
             for i in 0..3000 {
-                assert!(arena.row(i, width).iter().all(|&x| x == i as f32));
+                assert!(arena.view().row(i, width).iter().all(|&x| x == i as f32));
             }
         }
     }

@@ -122,21 +122,7 @@ impl Places {
     /// Return the place of a hash, or the empty place that ends its search.
     #[inline(always)]
     fn search(&self, hash: u64) -> (usize, bool) {
-        let entries = self.entries();
-        let mut at = self.home(hash);
-        loop {
-            let entry = &entries[at];
-            if entry.is_empty() {
-                return (at, false);
-            }
-            if entry.hash == hash {
-                return (at, true);
-            }
-            at += 1;
-            if at == entries.len() {
-                at = 0;
-            }
-        }
+        search(self.entries(), self.home(hash), hash)
     }
 
     /// Call `visit` for each entry whose home is among `homes`.
@@ -156,6 +142,24 @@ impl Places {
             if at == entries.len() {
                 at = 0;
             }
+        }
+    }
+}
+
+#[inline(always)]
+fn search(entries: &[Entry], home: usize, hash: u64) -> (usize, bool) {
+    let mut at = home;
+    loop {
+        let entry = &entries[at];
+        if entry.hash == hash && !entry.is_empty() {
+            return (at, true);
+        }
+        if entry.is_empty() {
+            return (at, false);
+        }
+        at += 1;
+        if at == entries.len() {
+            at = 0;
         }
     }
 }
@@ -191,12 +195,37 @@ impl Index {
         (self.current.capacity + old) * size_of::<Entry>()
     }
 
-    /// Return the places in which a hash is or would be.
     #[inline(always)]
-    fn places(&self, hash: u64) -> &Places {
-        match &self.old {
-            Some(old) if old.places.home(hash) >= old.moved => &old.places,
-            _ => &self.current,
+    fn homes(&self) -> Homes {
+        let old = self.old.as_ref();
+        Homes {
+            first: self.current.first,
+            current: self.current.scale,
+            old: old.map_or(0, |old| old.places.scale),
+            moved: old.map_or(usize::MAX, |old| old.moved),
+        }
+    }
+
+    /// Return access to the entries for a loop over many.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            homes: self.homes(),
+            current: self.current.entries(),
+            old: self.old.as_ref().map_or(&[], |old| old.places.entries()),
+        }
+    }
+
+    /// Return access to the entries for a loop that changes many.
+    #[inline(always)]
+    pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
+        ViewMut {
+            homes: self.homes(),
+            current: self.current.entries_mut(),
+            old: self
+                .old
+                .as_mut()
+                .map_or(&mut [], |old| old.places.entries_mut()),
         }
     }
 
@@ -208,33 +237,9 @@ impl Index {
         }
     }
 
-    /// Ask for the cache line where the search for a hash begins.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        let places = self.places(hash);
-        prefetch(&places.entries()[places.home(hash)]);
-    }
-
     /// Return the row of a hash.
-    #[inline(always)]
     pub(crate) fn find(&self, hash: u64) -> Option<u32> {
-        let places = self.places(hash);
-        let (at, found) = places.search(hash);
-        found.then(|| places.entries()[at].row())
-    }
-
-    /// Set the version of a hash; return its row, and the version that it had.
-    #[inline(always)]
-    pub(crate) fn touch(&mut self, hash: u64, version: u64) -> Option<(u32, u64)> {
-        let places = self.places_mut(hash);
-        let (at, found) = places.search(hash);
-        if !found {
-            return None;
-        }
-        let entry = &mut places.entries_mut()[at];
-        let before = entry.version();
-        entry.set_version(version);
-        Some((entry.row(), before))
+        self.view().find(hash)
     }
 
     /// Make room for `additional` entries at once, so that they may come in any order.
@@ -313,6 +318,92 @@ impl Index {
     }
 }
 
+/// What it takes to tell where the search for a hash begins.
+#[derive(Clone, Copy)]
+struct Homes {
+    first: u64,
+    /// The scales of the two places.
+    current: u128,
+    old: u128,
+    /// Homes in `old` from this on are searched there; none if there is no `old`.
+    moved: usize,
+}
+
+impl Homes {
+    /// Return the home of a hash, and whether it is in `old`.
+    #[inline(always)]
+    fn of(&self, hash: u64) -> (usize, bool) {
+        let hash = u128::from(hash.wrapping_sub(self.first));
+        if self.moved != usize::MAX {
+            let home = ((hash * self.old) >> 64) as usize;
+            if home >= self.moved {
+                return (home, true);
+            }
+        }
+        (((hash * self.current) >> 64) as usize, false)
+    }
+}
+
+/// The entries of an index, with what it takes to get at them done once.
+pub(crate) struct View<'a> {
+    homes: Homes,
+    current: &'a [Entry],
+    old: &'a [Entry],
+}
+
+/// The same, to change versions.
+pub(crate) struct ViewMut<'a> {
+    homes: Homes,
+    current: &'a mut [Entry],
+    old: &'a mut [Entry],
+}
+
+impl View<'_> {
+    /// Ask for the cache line where the search for a hash begins.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let (home, old) = self.homes.of(hash);
+        prefetch(&if old { self.old } else { self.current }[home]);
+    }
+
+    /// Return the row of a hash.
+    #[inline(always)]
+    pub(crate) fn find(&self, hash: u64) -> Option<u32> {
+        let (home, old) = self.homes.of(hash);
+        let entries = if old { self.old } else { self.current };
+        let (at, found) = search(entries, home, hash);
+        found.then(|| entries[at].row())
+    }
+}
+
+impl ViewMut<'_> {
+    /// Ask for the cache line where the search for a hash begins.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let (home, old) = self.homes.of(hash);
+        prefetch(&if old { &*self.old } else { &*self.current }[home]);
+    }
+
+    /// Set the version of a hash; return its row, and the version that it had.
+    #[inline(always)]
+    pub(crate) fn touch(&mut self, hash: u64, version: u64) -> Option<(u32, u64)> {
+        let (home, old) = self.homes.of(hash);
+        let entries = if old {
+            &mut *self.old
+        } else {
+            &mut *self.current
+        };
+        let (at, found) = search(entries, home, hash);
+        if !found {
+            return None;
+        }
+        let entry = &mut entries[at];
+        let before = entry.version();
+        entry.set_version(version);
+        Some((entry.row(), before))
+    }
+}
+
 impl Places {
     /// Append entries in the order of the hash until more than `max` are there.
     ///
@@ -367,9 +458,9 @@ mod tests {
     fn touching_sets_the_version_and_returns_the_last() {
         let mut index = Index::new(ALL);
         index.insert(5, 3, 10);
-        assert_eq!(index.touch(5, MAX_VERSION), Some((3, 10)));
-        assert_eq!(index.touch(5, 1), Some((3, MAX_VERSION)));
-        assert_eq!(index.touch(6, 1), None);
+        assert_eq!(index.view_mut().touch(5, MAX_VERSION), Some((3, 10)));
+        assert_eq!(index.view_mut().touch(5, 1), Some((3, MAX_VERSION)));
+        assert_eq!(index.view_mut().touch(6, 1), None);
     }
 
     #[test]

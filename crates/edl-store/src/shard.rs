@@ -1,6 +1,6 @@
 //! One shard of a table: an index and its rows, under one lock.
 
-use edl_optim::{Optimizer, Step};
+use edl_optim::{Optimizer, Step, prefetch};
 
 use crate::arena::Arena;
 use crate::index::{HashRange, Index};
@@ -10,6 +10,9 @@ use crate::route::unhash;
 /// Keys that are looked up together: enough for their cache misses to overlap, few enough for
 /// their rows to stay in the first-level cache.
 const GROUP: usize = 32;
+
+/// No row.
+const NONE: (u32, u64) = (u32::MAX, u64::MAX);
 
 /// A row's layout: weights, then each optimizer slot, all of length `dim`.
 #[derive(Debug, Clone)]
@@ -122,42 +125,46 @@ impl Shard {
         missing: &mut Vec<u32>,
     ) {
         let dim = if DIM == 0 { dim } else { DIM };
+        let (index, arena) = (self.index.view(), self.arena.view());
         let mut rows = [None; GROUP];
-        self.prefetch(keys.hashes, 0);
+        let look_ahead = |first: usize| {
+            let ahead = keys.hashes.iter().skip(first).take(GROUP);
+            ahead.for_each(|&hash| index.prefetch(hash));
+        };
+        look_ahead(0);
         for (group, hashes) in keys.hashes.chunks(GROUP).enumerate() {
             let first = group * GROUP;
-            self.prefetch(keys.hashes, first + GROUP);
-            for (row, &hash) in rows.iter_mut().zip(hashes) {
-                *row = self.index.find(hash);
+            look_ahead(first + GROUP);
+            let positions = &keys.positions[first..first + hashes.len()];
+            for ((row, &hash), &position) in rows.iter_mut().zip(hashes).zip(positions) {
+                *row = index.find(hash);
+                prefetch(&out[position as usize * dim]);
                 if let Some(row) = *row {
-                    self.arena.prefetch(row, dim);
+                    arena.prefetch(row, dim);
                 }
             }
-            for (i, row) in rows[..hashes.len()].iter().enumerate() {
+            for (i, (row, &position)) in rows.iter().zip(positions).enumerate() {
                 let Some(row) = *row else {
                     missing.push((first + i) as u32);
                     continue;
                 };
-                let at = keys.positions[first + i] as usize * dim;
-                out[at..at + dim].copy_from_slice(self.arena.row(row, dim));
+                let at = position as usize * dim;
+                out[at..at + dim].copy_from_slice(arena.row(row, dim));
             }
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, hashes: &[u64], first: usize) {
-        for &hash in hashes.iter().skip(first).take(GROUP) {
-            self.index.prefetch(hash);
         }
     }
 
     /// Return the weights of a key, creating the row at `version` if need be.
     pub(crate) fn weights(&mut self, hash: u64, spec: &RowSpec, version: u64) -> &[f32] {
-        let row = match self.index.find(hash) {
+        let row = self.find_or_create(hash, spec, version);
+        self.arena.row_mut(row, spec.dim)
+    }
+
+    fn find_or_create(&mut self, hash: u64, spec: &RowSpec, version: u64) -> u32 {
+        match self.index.find(hash) {
             Some(row) => row,
             None => self.create(hash, spec, version),
-        };
-        self.arena.row(row, spec.dim)
+        }
     }
 
     fn create(&mut self, hash: u64, spec: &RowSpec, version: u64) -> u32 {
@@ -179,30 +186,64 @@ impl Shard {
         version: u64,
     ) {
         let RowSpec { dim, width, .. } = *spec;
-        let mut rows = [(0, 0); GROUP];
-        self.prefetch(keys.hashes, 0);
+        let mut rows = [NONE; GROUP];
+        let index = self.index.view();
+        let ahead = keys.hashes.iter().take(GROUP);
+        ahead.for_each(|&hash| index.prefetch(hash));
         for (group, hashes) in keys.hashes.chunks(GROUP).enumerate() {
             let first = group * GROUP;
-            self.prefetch(keys.hashes, first + GROUP);
-            for (row, &hash) in rows.iter_mut().zip(hashes) {
-                *row = match self.index.touch(hash, version) {
-                    Some(found) => {
-                        self.arena.prefetch(found.0, width);
-                        found
+            let next = keys.hashes.iter().skip(first + hashes.len()).take(GROUP);
+            let positions = &keys.positions[first..first + hashes.len()];
+            for &position in positions {
+                prefetch(&grads[position as usize * dim]);
+            }
+            if self.touch(hashes, next, &mut rows, width, version) > 0 {
+                for (row, &hash) in rows.iter_mut().zip(hashes) {
+                    if *row == NONE {
+                        *row = (self.find_or_create(hash, spec, version), version);
                     }
-                    // As new as can be: no snapshot has it.
-                    None => (self.create(hash, spec, version), version),
-                };
+                }
             }
             if self.snapshot.is_some() {
                 self.save(hashes, &rows, width);
             }
-            for (i, &(row, _)) in rows[..hashes.len()].iter().enumerate() {
-                let at = keys.positions[first + i] as usize * dim;
-                let (weights, slots) = self.arena.row_mut(row, width).split_at_mut(dim);
+            let mut arena = self.arena.view_mut();
+            for (&(row, _), &position) in rows.iter().zip(positions) {
+                let at = position as usize * dim;
+                let (weights, slots) = arena.row_mut(row, width).split_at_mut(dim);
                 step.update(weights, slots, &grads[at..at + dim]);
             }
         }
+    }
+
+    /// Set the version of a group of keys, note their rows and versions before, and ask for the
+    /// rows' cache lines and for those of the `next` keys. Return how many have no row.
+    #[inline(always)]
+    fn touch<'k>(
+        &mut self,
+        hashes: &[u64],
+        next: impl Iterator<Item = &'k u64>,
+        rows: &mut [(u32, u64); GROUP],
+        width: usize,
+        version: u64,
+    ) -> usize {
+        let mut index = self.index.view_mut();
+        let arena = self.arena.view();
+        next.for_each(|&hash| index.prefetch(hash));
+        let mut missing = 0;
+        for (row, &hash) in rows.iter_mut().zip(hashes) {
+            *row = match index.touch(hash, version) {
+                Some(found) => {
+                    arena.prefetch(found.0, width);
+                    found
+                }
+                None => {
+                    missing += 1;
+                    NONE
+                }
+            };
+        }
+        missing
     }
 
     /// Keep the rows of a group that a snapshot still wants, before they change.
@@ -211,10 +252,10 @@ impl Shard {
         let Some(snapshot) = &mut self.snapshot else {
             return;
         };
+        let arena = self.arena.view();
         for (&hash, &(row, version)) in hashes.iter().zip(rows) {
             if snapshot.wants(hash, row, version) {
-                let row = self.arena.row(row, width);
-                snapshot.saved.push(hash, version, row);
+                snapshot.saved.push(hash, version, arena.row(row, width));
             }
         }
     }
@@ -246,13 +287,14 @@ impl Shard {
         rows: &mut Vec<f32>,
     ) -> Option<u64> {
         let (entries, next) = self.index.walk(from, max);
+        let arena = self.arena.view();
         for group in entries.chunks(GROUP) {
             for entry in group {
-                self.arena.prefetch(entry.row(), dim);
+                arena.prefetch(entry.row(), dim);
             }
             for entry in group {
                 keys.push(unhash(entry.hash));
-                rows.extend_from_slice(self.arena.row(entry.row(), dim));
+                rows.extend_from_slice(arena.row(entry.row(), dim));
             }
         }
         next
@@ -278,14 +320,15 @@ impl Shard {
         let snapshot = self.snapshot.as_mut()?;
         let mut out = std::mem::replace(&mut snapshot.saved, SavedRows::empty());
         let (entries, next) = self.index.walk(snapshot.cursor, max);
+        let arena = self.arena.view();
         for group in entries.chunks(GROUP) {
             for entry in group {
-                self.arena.prefetch(entry.row(), width);
+                arena.prefetch(entry.row(), width);
             }
             for entry in group {
                 let version = entry.version();
                 if snapshot.wants(entry.hash, entry.row(), version) {
-                    out.push(entry.hash, version, self.arena.row(entry.row(), width));
+                    out.push(entry.hash, version, arena.row(entry.row(), width));
                 }
             }
         }

@@ -17,7 +17,7 @@ use crate::store::{Chunk, PullMode};
 pub(crate) const NUM_SHARDS: usize = 16;
 
 /// Keys that are sorted by shard at a time: their hashes and gradients stay in the cache.
-const BLOCK: usize = 1 << 14;
+const BLOCK: usize = 1 << 12;
 
 /// Rows below the limit of a shard at which it takes no more: room for the batches in flight.
 const HEADROOM: usize = 1 << 25;
