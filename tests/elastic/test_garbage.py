@@ -1,0 +1,100 @@
+"""Strangers throw garbage at every port of a running job; it goes on, and counts exactly."""
+
+import contextlib
+import importlib.util
+import json
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 150
+MAX_GROWTH_BYTES = 64 * 1024 * 1024
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def load_chaos():
+    spec = importlib.util.spec_from_file_location("chaos", ROOT / "scripts" / "chaos.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["chaos"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def listeners(processes):
+    """Return (process, port) of each TCP port that one of some processes listens at."""
+    return [
+        (process, connection.laddr.port)
+        for process in processes
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
+def throw(rng, port):
+    """Send something that no peer of the job would send; it may be cut off at any point."""
+    payloads = (
+        rng.randbytes(rng.randrange(1, 5000)),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + rng.randbytes(200),
+        b"EDL" + rng.randbytes(2000),
+        bytes(4096),
+        b"\xff" * 4096,
+    )
+    with (
+        contextlib.suppress(OSError),  # it may hang up at any moment
+        socket.create_connection(("127.0.0.1", port), timeout=5) as stranger,
+    ):
+        stranger.sendall(rng.choice(payloads))
+        if rng.random() < 0.3:
+            stranger.shutdown(socket.SHUT_WR)
+            stranger.recv(4096)
+
+
+def test_garbage_at_every_port_harms_nothing(tmp_path):
+    chaos = load_chaos()
+    (tmp_path / "data").mkdir()
+    occurrences = chaos.make_data(tmp_path / "data", seed=5)
+    job_dir, summary = tmp_path / "job", tmp_path / "summary.json"
+    with (tmp_path / "train.log").open("w") as log:
+        job = subprocess.Popen(
+            chaos.train_command(tmp_path / "data", tmp_path / "export", job_dir, summary),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            master = chaos.connect(job_dir, job)
+            pictures = master.watch(give_up_seconds=30)
+            next(status for status in pictures if status.records_done > 0)
+            roles = {role: chaos.processes(job_dir, role) for role in ("master", "ps")}
+            targets = listeners([process for found in roles.values() for process in found])
+            before = {process.pid: process.memory_info().rss for process, _ in targets}
+            assert len(before) == 3  # the master and two ps replicas
+
+            rng = random.Random(0)
+            for _ in range(ROUNDS):
+                throw(rng, rng.choice(targets)[1])
+
+            for process, _ in targets:
+                assert process.is_running()
+                assert process.memory_info().rss < before[process.pid] + MAX_GROWTH_BYTES
+            for _ in pictures:
+                pass
+            master.close()
+            assert job.wait() == 0, (tmp_path / "train.log").read_text()
+        finally:
+            job.kill()
+            job.wait()
+    ledger = json.loads(summary.read_text())["ledger"]
+    assert all(row["repeated"] == row["lost"] == 0 for row in ledger)
+    counts = chaos.counts_of(tmp_path / "export")
+    assert (counts == chaos.NUM_EPOCHS * occurrences).all()
+    for log in (job_dir / "logs").glob("ps-*.log"):
+        assert "127.0.0.1" in log.read_text()
+        assert "panicked" not in log.read_text()
