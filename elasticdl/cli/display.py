@@ -61,7 +61,7 @@ class Display:
         self.events: list[Event] = []
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(
                 get_renderable=self._panel,
                 console=self._console,

@@ -33,10 +33,16 @@ RUNNING = dataclasses.replace(
 class Screen:
     """A display with a clock that a test moves."""
 
-    def __init__(self, is_terminal=False, **options):
+    def __init__(self, is_terminal=False, term="xterm", **options):
         self.now = 100.0
         self.file = io.StringIO()
-        console = Console(file=self.file, width=100, force_terminal=is_terminal, color_system=None)
+        console = Console(
+            file=self.file,
+            width=100,
+            force_terminal=is_terminal,
+            color_system=None,
+            _environ={"TERM": term},
+        )
         self.display = Display(console=console, clock=lambda: self.now, **options)
 
     @property
@@ -126,6 +132,14 @@ def test_a_terminal_says_that_a_job_starts():
     with screen.display:
         pass
     assert "starting" in screen.file.getvalue()
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines():
+    screen = Screen(is_terminal=True, term="dumb")
+    with screen.display:
+        screen.display.show(RUNNING)
+    assert len(screen.lines) == 1
+    assert screen.lines[0].startswith("[0:00] running | ")
 
 
 def ledger(num_epochs, **wrong):
