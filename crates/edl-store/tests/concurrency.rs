@@ -5,10 +5,25 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use common::{Replicas, constant, model, table};
 use edl_store::{ModelSpec, PullMode, Push, Store, StoreError, TableGrads};
+
+/// Run a test that waits for threads, and fail if it takes unreasonably long.
+fn in_time(test: impl FnOnce() + Send + 'static) {
+    let (done, wait) = mpsc::channel();
+    let runner = thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    match wait.recv_timeout(Duration::from_secs(120)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("the threads wait for each other"),
+        _ => runner.join().unwrap(),
+    }
+}
 
 /// Rows count their updates: a gradient of -1 at learning rate 1.
 fn counting() -> ModelSpec {
@@ -72,116 +87,126 @@ fn expected(minibatches: impl Iterator<Item = (u64, u32)>) -> BTreeMap<u64, u64>
 
 #[test]
 fn no_update_is_lost_between_threads() {
-    let (tasks, minibatches) = (6, 60);
-    let store = store();
-    thread::scope(|scope| {
-        for task in 0..tasks {
-            let store = &store;
-            scope.spawn(move || {
-                for index in 0..minibatches {
-                    let keys = minibatch(task, index);
-                    let mut rows = vec![0.0; keys.len()];
-                    store
-                        .pull_rows(0, &keys, PullMode::Create, &mut rows)
-                        .unwrap();
-                    assert!(count(store, task, 1, index, &keys).unwrap());
-                }
-            });
-        }
+    in_time(|| {
+        let (tasks, minibatches) = (6, 60);
+        let store = store();
+        thread::scope(|scope| {
+            for task in 0..tasks {
+                let store = &store;
+                scope.spawn(move || {
+                    for index in 0..minibatches {
+                        let keys = minibatch(task, index);
+                        let mut rows = vec![0.0; keys.len()];
+                        store
+                            .pull_rows(0, &keys, PullMode::Create, &mut rows)
+                            .unwrap();
+                        assert!(count(store, task, 1, index, &keys).unwrap());
+                    }
+                });
+            }
+        });
+        let (mut dense, mut state) = ([0.0], [0.0]);
+        let total = tasks * u64::from(minibatches);
+        assert_eq!(store.pull_vectors(&mut dense, &mut state).unwrap(), total);
+        assert_eq!((dense[0], state[0]), (total as f32, total as f32));
+        let all = (0..tasks).flat_map(|task| (0..minibatches).map(move |index| (task, index)));
+        assert_eq!(counts(&Replicas(vec![store])), expected(all));
     });
-    let (mut dense, mut state) = ([0.0], [0.0]);
-    let total = tasks * u64::from(minibatches);
-    assert_eq!(store.pull_vectors(&mut dense, &mut state).unwrap(), total);
-    assert_eq!((dense[0], state[0]), (total as f32, total as f32));
-    let all = (0..tasks).flat_map(|task| (0..minibatches).map(move |index| (task, index)));
-    assert_eq!(counts(&Replicas(vec![store])), expected(all));
 }
 
 #[test]
 fn of_equal_pushes_that_race_one_is_applied() {
-    let store = store();
-    let applied = AtomicU64::new(0);
-    let barrier = Barrier::new(4);
-    thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for index in 0..100 {
-                    barrier.wait();
-                    let fresh = count(&store, 1, 1, index, &minibatch(1, index)).unwrap();
-                    applied.fetch_add(u64::from(fresh), Ordering::Relaxed);
-                }
-            });
-        }
+    in_time(|| {
+        let store = store();
+        let applied = AtomicU64::new(0);
+        let barrier = Barrier::new(4);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for index in 0..100 {
+                        barrier.wait();
+                        let fresh = count(&store, 1, 1, index, &minibatch(1, index)).unwrap();
+                        applied.fetch_add(u64::from(fresh), Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(applied.load(Ordering::Relaxed), 100);
+        assert_eq!(store.audit()[0].num_records, 100 * 500);
+        let all = (0..100).map(|index| (1, index));
+        assert_eq!(counts(&Replicas(vec![store])), expected(all));
     });
-    assert_eq!(applied.load(Ordering::Relaxed), 100);
-    assert_eq!(store.audit()[0].num_records, 100 * 500);
-    let all = (0..100).map(|index| (1, index));
-    assert_eq!(counts(&Replicas(vec![store])), expected(all));
 }
 
 #[test]
 fn once_a_lease_has_begun_nothing_of_an_older_one_is_applied() {
-    let store = store();
-    let barrier = Barrier::new(2);
-    thread::scope(|scope| {
-        scope.spawn(|| {
+    in_time(|| {
+        let store = store();
+        let barrier = Barrier::new(2);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                let refused = (0..).find_map(|index| count(&store, 1, 1, index, &[1]).err());
+                assert!(matches!(refused, Some(StoreError::StaleLease { .. })));
+            });
             barrier.wait();
-            let refused = (0..).find_map(|index| count(&store, 1, 1, index, &[1]).err());
-            assert!(matches!(refused, Some(StoreError::StaleLease { .. })));
+            let next = store.begin_task(1, 2).unwrap();
+            assert_eq!(store.audit()[0].next_index, next);
+            assert!(count(&store, 1, 2, next, &[1]).unwrap());
+            assert_eq!(store.audit()[0].next_index, next + 1);
         });
-        barrier.wait();
-        let next = store.begin_task(1, 2).unwrap();
-        assert_eq!(store.audit()[0].next_index, next);
-        assert!(count(&store, 1, 2, next, &[1]).unwrap());
-        assert_eq!(store.audit()[0].next_index, next + 1);
     });
 }
 
 #[test]
 fn of_racing_first_declarations_one_wins() {
-    let store = Store::new(0, 1);
-    let barrier = Barrier::new(4);
-    thread::scope(|scope| {
-        for i in 0..4 {
-            let (store, barrier) = (&store, &barrier);
-            scope.spawn(move || {
-                barrier.wait();
-                store.declare(counting(), &[i as f32], &[i as f32]).unwrap();
-            });
-        }
+    in_time(|| {
+        let store = Store::new(0, 1);
+        let barrier = Barrier::new(4);
+        thread::scope(|scope| {
+            for i in 0..4 {
+                let (store, barrier) = (&store, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    store.declare(counting(), &[i as f32], &[i as f32]).unwrap();
+                });
+            }
+        });
+        let (mut dense, mut state) = ([-1.0], [-1.0]);
+        store.pull_vectors(&mut dense, &mut state).unwrap();
+        assert!(dense == state && dense[0] >= 0.0);
     });
-    let (mut dense, mut state) = ([-1.0], [-1.0]);
-    store.pull_vectors(&mut dense, &mut state).unwrap();
-    assert!(dense == state && dense[0] >= 0.0);
 }
 
 #[test]
 fn a_checkpoint_is_of_one_instant_while_updates_go_on() {
-    let tasks = 3;
-    let store = store();
-    // Rows enough for the checkpoint to take several turns at each shard.
-    let keys: Vec<u64> = (0..200_000).collect();
-    let mut rows = vec![0.0; keys.len()];
-    store
-        .pull_rows(0, &keys, PullMode::Create, &mut rows)
-        .unwrap();
-    let running = AtomicU64::new(tasks);
-    thread::scope(|scope| {
-        for task in 0..tasks {
-            let (store, running) = (&store, &running);
-            scope.spawn(move || {
-                for index in 0..1000 {
-                    count(store, task, 1, index, &minibatch(task, index)).unwrap();
-                }
-                running.fetch_sub(1, Ordering::Relaxed);
-            });
-        }
-        while running.load(Ordering::Relaxed) > 0 {
-            let dir = tempfile::tempdir().unwrap();
-            let entry = store.checkpoint(dir.path()).unwrap();
-            common::write_manifest(dir.path(), &[entry]);
-            assert_of_one_instant(&Replicas::restore(dir.path(), 2, true).unwrap(), &keys);
-        }
+    in_time(|| {
+        let tasks = 3;
+        let store = store();
+        // Rows enough for the checkpoint to take several turns at each shard.
+        let keys: Vec<u64> = (0..200_000).collect();
+        let mut rows = vec![0.0; keys.len()];
+        store
+            .pull_rows(0, &keys, PullMode::Create, &mut rows)
+            .unwrap();
+        let running = AtomicU64::new(tasks);
+        thread::scope(|scope| {
+            for task in 0..tasks {
+                let (store, running) = (&store, &running);
+                scope.spawn(move || {
+                    for index in 0..1000 {
+                        count(store, task, 1, index, &minibatch(task, index)).unwrap();
+                    }
+                    running.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            while running.load(Ordering::Relaxed) > 0 {
+                let dir = tempfile::tempdir().unwrap();
+                let entry = store.checkpoint(dir.path()).unwrap();
+                common::write_manifest(dir.path(), &[entry]);
+                assert_of_one_instant(&Replicas::restore(dir.path(), 2, true).unwrap(), &keys);
+            }
+        });
     });
 }
 
