@@ -27,13 +27,13 @@ class Job:
         zoo = directory / "zoo"
         zoo.mkdir()
         (zoo / "model.py").write_text("forward = feed = optimizer = None\n")
-        (directory / "data").touch()
+        (directory / "data.csv").write_text("1\n")
         os.mkfifo(directory / "end")
         self.cli = subprocess.Popen(
             [
                 *(sys.executable, FAKE_JOB, "cli", "train"),
                 *(f"--model_zoo={zoo}", "--model_def=model.forward"),
-                f"--training_data={directory / 'data'}",
+                f"--training_data={directory / 'data.csv'}",
                 "--distribution_strategy=ParameterServerStrategy",
                 *(f"--job_dir={self.job_dir}", f"--summary={self.summary_path}"),
                 *flags,
