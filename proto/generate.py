@@ -21,6 +21,7 @@ GENERATED = (
     "elasticdl_pb2_grpc.py",
     "elasticdl_pb2_grpc.pyi",
 )
+PLUGINS = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 
 
 def main() -> None:
@@ -57,11 +58,13 @@ def generate(target: Path) -> None:
 
     (target / PACKAGE).mkdir(parents=True, exist_ok=True)
     well_known = resources.files("grpc_tools") / "_proto"
+    plugins = Path(sys.executable).parent  # of this environment, whatever PATH says
     code = protoc.main(
         [
             "protoc",
             f"-I{PACKAGE}={ROOT / 'proto'}",
             f"-I{well_known}",
+            *(f"--plugin={plugins / name}" for name in PLUGINS),
             f"--python_out={target}",
             f"--grpc_python_out={target}",
             f"--mypy_out=quiet:{target}",

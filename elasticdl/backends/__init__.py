@@ -1,0 +1,1 @@
+"""Frameworks behind one seam: a minibatch in, gradients out."""

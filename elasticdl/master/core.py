@@ -79,7 +79,7 @@ class JobCore:
         self.checkpoints = Checkpoints(self.journal, checkpoint.checkpoint_steps)
         self.meter = Meter(self.journal)
         self.phase = Phase.PENDING
-        self.training_began: float | None = None  # or whatever the job does first
+        self.training_began: float | None = None  # the first lease, of whatever kind
         self.training_ended: float | None = None
         self.ended_seconds = 0.0
         self._failures = 0  # of processes
@@ -89,6 +89,7 @@ class JobCore:
         self.ledger_lines: tuple[EpochLedger, ...] = ()
         self._last_checkpoint_waits = False  # for the one that is being written
         self._actions: list[Action] = []
+        self.journal.handle("began", self._apply_began)
         self.journal.handle("phase", self._apply_phase)
         self.journal.handle("ended", self._apply_ended)
         self.journal.handle("failure", self._apply_failure)
@@ -214,6 +215,8 @@ class JobCore:
             return Finished()
         if self.phase is Phase.PENDING or self.ledger.next_id() is None:
             return self._wait()
+        if self.training_began is None:
+            self.journal.record("began", now)
         return self._with_states(self.ledger.lease(worker_id, request))
 
     def report(self, worker_id: int, session: str, report: TaskReport, now: float) -> bool:
@@ -569,11 +572,12 @@ class JobCore:
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_phase(self, phase: str, now: float) -> None:
-        if self.training_began is None:
-            self.training_began = now
-        elif self.training_ended is None:
+        if self.training_began is not None and self.training_ended is None:
             self.training_ended = now
         self.phase = Phase(phase)
+
+    def _apply_began(self, now: float) -> None:
+        self.training_began = now
 
     def _apply_ended(self, phase: str, message: str, now: float) -> None:
         self.phase = Phase(phase)
