@@ -178,7 +178,7 @@ class KerasBackend:
         """Add a minibatch to the metrics."""
         minibatch = _keras(minibatch)
         outputs = self._infer(minibatch, rows, dense, state)
-        self._made_metrics().update(minibatch.labels, outputs)
+        self._made_metrics().update(minibatch.labels, outputs, self._placed.output_names)
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""
@@ -296,7 +296,8 @@ class SavedModelBackend:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
-        self._metrics.update(minibatch.labels, self._exported(_keras(minibatch)))
+        outputs = self._exported(_keras(minibatch))
+        self._metrics.update(minibatch.labels, outputs, self._exported.output_names)
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""

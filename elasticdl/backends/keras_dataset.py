@@ -53,7 +53,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
     Attributes:
         plain: The pipeline that TensorFlow would run.
         noted: The same in a form that can run for a whole minibatch at once, or None.
-        why: Which method ended the notes.
+        why: What ended the notes.
         batch_size: Size of `batch`, if the pipeline's elements are minibatches.
     """
 
@@ -105,7 +105,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
             buffer_size, seed=self._drawing.seed, reshuffle_each_iteration=False
         )
         if self.batch_size is not None:
-            return self._with(plain, noted=None, why="shuffle after batch")
+            return self._with(plain, noted=None, why="it shuffles minibatches")
         noted = None if self.noted is None else replace(self.noted, shuffled=True)
         return self._with(plain, noted=noted)
 
@@ -116,7 +116,7 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         self._keep_remainder(drop_remainder)
         plain = self.plain.batch(batch_size, False, *args, **kwargs)
         noted = self.noted if self.batch_size is None else None
-        return self._with(plain, noted=noted, batch_size=int(batch_size), why="batch twice")
+        return self._with(plain, noted=noted, batch_size=int(batch_size), why="it uses batch twice")
 
     def padded_batch(
         self,
@@ -129,7 +129,9 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         """Run as the plain pipeline: how far to pad depends on all records of a minibatch."""
         self._keep_remainder(drop_remainder)
         plain = self.plain.padded_batch(batch_size, padded_shapes, padding_values, False, name)
-        return self._with(plain, noted=None, batch_size=int(batch_size), why="padded_batch")
+        return self._with(
+            plain, noted=None, batch_size=int(batch_size), why="it uses dataset.padded_batch"
+        )
 
     def ragged_batch(
         self, batch_size: Any, drop_remainder: bool = False, *args: Any, **kwargs: Any
@@ -137,11 +139,13 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         """Run as the plain pipeline."""
         self._keep_remainder(drop_remainder)
         plain = self.plain.ragged_batch(batch_size, False, *args, **kwargs)
-        return self._with(plain, noted=None, batch_size=int(batch_size), why="ragged_batch")
+        return self._with(
+            plain, noted=None, batch_size=int(batch_size), why="it uses dataset.ragged_batch"
+        )
 
     def unbatch(self, name: str | None = None) -> NotedDataset:
         """Run as the plain pipeline, whose elements are records again."""
-        done = self._with(self.plain.unbatch(name), noted=None, why="unbatch")
+        done = self._with(self.plain.unbatch(name), noted=None, why="it uses dataset.unbatch")
         done.batch_size = None
         return done
 
@@ -190,7 +194,7 @@ def _passed_on(name: str) -> Callable[..., Any]:
 
     def method(self: NotedDataset, *args: Any, **kwargs: Any) -> Any:
         plain = getattr(self.plain, name)(*args, **kwargs)
-        return self._with(plain, noted=None, why=name)
+        return self._with(plain, noted=None, why=f"it uses dataset.{name}")
 
     method.__name__ = name
     method.__doc__ = f"Run `{name}` as the plain pipeline does."

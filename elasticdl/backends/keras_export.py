@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, TableSource
 from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, describe
-from elasticdl.backends.keras_model import PlacedModel, Table
+from elasticdl.backends.keras_model import PlacedModel, Table, accepting_dicts
 from elasticdl.errors import ModelError
 from elasticdl.layers.initializer import centre
 from elasticdl.layers.lookup import looking_up
 
 ENDPOINT = "serve"
+NOTES = Path("assets.extra", "elasticdl.json")  # a folder that TensorFlow leaves to others
 
 
 def export_model(
@@ -41,7 +43,7 @@ def export_model(
         return lookups[placed.table_of(layer)](ids)
 
     def serve(features: Any) -> Any:
-        with looking_up(lookup):
+        with looking_up(lookup), accepting_dicts():
             return placed.model(features, training=False)
 
     specs = _named(sample.structure, placed.model)
@@ -58,10 +60,17 @@ def export_model(
     if all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
         signatures["serving_default"] = _signature(served.serve, specs)
     tf.saved_model.save(served, str(directory), signatures=signatures)
+    notes = directory / NOTES
+    notes.parent.mkdir(exist_ok=True)
+    notes.write_text(json.dumps({"output_names": placed.output_names}))
 
 
 class Exported:
-    """A SavedModel's `serve` endpoint."""
+    """A SavedModel's `serve` endpoint.
+
+    Attributes:
+        output_names: Names of the outputs, where the exported model had any.
+    """
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -76,6 +85,10 @@ class Exported:
                 "of a training job, or keras.Model.export, writes"
             )
         self._directory = directory
+        self.output_names: tuple[str, ...] = ()
+        notes = directory / NOTES
+        if notes.is_file():  # a SavedModel of another origin has none
+            self.output_names = tuple(json.loads(notes.read_text())["output_names"])
 
     def __call__(self, minibatch: KerasMinibatch) -> Any:
         """Return the outputs for a minibatch's features."""

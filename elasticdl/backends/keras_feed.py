@@ -9,6 +9,7 @@ Three ways, from the fastest to the most general; `docs/designs/feed.md` says ho
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
@@ -30,6 +31,15 @@ from elasticdl.job import Mode
 logger = logging.getLogger(__name__)
 
 Feed = Callable[[Any, Any, Any], Any]
+# TensorFlow quotes a record that does not parse, and fails to decode its own message if the
+# record's bytes are no UTF-8.
+RUN_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+_NODES = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|name: *$")
+_PREAMBLE = re.compile(
+    r"^Graph execution error: .*?<stack traces unavailable> "
+    r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+)
+NUM_SAMPLES = 256  # records that a vectorised feed is compared on
 _HIGH_SEED = 2**31 - 1
 
 
@@ -70,11 +80,11 @@ class FeedRunner:
     ) -> Iterator[KerasMinibatch]:
         """Yield the minibatches of one task; see `Backend.minibatches`."""
         chunks = (chunk for chunk in records if len(chunk))
-        first = next(chunks, None)
-        if first is None:
+        first = _take(chunks, NUM_SAMPLES)
+        if not first:
             return
         way = self._way(first, mode, minibatch_size)
-        batches = way.run(_chain(first, chunks), minibatch_size, seed)
+        batches = way.run(itertools.chain(first, chunks), minibatch_size, seed)
         for index, (features, labels) in enumerate(batches):
             tensors = way.structure.flatten(features, labels)
             yield KerasMinibatch(
@@ -88,12 +98,13 @@ class FeedRunner:
                 size=minibatch_size,
             )
 
-    def _way(self, first: Records, mode: Mode, minibatch_size: int) -> _Way:
+    def _way(self, first: list[Records], mode: Mode, minibatch_size: int) -> _Way:
         with self._choosing:
             way = self._ways.get((mode, minibatch_size))
             if way is None:
                 user = _UserFeed(self._feed, mode, self._metadata, minibatch_size)
-                way = _choose(user, _as_batch([first]).take(np.arange(min(len(first), 256))))
+                sample = _as_batch(first)
+                way = _choose(user, sample.take(np.arange(min(len(sample), NUM_SAMPLES))))
                 self._ways[mode, minibatch_size] = way
             return way
 
@@ -126,7 +137,7 @@ class _UserFeed:
                 f"found {type(dataset).__name__}"
             )
         if not isinstance(dataset, NotedDataset):
-            dataset = NotedDataset(dataset, drawing, why=type(dataset).__name__)
+            dataset = NotedDataset(dataset, drawing, why="it returns a dataset of its own")
         if dataset.batch_size not in (None, self._minibatch_size):
             raise ModelError(
                 f"{self.name} makes minibatches of {dataset.batch_size}, the job's "
@@ -193,7 +204,7 @@ class _Compiled(_Way):
             return self.one_by_one(batch)
         try:
             return self.vectorised(batch.tensors())
-        except tf.errors.OpError as error:
+        except RUN_ERRORS as error:
             # Record by record is what the user wrote: it either works, or names the record.
             parsed = self.one_by_one(batch)
             self.vectorised = None
@@ -223,7 +234,7 @@ class _Plain(_Way):
         while True:
             try:
                 element = next(elements, None)
-            except tf.errors.OpError:
+            except RUN_ERRORS:
                 _naming_the_record(lambda b: list(pipeline(b)), task, self.user.name)
                 raise
             if element is None:
@@ -237,7 +248,7 @@ def _choose(user: _UserFeed, sample: _Batch) -> _Way:
     structure = user.structure(dataset)
     noted = dataset.noted
     if noted is None:
-        _say_slow(user, f"it uses dataset.{dataset.why}")
+        _say_slow(user, dataset.why)
         return _Plain(user, structure, one_by_one=False)
     if draws_random_numbers(noted, sample.tensors()):
         _say_slow(user, "it draws random numbers, which only the plain pipeline repeats")
@@ -279,7 +290,6 @@ def _compile_vectorised(noted: Noted, sample: _Batch) -> Any:
     def composed(functions: tuple[Callable[..., Any], ...], context: Any) -> Callable[[Any], Any]:
         converted = [tf.__internal__.autograph.tf_convert(f, context) for f in functions]
 
-        @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def apply(element: Any) -> Any:
             for function in converted:
                 element = _as_element(
@@ -287,7 +297,8 @@ def _compile_vectorised(noted: Noted, sample: _Batch) -> Any:
                 )
             return element
 
-        return apply
+        unconverted: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert(apply)
+        return unconverted
 
     def run(records: Any) -> Any:
         context = tf.__internal__.autograph.control_status_ctx()  # that AutoGraph is on
@@ -319,9 +330,12 @@ def _relaxed(tensors: Any) -> Any:
     return tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors)
 
 
-def _chain(first: Records, rest: Iterator[Records]) -> Iterator[Records]:
-    yield first
-    yield from rest
+def _take(chunks: Iterator[Records], count: int) -> list[Records]:
+    """Take chunks off an iterator until they hold `count` records, or all."""
+    taken: list[Records] = []
+    while sum(map(len, taken)) < count and (chunk := next(chunks, None)) is not None:
+        taken.append(chunk)
+    return taken
 
 
 def _as_batch(chunks: list[Records]) -> _Batch:
@@ -371,8 +385,8 @@ def _naming_the_record(run: Callable[[_Batch], Any], batch: _Batch, name: str) -
     """Return `run(batch)`; if it fails, find the record that does not parse and name it."""
     try:
         return run(batch)
-    except tf.errors.OpError as error:
-        failure: tf.errors.OpError = error
+    except RUN_ERRORS as error:
+        failure: Exception = error
     suspects = batch
     while len(suspects) > 1:
         middle = len(suspects) // 2
@@ -380,7 +394,7 @@ def _naming_the_record(run: Callable[[_Batch], Any], batch: _Batch, name: str) -
             half = suspects.take(part)
             try:
                 run(half)
-            except tf.errors.OpError as error:
+            except RUN_ERRORS as error:
                 failure, suspects = error, half
                 break
         else:
@@ -394,9 +408,14 @@ def _naming_the_record(run: Callable[[_Batch], Any], batch: _Batch, name: str) -
 
 
 def _reason(error: Any) -> str:
-    """Return TensorFlow's message without the names of its nodes."""
-    text = re.sub(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|name: *$", "", error.message)
-    return " ".join(text.split())
+    """Return TensorFlow's message without the names of its nodes, and shortened."""
+    if isinstance(error, UnicodeDecodeError):
+        message = error.object.decode("utf-8", "backslashreplace")
+    else:
+        message = error.message
+    text = " ".join(_NODES.sub(" ", message).split())
+    readable = "".join(c if c.isprintable() else "?" for c in _PREAMBLE.sub("", text))
+    return readable[:300]
 
 
 def _first_line(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -51,8 +51,15 @@ class Metrics:
         for _, metric in self._metrics.values():
             metric.reset()
 
-    def update(self, labels: Any, predictions: Any) -> None:
-        """Add a minibatch of labels and predictions, structured as feed and model give them."""
+    def update(self, labels: Any, predictions: Any, output_names: Sequence[str] = ()) -> None:
+        """Add a minibatch of labels and predictions, structured as feed and model give them.
+
+        Args:
+            labels: One structure for all outputs, or a dict or list with one for each.
+            predictions: What the model gives.
+            output_names: Names of the outputs of a model that gives a list of them.
+        """
+        labels, predictions = (_by_name(part, output_names) for part in (labels, predictions))
         for name, (output, metric) in self._metrics.items():
             try:
                 metric.update(*_of_output(name, output, labels, predictions))
@@ -96,7 +103,7 @@ class _KerasMetric:
             self._prove_that_it_adds(labels, predictions)
         try:
             self._update(labels, predictions)
-        except (NotImplementedError, TypeError, ValueError, tf.errors.OpError):
+        except (AttributeError, NotImplementedError, TypeError, ValueError):
             self._metric.update_state(labels, predictions)  # a metric that works on values only
 
     def state(self) -> State:
@@ -226,6 +233,13 @@ def _make(name: str, metric: Any) -> Metric:
         f"metric {name!r} must be a Keras metric or a function of labels and predictions, "
         f"found {type(metric).__name__}"
     )
+
+
+def _by_name(outputs: Any, names: Sequence[str]) -> Any:
+    """Make a dict of a list that has an element for each of several outputs."""
+    if isinstance(outputs, list | tuple) and 1 < len(outputs) == len(names):
+        return dict(zip(names, outputs, strict=True))
+    return outputs
 
 
 def _of_output(name: str, output: str | None, labels: Any, predictions: Any) -> tuple[Any, Any]:

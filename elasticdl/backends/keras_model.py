@@ -118,6 +118,11 @@ class PlacedModel:
         self._table_of = {id(table.layer): k for k, table in enumerate(self.tables)}
         self._sort_variables()
 
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the outputs, where the model says them."""
+        return tuple(getattr(self.model, "output_names", None) or ())
+
     def table_of(self, layer: Any) -> int:
         """Return the number of a layer's table.
 
@@ -150,7 +155,7 @@ class PlacedModel:
         mapping = self.dense.split(dense) + self.state.split(state)
         mapping += self._seeded(seed)
         scope = keras.StatelessScope(state_mapping=mapping, collect_losses=True)
-        with self._tracing, looking_up(lookup), scope, _dicts_accepted():
+        with self._tracing, looking_up(lookup), scope, accepting_dicts():
             outputs = self.model(features, training=training)
             losses = list(self.model.losses)
         state = self.state.join([scope.get_current_value(v) for v in self.state.variables])
@@ -174,7 +179,7 @@ class PlacedModel:
 
     def _first_call(self, sample: KerasMinibatch) -> None:
         """Create the variables that exist only after a call, and the layers' first meeting."""
-        with explaining(self.model, sample), _dicts_accepted():
+        with explaining(self.model, sample), accepting_dicts():
             self.model(sample.features, training=False)
 
     def _describe_tables(self) -> Iterator[Table]:
@@ -206,7 +211,7 @@ class PlacedModel:
 
 
 @contextmanager
-def _dicts_accepted() -> Iterator[None]:
+def accepting_dicts() -> Iterator[None]:
     """Keep Keras from warning of a dict for a model of one input, which it finds by its name."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"[\s\S]*The structure of `inputs`", UserWarning)

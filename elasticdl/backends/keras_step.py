@@ -141,7 +141,7 @@ class TrainStep:
                 lookup, structure.fold_features(tensors), True, dense, state, seed
             )
             loss = self._mean_loss(structure.fold_labels(tensors), outputs)
-            loss = tf.add_n([loss, *(tf.cast(extra, tf.float32) for extra in losses)])
+            loss = tf.add_n([loss, *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
         given.append(lookup)
         dense_grad, *row_grads = tape.gradient(
             loss, [dense, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO

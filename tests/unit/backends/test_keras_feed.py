@@ -40,7 +40,7 @@ def parse_without_label(record):
 
 def branch(record):
     parsed = tf.io.parse_single_example(record, INTS)
-    if parsed["y"] > 3.0:
+    if parsed["y"] > 3.0:  # noqa: SIM108 (a statement is what AutoGraph is tested with)
         x = parsed["x"] * 10
     else:
         x = parsed["x"]
@@ -318,7 +318,7 @@ def test_a_record_that_does_not_parse_is_named_by_its_number(feed):
     run(None, EXAMPLES, runner=runner)
     torn = [*EXAMPLES[:37], EXAMPLES[37][:-5], *EXAMPLES[38:]]
 
-    with pytest.raises(DataError, match="record 137 does not parse in feed: .*parse"):
+    with pytest.raises(DataError, match=r"record 137 does not parse in feed: .*parse"):
         run(None, torn, runner=runner)
 
 

@@ -115,6 +115,14 @@ def test_several_outputs_have_names_with_a_slash_and_may_share_their_labels():
     assert results["b/mse"] == pytest.approx(np.mean((LABELS - 1 + SCORES) ** 2), rel=1e-5)
 
 
+def test_outputs_in_a_list_go_by_the_models_names():
+    metrics = Metrics(lambda: {"b": {"mse": m.MeanSquaredError()}})
+    labels = (tf.constant(LABELS), tf.constant(LABELS))
+    metrics.update(labels, [tf.constant(SCORES), tf.constant(1 - SCORES)], ("a", "b"))
+    expected = np.mean((LABELS - 1 + SCORES) ** 2)
+    assert metrics.results(metrics.states())["b/mse"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_reset_forgets():
     metrics = Metrics(lambda: {"auc": m.AUC(), "f": lambda y, p: y})
     feed(metrics, PARTS)

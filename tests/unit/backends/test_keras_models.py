@@ -157,7 +157,8 @@ class TestMnistAsUsersWroteIt:
         accuracy = np.mean(expected.argmax(1) == labels)
         assert job.evaluate(digits, 32)["accuracy"] == pytest.approx(accuracy)
         job.export(tmp_path)
-        served = tf.saved_model.load(str(tmp_path)).serve({"image": images})
+        loaded = tf.saved_model.load(str(tmp_path))
+        served = loaded.serve({"image": images})
         np.testing.assert_allclose(served, expected, rtol=1e-3, atol=1e-3)
 
     @staticmethod
