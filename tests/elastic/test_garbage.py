@@ -1,30 +1,18 @@
 """Strangers throw garbage at every port of a running job; it goes on, and counts exactly."""
 
 import contextlib
-import importlib.util
 import json
 import random
 import socket
 import subprocess
-import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 150
 MAX_GROWTH_BYTES = 64 * 1024 * 1024
 
 pytestmark = pytest.mark.timeout(180)
-
-
-def load_chaos():
-    spec = importlib.util.spec_from_file_location("chaos", ROOT / "scripts" / "chaos.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["chaos"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def listeners(processes):
@@ -57,8 +45,7 @@ def throw(rng, port):
             stranger.recv(4096)
 
 
-def test_garbage_at_every_port_harms_nothing(tmp_path):
-    chaos = load_chaos()
+def test_garbage_at_every_port_harms_nothing(chaos, tmp_path):
     (tmp_path / "data").mkdir()
     occurrences = chaos.make_data(tmp_path / "data", seed=5)
     job_dir, summary = tmp_path / "job", tmp_path / "summary.json"

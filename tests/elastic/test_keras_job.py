@@ -1,6 +1,5 @@
 """A job on TensorFlow, of real processes: it loses a worker, and its results can be used."""
 
-import importlib.util
 import json
 import os
 import signal
@@ -18,14 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 NUM_RECORDS = 120_000
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(400)]
-
-
-def load_module(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 def command(name, *flags):
@@ -47,7 +38,7 @@ def metrics_of(summary):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, load_module):
     """Write flights whose lateness depends on their carrier and hour alone."""
     folder = tmp_path_factory.mktemp("keras-job")
     fields = load_module(ROOT / "model_zoo" / "flights" / "fields.py")
@@ -64,9 +55,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(folder):
+def trained(folder, chaos):
     """Train with two workers, one of which is killed once a tenth of the work is done."""
-    chaos = load_module(ROOT / "scripts" / "chaos.py")
     job_dir = folder / "job"
     log = (folder / "train.log").open("w")
     job = subprocess.Popen(

@@ -1,0 +1,29 @@
+"""What the tests of whole jobs share."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def load_module():
+    """Import a file that is in no package."""
+
+    def load(path):
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module  # dataclasses look their module up
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def chaos(load_module):
+    """Return `scripts/chaos.py`, which knows how to start the counting job and to watch one."""
+    return load_module(ROOT / "scripts" / "chaos.py")
