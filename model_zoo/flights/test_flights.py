@@ -1,3 +1,5 @@
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -105,3 +107,31 @@ def test_learns_in_a_plain_python_session(spec, module, dataset):
 
     assert auc > 0.68
     assert accuracy > 0.7
+
+
+def test_learns_in_a_local_job(columns, tmp_path):
+    from elasticdl._core import RecordWriter
+
+    for name, chosen in {"train": slice(4000, None), "validation": slice(4000)}.items():
+        with RecordWriter(tmp_path / f"{name}.recordio") as writer:
+            writer.write_many(encode_examples({n: v[chosen] for n, v in columns.items()}))
+    command = [
+        sys.executable,
+        "-c",
+        "from elasticdl.cli.main import main; main()",
+        "train",
+        f"--model_zoo={ZOO}",
+        "--model_def=flights.deepfm.forward",
+        f"--training_data={tmp_path / 'train.recordio'}",
+        f"--validation_data={tmp_path / 'validation.recordio'}",
+        "--minibatch_size=512",
+        "--num_epochs=2",
+        f"--summary={tmp_path / 'summary.json'}",
+    ]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["metrics"]["auc"] > 0.68
+    assert [epoch["trained_once"] for epoch in summary["ledger"]] == [16_000, 16_000]

@@ -1,4 +1,7 @@
 import gzip
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +79,35 @@ def test_learns_in_a_plain_python_session(spec, records):
     features, labels = next(iter(spec.feed(dataset, Mode.EVALUATION, Metadata()).batch(NUM_DIGITS)))
 
     assert np.mean(accuracy(labels, model(features, training=True))) > 0.8
+
+
+def test_trains_in_a_local_job(digits, tmp_path):
+    from mnist.prepare import write
+
+    num_training, num_validation = write(digits, tmp_path, validation_share=0.1)
+    command = [
+        sys.executable,
+        "-c",
+        "from elasticdl.cli.main import main; main()",
+        "train",
+        f"--model_zoo={ZOO}",
+        "--model_def=mnist.model.custom_model",
+        f"--training_data={tmp_path / 'train'}",
+        f"--validation_data={tmp_path / 'validation'}",
+        "--minibatch_size=32",
+        "--num_epochs=2",
+        f"--output={tmp_path / 'export'}",
+        f"--summary={tmp_path / 'summary.json'}",
+    ]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (num_training, num_validation) == (576, 64)
+    assert [epoch["trained_once"] for epoch in summary["ledger"]] == [576, 576]
+    assert 0.0 <= summary["metrics"]["accuracy"] <= 1.0
+    assert (tmp_path / "export" / "saved_model.pb").exists()
 
 
 def test_converter_reads_the_original_files(spec, digits, tmp_path):
