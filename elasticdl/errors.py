@@ -1,5 +1,7 @@
 """The exceptions that elasticdl raises. Each message says what was expected, found, and to do."""
 
+import traceback
+
 
 class ElasticdlError(Exception):
     """Root of every error raised on purpose by elasticdl."""
@@ -59,3 +61,10 @@ class StateError(ElasticdlError):
 
 class JobFailedError(ElasticdlError):
     """The job ended without doing all of its work; the message names what is missing."""
+
+
+def place_of(error: BaseException) -> str:
+    """Return `file:line` of the innermost frame of an error that is not an installed package's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "site-packages" not in frame.filename]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "at an unknown place"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.data.base import Metadata, Records
-from elasticdl.errors import DataError, ModelError
+from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 
@@ -122,7 +121,7 @@ class NumpyBackend:
             number, error = self._culprit(values, mode, numbers, error)
             raise DataError(
                 f"feed() failed on record {number}: {type(error).__name__}: {error} "
-                f"({_place(error)})"
+                f"({place_of(error)})"
             ) from error
         if mode is Mode.PREDICTION:
             features, labels = fed if isinstance(fed, tuple) else (fed, None)
@@ -265,12 +264,6 @@ class NumpyBackend:
             )
         parts = [np.ravel(named[name]) for name in self._model.dense]
         return np.concatenate([np.zeros(0, np.float32), *parts]).astype(np.float32)
-
-
-def _place(error: Exception) -> str:
-    """Return file and line at which an error of the user's code was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}"
 
 
 def _rows(chunk: Records) -> list[dict[str, Any]]:

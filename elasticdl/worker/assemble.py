@@ -9,6 +9,7 @@ from elasticdl.backends.load import load_backend
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.data.open import open_reader
+from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import MasterClient, Mode, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.worker.exchange import Exchange, SavedModelExchange, StoreExchange
@@ -37,15 +38,23 @@ def assemble(
     readers = open_readers(config, spec)
     kind, mode = _SAMPLES[config.command]
     saved_model = config.checkpoint.saved_model
-    backend = load_backend(
-        spec,
-        readers[kind].metadata,
-        config.training.seed,
-        config.model.embedding_threshold_bytes,
-        saved_model,
-    )
-    sample = sample_minibatch(readers[kind], backend, mode, config.training.minibatch_size)
-    description = backend.build(sample)
+    try:
+        backend = load_backend(
+            spec,
+            readers[kind].metadata,
+            config.training.seed,
+            config.model.embedding_threshold_bytes,
+            saved_model,
+        )
+        sample = sample_minibatch(readers[kind], backend, mode, config.training.minibatch_size)
+        description = backend.build(sample)
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"--model_def={config.model.model_def}: building the model failed: "
+            f"{type(error).__name__}: {error} ({place_of(error)})"
+        ) from error
     exchange: Exchange
     if saved_model is not None:
         exchange = SavedModelExchange()

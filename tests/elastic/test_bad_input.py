@@ -111,6 +111,16 @@ def test_a_feed_of_a_wrong_shape_says_expected_and_found(strategy, data, zoo, tm
     assert left_behind(tmp_path) == []
 
 
+@pytest.mark.parametrize("strategy", [[], PS], ids=["Local", "PS"])
+def test_a_model_function_that_raises_is_named_with_its_line(strategy, data, zoo, tmp_path):
+    model = zoo("""
+        def forward():
+            raise KeyError("no such layer")
+    """)
+    done = elasticdl("train", *model, *strategy, f"--training_data={data}", cwd=tmp_path)
+    refused(done, "mine.forward", "KeyError", "no such layer", "mine.py:")
+
+
 NAN_MODEL = """
     def _nan(dense, rows, features, labels):
         loss, row_grads, dense_grads = _gradients(dense, rows, features, labels)
