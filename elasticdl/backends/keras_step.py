@@ -224,14 +224,30 @@ def _row_specs(collector: Collector) -> list[Any]:
 
 
 def _suits_xla(function: Any) -> bool:
-    """Say whether XLA is likely to be faster; measured in `docs/designs/collect-mode.md`."""
+    """Say whether XLA is likely to be faster, and compiles within a second or so.
+
+    Measured in `docs/designs/collect-mode.md`. The answer follows from the model alone, so that
+    all workers of a job, and a job that is run again, compute the same to the bit.
+    """
     graph = function.graph.as_graph_def()
     nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
-    return not any(node.op.startswith(_SLOW_IN_XLA) for node in nodes)
+    return len(nodes) <= MAX_XLA_NODES and not any(n.op.startswith(_SLOW_IN_XLA) for n in nodes)
 
 
-_SLOW_IN_XLA = ("Conv", "DepthwiseConv", "MaxPool", "AvgPool", "While", "StatelessWhile",
-                "PyFunc", "EagerPyFunc", "String")  # fmt: skip
+MAX_XLA_NODES = 300
+_SLOW_IN_XLA = (
+    "AvgPool",
+    "BatchMatMul",
+    "Conv",
+    "DepthwiseConv",
+    "EagerPyFunc",
+    "Einsum",
+    "MaxPool",
+    "PyFunc",
+    "StatelessWhile",
+    "String",
+    "While",
+)
 
 
 def _step_failed(minibatch: KerasMinibatch, error: Exception) -> str:
