@@ -2,8 +2,8 @@
 
     PYTHONPATH=model_zoo python benchmarks/peers/flights_fit.py --source=records FILE ...
 
-reads TFRecord files and prints the records/s of the steps after the first ones, as JSON. The model file is the one that the
-jobs use, unchanged; `fit` has all cores and TensorFlow's own threads.
+reads TFRecord files and prints the records/s of the steps after the first ones, as JSON. The model
+file is the one that the jobs use, unchanged; `fit` has all cores and TensorFlow's own threads.
 
 --source=records: the records in TFRecord files, read by `tf.data.TFRecordDataset`, through the
     model file's `feed`, `batch` and `prefetch`.
