@@ -22,6 +22,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from elasticdl.backends.keras_dataset import Drawing, Noted, NotedDataset
+from elasticdl.backends.keras_function import StructuredFunction
 from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, describe, num_records
 from elasticdl.backends.keras_vectorize import draws_random_numbers, register_converters, same
 from elasticdl.data.base import Metadata, Records
@@ -280,8 +281,7 @@ def _compile_one_by_one(noted: Noted, sample: _Batch) -> Any:
             dataset = dataset.map(function)
         return dataset.get_single_element()
 
-    # AutoGraph is on for the user's functions, as `tf.data` has it outside of any function.
-    return tf.function(run, input_signature=[_relaxed(sample.tensors())])
+    return StructuredFunction(run, _relaxed(sample.tensors()))
 
 
 def _compile_vectorised(noted: Noted, sample: _Batch) -> Any:
@@ -307,8 +307,7 @@ def _compile_vectorised(noted: Noted, sample: _Batch) -> Any:
             records = tf.vectorized_map(per_record, records, fallback_to_while_loop=False)
         return composed(noted.batch_maps, context)(records)
 
-    function = tf.function(run, input_signature=[_relaxed(sample.tensors())])
-    return function.get_concrete_function()
+    return StructuredFunction(run, _relaxed(sample.tensors()))
 
 
 def _as_element(result: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Calling a traced function with flat tensors, at the price of one operation."""
+"""Calling traced functions with flat tensors, at the price of one operation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,3 +28,24 @@ class FlatFunction:
             args=[*inputs, *self._captured], Tout=self._dtypes, f=self._concrete
         )
         return outputs
+
+
+class StructuredFunction:
+    """A function of one nested structure that returns another, traced once and called flat.
+
+    Args:
+        function: Traced with AutoGraph, as `tf.function` does.
+        spec: The structure of its argument.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], spec: Any) -> None:
+        def flat(argument: Any) -> Any:
+            self._structure = function(argument)
+            return tf.nest.flatten(self._structure, expand_composites=True)
+
+        self._call = FlatFunction(tf.function(flat).get_concrete_function(spec))
+
+    def __call__(self, argument: Any) -> Any:
+        """Return what the function gives for an argument of its spec."""
+        outputs = self._call(*tf.nest.flatten(argument, expand_composites=True))
+        return tf.nest.pack_sequence_as(self._structure, list(outputs), expand_composites=True)

@@ -109,6 +109,7 @@ class PlacedModel:
         self._threshold_bytes = threshold_bytes
         self._tracing = threading.RLock()
         self._layers: list[Any] = []
+        # Of Python, NumPy and TensorFlow: initializers draw their own seeds from the first.
         keras.utils.set_random_seed(seed % 2**32)
         _restart_names()
         with moving_large_embeddings(threshold_bytes), looking_up(self._meet):

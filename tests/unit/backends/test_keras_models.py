@@ -327,6 +327,82 @@ class TestEmbeddings:
         assert "add_weight" not in vars(keras.layers.Embedding)
 
     @pytest.mark.parametrize(
+        ("layer", "use"),
+        [
+            (
+                lambda: keras.layers.Embedding(1000, 8, weights=[np.ones((1000, 8))], name="large"),
+                lambda layer, ids: layer(ids),
+            ),
+            (
+                lambda: keras.layers.Embedding(1000, 8, name="large"),
+                lambda layer, ids: keras.ops.matmul(
+                    layer(ids), keras.ops.transpose(layer.embeddings)
+                ),
+            ),
+        ],
+        ids=["initial weights", "tied weights"],
+    )
+    @pytest.mark.filterwarnings("ignore:Layer 'model' looks like it has unbuilt state:UserWarning")
+    def test_a_table_that_cannot_be_moved_names_the_flag(self, new_job, layer, use):
+        class Model(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.embedding = layer()
+
+            def call(self, inputs):
+                return keras.ops.sum(use(self.embedding, inputs["ids"]), axis=(1, 2))
+
+        functions = {"model": Model, "loss": squared, "optimizer": sgd, "feed": column_feed}
+        with pytest.raises(ModelError, match="say --embedding_threshold_bytes=32000"):
+            new_job(ids_and_labels(), 16, threshold=16_000, **functions)
+        job = new_job(ids_and_labels(), 16, threshold=32_000, **functions)
+        assert job.description.tables == ()
+
+    def test_a_large_table_with_a_regularizer_stays_and_is_said_to(self, new_job, caplog):
+        def model():
+            ids = keras.Input((3,), dtype="int64", name="ids")
+            rows = keras.layers.Embedding(1000, 8, embeddings_regularizer="l2", name="large")(ids)
+            return keras.Model({"ids": ids}, keras.ops.sum(rows, axis=(1, 2)))
+
+        job = new_job(
+            ids_and_labels(), 16, threshold=16_000, model=model, loss=squared, optimizer=sgd,
+            feed=column_feed,
+        )  # fmt: skip
+        assert job.description.tables == ()
+        assert "'large' (32000 bytes) stays a dense variable" in caplog.text
+        assert "it has a regularizer" in caplog.text
+
+    def test_a_layer_built_outside_the_model_function_is_refused(self, new_job):
+        early = Embedding(2, input_dim=20, name="early")
+        early.build()
+
+        def model():
+            ids = keras.Input((3,), dtype="int64", name="ids")
+            return keras.Model({"ids": ids}, keras.ops.sum(early(ids), axis=(1, 2)))
+
+        with pytest.raises(ModelError, match="'early' was built before"):
+            new_job(ids_and_labels(), 16, model=model, loss=squared, optimizer=sgd,
+                    feed=column_feed)  # fmt: skip
+
+    @pytest.mark.filterwarnings("ignore:`build:UserWarning")
+    def test_a_layer_that_only_training_calls_is_refused(self, new_job):
+        class Model(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.always = Embedding(1, name="always")
+                self.sometimes = Embedding(1, name="sometimes")
+
+            def call(self, inputs, training=False):
+                rows = self.always(inputs["ids"])
+                if training:
+                    rows = rows + self.sometimes(inputs["ids"])
+                return keras.ops.sum(rows, axis=(1, 2))
+
+        with pytest.raises(ModelError, match="'sometimes' is called now but was not"):
+            new_job(ids_and_labels(), 16, model=Model, loss=squared, optimizer=sgd,
+                    feed=column_feed)  # fmt: skip
+
+    @pytest.mark.parametrize(
         ("wrong", "says"),
         [(-3, "must not be negative, found -3"), (50, "below input_dim=50, found 50")],
     )
