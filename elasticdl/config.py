@@ -245,6 +245,11 @@ class JobConfig(Section):
             "evaluate": ("validation_data",),
             "predict": ("prediction_data",),
         }[self.command]
+        if not self.training.use_async:
+            raise ValueError(
+                "--use_async=false: expected true; ps replicas apply each gradient as it arrives. "
+                "One worker with --max_staleness=0 trains strictly one step after the other"
+            )
         for flag in needed:
             if not getattr(self.data, flag):
                 raise ValueError(f"elasticdl {self.command} needs --{flag}")

@@ -109,7 +109,7 @@ class Display:
         for skipped in status.skipped:
             self._console.print(Text(f"skipped: {skipped}", "yellow"), soft_wrap=True)
         for name, path in places.items():
-            self._console.print(Text.assemble((f"{name:<12}", "dim"), str(path)), soft_wrap=True)
+            self._console.print(Text.assemble((f"{name:<16}", "dim"), str(path)), soft_wrap=True)
 
     def _seconds(self) -> float:
         return self._clock() - self._started
@@ -167,7 +167,7 @@ class Display:
         """Return one line for a log that nobody redraws."""
         parts = [
             status.status if not status.message else f"{status.status} ({status.message})",
-            f"epoch {min(status.epoch + 1, status.num_epochs)}/{status.num_epochs}",
+            *_epochs(status),
             f"{status.records_done:,}/{status.records_total:,} records ({_percent(status)})",
             f"{status.records_per_second:,.0f} records/s",
             _eta(status),
@@ -224,6 +224,13 @@ def _ledger_table(ledger: tuple[EpochLedger, ...]) -> Table:
 def _ledger_cells(row: EpochLedger) -> list[Text]:
     wrong = [Text(f"{n:,}", "bold red" if n else "") for n in (row.repeated, row.lost)]
     return [Text(f"{row.records:,}"), Text(f"{row.trained_once:,}"), *wrong]
+
+
+def _epochs(status: JobStatus) -> list[str]:
+    """Return the epoch under way, of a job that has any."""
+    if not status.num_epochs:
+        return []
+    return [f"epoch {min(status.epoch + 1, status.num_epochs)}/{status.num_epochs}"]
 
 
 def _percent(status: JobStatus) -> str:

@@ -161,7 +161,7 @@ def test_the_end_shows_the_ledger_and_where_things_are(screen, tmp_path):
     text = screen.file.getvalue()
     assert "ads: finished after 1:01" in text
     assert epochs_shown(screen) == ["1", "2", "all"]
-    assert f"output      {tmp_path / 'model'}" in text
+    assert f"output          {tmp_path / 'model'}" in text
 
 
 def test_a_long_ledger_shows_every_epoch_that_is_not_exact(screen):

@@ -28,7 +28,8 @@ def test_words_become_values():
         TRAIN
         | {
             "num_epochs": "3",
-            "use_async": "false",
+            "use_async": "true",
+            "shuffle_tasks": "false",
             "learning_rate": "0.1",
             "distribution_strategy": "ParameterServerStrategy",
             "checkpoint_dir": "ckpt",
@@ -36,7 +37,8 @@ def test_words_become_values():
         },
     )
     assert config.training.num_epochs == 3
-    assert config.training.use_async is False
+    assert config.training.use_async is True
+    assert config.training.shuffle_tasks is False
     assert config.training.learning_rate == 0.1
     assert config.training.distribution_strategy is Strategy.PARAMETER_SERVER
     assert config.checkpoint.checkpoint_dir.name == "ckpt"
