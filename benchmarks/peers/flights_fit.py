@@ -3,7 +3,8 @@
     PYTHONPATH=model_zoo python benchmarks/peers/flights_fit.py --source=records FILE ...
 
 reads TFRecord files and prints the records/s of the steps after the first ones, as JSON. The model
-file is the one that the jobs use, unchanged; `fit` has all cores and TensorFlow's own threads.
+file is the one that the jobs use, unchanged; `fit` has all cores and TensorFlow's own threads,
+and runs without XLA, with which it is slower here (`--jit`).
 
 --source=records: the records in TFRecord files, read by `tf.data.TFRecordDataset`, through the
     model file's `feed`, `batch` and `prefetch`.
@@ -74,13 +75,13 @@ def main() -> None:
     parser.add_argument("--minibatch_size", type=int, default=512)
     parser.add_argument("--warm_up_steps", type=int, default=40)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--no_jit", action="store_true", help="jit_compile=False")
+    parser.add_argument("--jit", action="store_true", help='jit_compile="auto", Keras\' default')
     parser.add_argument("files", type=Path, nargs="+")
     args = parser.parse_args()
     keras.utils.set_random_seed(0)
     dataset = make_dataset(args.source, args.files, args.minibatch_size)
     model = deepfm.forward()
-    model.compile(deepfm.optimizer(), deepfm.loss, jit_compile=False if args.no_jit else "auto")
+    model.compile(deepfm.optimizer(), deepfm.loss, jit_compile="auto" if args.jit else False)
     stopwatch = Stopwatch(args.warm_up_steps)
     steps = args.warm_up_steps + args.steps
     model.fit(dataset, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[stopwatch])
