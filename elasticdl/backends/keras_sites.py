@@ -42,6 +42,19 @@ class Site:
     stage: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """How the ids of one stage's sites are found.
+
+    Each different tensor of ids comes once: those that are a feature as it is (`features`, by
+    number), then those that `function` computes. `places` says which of them each site takes.
+    """
+
+    features: list[int]
+    function: FlatFunction | None
+    places: list[int]
+
+
 class Collector:
     """The id sites of a model for one structure of features, in training or in inference."""
 
@@ -71,12 +84,16 @@ class Collector:
         """Return the ids of each site, looking rows up where later ids depend on them."""
         found: list[Any] = [None] * len(self.sites)
         tensors = minibatch.tensors[: len(minibatch.structure.feature_specs)]
-        seed = tf.constant(minibatch.seed, tf.int64)
-        for stage, function in enumerate(self._stages):
-            given = [] if stage == 0 else self._rows_before(stage, found, pull)
-            results = function(*given, seed, *tensors)
-            for index, ids in zip(self._members(stage), results, strict=True):
-                found[index] = self._checked(index, np.asarray(ids))
+        for stage, cut in enumerate(self._stages):
+            results: Sequence[Any] = []
+            if cut.function is not None:
+                given = [] if stage == 0 else self._rows_before(stage, found, pull)
+                results = cut.function(*given, tf.constant(minibatch.seed, tf.int64), *tensors)
+            # Sites with the same ids share one array: the client then deduplicates it once.
+            arrays = [np.asarray(tensors[k]) for k in cut.features]
+            arrays += [np.asarray(ids) for ids in results]
+            for index, place in zip(self._members(stage), cut.places, strict=True):
+                found[index] = self._checked(index, arrays[place])
         return found
 
     def _trace(self, structure: Structure, inputs: Sequence[Any]) -> Any:
@@ -102,17 +119,29 @@ class Collector:
         )
         return [site.ids for site in self.sites]
 
-    def _cut(self, traced: Any) -> list[Any]:
-        """Make of the trace one function for each stage."""
+    def _cut(self, traced: Any) -> list[_Stage]:
+        """Make of the trace what gives the ids of each stage."""
         inputs = list(traced.inputs)
         dense_state, others = inputs[:2], inputs[2 : len(inputs) - len(traced.captured_inputs)]
-        functions = []
+        numbers = {tensor.name: number for number, tensor in enumerate(others[1:])}
+        stages = []
         for stage in range(1 + max((site.stage for site in self.sites), default=0)):
             before = [site.rows for site in self.sites if site.stage < stage]
             feeds = [*before, *dense_state, *others] if stage else others
-            fetches = [self.sites[k].ids for k in self._members(stage)]
-            functions.append(FlatFunction(traced.prune(feeds, fetches)))
-        return functions
+            wanted = [_origin(self.sites[k].ids) for k in self._members(stage)]
+            names = list(dict.fromkeys(tensor.name for tensor in wanted))
+            features = [numbers[name] for name in names if name in numbers]
+            computed = [name for name in names if name not in numbers]
+            order = [name for name in names if name in numbers] + computed
+            fetches = {tensor.name: tensor for tensor in wanted}
+            function = (
+                FlatFunction(traced.prune(feeds, [fetches[name] for name in computed]))
+                if computed
+                else None
+            )
+            places = [order.index(tensor.name) for tensor in wanted]
+            stages.append(_Stage(features, function, places))
+        return stages
 
     def _members(self, stage: int) -> list[int]:
         return [k for k, site in enumerate(self.sites) if site.stage == stage]
@@ -145,6 +174,13 @@ class Collector:
             f"Embedding {table.name!r}: ids must be below input_dim={limit}, found {wrong}; "
             "raise input_dim, or leave it out where the layer is elasticdl.layers.Embedding"
         )
+
+
+def _origin(tensor: Any) -> Any:
+    """Return the tensor that this one is a mere copy of, or itself."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
 
 
 class _Walk:

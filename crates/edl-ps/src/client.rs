@@ -105,7 +105,7 @@ impl Scratch {
         self.rows.resize_with(plan.tables.len(), Vec::new);
         for (table, rows) in plan.tables.iter().zip(&mut self.rows) {
             rows.clear();
-            rows.resize(table.keys.len() * table.dim, 0.0);
+            rows.resize(table.keys().len() * table.dim, 0.0);
         }
         &mut self.rows
     }

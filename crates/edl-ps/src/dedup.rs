@@ -5,6 +5,7 @@
 //! received into, the place where it is used.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use edl_store::{StoreError, replica_of};
 
@@ -19,6 +20,15 @@ pub struct Site<'a> {
     pub ids: &'a [u64],
 }
 
+/// The unique ids of some sites, ordered by replica, and where each occurrence is among them.
+#[derive(Debug, Default)]
+pub struct UniqueKeys {
+    keys: Vec<u64>,
+    bounds: Vec<usize>,
+    /// For each site, the position in `keys` of each of its ids.
+    inverses: Vec<Vec<u32>>,
+}
+
 /// The unique keys of one table, and where each occurrence of an id finds its row among them.
 #[derive(Debug)]
 pub struct TablePlan {
@@ -26,34 +36,39 @@ pub struct TablePlan {
     pub table: u32,
     /// Elements of a row.
     pub dim: usize,
-    /// Unique keys, those of replica 0 first.
-    pub keys: Vec<u64>,
-    bounds: Vec<usize>,
-    sites: Vec<(usize, Vec<u32>)>,
+    sites: Vec<usize>,
+    /// Shared by the tables that are looked up with the same ids.
+    unique: Arc<UniqueKeys>,
 }
 
 impl TablePlan {
+    /// Unique keys, those of replica 0 first.
+    pub fn keys(&self) -> &[u64] {
+        &self.unique.keys
+    }
+
     /// Which of `keys` belong to a replica.
     pub fn range(&self, replica: usize) -> Range<usize> {
-        self.bounds[replica]..self.bounds[replica + 1]
+        self.unique.bounds[replica]..self.unique.bounds[replica + 1]
     }
 
     /// Which elements of this table's rows belong to a replica.
     pub fn row_range(&self, replica: usize) -> Range<usize> {
-        self.bounds[replica] * self.dim..self.bounds[replica + 1] * self.dim
+        let keys = self.range(replica);
+        keys.start * self.dim..keys.end * self.dim
     }
 
     /// Writes the row of every occurrence, site by site, into `out`.
     pub fn gather(&self, rows: &[f32], out: &mut [Vec<f32>]) {
-        for (site, inverse) in &self.sites {
-            gather(rows, self.dim, inverse, &mut out[*site]);
+        for (&site, inverse) in self.sites.iter().zip(&self.unique.inverses) {
+            gather(rows, self.dim, inverse, &mut out[site]);
         }
     }
 
     /// Adds the gradients of every occurrence to those of its key, in the order of occurrence.
     pub fn merge(&self, grads: &[&[f32]], merged: &mut [f32]) {
-        for (site, inverse) in &self.sites {
-            scatter_add(grads[*site], self.dim, inverse, merged);
+        for (&site, inverse) in self.sites.iter().zip(&self.unique.inverses) {
+            scatter_add(grads[site], self.dim, inverse, merged);
         }
     }
 }
@@ -95,19 +110,26 @@ impl Planner {
             let dim = *dims.get(site.table as usize).ok_or(unknown)?;
             site_elements.push(site.ids.len() * dim);
             match tables.iter_mut().find(|plan| plan.table == site.table) {
-                Some(plan) => plan.sites.push((index, Vec::new())),
+                Some(plan) => plan.sites.push(index),
                 None => tables.push(TablePlan {
                     table: site.table,
                     dim,
-                    keys: Vec::new(),
-                    bounds: Vec::new(),
-                    sites: vec![(index, Vec::new())],
+                    sites: vec![index],
+                    unique: Arc::default(),
                 }),
             }
         }
-        for plan in &mut tables {
-            self.dedup(plan, sites)?;
-            self.partition(plan, num_replicas);
+        for number in 0..tables.len() {
+            let (before, after) = tables.split_at_mut(number);
+            let plan = &mut after[0];
+            // Often one vector of ids is looked up in several tables: it is deduplicated once.
+            let same = before
+                .iter()
+                .find(|other| same_ids(sites, &other.sites, &plan.sites));
+            plan.unique = match same {
+                Some(other) => other.unique.clone(),
+                None => Arc::new(self.unique(plan, sites, num_replicas)?),
+            };
         }
         Ok(Plan {
             tables,
@@ -115,13 +137,13 @@ impl Planner {
         })
     }
 
-    /// Open addressing over the positions of `plan.keys`; 0 marks an empty slot.
-    fn dedup(&mut self, plan: &mut TablePlan, sites: &[Site<'_>]) -> Result<(), PsError> {
-        let total: usize = plan
-            .sites
-            .iter()
-            .map(|(site, _)| sites[*site].ids.len())
-            .sum();
+    fn unique(
+        &mut self,
+        plan: &TablePlan,
+        sites: &[Site<'_>],
+        num_replicas: usize,
+    ) -> Result<UniqueKeys, PsError> {
+        let total: usize = plan.sites.iter().map(|&site| sites[site].ids.len()).sum();
         if total > MAX_IDS {
             return Err(PsError::Invalid(format!(
                 "table {}: {total} ids in one minibatch, the limit is {MAX_IDS}; use smaller \
@@ -129,43 +151,51 @@ impl Planner {
                 plan.table
             )));
         }
+        let mut unique = self.dedup(plan.sites.iter().map(|&site| sites[site].ids), total);
+        self.partition(&mut unique, num_replicas);
+        Ok(unique)
+    }
+
+    /// Open addressing over the positions of the keys; 0 marks an empty slot.
+    fn dedup<'a>(&mut self, sites: impl Iterator<Item = &'a [u64]>, total: usize) -> UniqueKeys {
         let num_slots = (2 * total).next_power_of_two().max(2);
         let shift = 64 - num_slots.trailing_zeros();
         let mask = num_slots - 1;
         self.slots.clear();
         self.slots.resize(num_slots, 0);
-        for (site, inverse) in &mut plan.sites {
-            let ids = sites[*site].ids;
-            inverse.reserve_exact(ids.len());
+        let mut unique = UniqueKeys::default();
+        for ids in sites {
+            let mut inverse = Vec::with_capacity(ids.len());
             for &id in ids {
                 let mut slot = (hash(id) >> shift) as usize;
                 let position = loop {
                     match self.slots[slot] {
                         0 => {
-                            plan.keys.push(id);
-                            let position = plan.keys.len() as u32;
+                            unique.keys.push(id);
+                            let position = unique.keys.len() as u32;
                             self.slots[slot] = position;
                             break position;
                         }
-                        position if plan.keys[position as usize - 1] == id => break position,
+                        position if unique.keys[position as usize - 1] == id => break position,
                         _ => slot = (slot + 1) & mask,
                     }
                 };
                 inverse.push(position - 1);
             }
+            unique.inverses.push(inverse);
         }
-        Ok(())
+        unique
     }
 
     /// A counting sort of the keys by replica, stable, so that the order is that of occurrence.
-    fn partition(&mut self, plan: &mut TablePlan, num_replicas: usize) {
+    fn partition(&mut self, unique: &mut UniqueKeys, num_replicas: usize) {
         if num_replicas == 1 {
-            plan.bounds = vec![0, plan.keys.len()];
+            unique.bounds = vec![0, unique.keys.len()];
             return;
         }
         let mut bounds = vec![0usize; num_replicas + 1];
         self.replicas.clear();
-        for &key in &plan.keys {
+        for &key in &unique.keys {
             let replica = replica_of(key, num_replicas as u32);
             self.replicas.push(replica);
             bounds[replica as usize + 1] += 1;
@@ -174,22 +204,31 @@ impl Planner {
             bounds[replica + 1] += bounds[replica];
         }
         let mut next = bounds.clone();
-        let mut keys = vec![0u64; plan.keys.len()];
+        let mut keys = vec![0u64; unique.keys.len()];
         self.order.clear();
-        for (&key, &replica) in plan.keys.iter().zip(&self.replicas) {
+        for (&key, &replica) in unique.keys.iter().zip(&self.replicas) {
             let place = &mut next[replica as usize];
             keys[*place] = key;
             self.order.push(*place as u32);
             *place += 1;
         }
-        for (_, inverse) in &mut plan.sites {
+        for inverse in &mut unique.inverses {
             for position in inverse.iter_mut() {
                 *position = self.order[*position as usize];
             }
         }
-        plan.keys = keys;
-        plan.bounds = bounds;
+        unique.keys = keys;
+        unique.bounds = bounds;
     }
+}
+
+/// Whether two tables are looked up with the very same vectors of ids.
+fn same_ids(sites: &[Site<'_>], these: &[usize], those: &[usize]) -> bool {
+    these.len() == those.len()
+        && these
+            .iter()
+            .zip(those)
+            .all(|(&this, &that)| std::ptr::eq(sites[this].ids, sites[that].ids))
 }
 
 /// Positions are kept in 32 bits.
@@ -317,9 +356,30 @@ mod tests {
             1,
         );
         assert_eq!(plan.tables.len(), 2);
-        assert_eq!(plan.tables[0].keys, [5, 6, 7]);
-        assert_eq!(plan.tables[1].keys, [5]);
+        assert_eq!(plan.tables[0].keys(), [5, 6, 7]);
+        assert_eq!(plan.tables[1].keys(), [5]);
         assert_eq!(plan.site_elements, [3, 3, 2]);
+    }
+
+    #[test]
+    fn one_vector_of_ids_is_deduplicated_once_for_all_its_tables() {
+        let ids = [5, 6, 5];
+        let equal = ids;
+        let site = |table, ids| Site { table, ids };
+        let sites = [site(0, &ids[..]), site(1, &ids[..]), site(2, &equal[..])];
+        let plan = Planner::default().plan(&sites, &[1, 3, 2], 2).unwrap();
+        assert!(Arc::ptr_eq(&plan.tables[0].unique, &plan.tables[1].unique));
+        assert_eq!(plan.tables[0].keys(), plan.tables[2].keys());
+        let mut out = vec![vec![0.0; 3], vec![0.0; 9], vec![0.0; 6]];
+        for table in &plan.tables {
+            let keys = table.keys().iter();
+            let rows: Vec<f32> = keys.flat_map(|&key| row_of(key, table.dim)).collect();
+            table.gather(&rows, &mut out);
+        }
+        for (rows, dim) in out.iter().zip([1, 3, 2]) {
+            let expected = ids.iter().flat_map(|&id| row_of(id, dim));
+            assert_eq!(*rows, expected.collect::<Vec<_>>());
+        }
     }
 
     proptest! {
@@ -342,15 +402,15 @@ mod tests {
                 .collect();
             let grads: Vec<&[f32]> = grads.iter().map(Vec::as_slice).collect();
             for table in &plan.tables {
-                let unique: HashSet<u64> = table.keys.iter().copied().collect();
-                prop_assert_eq!(unique.len(), table.keys.len());
+                let unique: HashSet<u64> = table.keys().iter().copied().collect();
+                prop_assert_eq!(unique.len(), table.keys().len());
                 for replica in 0..num_replicas {
-                    for key in &table.keys[table.range(replica)] {
+                    for key in &table.keys()[table.range(replica)] {
                         prop_assert_eq!(replica_of(*key, num_replicas as u32), replica as u32);
                     }
                 }
                 let rows: Vec<f32> =
-                    table.keys.iter().flat_map(|&key| row_of(key, table.dim)).collect();
+                    table.keys().iter().flat_map(|&key| row_of(key, table.dim)).collect();
                 table.gather(&rows, &mut out);
 
                 let mut merged = vec![0.0; rows.len()];
@@ -365,7 +425,7 @@ mod tests {
                         sum.iter_mut().zip(grad).for_each(|(s, g)| *s += g);
                     }
                 }
-                for (key, sum) in table.keys.iter().zip(merged.chunks_exact(table.dim)) {
+                for (key, sum) in table.keys().iter().zip(merged.chunks_exact(table.dim)) {
                     prop_assert_eq!(sum, expected[key].as_slice());
                 }
             }

@@ -61,7 +61,8 @@ impl Replicas for Local {
             None => self.store.stats().version,
         };
         for (table, rows) in plan.tables.iter().zip(rows) {
-            self.store.pull_rows(table.table, &table.keys, mode, rows)?;
+            self.store
+                .pull_rows(table.table, table.keys(), mode, rows)?;
         }
         Ok(())
     }
@@ -79,7 +80,7 @@ impl Replicas for Local {
             .zip(gradients.rows)
             .map(|(table, grads)| TableGrads {
                 table: table.table,
-                keys: &table.keys,
+                keys: table.keys(),
                 grads,
             })
             .collect();

@@ -457,6 +457,26 @@ class TestEmbeddings:
             job.train(data, 16)
         assert job.losses[-1] < job.losses[0]
 
+    def test_layers_called_with_the_same_ids_share_one_array_whether_given_or_computed(
+        self, new_job
+    ):
+        def model():
+            ids = keras.Input((3,), dtype="int64", name="ids")
+            odd = ids * 2 + 1
+            tables = [Embedding(1)(ids), Embedding(2)(odd), Embedding(2)(ids), Embedding(1)(odd)]
+            return keras.Model(
+                {"ids": ids}, keras.ops.sum(keras.ops.concatenate(tables, axis=-1), axis=(1, 2))
+            )
+
+        data = ids_and_labels()
+        job = new_job(data, 16, model=model, loss=squared, optimizer=sgd, feed=column_feed)
+        minibatch = next(job.backend.minibatches(iter(self.one(data)), Mode.TRAINING, 16, 0))
+        given, odd, given_again, odd_again = job.backend.ids(minibatch)
+        assert given is given_again
+        assert odd is odd_again
+        np.testing.assert_array_equal(given, data["ids"][:16])
+        np.testing.assert_array_equal(odd, data["ids"][:16] * 2 + 1)
+
     def test_an_embedding_inside_a_tf_function_is_refused_with_the_remedy(self, new_job):
         class Model(keras.Model):
             def __init__(self):

@@ -116,7 +116,7 @@ impl Replicas for Remote {
         let request = |replica: usize| {
             let request = Outgoing::new(Op::Pull).flags(flags);
             plan.tables.iter().fold(request, |request, table| {
-                request.keys(table.table, &table.keys[table.range(replica)])
+                request.keys(table.table, &table.keys()[table.range(replica)])
             })
         };
         let lens = vectors
@@ -174,7 +174,7 @@ impl Replicas for Remote {
             tables
                 .fold(request, |request, (table, grads)| {
                     request
-                        .keys(table.table, &table.keys[table.range(replica)])
+                        .keys(table.table, &table.keys()[table.range(replica)])
                         .rows(
                             table.table,
                             table.dim as u32,
