@@ -104,7 +104,11 @@ class PsClient:
 
     @staticmethod
     def connect(
-        addresses: Sequence[str], token: bytes, worker_id: int, timeout_seconds: float
+        addresses: Sequence[str],
+        token: bytes,
+        worker_id: int,
+        timeout_seconds: float,
+        connect_seconds: float | None = None,
     ) -> PsClient:
         """Reach the replicas of a job.
 
@@ -113,6 +117,8 @@ class PsClient:
             token: The job's token.
             worker_id: Names this client in the logs of the replicas.
             timeout_seconds: How long any call waits for a replica that does not answer.
+            connect_seconds: How long the first connections may take; default: as long. A replica
+                that moves meanwhile cannot be followed: ask for the addresses again.
 
         Raises:
             AuthenticationError: A replica refuses the token; names the address.

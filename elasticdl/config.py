@@ -184,6 +184,23 @@ class CheckpointSection(Section):
         Field(description="Where the trained model, or predictions, are written."),
         Only(("train", "predict")),
     ] = None
+    recovery_seconds: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Keep a checkpoint in the job's folder, not much older than so many "
+            "seconds, for ps replicas that die; 0: none, only --checkpoint_dir has some.",
+        ),
+        _TRAIN,
+    ] = 60.0
+    ps_recovery: Annotated[
+        Literal["replay", "latest"],
+        Field(
+            description="A ps replica that died is restored from the job's last checkpoint: then "
+            "replay what it lacks on it alone, or go on (latest) and report what it lost."
+        ),
+        _TRAIN,
+    ] = "replay"
     summary: Annotated[
         Path | None, Field(description="Write the job's result to this file as JSON.")
     ] = None
@@ -209,13 +226,13 @@ class ClusterSection(Section):
         int, Field(ge=0, le=65535, description="Port of the master; 0: any free one.")
     ] = 0
     max_relaunches: Annotated[
-        NonNegativeInt, Field(description="How often a failed worker is replaced, over the job.")
+        NonNegativeInt, Field(description="How often failed processes are replaced, over the job.")
     ] = 10
     heartbeat_seconds: Annotated[
         float, Field(gt=0, description="A process reports to the master this often.")
     ] = 1.0
     heartbeat_timeout_seconds: Annotated[
-        float, Field(gt=0, description="A worker that was silent for so long is taken as lost.")
+        float, Field(gt=0, description="A process that was silent for so long is taken as lost.")
     ] = 30.0
 
 

@@ -43,6 +43,14 @@ class StaleLeaseError(StoreError):
     """A push or report comes from a lease that has been given to somebody else since."""
 
 
+class GapError(StoreError):
+    """A push came whose predecessor a ps replica has not applied, or has lost with its memory."""
+
+
+class NotDeclaredError(StoreError):
+    """A ps replica knows no model yet: nobody has declared one to it since it was started."""
+
+
 class AuthenticationError(ElasticdlError):
     """The other end did not prove that it knows the job's token."""
 

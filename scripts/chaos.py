@@ -35,7 +35,7 @@ from elasticdl.rpc.client import JobClient
 ROOT = Path(__file__).resolve().parent.parent
 NUM_WORKERS, NUM_PS, NUM_EPOCHS = 3, 2, 3
 NUM_RECORDS, IDS_PER_RECORD, NUM_IDS = 48_000, 4, 5_000
-FAULTS = ("worker", "master", "add")
+FAULTS = ("worker", "master", "add", "ps")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import math
+import shutil
 import threading
 import time
 from collections import defaultdict
@@ -31,6 +32,7 @@ from elasticdl.errors import (
     AuthenticationError,
     DataError,
     ElasticdlError,
+    GapError,
     NonFiniteLossError,
     StaleLeaseError,
     StoreError,
@@ -183,8 +185,8 @@ class Worker:
         for lease in self._leases():
             running = Running(lease)
             try:
-                self._feed_lease(running)
-                report = TaskReport(lease.task.id, lease.number, Outcome.DONE)
+                end_index = self._feed_lease(running)
+                report = TaskReport(lease.task.id, lease.number, Outcome.DONE, end_index=end_index)
             except Closed:
                 raise
             except StaleLeaseError as error:
@@ -208,12 +210,14 @@ class Worker:
                 case Finished():
                     return
 
-    def _feed_lease(self, running: Running) -> None:
+    def _feed_lease(self, running: Running) -> int:
+        """Feed what a lease asks for; return how many minibatches the task has."""
         lease = running.lease
+        self._exchange.reach(lease.generation)
         mode = _MODES.get(lease.task.kind)
         if mode is None:
-            return
-        start = 0
+            return 0
+        start = num_minibatches = 0
         if mode is Mode.TRAINING and lease.number > 1:
             start = self._exchange.start_index(lease)
             log.info(
@@ -227,9 +231,11 @@ class Worker:
         )
         for index, minibatch in enumerate(self._timed(minibatches)):
             if running.dead:
-                return
+                break
+            num_minibatches += 1
             if index >= start:
                 self._fed.put(Item(running, index=index, minibatch=minibatch))
+        return num_minibatches
 
     def _timed(self, minibatches: Iterator[Minibatch]) -> Iterator[Minibatch]:
         while True:
@@ -351,21 +357,39 @@ class Worker:
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
                 return replace(report, metrics=self._backend.metric_results(lease.metric_states))
-            case TaskKind.EXPORT:
-                self._export(lease)
+            case TaskKind.EXPORT if not self._export(lease):
+                return self._returned(lease)
         return report
 
-    def _export(self, lease: Lease) -> None:
-        """Write the model beside its place, then move it there whole."""
+    def _export(self, lease: Lease) -> bool:
+        """Write the model beside its place, then move it there whole.
+
+        Returns:
+            Whether it is there. It is not if a replica was lost meanwhile: what was read of its
+            successor may lack what is still to be replayed.
+        """
         output = self._config.checkpoint.output
         assert output is not None
         partial = output.with_name(f"{output.name}.partial-{lease.number}")
+        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        parameters = self._exchange.pull([], training=False)
-        self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
+        try:
+            parameters = self._exchange.pull([], training=False)
+            self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
+        except ElasticdlError as error:
+            if self._exchange.generation == lease.generation:
+                raise
+            log.info("the export is begun anew: %s", error)
+        if self._exchange.generation != lease.generation:
+            shutil.rmtree(partial)
+            return False
         if output.is_dir():
-            output.rmdir()  # empty, or it would not have been accepted
+            if lease.number == 1:
+                output.rmdir()  # empty, or it would not have been accepted
+            else:
+                shutil.rmtree(output)  # perhaps of an earlier lease, whose end nobody heard of
         partial.rename(output)
+        return True
 
     # --- commit ----------------------------------------------------------------------------------
 
@@ -401,6 +425,12 @@ class Worker:
             log.info("task %d: %s", running.lease.task.id, error)
             running.dead = True
             return
+        except GapError as error:
+            # A replica came back without the minibatches before; the next lease begins there.
+            log.info("task %d: given back: %s", running.lease.task.id, error)
+            running.dead = True
+            self._report(running, self._returned(running.lease))
+            return
         loss = item.result.loss * minibatch.num_records
         running.records += minibatch.num_records
         running.minibatches += 1
@@ -431,6 +461,9 @@ class Worker:
             )
         with self._clock.measure("report"):
             self._master.report(self._worker_id, report)
+
+    def _returned(self, lease: Lease) -> TaskReport:
+        return TaskReport(lease.task.id, lease.number, Outcome.RETURNED)
 
     # --- failures --------------------------------------------------------------------------------
 

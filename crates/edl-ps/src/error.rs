@@ -1,6 +1,7 @@
 //! What can go wrong between a worker and a ps replica.
 
 use std::io;
+use std::time::Duration;
 
 use edl_store::StoreError;
 use thiserror::Error;
@@ -98,6 +99,14 @@ impl PsError {
         }
     }
 
+    /// Says after how long a replica was given up.
+    pub(crate) fn after(mut self, waited: Duration) -> Self {
+        if let Self::Unavailable { seconds, .. } = &mut self {
+            *seconds = waited.as_secs_f64();
+        }
+        self
+    }
+
     /// Which refusal this is, however it came.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -150,6 +159,10 @@ pub enum ErrorKind {
     System = 10,
     /// A server cannot listen.
     Bind = 11,
+    /// A minibatch came before the one that precedes it: the replica has lost some.
+    Gap = 12,
+    /// The replica knows no model.
+    NotDeclared = 13,
 }
 
 impl ErrorKind {
@@ -159,11 +172,11 @@ impl ErrorKind {
             StoreError::ModelMismatch(_) => Self::ModelMismatch,
             StoreError::StaleLease { .. } => Self::StaleLease,
             StoreError::Checkpoint { .. } => Self::Checkpoint,
-            StoreError::NotDeclared(_)
-            | StoreError::BadModel(_)
+            StoreError::Gap { .. } => Self::Gap,
+            StoreError::NotDeclared(_) => Self::NotDeclared,
+            StoreError::BadModel(_)
             | StoreError::WrongLength { .. }
             | StoreError::WrongReplica { .. }
-            | StoreError::Gap { .. }
             | StoreError::Full(_)
             | StoreError::BadReplica { .. } => Self::Store,
         }
@@ -182,6 +195,8 @@ impl ErrorKind {
             9 => Self::Unavailable,
             10 => Self::System,
             11 => Self::Bind,
+            12 => Self::Gap,
+            13 => Self::NotDeclared,
             _ => Self::Store,
         }
     }

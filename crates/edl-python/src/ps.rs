@@ -143,25 +143,24 @@ impl PsClient {
 #[pymethods]
 impl PsClient {
     #[staticmethod]
+    #[pyo3(signature = (addresses, token, worker_id, timeout_seconds, connect_seconds = None))]
     fn connect(
         py: Python<'_>,
         addresses: Vec<String>,
         token: &[u8],
         worker_id: i64,
         timeout_seconds: f64,
+        connect_seconds: Option<f64>,
     ) -> PyResult<Self> {
-        let timeout = Duration::try_from_secs_f64(timeout_seconds)
-            .ok()
-            .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
-            .ok_or_else(|| {
-                PyValueError::new_err(format!(
-                    "timeout_seconds is {timeout_seconds}, expected more than 0 and at most {}",
-                    MAX_TIMEOUT.as_secs()
-                ))
-            })?;
+        let timeout = timeout_of("timeout_seconds", timeout_seconds)?;
+        let connect_timeout = match connect_seconds {
+            Some(seconds) => timeout_of("connect_seconds", seconds)?,
+            None => timeout,
+        };
         let options = RemoteOptions {
             worker_id,
             timeout,
+            connect_timeout,
             unix_sockets: true,
         };
         let remote = py.detach(|| Remote::connect(&addresses, token, options));
@@ -364,6 +363,19 @@ impl Scan {
 
 /// A year; longer ones do not fit the clocks of all systems.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
+
+/// Checks a time that a call may take.
+fn timeout_of(name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
+        .ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "{name} is {seconds}, expected more than 0 and at most {}",
+                MAX_TIMEOUT.as_secs()
+            ))
+        })
+}
 
 /// Checks that an argument is a C-contiguous array of the right type, without copying it.
 fn array<'py, T: Element>(

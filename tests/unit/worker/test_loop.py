@@ -39,7 +39,7 @@ class ScriptedMaster:
     def report(self, worker_id, report):
         self.reports.append(report)
 
-    def heartbeat(self, role, index, progress=None):
+    def heartbeat(self, role, index, progress=None, generation=-1):
         pass
 
 

@@ -43,6 +43,8 @@ pub struct RemoteOptions {
     pub worker_id: i64,
     /// How long any call may wait for a replica that does not answer.
     pub timeout: Duration,
+    /// How long the first connections may take; a replica that moves meanwhile is not followed.
+    pub connect_timeout: Duration,
     /// Use the Unix socket of a replica that is on this host.
     pub unix_sockets: bool,
 }
@@ -83,13 +85,14 @@ impl Remote {
             token: token.to_vec(),
             options,
         };
-        let deadline = Instant::now() + remote.options.timeout;
+        let deadline = Instant::now() + remote.options.connect_timeout;
         for lane in [Lane::Pull, Lane::Push] {
             let mut links = lock(&remote.lanes[lane as usize]);
             for (replica, link) in links.iter_mut().enumerate() {
-                remote.persist(replica, deadline, None, || {
+                let connected = remote.persist(replica, deadline, None, || {
                     remote.connected(link, replica, lane, deadline).map(|_| ())
-                })?;
+                });
+                connected.map_err(|error| error.after(remote.options.connect_timeout))?;
             }
         }
         Ok(remote)

@@ -291,8 +291,36 @@ fn a_model_that_nobody_declared_cannot_be_pulled() {
         .client()
         .pull(&[], PullMode::Create, true)
         .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotDeclared);
     assert!(
         error.to_string().contains("no model has been declared"),
         "{error}"
     );
+}
+
+#[test]
+fn a_push_without_its_predecessor_is_told_from_other_refusals() {
+    let cluster = Cluster::start(2);
+    let client = cluster.client();
+    declare(&client);
+    let pulled = pull(&client, 0);
+    let error = push(&client, &pulled, minibatch(1, 1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gap, "{error}");
+    push(&client, &pulled, minibatch(1, 0)).unwrap();
+}
+
+#[test]
+fn a_replica_that_is_not_there_is_waited_for_as_long_as_connecting_may_take() {
+    let cluster = Cluster::start(1);
+    let addresses = cluster.addresses();
+    drop(cluster);
+    let options = RemoteOptions {
+        worker_id: 3,
+        timeout: Duration::from_secs(3600),
+        connect_timeout: SHORT,
+        unix_sockets: true,
+    };
+    let error = Remote::connect(&addresses, TOKEN, options).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("within 0.2 s"), "{error}");
 }

@@ -84,6 +84,7 @@ fn connect(
     let options = RemoteOptions {
         worker_id: 3,
         timeout,
+        connect_timeout: timeout,
         unix_sockets,
     };
     Remote::connect(addresses, token, options)
