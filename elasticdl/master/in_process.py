@@ -19,7 +19,6 @@ from elasticdl.job import (
     JobStatus,
     Lease,
     Progress,
-    PsRoute,
     Role,
     TaskReport,
     Wait,
@@ -85,13 +84,9 @@ class InProcessMaster:
         """Refuse: a job in one process has no ps replicas."""
         raise ElasticdlError("a job in one process has no ps replicas")
 
-    def restore_point(self, index: int) -> str:
-        """Refuse: a job in one process has no ps replicas."""
-        raise ElasticdlError("a job in one process has no ps replicas")
-
-    def ps_route(self) -> PsRoute:
+    def ps_addresses(self) -> list[str]:
         """Return no addresses."""
-        return self._core.ps_route()
+        return []
 
     def lease(self, worker_id: int) -> Lease | Wait | Finished:
         """Ask for a task."""
@@ -102,12 +97,9 @@ class InProcessMaster:
         """End a lease. A report of an old lease is ignored."""
         self._do(lambda: self._core.report(worker_id, self._session, report, self._now()))
 
-    def heartbeat(
-        self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
-    ) -> PsRoute | None:
+    def heartbeat(self, role: Role, index: int, progress: Progress | None = None) -> None:
         """Say how far the worker is."""
         self._do(lambda: self._core.heartbeat(role, index, self._session, progress, self._now()))
-        return None
 
     def stop(self, reason: str) -> None:
         """Cancel the job, for example because the worker raised."""

@@ -21,7 +21,9 @@ class Phase(StrEnum):
 
 ORDER = list(Phase)
 
-ENDED = frozenset({Phase.FINISHED, Phase.FAILED})
+WITH_WORKERS = frozenset(
+    {Phase.PENDING, Phase.TRAINING, Phase.PREDICTING, Phase.EVALUATING, Phase.EXPORTING}
+)
+"""Workers may still be given tasks."""
 
-CLOSING = frozenset({Phase.CHECKPOINTING, Phase.AUDITING})
-"""The replicas are asked for something. Workers stay: a replica that is lost needs a replay."""
+ENDED = frozenset({Phase.FINISHED, Phase.FAILED})

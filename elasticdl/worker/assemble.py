@@ -15,7 +15,6 @@ from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.worker.exchange import Exchange, SavedModelExchange, StoreExchange
 from elasticdl.worker.loop import Worker, sample_minibatch
 from elasticdl.worker.predictions import make_sink
-from elasticdl.worker.route import Route
 
 _SAMPLES = {
     "train": (TaskKind.TRAINING, Mode.TRAINING),
@@ -25,11 +24,7 @@ _SAMPLES = {
 
 
 def assemble(
-    config: JobConfig,
-    worker_id: int,
-    master: MasterClient,
-    connect: Callable[[], PsClient],
-    route: Route | None = None,
+    config: JobConfig, worker_id: int, master: MasterClient, connect: Callable[[], PsClient]
 ) -> Worker:
     """Return a worker that is ready to run.
 
@@ -64,9 +59,9 @@ def assemble(
     if saved_model is not None:
         exchange = SavedModelExchange()
     else:
-        store = StoreExchange(connect(), backend, route or Route())
-        backend.set_lookup(store.look_up)
-        exchange = store
+        client = connect()
+        backend.set_lookup(client.pull)
+        exchange = StoreExchange(client, backend, config.training.get_model_steps)
     exchange.declare(description)
     return Worker(
         config,
