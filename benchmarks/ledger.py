@@ -114,7 +114,8 @@ def make_ledger(num_tasks: int) -> tuple[Ledger, Journal]:
     tables = (TaskTable(given, 100) for given in (shards, (), ()))
     journal = Journal()
     tasks = JobTasks(*tables, num_epochs=1)
-    return Ledger(tasks, journal, seed=0, shuffle=True, max_retries=3), journal
+    ledger = Ledger(tasks, journal, seed=0, shuffle=True, max_retries=3, minibatch_size=10)
+    return ledger, journal
 
 
 def queue_rate(cycles: int) -> float:

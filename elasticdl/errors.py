@@ -43,8 +43,12 @@ class StaleLeaseError(StoreError):
     """A push or report comes from a lease that has been given to somebody else since."""
 
 
-class StaleParametersError(StoreError):
-    """A gradient of parameters that are older than the synchrony of the job allows."""
+class GapError(StoreError):
+    """A push came whose predecessor a ps replica has not applied, or has lost with its memory."""
+
+
+class NotDeclaredError(StoreError):
+    """A ps replica knows no model yet: nobody has declared one to it since it was started."""
 
 
 class AuthenticationError(ElasticdlError):

@@ -14,15 +14,6 @@ MetricStates = dict[str, list[NDArray[np.float64]]]
 the state arrays of that metric. Two states of one metric merge by adding array to array."""
 
 
-STALENESS_BUCKETS = 16
-"""Counts of updates that were 0, 1, 2 to 3, 4 to 7, ... versions late; the last has the rest."""
-
-
-def staleness_bucket(staleness: int) -> int:
-    """Return the bucket of a histogram in which an update counts."""
-    return min(int(staleness).bit_length(), STALENESS_BUCKETS - 1)
-
-
 class Mode(StrEnum):
     """What `feed` prepares records for."""
 
@@ -92,6 +83,7 @@ class Lease:
     task: Task
     number: int
     metric_states: MetricStates = field(default_factory=dict)  # merged; for METRICS tasks only
+    generation: int = 0  # the `PsRoute` that was current when it was handed out
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +110,7 @@ class Outcome(StrEnum):
 class TaskReport:
     """What a worker says when a lease ends.
 
+    `end_index` is how many minibatches `feed` made of the task, -1 if that is not known.
     `num_records` counts the records trained, evaluated or predicted under this lease;
     `loss_sum` is the sum over its minibatches of loss x records. `skipped` names minibatches left
     out because of `--on_nan=skip`. `fatal` fails the job at once (e.g. `--on_nan=stop`).
@@ -133,9 +126,8 @@ class TaskReport:
     model_version: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
-    staleness_histogram: tuple[int, ...] = ()  # by `staleness_bucket`
-    num_recomputed: int = 0  # minibatches computed again, on newer parameters
     num_minibatches: int = 0
+    end_index: int = -1
     skipped: tuple[int, ...] = ()
     metric_states: MetricStates = field(default_factory=dict)  # EVALUATION
     metrics: dict[str, float] = field(default_factory=dict)  # METRICS: the results
@@ -173,6 +165,27 @@ class TaskAudit:
 
 
 @dataclass(frozen=True, slots=True)
+class PsRoute:
+    """Where the ps replicas are. `generation` counts the replicas that were lost and are back."""
+
+    generation: int
+    addresses: tuple[str, ...]  # by index; "" of one that is not there
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A ps replica that was lost and is back, and what it lacked of what had been done."""
+
+    replica: int
+    version: int  # of the checkpoint that it restored; 0: none, it began empty
+    tasks: int
+    minibatches: int
+    records: int
+    is_replayed: bool  # trained on it again; else they are lost to it
+    seconds: float  # from its loss until workers were told where it is
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """A picture of a running job, for displays and for `--summary`."""
 
@@ -200,20 +213,7 @@ class JobStatus:
     skipped: tuple[str, ...] = ()
     checkpoints: tuple[int, ...] = ()
     output: str = ""
-    staleness_histogram: tuple[int, ...] = ()
-    num_recomputed: int = 0
-
-    def staleness_percentile(self, share: float) -> int:
-        """Return what the staleness of this share of updates does not exceed.
-
-        Exact up to 1, above that the upper end of a bucket.
-        """
-        wanted, seen = share * sum(self.staleness_histogram), 0
-        for bucket, count in enumerate(self.staleness_histogram):
-            seen += count
-            if count and seen >= wanted:
-                return min(self.max_staleness, (1 << bucket) - 1)
-        return self.max_staleness
+    recoveries: tuple[Recovery, ...] = ()
 
 
 class MasterClient(Protocol):
@@ -232,8 +232,12 @@ class MasterClient(Protocol):
         """Announce a ps replica that listens at `address` and has restored its checkpoint."""
         ...
 
-    def ps_addresses(self) -> list[str]:
-        """Return the address of every ps replica, by index; waits until all have registered."""
+    def restore_point(self, index: int) -> str:
+        """Return the checkpoint of this job that a ps replica is to restore; "" if none."""
+        ...
+
+    def ps_route(self) -> PsRoute:
+        """Return where every ps replica is; waits until all are there."""
         ...
 
     def lease(self, worker_id: int) -> Lease | Wait | Finished:
@@ -244,6 +248,12 @@ class MasterClient(Protocol):
         """End a lease. A report of an old lease is ignored by the master."""
         ...
 
-    def heartbeat(self, role: Role, index: int, progress: Progress | None = None) -> None:
-        """Say that the process is alive."""
+    def heartbeat(
+        self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
+    ) -> PsRoute | None:
+        """Say that the process is alive.
+
+        Returns where the ps replicas are, if that is another `PsRoute` than the one of the
+        generation given; -1 asks for none.
+        """
         ...

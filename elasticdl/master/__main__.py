@@ -41,7 +41,7 @@ async def _run(arguments: ProcessArguments) -> int:
         arguments.job_dir,
         arguments.token,
         make_launcher=ProcessLauncher,
-        make_replicas=lambda addresses: PsReplicas(addresses, _connect(arguments.token)),
+        make_replicas=lambda route: PsReplicas(route, _connect(arguments.token)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         reason = f"the master was asked to end ({number.name})"

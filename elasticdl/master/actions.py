@@ -33,9 +33,13 @@ class StopProcess:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Write a checkpoint; then `checkpoint_written` or `checkpoint_failed`."""
+    """Write a checkpoint; then `checkpoint_written` or `checkpoint_failed`.
+
+    A private one is the job's own, to restore a ps replica from; it replaces the one before.
+    """
 
     version: int
+    is_private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,15 @@ class DeleteCheckpoints:
 @dataclass(frozen=True, slots=True)
 class AskAudit:
     """Ask the replicas what they have applied; then `audited` or `audit_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskWatermarks:
+    """Ask a ps replica that is back what it has; then `replica_back` or `replica_unreachable`."""
+
+    index: int
+    session: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +80,6 @@ Action = (
     | WriteCheckpoint
     | DeleteCheckpoints
     | AskAudit
+    | AskWatermarks
     | Note
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from elasticdl.job import EpochLedger, TaskAudit
@@ -39,6 +39,7 @@ def audit(
     minibatch_size: int,
     replicas: Replicas,
     skipped: Mapping[int, Sequence[int]],
+    lost: Mapping[int, Set[int]] | None = None,
 ) -> Audit:
     """Compare what every replica has applied with the job's training tasks.
 
@@ -50,10 +51,13 @@ def audit(
         minibatch_size: Records of a minibatch; the last one of a task may be smaller.
         replicas: What each replica says; all are asked when no push is under way.
         skipped: Training task -> minibatches left out on purpose (`--on_nan=skip`).
+        lost: Replica -> training tasks of which it lost a part with its memory, and was not given
+            it again (`--ps_recovery=latest`).
     """
+    lost = lost or {}
     books = [{entry.task_id: entry for entry in replica} for replica in replicas]
     ledger: list[EpochLedger] = []
-    disagreements = unexplained = 0
+    disagreements = unexplained = missing = 0
     for epoch in range(tasks.num_epochs):
         total = _Count()
         for task_id in tasks.epoch_ids(epoch):
@@ -64,10 +68,14 @@ def audit(
             )
             entries = [book.get(task_id, TaskAudit(task_id, 0, 0)) for book in books]
             count = _worst(entries, records, minibatch_size, left_out)
+            is_known = [task_id in lost.get(index, ()) for index in range(len(entries))]
+            if any(is_known):
+                missing += count.lost
+                entries = [e for e, known in zip(entries, is_known, strict=True) if not known]
             total.trained_once += count.trained_once
             total.repeated += count.repeated
             total.lost += count.lost
-            unexplained += max(0, count.lost - left_out)
+            unexplained += 0 if any(is_known) else max(0, count.lost - left_out)
             # Without an entry nothing of the task has arrived, though it has records.
             is_missing = any(entry.next_index == 0 for entry in entries)
             disagreements += is_missing or len(Counter(map(_essence, entries))) > 1
@@ -81,7 +89,7 @@ def audit(
             )
         )
     repeated = sum(line.repeated for line in ledger)
-    return Audit(tuple(ledger), _problem(repeated, disagreements), _note(unexplained))
+    return Audit(tuple(ledger), _problem(repeated, disagreements), _note(unexplained, missing))
 
 
 def _worst(
@@ -111,7 +119,10 @@ def _problem(repeated: int, disagreements: int) -> str:
     return "; ".join(problems)
 
 
-def _note(unexplained: int) -> str:
-    if not unexplained:
-        return ""
-    return f"{unexplained} records were not trained, as is when `feed` leaves some out"
+def _note(unexplained: int, missing: int) -> str:
+    notes = []
+    if missing:
+        notes.append(f"{missing} records were lost to a ps replica with its memory")
+    if unexplained:
+        notes.append(f"{unexplained} records were not trained, as is when `feed` leaves some out")
+    return "; ".join(notes)

@@ -7,20 +7,22 @@ goes on from its journal as if nothing had happened.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import (
-    EpochLedger,
     Finished,
     Lease,
     Outcome,
     Progress,
+    PsRoute,
     Role,
     Strategy,
     Task,
+    TaskAudit,
     TaskKind,
     TaskReport,
     Wait,
@@ -30,26 +32,26 @@ from elasticdl.master import relaunch
 from elasticdl.master.actions import (
     Action,
     AdoptProcess,
-    AskAudit,
-    DeleteCheckpoints,
+    AskWatermarks,
     Note,
     StartProcess,
     StopProcess,
-    WriteCheckpoint,
 )
-from elasticdl.master.audit import Replicas, audit
-from elasticdl.master.checkpoints import Checkpoints
+from elasticdl.master.audit import Replicas
+from elasticdl.master.checkpoints import Checkpoints, Newest
+from elasticdl.master.course import Course
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.phases import ENDED, ORDER, WITH_WORKERS, Phase
+from elasticdl.master.phases import CLOSING, ENDED, ORDER, Phase
+from elasticdl.master.places import Places, describe
 from elasticdl.master.progress import Meter
+from elasticdl.master.questions import Questions
 from elasticdl.master.tasks import JobTasks
 
 _WAIT_SECONDS = 0.1
 _WAIT_SECONDS_PER_WORKER = 0.002  # so that a thousand waiting workers do not drown the master
-_MESSAGES_SHOWN = 3
 _LAST_WORDS_KEPT = 100
 
 
@@ -64,6 +66,7 @@ class JobCore:
         self.config = config
         self.tasks = tasks
         self.journal = Journal()
+        self.course = Course(self.journal)
         training, checkpoint = config.training, config.checkpoint
         self.ledger = Ledger(
             tasks,
@@ -71,30 +74,37 @@ class JobCore:
             seed=training.seed,
             shuffle=training.shuffle_tasks,
             max_retries=training.max_task_retries,
+            minibatch_size=training.minibatch_size,
         )
         self.members = Membership(self.journal, config.cluster.heartbeat_timeout_seconds)
+        self.places = Places(self.journal, self.members, self.num_ps)
         self.evaluations = Evaluations(
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
         self.checkpoints = Checkpoints(self.journal, checkpoint.checkpoint_steps)
         self.meter = Meter(self.journal)
-        self.phase = Phase.PENDING
-        self.training_began: float | None = None  # the first lease, of whatever kind
-        self.training_ended: float | None = None
-        self.ended_seconds = 0.0
-        self._failures = 0  # of processes
         self._last_words: list[str] = []  # of processes that failed
-        self._problems: list[str] = []  # what will fail the job at its end
-        self.message = ""
-        self.ledger_lines: tuple[EpochLedger, ...] = ()
-        self._last_checkpoint_waits = False  # for the one that is being written
         self._actions: list[Action] = []
-        self.journal.handle("began", self._apply_began)
-        self.journal.handle("phase", self._apply_phase)
-        self.journal.handle("ended", self._apply_ended)
-        self.journal.handle("failure", self._apply_failure)
-        self.journal.handle("problem", self._apply_problem)
-        self.journal.handle("audit", self._apply_audit)
+        self.questions = Questions(
+            config,
+            tasks,
+            self.course,
+            self.ledger,
+            self.places,
+            self.checkpoints,
+            self.meter,
+            act=lambda action: self._actions.append(action),
+        )
+
+    @property
+    def phase(self) -> Phase:
+        """What the job is about."""
+        return self.course.phase
+
+    @property
+    def message(self) -> str:
+        """What is to be said of the job now, or of its end."""
+        return self.course.message
 
     @property
     def num_ps(self) -> int:
@@ -127,26 +137,27 @@ class JobCore:
         if self.has_ended:
             return
         self._note("resumed", f"the job goes on, {self.ledger.num_done} tasks are done")
-        if self.phase is Phase.CHECKPOINTING:
-            self._write_checkpoint()
-        elif self.phase is Phase.AUDITING:
-            self._actions.append(AskAudit())
+        for member in self.members.present(Role.PS):
+            if member.is_alive and not self.places.is_ready(member):
+                self._actions.append(AskWatermarks(member.index, member.session, member.address))
         self._advance(now)
 
     def tick(self, now: float) -> None:
         """Look for processes that have fallen silent; call it now and then."""
         for member in self.members.silent(now):
-            handle = ProcessHandle(member.role, member.index, member.handle)
             words = f"nothing was heard of it for {now - member.last_heard:.0f} s"
-            self._lose(member, Exited(handle, ExitReason.UNKNOWN, None), words, now)
-            if handle.ref and not member.has_exited:
-                self._actions.append(StopProcess(handle))
+            self._give_up(member, words, now)
         self._advance(now)
 
     def stop(self, reason: str, now: float) -> None:
         """Cancel the job."""
         if not self.has_ended:
             self._fail(f"stopped: {reason}", now)
+
+    @property
+    def _needs_workers(self) -> bool:
+        """Whether there may still be tasks: a replica that is lost at the very end needs them."""
+        return not self.has_ended and (self.num_ps > 0 or self.phase not in CLOSING)
 
     @property
     def has_ended(self) -> bool:
@@ -159,7 +170,7 @@ class JobCore:
         """A worker announces itself. A new process at an old index takes nothing over."""
         member = self.members.find(Role.WORKER, worker_id)
         if member is not None and member.is_alive and member.session != session:
-            self._take_back(member)
+            self._take_back(member, now)
         member = self.members.register(Role.WORKER, worker_id, session, pid, "", now)
         if not member.gone:
             self._note("registered", f"{member.name} is here", process=member.name, pid=pid)
@@ -181,7 +192,43 @@ class JobCore:
         member = self.members.register(Role.PS, index, session, pid, address, now)
         text = f"{member.name} listens at {address}"
         self._note("registered", text, process=member.name, pid=pid, address=address)
+        if self.places.registered(member):
+            self._actions.append(AskWatermarks(index, session, address))
         self._advance(now)
+
+    def restore_point(self, index: int) -> Newest | None:
+        """A ps replica that has been started asks which checkpoint of this job it is to restore."""
+        newest = self.checkpoints.newest
+        if newest is not None:
+            self.places.restores(index, newest.version)
+        return newest
+
+    def replica_back(
+        self, index: int, session: str, applied: Iterable[TaskAudit], now: float
+    ) -> None:
+        """A ps replica that was lost is back, and has said what it has."""
+        member = self.members.find(Role.PS, index)
+        if member is None or member.session != session or not member.is_alive:
+            return  # lost again meanwhile
+        if self.places.is_ready(member) or self.has_ended:
+            return
+        lacks = []
+        if self.config.command == "train":
+            lacks = self.ledger.lacks({entry.task_id: entry.next_index for entry in applied})
+            is_replayed = self.config.checkpoint.ps_recovery == "replay"
+            self.ledger.take_in_replica(lack.task_id for lack in lacks if is_replayed)
+        else:
+            is_replayed = True  # nothing is trained, so nothing can lack
+        recovery = self.places.took_in(member, lacks, is_replayed, now)
+        self._note("ps recovered", describe(recovery), process=member.name, **asdict(recovery))
+        self._advance(now)
+
+    def replica_unreachable(self, index: int, session: str, message: str, now: float) -> None:
+        """A ps replica that was back could not be asked what it has."""
+        member = self.members.find(Role.PS, index)
+        if member is not None and member.session == session and member.is_alive:
+            self._give_up(member, message, now)
+            self._advance(now)
 
     def heartbeat(
         self, role: Role, index: int, session: str, progress: Progress | None, now: float
@@ -206,18 +253,18 @@ class JobCore:
             if found is None or not found.session:
                 raise ElasticdlError(f"worker {worker_id} asks for a task, but has not registered")
             return Finished()  # given up, or replaced
-        if self.phase not in WITH_WORKERS:
+        if not self._needs_workers:
             return Finished()
         again = self.ledger.lease_of_request(worker_id, request)
         if again is not None:
-            return self._with_states(Lease(self.tasks.task(again[0]), again[1]))
+            return self._completed(Lease(self.tasks.task(again[0]), again[1]))
         if member.is_stopping:
             return Finished()
-        if self.phase is Phase.PENDING or self.ledger.next_id() is None:
+        has_work = self.phase is not Phase.PENDING and self.ledger.next_id() is not None
+        if not has_work or not self.places.is_complete:
             return self._wait()
-        if self.training_began is None:
-            self.journal.record("began", now)
-        return self._with_states(self.ledger.lease(worker_id, request))
+        self.course.begin(now)
+        return self._completed(self.ledger.lease(worker_id, request))
 
     def report(self, worker_id: int, session: str, report: TaskReport, now: float) -> bool:
         """A worker ends a lease; return whether that was still its lease."""
@@ -231,17 +278,15 @@ class JobCore:
         if task.kind is TaskKind.TRAINING:
             self.meter.reported(worker_id, report, now)
         settled = self.ledger.report(
-            worker_id, task.id, report.lease, report.outcome, report.message
+            worker_id, task.id, report.lease, report.outcome, report.message, report.end_index
         )
         self._settle(task, report, settled, now)
         self._advance(now)
         return True
 
-    def ps_addresses(self) -> list[str] | None:
-        """Return the address of each ps replica, by index; None until all have registered."""
-        members = [self.members.find(Role.PS, index) for index in range(self.num_ps)]
-        addresses = [m.address for m in members if m is not None and m.is_alive]
-        return addresses if len(addresses) == self.num_ps else None
+    def ps_route(self) -> PsRoute:
+        """Return where the ps replicas are."""
+        return self.places.route
 
     def set_num_workers(self, num_workers: int, now: float) -> None:
         """Go on with so many workers.
@@ -253,7 +298,7 @@ class JobCore:
         """
         if num_workers < 1:
             raise ElasticdlError(f"expected at least one worker, found {num_workers}")
-        if self.phase not in WITH_WORKERS:
+        if not self._needs_workers:
             raise ElasticdlError(f"the job is {self.phase}, it needs no workers any more")
         present = [m for m in self.members.present(Role.WORKER) if not m.is_stopping]
         for _ in range(num_workers - len(present)):
@@ -289,58 +334,45 @@ class JobCore:
 
     def checkpoint_written(self, version: int, now: float) -> None:
         """A checkpoint is whole."""
-        deleted = self.checkpoints.written(version, self.config.checkpoint.keep_checkpoint_max)
-        self._note("checkpoint", f"checkpoint of version {version} is written", version=version)
-        if deleted:
-            self._actions.append(DeleteCheckpoints(tuple(deleted)))
+        is_over = self.questions.checkpoint_written(version, now)
         if not self.has_ended:
-            self.message = ""
-            self._after_checkpoint(now)
+            self.course.message = ""
+            self._go_on(is_over, now)
 
-    def checkpoint_failed(self, version: int, message: str, now: float) -> None:
-        """A checkpoint could not be written. The last one of a job must be there."""
-        self.checkpoints.failed()
-        text = f"checkpoint of version {version}: {message}"
-        self._note("checkpoint failed", text, is_warning=True, version=version)
-        if self.has_ended:
-            return
-        self.message = text
-        if self.phase is Phase.CHECKPOINTING and not self._last_checkpoint_waits:
-            self.journal.record("problem", self.message)
-        self._after_checkpoint(now)
+    def checkpoint_failed(
+        self, version: int, message: str, now: float, was_unreachable: bool = False
+    ) -> None:
+        """A checkpoint could not be written, perhaps because a replica could not be reached."""
+        is_over = self.questions.checkpoint_failed(version, message, was_unreachable, now)
+        if not self.has_ended:
+            self._go_on(is_over, now)
 
     def audited(self, replicas: Replicas, now: float) -> None:
         """The replicas have said what they have applied."""
-        if self.phase is not Phase.AUDITING:
-            return
-        found = audit(self.tasks, self.config.training.minibatch_size, replicas, self.meter.skipped)
-        lines = [
-            [line.epoch, line.records, line.trained_once, line.repeated, line.lost]
-            for line in found.ledger
-        ]
-        self.journal.record("audit", lines, found.note)
-        if found.problem:
-            self.journal.record("problem", f"ledger: {found.problem}")
-        self._enter(self._phase_after(Phase.AUDITING), now)
-
-    def audit_failed(self, message: str, now: float) -> None:
-        """The replicas could not be asked, so nothing is proved."""
         if self.phase is Phase.AUDITING:
+            self._go_on(self.questions.audited(replicas), now)
+
+    def audit_failed(self, message: str, now: float, was_unreachable: bool = False) -> None:
+        """The replicas could not be asked, so nothing is proved."""
+        if self.phase is Phase.AUDITING and self.questions.audit_failed(was_unreachable):
             self._fail(f"the ledger could not be proved: {message}", now)
+        self._advance(now)
 
     # --- phases ----------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> None:
         """Go on to the next phase, if this one has nothing left; start what is due."""
         if self.phase is Phase.TRAINING:
-            self._start_what_is_due()
+            self._start_what_is_due(now)
+        elif self.phase in CLOSING:
+            self.questions.ask_at_end(now)
         if self._is_over(self.phase):
             self._enter(self._phase_after(self.phase), now)
 
     def _is_over(self, phase: Phase) -> bool:
         match phase:
             case Phase.PENDING:
-                return self.ps_addresses() is not None and self.members.num_alive(Role.WORKER) > 0
+                return self.places.is_complete and self.members.num_alive(Role.WORKER) > 0
             case Phase.TRAINING:
                 return self.ledger.is_trained and self.ledger.is_idle
             case Phase.EVALUATING | Phase.PREDICTING | Phase.EXPORTING:
@@ -378,7 +410,7 @@ class JobCore:
         if phase is Phase.FINISHED:
             self._finish(now)
             return
-        self.journal.record("phase", str(phase), now)
+        self.course.enter(phase, now)
         self._note("phase", f"the job is {phase}", phase=str(phase))
         match phase:
             case Phase.TRAINING:
@@ -389,66 +421,42 @@ class JobCore:
                 self._start_evaluation()
             case Phase.EXPORTING:
                 self.ledger.queue(range(self.tasks.export_id, self.tasks.export_id + 1))
-            case Phase.CHECKPOINTING if self.checkpoints.is_writing:
-                self._last_checkpoint_waits = True
-            case Phase.CHECKPOINTING:
-                self._write_checkpoint()
-            case Phase.AUDITING:
-                self._actions.append(AskAudit())
         self._advance(now)
 
-    def _start_what_is_due(self) -> None:
+    def _start_what_is_due(self, now: float) -> None:
         if self.ledger.is_trained:
             return  # the last evaluation and the last checkpoint come by themselves
         version = self.meter.model_version
         if self.evaluations.is_due(version):
             self._start_evaluation()
-        if self.config.checkpoint.checkpoint_dir is not None and self.checkpoints.is_due(version):
-            self._write_checkpoint()
+        self.questions.ask_in_training(now)
 
     def _start_evaluation(self) -> None:
         evaluation_id = self.evaluations.start(self.meter.model_version)
         self.ledger.queue(self.tasks.evaluation_ids(evaluation_id))
 
-    def _write_checkpoint(self) -> None:
-        version = self.meter.model_version
-        self.checkpoints.begin(version)
-        self._actions.append(WriteCheckpoint(version))
-
-    def _after_checkpoint(self, now: float) -> None:
-        if self.phase is not Phase.CHECKPOINTING:
-            self._advance(now)
-        elif self._last_checkpoint_waits:
-            self._last_checkpoint_waits = False
-            self._write_checkpoint()
+    def _go_on(self, is_over: bool, now: float) -> None:
+        if is_over:
+            self._enter(self._phase_after(self.phase), now)
         else:
-            self._enter(self._phase_after(Phase.CHECKPOINTING), now)
+            self._advance(now)
 
     def _finish(self, now: float) -> None:
         shortcomings = self.shortcomings()
         if shortcomings:
             self._fail("; ".join(shortcomings), now)
         else:
-            self.journal.record("ended", str(Phase.FINISHED), self.message, now)
+            self.course.end(Phase.FINISHED, self.message, now)
             self._note("ended", "the job is finished", phase=str(Phase.FINISHED))
 
     def _fail(self, message: str, now: float) -> None:
-        self.journal.record("ended", str(Phase.FAILED), message, now)
+        self.course.end(Phase.FAILED, message, now)
         self._note("ended", f"the job failed: {message}", is_warning=True, phase=str(Phase.FAILED))
 
     def shortcomings(self) -> list[str]:
         """Say what the job has not done, and will fail for."""
-        found = list(self._problems)
-        messages = list(self.ledger.quarantined.values())
-        if messages:
-            tries = self.config.training.max_task_retries + 1
-            shown = "; ".join(messages[:_MESSAGES_SHOWN])
-            more = len(messages) - _MESSAGES_SHOWN
-            rest = f"; and {more} more" if more > 0 else ""
-            found.append(
-                f"{len(messages)} tasks failed {tries} times each and were set aside: {shown}{rest}"
-            )
-        return found
+        set_aside = self.ledger.set_aside()
+        return [*self.course.problems, *([set_aside] if set_aside else [])]
 
     # --- tasks -----------------------------------------------------------------------------------
 
@@ -456,10 +464,12 @@ class JobCore:
         num_workers = self.members.num_alive(Role.WORKER)
         return Wait(max(_WAIT_SECONDS, _WAIT_SECONDS_PER_WORKER * num_workers))
 
-    def _with_states(self, lease: Lease) -> Lease:
-        if lease.task.kind is not TaskKind.METRICS:
+    def _completed(self, lease: Lease) -> Lease:
+        is_metrics, generation = lease.task.kind is TaskKind.METRICS, self.places.generation
+        if not is_metrics and not generation:
             return lease
-        return replace(lease, metric_states=self.evaluations.states)
+        states = self.evaluations.states if is_metrics else {}
+        return replace(lease, metric_states=states, generation=generation)
 
     def _checked(self, task: Task, report: TaskReport) -> TaskReport:
         """Return the report, as a failure if its metric states do not fit the others'."""
@@ -510,26 +520,34 @@ class JobCore:
         elif not (member.handle or member.session or member.gone or self.has_ended):
             self._actions.append(StartProcess(member.role, member.index))
 
-    def _take_back(self, member: Member) -> None:
-        if member.role is Role.WORKER:
+    def _take_back(self, member: Member, now: float) -> None:
+        if member.role is Role.PS:
+            self.places.lost(member, now)
+        else:
             task_ids = self.ledger.worker_lost(member.index)
             self.meter.lost(member.index)
             if task_ids:
                 text = f"{len(task_ids)} tasks of {member.name} go to others"
                 self._note("requeued", text, process=member.name, tasks=task_ids)
 
+    def _give_up(self, member: Member, words: str, now: float) -> None:
+        """Take a process as lost that cannot be reached, and end it, wherever it is."""
+        handle = ProcessHandle(member.role, member.index, member.handle)
+        self._lose(member, Exited(handle, ExitReason.UNKNOWN, None), words, now)
+        if handle.ref and not member.has_exited:
+            self._actions.append(StopProcess(handle))
+
     def _lose(self, member: Member, exited: Exited, last_words: str, now: float) -> None:
         """A process is lost: take back what it held, and decide what to do about it."""
         how = relaunch.describe(exited.reason, exited.code)
         text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
-        was_ready = bool(member.session)
+        was_ready = self.places.is_ready(member) if member.role is Role.PS else member.is_alive
         self.members.lose(member, how)
-        self._take_back(member)
+        self._take_back(member, now)
         if self.has_ended:
             return
-        is_expected = member.is_stopping or (
-            member.role is Role.WORKER and self.phase not in WITH_WORKERS
-        )
+        is_needed = member.role is Role.PS or self._needs_workers
+        is_expected = member.is_stopping or not is_needed
         self._note(
             "left" if is_expected else "lost",
             text,
@@ -547,7 +565,7 @@ class JobCore:
 
     def _counts(self, member: Member, last_words: str) -> relaunch.Counts:
         return relaunch.Counts(
-            failures=self._failures,
+            failures=self.course.failures,
             max_relaunches=self.config.cluster.max_relaunches,
             job_tasks_done=self.ledger.num_done,
             same_message_before=last_words in self._last_words,
@@ -556,7 +574,7 @@ class JobCore:
 
     def _carry_out(self, verdict: relaunch.Verdict, member: Member, text: str, now: float) -> None:
         if verdict.is_failure:
-            self.journal.record("failure")
+            self.course.process_failed()
         match verdict.decision:
             case relaunch.Decision.RELAUNCH:
                 # A ps replica's index is its place in the model; a worker's is never used again.
@@ -569,64 +587,26 @@ class JobCore:
     def _note(self, event: str, text: str, is_warning: bool = False, **fields: Any) -> None:
         self._actions.append(Note(event, text, fields, is_warning))
 
-    # --- facts -----------------------------------------------------------------------------------
-
-    def _apply_phase(self, phase: str, now: float) -> None:
-        if self.training_began is not None and self.training_ended is None:
-            self.training_ended = now
-        self.phase = Phase(phase)
-
-    def _apply_began(self, now: float) -> None:
-        self.training_began = now
-
-    def _apply_ended(self, phase: str, message: str, now: float) -> None:
-        self.phase = Phase(phase)
-        self.message = message
-        self.ended_seconds = now
-        if self.training_ended is None:
-            self.training_ended = now
-
-    def _apply_failure(self) -> None:
-        self._failures += 1
-
-    def _apply_problem(self, message: str) -> None:
-        self._problems.append(message)
-
-    def _apply_audit(self, lines: list[list[int]], note: str) -> None:
-        self.ledger_lines = tuple(EpochLedger(*line) for line in lines)
-        self.message = note
-
     # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
         return {
+            "course": self.course.snapshot(),
             "ledger": self.ledger.snapshot(),
             "members": self.members.snapshot(),
             "evaluations": self.evaluations.snapshot(),
             "checkpoints": self.checkpoints.snapshot(),
             "meter": self.meter.snapshot(),
-            "phase": str(self.phase),
-            "times": [self.training_began, self.training_ended, self.ended_seconds],
-            "failures": self._failures,
-            "problems": list(self._problems),
-            "message": self.message,
-            "audit": [
-                [line.epoch, line.records, line.trained_once, line.repeated, line.lost]
-                for line in self.ledger_lines
-            ],
+            "places": self.places.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
+        self.course.restore(snapshot["course"])
         self.ledger.restore(snapshot["ledger"])
         self.members.restore(snapshot["members"])
         self.evaluations.restore(snapshot["evaluations"])
         self.checkpoints.restore(snapshot["checkpoints"])
         self.meter.restore(snapshot["meter"])
-        self.phase = Phase(snapshot["phase"])
-        self.training_began, self.training_ended, self.ended_seconds = snapshot["times"]
-        self._failures = snapshot["failures"]
-        self._problems = list(snapshot["problems"])
-        self.message = snapshot["message"]
-        self.ledger_lines = tuple(EpochLedger(*line) for line in snapshot["audit"])
+        self.places.restore(snapshot["places"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from elasticdl.errors import UnavailableError
-from elasticdl.job import TaskAudit
+from elasticdl.job import PsRoute, TaskAudit
 from elasticdl.master.audit import Replicas
 
 _TAIL_BYTES = 16 * 1024
@@ -31,17 +31,17 @@ class ReplicaClient(Protocol):
 class PsReplicas:
     """The ps replicas as the master uses them. Connects when first asked.
 
-    For one thread at a time; calls block.
+    Calls block. For one thread at a time, but for `applied_by`.
     """
 
     def __init__(
         self,
-        addresses: Callable[[], Sequence[str] | None],
+        route: Callable[[], PsRoute],
         connect: Callable[[Sequence[str]], ReplicaClient],
     ) -> None:
-        self._addresses = addresses
+        self._route = route
         self._connect = connect
-        self._client: tuple[Sequence[str], ReplicaClient] | None = None
+        self._client: tuple[PsRoute, ReplicaClient] | None = None
 
     def audit(self) -> Replicas:
         """Ask each replica what it has applied of each task."""
@@ -51,12 +51,17 @@ class PsReplicas:
         """Have every replica write its files into a folder."""
         return self._reach().checkpoint(str(directory))
 
+    def applied_by(self, address: str) -> list[TaskAudit]:
+        """Ask one replica, which nobody else knows yet, what it has applied of each task."""
+        (applied,) = audits(self._connect([address]).audit())
+        return list(applied)
+
     def _reach(self) -> ReplicaClient:
-        addresses = self._addresses()
-        if addresses is None:
+        route = self._route()
+        if not all(route.addresses):
             raise UnavailableError("a ps replica is gone")
-        if self._client is None or self._client[0] != addresses:
-            self._client = (addresses, self._connect(addresses))
+        if self._client is None or self._client[0] != route:
+            self._client = (route, self._connect(route.addresses))
         return self._client[1]
 
 

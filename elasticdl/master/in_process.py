@@ -19,6 +19,7 @@ from elasticdl.job import (
     JobStatus,
     Lease,
     Progress,
+    PsRoute,
     Role,
     TaskReport,
     Wait,
@@ -84,9 +85,13 @@ class InProcessMaster:
         """Refuse: a job in one process has no ps replicas."""
         raise ElasticdlError("a job in one process has no ps replicas")
 
-    def ps_addresses(self) -> list[str]:
+    def restore_point(self, index: int) -> str:
+        """Refuse: a job in one process has no ps replicas."""
+        raise ElasticdlError("a job in one process has no ps replicas")
+
+    def ps_route(self) -> PsRoute:
         """Return no addresses."""
-        return []
+        return self._core.ps_route()
 
     def lease(self, worker_id: int) -> Lease | Wait | Finished:
         """Ask for a task."""
@@ -97,9 +102,12 @@ class InProcessMaster:
         """End a lease. A report of an old lease is ignored."""
         self._do(lambda: self._core.report(worker_id, self._session, report, self._now()))
 
-    def heartbeat(self, role: Role, index: int, progress: Progress | None = None) -> None:
+    def heartbeat(
+        self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
+    ) -> PsRoute | None:
         """Say how far the worker is."""
         self._do(lambda: self._core.heartbeat(role, index, self._session, progress, self._now()))
+        return None
 
     def stop(self, reason: str) -> None:
         """Cancel the job, for example because the worker raised."""

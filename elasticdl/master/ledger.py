@@ -3,12 +3,16 @@
 It holds only what differs from "every task of the order before the cursor is done": the leases,
 the tasks that came back, and those set aside. So its snapshot does not grow with the data, and of
 its memory only the order of one epoch does.
+
+A ps replica that was lost and restored lacks tasks that were done: they come back too
+(`take_in_replica`), are leased before all others, and nothing is evaluated or exported before they
+are done again. See docs/designs/ps-recovery.md.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -19,6 +23,8 @@ from elasticdl.job import Lease, MetricStates, Outcome
 from elasticdl.master.journal import Journal
 from elasticdl.master.tasks import JobTasks
 
+_MESSAGES_SHOWN = 3
+
 
 @dataclass(slots=True)
 class Held:
@@ -27,6 +33,17 @@ class Held:
     worker_id: int
     number: int
     request: int
+    generation: int  # the ledger's, when it was handed out
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """A training task that is done, but not on one replica, which has `have` minibatches of it."""
+
+    task_id: int
+    have: int
+    minibatches: int  # that it lacks
+    records: int  # in those
 
 
 class Settled(Enum):
@@ -41,13 +58,23 @@ class Settled(Enum):
 class Ledger:
     """Hands out tasks and takes them back. Each call takes constant time.
 
-    What is leased next: queued tasks (evaluation, prediction, metrics, export), then training
-    tasks that came back, then the next one of the order. An epoch does not wait for the one
-    before to be complete, only for it to be handed out.
+    What is leased next: tasks to replay, queued tasks (evaluation, prediction, metrics, export),
+    then training tasks that came back, then the next one of the order. Queued tasks wait until no
+    task is replayed any more. An epoch does not wait for the one before to be complete, only for
+    it to be handed out.
+
+    generation: counts the replicas that were taken in after a loss. A lease that was handed out
+        in an earlier one cannot end as done: what it did may have been lost since.
     """
 
     def __init__(
-        self, tasks: JobTasks, journal: Journal, seed: int, shuffle: bool, max_retries: int
+        self,
+        tasks: JobTasks,
+        journal: Journal,
+        seed: int,
+        shuffle: bool,
+        max_retries: int,
+        minibatch_size: int,
     ) -> None:
         self._tasks = tasks
         self._num_training, self._per_epoch = tasks.num_training, tasks.per_epoch
@@ -55,11 +82,17 @@ class Ledger:
         self._seed = seed
         self._shuffle = shuffle
         self._max_retries = max_retries
+        self._minibatch_size = minibatch_size
+        self.generation = 0
         self._cursor = 0  # training tasks handed out at least once, over all epochs
         self._order: Sequence[int] = ()  # of the epoch at the cursor,
         self._order_start = 0  # which began there
         self._returned: deque[int] = deque()  # training tasks that came back
         self._queued: deque[int] = deque()  # all other tasks, not leased
+        self._replays: deque[int] = deque()  # training tasks that were done, but not by all now
+        self._replaying: set[int] = set()  # those, and the ones of them that are leased
+        # Minibatches of tasks that were done, where `feed` made more or fewer than records say.
+        self._odd_ends: dict[int, int] = {}
         self._doing: dict[int, Held] = {}
         self._held: dict[int, set[int]] = {}  # worker -> tasks
         # Only of tasks that came back: the number of the last lease, and how often it failed.
@@ -79,6 +112,7 @@ class Ledger:
             "quarantine": self._apply_quarantine,
             "queue": self._apply_queue,
             "drop": self._apply_drop,
+            "replica": self._apply_replica,
         }
         for name, apply in appliers.items():
             journal.handle(name, apply)
@@ -109,14 +143,35 @@ class Ledger:
         return None
 
     def report(
-        self, worker_id: int, task_id: int, number: int, outcome: Outcome, message: str = ""
+        self,
+        worker_id: int,
+        task_id: int,
+        number: int,
+        outcome: Outcome,
+        message: str = "",
+        end_index: int = -1,
     ) -> Settled:
-        """End a lease."""
+        """End a lease.
+
+        Args:
+            worker_id: Who held it.
+            task_id: The task.
+            number: The lease.
+            outcome: How it ended.
+            message: Of a failure.
+            end_index: Minibatches that the task has, -1 if not known.
+        """
         if not self.is_current(worker_id, task_id, number):
             return Settled.STALE
-        if outcome is Outcome.DONE:
-            self._journal.record("done", task_id)
+        if outcome is Outcome.DONE and self._doing[task_id].generation == self.generation:
+            is_training = task_id < self._num_training
+            is_odd = is_training and end_index not in (-1, self._usual_end(task_id))
+            self._journal.record("done", task_id, *([end_index] if is_odd else []))
             return Settled.DONE
+        if outcome is Outcome.DONE:
+            # A replica may have lost a part of it meanwhile; the next lease will find out.
+            self._journal.record("return", task_id)
+            return Settled.REQUEUED
         if outcome is Outcome.RETURNED:
             self._journal.record("return", task_id)
             return Settled.REQUEUED
@@ -142,11 +197,35 @@ class Ledger:
         """Forget tasks that were queued; those under lease are forgotten when they end."""
         self._journal.record("drop", task_ids.start, task_ids.stop)
 
+    def lacks(self, applied: Mapping[int, int]) -> list[Lack]:
+        """Return the training tasks that are done, but not on a replica that was lost.
+
+        Args:
+            applied: Minibatches that the replica has applied, by task.
+        """
+        open_ids = {*self._doing, *self._returned, *self._replays, *self.quarantined}
+        found = []
+        for task_id in self._handed_out():
+            have = applied.get(task_id, 0)
+            end = self._odd_ends.get(task_id, -1)
+            end = self._usual_end(task_id) if end < 0 else end
+            if have < end and task_id not in open_ids:
+                total = self._tasks.training.num_records_of(task_id % self._per_epoch)
+                records = max(0, total - have * self._minibatch_size)
+                found.append(Lack(task_id, have, end - have, records))
+        return found
+
+    def take_in_replica(self, replay: Iterable[int]) -> None:
+        """Go on with a replica that was lost and is back, after these tasks are done again."""
+        self._journal.record("replica", to_ranges(replay))
+
     # --- questions -------------------------------------------------------------------------------
 
     def next_id(self) -> int | None:
         """Return the id of the task that would be leased now."""
-        if self._queued:
+        if self._replays:
+            return self._replays[0]
+        if self._queued and not self._replaying:
             return self._queued[0]
         if self._returned:
             return self._returned[0]
@@ -172,7 +251,7 @@ class Ledger:
     def num_todo(self) -> int:
         """How many tasks wait to be leased, over all epochs."""
         fresh = self._num_training - self._cursor
-        return fresh + len(self._returned) + len(self._queued)
+        return fresh + len(self._replays) + len(self._returned) + len(self._queued)
 
     @property
     def is_idle(self) -> bool:
@@ -180,9 +259,25 @@ class Ledger:
         return not self._doing and not self.num_todo
 
     @property
+    def is_whole(self) -> bool:
+        """Whether every replica has all tasks that were done."""
+        return not self._replaying
+
+    @property
     def is_trained(self) -> bool:
         """Whether every training task is done or set aside."""
         return sum(self.training_settled) == self._num_training
+
+    def set_aside(self) -> str:
+        """Say what became of the tasks that failed too often; "" if there are none."""
+        messages = list(self.quarantined.values())
+        if not messages:
+            return ""
+        shown = "; ".join(messages[:_MESSAGES_SHOWN])
+        more = len(messages) - _MESSAGES_SHOWN
+        rest = f"; and {more} more" if more > 0 else ""
+        tries = self._max_retries + 1
+        return f"{len(messages)} tasks failed {tries} times each and were set aside: {shown}{rest}"
 
     @property
     def epoch(self) -> int:
@@ -195,7 +290,9 @@ class Ledger:
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_lease(self, task_id: int, worker_id: int, number: int, request: int) -> None:
-        if self._queued and self._queued[0] == task_id:
+        if self._replays and self._replays[0] == task_id:
+            self._replays.popleft()
+        elif self._queued and self._queued[0] == task_id:
             self._queued.popleft()
         elif self._returned and self._returned[0] == task_id:
             self._returned.popleft()
@@ -203,15 +300,18 @@ class Ledger:
             self._cursor += 1
         else:
             raise ValueError(f"task {task_id} was not the next one")
-        self._doing[task_id] = Held(worker_id, number, request)
+        self._doing[task_id] = Held(worker_id, number, request, self.generation)
         held = self._held.get(worker_id)
         if held is None:
             held = self._held[worker_id] = set()
         held.add(task_id)
 
-    def _apply_done(self, task_id: int) -> None:
+    def _apply_done(self, task_id: int, odd_end: int = -1) -> None:
         worker_id = self._end(task_id).worker_id
         self._failures.pop(task_id, None)
+        self._replaying.discard(task_id)
+        if odd_end >= 0:
+            self._odd_ends[task_id] = odd_end
         self.num_done += 1
         self.done_by_worker[worker_id] = self.done_by_worker.get(worker_id, 0) + 1
         if task_id < self._num_training:
@@ -232,6 +332,7 @@ class Ledger:
 
     def _apply_quarantine(self, task_id: int, message: str) -> None:
         self._numbers[task_id] = self._end(task_id).number
+        self._replaying.discard(task_id)
         self.quarantined[task_id] = message
         if task_id < self._num_training:
             self.training_settled[task_id // self._per_epoch] += 1
@@ -242,21 +343,52 @@ class Ledger:
     def _apply_drop(self, first: int, stop: int) -> None:
         self._queued = deque(id for id in self._queued if not first <= id < stop)
 
+    def _apply_replica(self, ranges: list[list[int]]) -> None:
+        self.generation += 1
+        for task_id in (id for first, stop in ranges for id in range(first, stop)):
+            # The lease that ended as done is one above the last that came back.
+            self._numbers[task_id] = self._numbers.get(task_id, 0) + 1
+            self._replays.append(task_id)
+            self._replaying.add(task_id)
+            epoch, number = divmod(task_id, self._per_epoch)
+            self.num_done -= 1
+            self.training_settled[epoch] -= 1
+            self.training_records_done -= self._tasks.training.num_records_of(number)
+
     def _end(self, task_id: int) -> Held:
         held = self._doing.pop(task_id)
         self._held[held.worker_id].discard(task_id)
         return held
 
     def _line(self, task_id: int) -> deque[int]:
+        if task_id in self._replaying:
+            return self._replays
         return self._returned if task_id < self._num_training else self._queued
+
+    def _usual_end(self, task_id: int) -> int:
+        """Return how many minibatches a task has, unless `feed` leaves records out or adds some."""
+        num_records = self._tasks.training.num_records_of(task_id % self._per_epoch)
+        return -(-num_records // self._minibatch_size)
+
+    def _handed_out(self) -> Iterator[int]:
+        """Iterate over the training tasks that were handed out at least once."""
+        if not self._cursor:
+            return
+        self._at_order(self._cursor - 1)
+        yield from range(self._order_start)
+        yield from self._order[: self._cursor - self._order_start]
 
     # --- order and snapshot ----------------------------------------------------------------------
 
     def _at_cursor(self) -> int:
-        position = self._cursor - self._order_start
+        return self._at_order(self._cursor)
+
+    def _at_order(self, place: int) -> int:
+        """Return the task at a place in the orders of all epochs."""
+        position = place - self._order_start
         if not 0 <= position < len(self._order):
-            epoch, position = divmod(self._cursor, self._per_epoch)
-            self._order_start = self._cursor - position
+            epoch, position = divmod(place, self._per_epoch)
+            self._order_start = place - position
             self._order = self._ids_in_order(epoch)
         return self._order[position]
 
@@ -274,7 +406,13 @@ class Ledger:
             "cursor": self._cursor,
             "returned": list(self._returned),
             "queued": list(self._queued),
-            "doing": [[i, h.worker_id, h.number, h.request] for i, h in self._doing.items()],
+            "replays": list(self._replays),
+            "replaying": to_ranges(self._replaying),
+            "odd_ends": [list(item) for item in self._odd_ends.items()],
+            "generation": self.generation,
+            "doing": [
+                [i, h.worker_id, h.number, h.request, h.generation] for i, h in self._doing.items()
+            ],
             "numbers": [list(item) for item in self._numbers.items()],
             "failures": [list(item) for item in self._failures.items()],
             "quarantined": [list(item) for item in self.quarantined.items()],
@@ -290,6 +428,10 @@ class Ledger:
         self._cursor = snapshot["cursor"]
         self._returned = deque(snapshot["returned"])
         self._queued = deque(snapshot["queued"])
+        self._replays = deque(snapshot["replays"])
+        self._replaying = {i for first, stop in snapshot["replaying"] for i in range(first, stop)}
+        self._odd_ends = dict(snapshot["odd_ends"])
+        self.generation = snapshot["generation"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}
         self._held = {}
         for task_id, held in self._doing.items():
@@ -302,3 +444,14 @@ class Ledger:
         self.training_settled = list(snapshot["training_settled"])
         self.training_records_done = snapshot["training_records_done"]
         self.other_records_done = snapshot["other_records_done"]
+
+
+def to_ranges(ids: Iterable[int]) -> list[list[int]]:
+    """Return numbers as ranges [first, stop), in order: as journals and snapshots have them."""
+    ranges: list[list[int]] = []
+    for number in sorted(ids):
+        if ranges and ranges[-1][1] == number:
+            ranges[-1][1] += 1
+        else:
+            ranges.append([number, number + 1])
+    return ranges

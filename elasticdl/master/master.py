@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,8 +21,14 @@ from typing import Any, TypeVar
 import grpc
 
 from elasticdl import process
-from elasticdl.errors import ConfigError, ElasticdlError, LaunchError, StateError
-from elasticdl.job import JobStatus, Role
+from elasticdl.errors import (
+    ConfigError,
+    ElasticdlError,
+    LaunchError,
+    StateError,
+    UnavailableError,
+)
+from elasticdl.job import JobStatus, PsRoute, Role
 from elasticdl.launchers.base import (
     Exited,
     ExitReason,
@@ -40,11 +46,13 @@ from elasticdl.master.phases import Phase
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import picture
 from elasticdl.observe.events import EventLog
+from elasticdl.ps.checkpoint import version_folder, versions
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ADDRESS_FILE = "master.json"
+RECOVERY_FOLDER = "recovery"  # in the job's folder: the checkpoint to restore a ps replica from
 _HOST = "127.0.0.1"
 _TICKS_PER_TIMEOUT = 10
 _LONGEST_TICK_SECONDS = 1.0
@@ -64,7 +72,7 @@ class Master:
         job_dir: Path,
         token: bytes,
         make_launcher: Callable[[OnExit], Launcher],
-        make_replicas: Callable[[Callable[[], list[str] | None]], PsReplicas],
+        make_replicas: Callable[[Callable[[], PsRoute]], PsReplicas],
     ) -> None:
         """Put a master together; nothing happens before `run`.
 
@@ -74,7 +82,7 @@ class Master:
             job_dir: For the address, logs and events.
             token: The job's secret.
             make_launcher: Makes what starts processes, given whom to tell of their end.
-            make_replicas: Makes the way to the ps replicas, given who knows their addresses.
+            make_replicas: Makes the way to the ps replicas, given who knows where they are.
         """
         self.core = job.core
         self._job = job
@@ -82,7 +90,7 @@ class Master:
         self._job_dir = job_dir
         self._token = token
         self._make_launcher = make_launcher
-        self._replicas = make_replicas(self.core.ps_addresses)
+        self._replicas = make_replicas(self.core.ps_route)
         # The clock goes on where the master before has left it, and is steady from here.
         self._began = time.monotonic() - max(0.0, time.time() - job.began_at)
         self._bell = asyncio.Event()  # replaced when it rings
@@ -93,6 +101,8 @@ class Master:
         self._tasks: set[asyncio.Task[None]] = set()
         # One thread: the replicas are asked one thing at a time, and files are written in order.
         self._storage = ThreadPoolExecutor(max_workers=1, thread_name_prefix="storage")
+        # A replica that is back must not wait until a call that its loss has broken gives up.
+        self._recovery = ThreadPoolExecutor(max_workers=2, thread_name_prefix="recovery")
 
     # --- what the servicer needs -----------------------------------------------------------------
 
@@ -132,6 +142,20 @@ class Master:
         """Return a picture of the job."""
         return picture(self.core, self.now())
 
+    def restore_point(self, index: int) -> str:
+        """Return the checkpoint that a ps replica is to restore; "" if none."""
+        newest = self.handle(lambda: self.core.restore_point(index))
+        if newest is None:
+            return ""
+        return str(version_folder(self._checkpoint_dir(newest.is_private), newest.version))
+
+    def _checkpoint_dir(self, is_private: bool) -> Path:
+        directory = self.core.config.checkpoint.checkpoint_dir
+        if is_private:
+            return self._job_dir / RECOVERY_FOLDER
+        assert directory is not None
+        return directory
+
     def was_told_the_end(self) -> None:
         """Note that somebody is being sent the last picture of the job."""
         self._was_told = True
@@ -167,7 +191,8 @@ class Master:
             ends.callback(self._job.close)
             self._events = EventLog(self._job_dir, Role.MASTER, 0)
             ends.callback(self._events.close)
-            ends.callback(self._storage.shutdown, wait=False, cancel_futures=True)
+            for pool in (self._storage, self._recovery):
+                ends.callback(pool.shutdown, wait=False, cancel_futures=True)
             ends.callback(self._cancel_effects)
             server = make_server(self, self._token)
             ends.push_async_callback(server.stop, grace=0.5)
@@ -264,12 +289,14 @@ class Master:
                 self._adopt_process(handle)
             case actions.StopProcess(handle):
                 self._launcher.stop(handle, _GRACE_SECONDS)
-            case actions.WriteCheckpoint(version):
-                self._spawn(self._write_checkpoint(version))
-            case actions.DeleteCheckpoints(versions):
-                self._spawn(self._delete_checkpoints(versions))
+            case actions.WriteCheckpoint():
+                self._spawn(self._write_checkpoint(action))
+            case actions.DeleteCheckpoints(old):
+                self._spawn(self._delete(self._checkpoint_dir(is_private=False), old))
             case actions.AskAudit():
                 self._spawn(self._ask_audit())
+            case actions.AskWatermarks():
+                self._spawn(self._ask_watermarks(action))
 
     def _spawn(self, effect: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(effect)
@@ -313,25 +340,27 @@ class Master:
         except LaunchError as error:
             self._exited(Exited(handle, ExitReason.UNKNOWN, None), str(error))
 
-    async def _write_checkpoint(self, version: int) -> None:
-        directory = self.core.config.checkpoint.checkpoint_dir
-        assert directory is not None
+    async def _write_checkpoint(self, action: actions.WriteCheckpoint) -> None:
+        version = action.version
+        directory = self._checkpoint_dir(action.is_private)
         model = self.core.config.model.model_def
         try:
             await self._in_storage(
                 write_checkpoint, directory, version, model, self._replicas.checkpoint
             )
         except ElasticdlError as error:
-            message = str(error)
-            self.handle(lambda: self.core.checkpoint_failed(version, message, self.now()))
+            message, was_unreachable = str(error), isinstance(error, UnavailableError)
+            self.handle(
+                lambda: self.core.checkpoint_failed(version, message, self.now(), was_unreachable)
+            )
         else:
             self.handle(lambda: self.core.checkpoint_written(version, self.now()))
+            if action.is_private:
+                await self._delete(directory, set(versions(directory)) - {version})
 
-    async def _delete_checkpoints(self, versions: tuple[int, ...]) -> None:
-        directory = self.core.config.checkpoint.checkpoint_dir
-        assert directory is not None
+    async def _delete(self, directory: Path, old: Iterable[int]) -> None:
         try:
-            await self._in_storage(delete_checkpoints, directory, versions)
+            await self._in_storage(delete_checkpoints, directory, old)
         except ElasticdlError as error:
             log.warning("%s", error)
 
@@ -339,10 +368,23 @@ class Master:
         try:
             replicas: Replicas = await self._in_storage(self._replicas.audit)
         except ElasticdlError as error:
-            message = str(error)
-            self.handle(lambda: self.core.audit_failed(message, self.now()))
+            message, was_unreachable = str(error), isinstance(error, UnavailableError)
+            self.handle(lambda: self.core.audit_failed(message, self.now(), was_unreachable))
         else:
             self.handle(lambda: self.core.audited(replicas, self.now()))
+
+    async def _ask_watermarks(self, action: actions.AskWatermarks) -> None:
+        index, session = action.index, action.session
+        loop = asyncio.get_running_loop()
+        try:
+            applied = await loop.run_in_executor(
+                self._recovery, self._replicas.applied_by, action.address
+            )
+        except ElasticdlError as error:
+            message = str(error)
+            self.handle(lambda: self.core.replica_unreachable(index, session, message, self.now()))
+        else:
+            self.handle(lambda: self.core.replica_back(index, session, applied, self.now()))
 
     async def _in_storage(self, function: Callable[..., T], *arguments: Any) -> T:
         loop = asyncio.get_running_loop()

@@ -21,9 +21,7 @@ class Phase(StrEnum):
 
 ORDER = list(Phase)
 
-WITH_WORKERS = frozenset(
-    {Phase.PENDING, Phase.TRAINING, Phase.PREDICTING, Phase.EVALUATING, Phase.EXPORTING}
-)
-"""Workers may still be given tasks."""
-
 ENDED = frozenset({Phase.FINISHED, Phase.FAILED})
+
+CLOSING = frozenset({Phase.CHECKPOINTING, Phase.AUDITING})
+"""The replicas are asked for something. Workers stay: a replica that is lost needs a replay."""

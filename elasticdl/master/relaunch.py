@@ -24,7 +24,7 @@ class Ended:
     role: Role
     reason: ExitReason
     code: int | None
-    was_ready: bool  # it had registered
+    was_ready: bool  # ps replicas: it was part of the job
     tasks_done: int  # by this process
 
 
@@ -55,11 +55,10 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
     """Decide whether a process is replaced.
 
     Being killed from outside (a preempted machine, `kill -9`) costs nothing, if the process had
-    done a task before; so a job survives any number of preemptions, but not a loop of processes
-    that are killed before they get anywhere. All else counts as a failure of ours or of the user's.
+    done a task before (a ps replica: had served workers); so a job survives any number of
+    preemptions, but not a loop of processes that are killed before they get anywhere. All else
+    counts as a failure of ours or of the user's.
     """
-    if ended.role is Role.PS and ended.was_ready:
-        return Verdict(Decision.FAIL_JOB, True, "its part of the model is lost")
     if not _is_failure(ended):
         return Verdict(Decision.RELAUNCH, False)
     is_own_fault = ended.reason is ExitReason.FAILED
@@ -105,4 +104,4 @@ def _is_failure(ended: Ended) -> bool:
     )
     if ended.reason not in from_outside or ended.code in _CRASHES:
         return True
-    return ended.tasks_done == 0
+    return not (ended.was_ready if ended.role is Role.PS else ended.tasks_done)

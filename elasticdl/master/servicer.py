@@ -17,7 +17,7 @@ from elasticdl.rpc import messages
 from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication
 from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
 
-_PS_ADDRESSES_SECONDS = 5.0  # the longest that PsAddresses waits before it answers "not yet"
+_PS_ROUTE_SECONDS = 5.0  # the longest that GetPsRoute waits before it answers "not yet"
 _PICTURE_SECONDS = 0.1  # the shortest time between two pictures of WatchStatus
 _LONGEST_SILENCE_SECONDS = 1.0  # and the longest
 
@@ -39,6 +39,10 @@ class Front(Protocol):
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait until something has changed, or for so long."""
+        ...
+
+    def restore_point(self, index: int) -> str:
+        """Return the checkpoint that a ps replica is to restore; "" if none."""
         ...
 
     def status(self) -> JobStatus:
@@ -80,16 +84,20 @@ class Servicer(MasterServicer):
         )
         return pb.RegisterPsResponse()
 
-    async def PsAddresses(self, request: Any, context: Any) -> Any:
+    async def RestorePoint(self, request: Any, context: Any) -> Any:
+        """A ps replica that has been started asks what to begin with."""
+        return pb.RestorePointResponse(checkpoint=self._master.restore_point(request.index))
+
+    async def GetPsRoute(self, request: Any, context: Any) -> Any:
         """Answer when every ps replica is there, or "not yet" after some seconds."""
-        deadline = self._master.now() + _PS_ADDRESSES_SECONDS
+        deadline = self._master.now() + _PS_ROUTE_SECONDS
         while True:
-            addresses = self._master.core.ps_addresses()
-            if addresses is not None:
-                return pb.PsAddressesResponse(complete=True, addresses=addresses)
+            route = self._master.core.ps_route()
+            if all(route.addresses):
+                return pb.GetPsRouteResponse(complete=True, route=messages.route_to_message(route))
             seconds_left = deadline - self._master.now()
             if seconds_left <= 0:
-                return pb.PsAddressesResponse(complete=False)
+                return pb.GetPsRouteResponse(complete=False)
             await self._master.changed(seconds_left)
 
     async def Lease(self, request: Any, context: Any) -> Any:
@@ -133,7 +141,10 @@ class Servicer(MasterServicer):
                 now,
             ),
         )
-        return pb.HeartbeatResponse()
+        route = core.ps_route()
+        if request.ps_generation in (-1, route.generation):
+            return pb.HeartbeatResponse()
+        return pb.HeartbeatResponse(ps_route=messages.route_to_message(route))
 
     async def GetStatus(self, request: Any, context: Any) -> Any:
         """Give a picture of the job."""

@@ -1,5 +1,6 @@
 """`python -m elasticdl.ps`: one ps replica. Python starts it; Rust serves."""
 
+import logging
 import os
 import threading
 
@@ -10,25 +11,16 @@ from elasticdl.job import Role
 from elasticdl.ps.checkpoint import resolve
 from elasticdl.rpc.client import GrpcMasterClient
 
+log = logging.getLogger(__name__)
+
 
 def main() -> None:
     """Restore or create the store, serve it, and tell the master where."""
     arguments = process.start(Role.PS)
-    store = make_store(arguments.config, arguments.index)
-    training = arguments.config.training
-    if training.staleness_lr_modulation:
-        store.modulate_learning_rate()
-    server = PsServer(
-        store,
-        "127.0.0.1",
-        0,
-        arguments.token,
-        max_staleness=training.max_staleness,
-        grads_to_wait=arguments.config.grads_to_wait,
-        sync_version_tolerance=training.sync_version_tolerance,
-    )
+    master = GrpcMasterClient(arguments.master, arguments.token)
+    store = make_store(arguments.config, arguments.index, master.restore_point(arguments.index))
+    server = PsServer(store, "127.0.0.1", 0, arguments.token)
     try:
-        master = GrpcMasterClient(arguments.master, arguments.token)
         master.register_ps(arguments.index, server.address, os.getpid())
         pause = threading.Event()  # never set: SIGTERM ends the process
         while not pause.wait(arguments.config.cluster.heartbeat_seconds):
@@ -37,9 +29,18 @@ def main() -> None:
         server.stop()
 
 
-def make_store(config: JobConfig, replica: int) -> Store:
-    """Return the replica's part of the checkpoint to start from, or an empty store."""
+def make_store(config: JobConfig, replica: int, restore_point: str) -> Store:
+    """Return the replica's part of the checkpoint to start from, or an empty store.
+
+    Args:
+        config: The job's settings.
+        replica: Which replica.
+        restore_point: Checkpoint of this job, written before this replica was lost; "" if none.
+    """
     replicas = config.cluster.num_ps_pods
+    if restore_point:
+        log.info("restoring %s", restore_point)
+        return Store.restore(restore_point, replica, replicas, keep_watermarks=True)
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
         return Store(replica, replicas)

@@ -13,6 +13,7 @@ from elasticdl.job import (
     JobStatus,
     Lease,
     Progress,
+    PsRoute,
     Role,
     TaskReport,
     Wait,
@@ -65,12 +66,17 @@ class GrpcMasterClient:
             pb.RegisterPsRequest(index=index, address=address, pid=pid, session=self._session),
         )
 
-    def ps_addresses(self) -> list[str]:
-        """Return the address of every ps replica, by index; waits until all have registered."""
+    def restore_point(self, index: int) -> str:
+        """Return the checkpoint of this job that a ps replica is to restore; "" if none."""
+        request = pb.RestorePointRequest(index=index)
+        return str(self._connection.call(self._master.RestorePoint, request).checkpoint)
+
+    def ps_route(self) -> PsRoute:
+        """Return where every ps replica is; waits until all are there."""
         while True:
-            answer = self._connection.call(self._master.PsAddresses, pb.PsAddressesRequest())
+            answer = self._connection.call(self._master.GetPsRoute, pb.GetPsRouteRequest())
             if answer.complete:
-                return list(answer.addresses)
+                return messages.route_from_message(answer.route)
 
     def lease(self, worker_id: int) -> Lease | Wait | Finished:
         """Ask for a task.
@@ -94,14 +100,20 @@ class GrpcMasterClient:
             ),
         )
 
-    def heartbeat(self, role: Role, index: int, progress: Progress | None = None) -> None:
-        """Say that the process is alive."""
+    def heartbeat(
+        self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
+    ) -> PsRoute | None:
+        """Say that the process is alive; return where the ps replicas are, if that is news."""
         request = pb.HeartbeatRequest(
-            role=messages.role_to_message(role), index=index, session=self._session
+            role=messages.role_to_message(role),
+            index=index,
+            session=self._session,
+            ps_generation=generation,
         )
         if progress is not None:
             request.progress.CopyFrom(messages.progress_to_message(progress))
-        self._connection.call(self._master.Heartbeat, request)
+        answer = self._connection.call(self._master.Heartbeat, request)
+        return messages.route_from_message(answer.ps_route) if answer.HasField("ps_route") else None
 
     def close(self) -> None:
         """End all calls under way."""

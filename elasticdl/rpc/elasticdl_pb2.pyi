@@ -281,7 +281,73 @@ class RegisterPsResponse(_message.Message):
 Global___RegisterPsResponse: _TypeAlias = RegisterPsResponse  # noqa: Y015
 
 @_typing.final
-class PsAddressesRequest(_message.Message):
+class RestorePointRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestorePointRequest: _TypeAlias = RestorePointRequest  # noqa: Y015
+
+@_typing.final
+class RestorePointResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    checkpoint: _builtins.str
+    """folder of a whole checkpoint of this job; empty if there is none"""
+    def __init__(
+        self,
+        *,
+        checkpoint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestorePointResponse: _TypeAlias = RestorePointResponse  # noqa: Y015
+
+@_typing.final
+class PsRoute(_message.Message):
+    """`generation` counts the ps replicas that were lost and are back: a new one, new addresses."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """by index; empty for a replica that is not there"""
+
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PsRoute: _TypeAlias = PsRoute  # noqa: Y015
+
+@_typing.final
+class GetPsRouteRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -293,32 +359,30 @@ class PsAddressesRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PsAddressesRequest: _TypeAlias = PsAddressesRequest  # noqa: Y015
+Global___GetPsRouteRequest: _TypeAlias = GetPsRouteRequest  # noqa: Y015
 
 @_typing.final
-class PsAddressesResponse(_message.Message):
+class GetPsRouteResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPLETE_FIELD_NUMBER: _builtins.int
-    ADDRESSES_FIELD_NUMBER: _builtins.int
+    ROUTE_FIELD_NUMBER: _builtins.int
     complete: _builtins.bool
     @_builtins.property
-    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """by index; empty unless complete"""
-
+    def route(self) -> Global___PsRoute: ...
     def __init__(
         self,
         *,
         complete: _builtins.bool = ...,
-        addresses: _abc.Iterable[_builtins.str] | None = ...,
+        route: Global___PsRoute | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["route", b"route"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "complete", b"complete"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "route", b"route"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PsAddressesResponse: _TypeAlias = PsAddressesResponse  # noqa: Y015
+Global___GetPsRouteResponse: _TypeAlias = GetPsRouteResponse  # noqa: Y015
 
 @_typing.final
 class LeaseRequest(_message.Message):
@@ -383,7 +447,10 @@ class Lease(_message.Message):
     TASK_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     METRIC_STATES_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     number: _builtins.int
+    generation: _builtins.int
+    """of the PsRoute when it was handed out"""
     @_builtins.property
     def task(self) -> Global___Task: ...
     @_builtins.property
@@ -396,10 +463,11 @@ class Lease(_message.Message):
         task: Global___Task | None = ...,
         number: _builtins.int = ...,
         metric_states: _abc.Iterable[Global___MetricState] | None = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -503,8 +571,7 @@ class TaskReport(_message.Message):
     SKIPPED_FIELD_NUMBER: _builtins.int
     METRIC_STATES_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
-    STALENESS_HISTOGRAM_FIELD_NUMBER: _builtins.int
-    NUM_RECOMPUTED_FIELD_NUMBER: _builtins.int
+    END_INDEX_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -516,15 +583,14 @@ class TaskReport(_message.Message):
     staleness_sum: _builtins.int
     staleness_max: _builtins.int
     num_minibatches: _builtins.int
-    num_recomputed: _builtins.int
+    end_index: _builtins.int
+    """minibatches that the task has; -1 if not known"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def metric_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricState]: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
-    @_builtins.property
-    def staleness_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -542,12 +608,11 @@ class TaskReport(_message.Message):
         skipped: _abc.Iterable[_builtins.int] | None = ...,
         metric_states: _abc.Iterable[Global___MetricState] | None = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-        staleness_histogram: _abc.Iterable[_builtins.int] | None = ...,
-        num_recomputed: _builtins.int = ...,
+        end_index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -581,9 +646,12 @@ class HeartbeatRequest(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    PS_GENERATION_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     index: _builtins.int
     session: _builtins.str
+    ps_generation: _builtins.int
+    """of the PsRoute that the process knows; -1: it needs none"""
     @_builtins.property
     def progress(self) -> Global___Progress: ...
     def __init__(
@@ -593,10 +661,11 @@ class HeartbeatRequest(_message.Message):
         index: _builtins.int = ...,
         session: _builtins.str = ...,
         progress: Global___Progress | None = ...,
+        ps_generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "progress", b"progress", "role", b"role", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "progress", b"progress", "ps_generation", b"ps_generation", "role", b"role", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -660,12 +729,19 @@ Global___Progress: _TypeAlias = Progress  # noqa: Y015
 class HeartbeatResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    PS_ROUTE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def ps_route(self) -> Global___PsRoute:
+        """only if it is another than the one known"""
+
     def __init__(
         self,
+        *,
+        ps_route: Global___PsRoute | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ps_route", b"ps_route"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ps_route", b"ps_route"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -733,6 +809,46 @@ class EpochLedger(_message.Message):
 Global___EpochLedger: _TypeAlias = EpochLedger  # noqa: Y015
 
 @_typing.final
+class Recovery(_message.Message):
+    """A ps replica that was lost and is back, and what it lacked."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    MINIBATCHES_FIELD_NUMBER: _builtins.int
+    RECORDS_FIELD_NUMBER: _builtins.int
+    IS_REPLAYED_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    replica: _builtins.int
+    version: _builtins.int
+    """of the checkpoint that it restored; 0 if none"""
+    tasks: _builtins.int
+    minibatches: _builtins.int
+    records: _builtins.int
+    is_replayed: _builtins.bool
+    seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        replica: _builtins.int = ...,
+        version: _builtins.int = ...,
+        tasks: _builtins.int = ...,
+        minibatches: _builtins.int = ...,
+        records: _builtins.int = ...,
+        is_replayed: _builtins.bool = ...,
+        seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_replayed", b"is_replayed", "minibatches", b"minibatches", "records", b"records", "replica", b"replica", "seconds", b"seconds", "tasks", b"tasks", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Recovery: _TypeAlias = Recovery  # noqa: Y015
+
+@_typing.final
 class JobStatus(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -779,8 +895,7 @@ class JobStatus(_message.Message):
     SKIPPED_FIELD_NUMBER: _builtins.int
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
-    STALENESS_HISTOGRAM_FIELD_NUMBER: _builtins.int
-    NUM_RECOMPUTED_FIELD_NUMBER: _builtins.int
+    RECOVERIES_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -800,7 +915,6 @@ class JobStatus(_message.Message):
     num_workers_alive: _builtins.int
     num_ps_alive: _builtins.int
     output: _builtins.str
-    num_recomputed: _builtins.int
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -810,7 +924,7 @@ class JobStatus(_message.Message):
     @_builtins.property
     def checkpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
-    def staleness_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def recoveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Recovery]: ...
     def __init__(
         self,
         *,
@@ -837,12 +951,11 @@ class JobStatus(_message.Message):
         skipped: _abc.Iterable[_builtins.str] | None = ...,
         checkpoints: _abc.Iterable[_builtins.int] | None = ...,
         output: _builtins.str = ...,
-        staleness_histogram: _abc.Iterable[_builtins.int] | None = ...,
-        num_recomputed: _builtins.int = ...,
+        recoveries: _abc.Iterable[Global___Recovery] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "checkpoints", b"checkpoints", "epoch", b"epoch", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "checkpoints", b"checkpoints", "epoch", b"epoch", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_workers_alive", b"num_workers_alive", "output", b"output", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015

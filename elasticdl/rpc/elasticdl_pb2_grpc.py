@@ -39,15 +39,20 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerResponse.FromString,
                 _registered_method=True)
+        self.RestorePoint = channel.unary_unary(
+                '/elasticdl.v1.Master/RestorePoint',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointResponse.FromString,
+                _registered_method=True)
         self.RegisterPs = channel.unary_unary(
                 '/elasticdl.v1.Master/RegisterPs',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterPsRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterPsResponse.FromString,
                 _registered_method=True)
-        self.PsAddresses = channel.unary_unary(
-                '/elasticdl.v1.Master/PsAddresses',
-                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.PsAddressesRequest.SerializeToString,
-                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.PsAddressesResponse.FromString,
+        self.GetPsRoute = channel.unary_unary(
+                '/elasticdl.v1.Master/GetPsRoute',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.FromString,
                 _registered_method=True)
         self.Lease = channel.unary_unary(
                 '/elasticdl.v1.Master/Lease',
@@ -96,6 +101,13 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RestorePoint(self, request, context):
+        """A ps replica that has been started asks what to begin with.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RegisterPs(self, request, context):
         """A ps replica that listens and has restored its checkpoint.
         """
@@ -103,8 +115,8 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def PsAddresses(self, request, context):
-        """Answers when every ps replica is registered, or after a few seconds with `complete` false.
+    def GetPsRoute(self, request, context):
+        """Answers when every ps replica is there, or after a few seconds with `complete` false.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -166,15 +178,20 @@ def add_MasterServicer_to_server(servicer, server):
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerResponse.SerializeToString,
             ),
+            'RestorePoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestorePoint,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointResponse.SerializeToString,
+            ),
             'RegisterPs': grpc.unary_unary_rpc_method_handler(
                     servicer.RegisterPs,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterPsRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterPsResponse.SerializeToString,
             ),
-            'PsAddresses': grpc.unary_unary_rpc_method_handler(
-                    servicer.PsAddresses,
-                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.PsAddressesRequest.FromString,
-                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.PsAddressesResponse.SerializeToString,
+            'GetPsRoute': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPsRoute,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.SerializeToString,
             ),
             'Lease': grpc.unary_unary_rpc_method_handler(
                     servicer.Lease,
@@ -250,6 +267,33 @@ class Master:
             _registered_method=True)
 
     @staticmethod
+    def RestorePoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/RestorePoint',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RegisterPs(request,
             target,
             options=(),
@@ -277,7 +321,7 @@ class Master:
             _registered_method=True)
 
     @staticmethod
-    def PsAddresses(request,
+    def GetPsRoute(request,
             target,
             options=(),
             channel_credentials=None,
@@ -290,9 +334,9 @@ class Master:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/elasticdl.v1.Master/PsAddresses',
-            elasticdl_dot_rpc_dot_elasticdl__pb2.PsAddressesRequest.SerializeToString,
-            elasticdl_dot_rpc_dot_elasticdl__pb2.PsAddressesResponse.FromString,
+            '/elasticdl.v1.Master/GetPsRoute',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.GetPsRouteResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,10 +38,12 @@ class MasterStub:
     def __new__(cls, channel: _aio.Channel) -> MasterAsyncStub: ...
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterWorkerRequest, _elasticdl_pb2.RegisterWorkerResponse]
     """A worker process that is about to ask for tasks."""
+    RestorePoint: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RestorePointRequest, _elasticdl_pb2.RestorePointResponse]
+    """A ps replica that has been started asks what to begin with."""
     RegisterPs: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterPsRequest, _elasticdl_pb2.RegisterPsResponse]
     """A ps replica that listens and has restored its checkpoint."""
-    PsAddresses: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.PsAddressesRequest, _elasticdl_pb2.PsAddressesResponse]
-    """Answers when every ps replica is registered, or after a few seconds with `complete` false."""
+    GetPsRoute: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetPsRouteRequest, _elasticdl_pb2.GetPsRouteResponse]
+    """Answers when every ps replica is there, or after a few seconds with `complete` false."""
     Lease: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaseRequest, _elasticdl_pb2.LeaseResponse]
     """Asks for a task. Asked again with the same `request`, it gives the same lease again."""
     Report: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.ReportRequest, _elasticdl_pb2.ReportResponse]
@@ -61,10 +63,12 @@ class MasterAsyncStub(MasterStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterWorkerRequest, _elasticdl_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
     """A worker process that is about to ask for tasks."""
+    RestorePoint: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RestorePointRequest, _elasticdl_pb2.RestorePointResponse]  # type: ignore[assignment]
+    """A ps replica that has been started asks what to begin with."""
     RegisterPs: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterPsRequest, _elasticdl_pb2.RegisterPsResponse]  # type: ignore[assignment]
     """A ps replica that listens and has restored its checkpoint."""
-    PsAddresses: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.PsAddressesRequest, _elasticdl_pb2.PsAddressesResponse]  # type: ignore[assignment]
-    """Answers when every ps replica is registered, or after a few seconds with `complete` false."""
+    GetPsRoute: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetPsRouteRequest, _elasticdl_pb2.GetPsRouteResponse]  # type: ignore[assignment]
+    """Answers when every ps replica is there, or after a few seconds with `complete` false."""
     Lease: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaseRequest, _elasticdl_pb2.LeaseResponse]  # type: ignore[assignment]
     """Asks for a task. Asked again with the same `request`, it gives the same lease again."""
     Report: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.ReportRequest, _elasticdl_pb2.ReportResponse]  # type: ignore[assignment]
@@ -89,6 +93,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         """A worker process that is about to ask for tasks."""
 
     @_abc_1.abstractmethod
+    def RestorePoint(
+        self,
+        request: _elasticdl_pb2.RestorePointRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.RestorePointResponse, _abc.Awaitable[_elasticdl_pb2.RestorePointResponse]]:
+        """A ps replica that has been started asks what to begin with."""
+
+    @_abc_1.abstractmethod
     def RegisterPs(
         self,
         request: _elasticdl_pb2.RegisterPsRequest,
@@ -97,12 +109,12 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         """A ps replica that listens and has restored its checkpoint."""
 
     @_abc_1.abstractmethod
-    def PsAddresses(
+    def GetPsRoute(
         self,
-        request: _elasticdl_pb2.PsAddressesRequest,
+        request: _elasticdl_pb2.GetPsRouteRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_elasticdl_pb2.PsAddressesResponse, _abc.Awaitable[_elasticdl_pb2.PsAddressesResponse]]:
-        """Answers when every ps replica is registered, or after a few seconds with `complete` false."""
+    ) -> _typing.Union[_elasticdl_pb2.GetPsRouteResponse, _abc.Awaitable[_elasticdl_pb2.GetPsRouteResponse]]:
+        """Answers when every ps replica is there, or after a few seconds with `complete` false."""
 
     @_abc_1.abstractmethod
     def Lease(

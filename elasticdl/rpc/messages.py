@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from elasticdl.job import (
     MetricStates,
     Outcome,
     Progress,
+    PsRoute,
+    Recovery,
     Role,
     Shard,
     Task,
@@ -102,12 +105,13 @@ def states_from_message(messages: Iterable[pb.MetricState]) -> MetricStates:
 def answer_to_message(answer: Lease | Wait | Finished) -> pb.LeaseResponse:
     """Pack the answer to a request for a task."""
     match answer:
-        case Lease(task, number, states):
+        case Lease(task, number, states, generation):
             return pb.LeaseResponse(
                 lease=pb.Lease(
                     task=_task_to_message(task),
                     number=number,
                     metric_states=states_to_message(states),
+                    generation=generation,
                 )
             )
         case Wait(seconds):
@@ -122,7 +126,7 @@ def answer_from_message(message: pb.LeaseResponse) -> Lease | Wait | Finished:
         case "lease":
             lease = message.lease
             states = states_from_message(lease.metric_states)
-            return Lease(_task_from_message(lease.task), lease.number, states)
+            return Lease(_task_from_message(lease.task), lease.number, states, lease.generation)
         case "wait":
             return Wait(message.wait.seconds)
         case "finished":
@@ -162,9 +166,8 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         model_version=report.model_version,
         staleness_sum=report.staleness_sum,
         staleness_max=report.staleness_max,
-        staleness_histogram=report.staleness_histogram,
-        num_recomputed=report.num_recomputed,
         num_minibatches=report.num_minibatches,
+        end_index=report.end_index,
         skipped=report.skipped,
         metric_states=states_to_message(report.metric_states),
         metrics=report.metrics,
@@ -187,13 +190,22 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         model_version=message.model_version,
         staleness_sum=message.staleness_sum,
         staleness_max=message.staleness_max,
-        staleness_histogram=tuple(message.staleness_histogram),
-        num_recomputed=message.num_recomputed,
         num_minibatches=message.num_minibatches,
+        end_index=message.end_index,
         skipped=tuple(message.skipped),
         metric_states=states_from_message(message.metric_states),
         metrics=dict(message.metrics),
     )
+
+
+def route_to_message(route: PsRoute) -> pb.PsRoute:
+    """Pack where the ps replicas are."""
+    return pb.PsRoute(generation=route.generation, addresses=route.addresses)
+
+
+def route_from_message(message: pb.PsRoute) -> PsRoute:
+    """Unpack where the ps replicas are."""
+    return PsRoute(message.generation, tuple(message.addresses))
 
 
 def progress_to_message(progress: Progress) -> pb.Progress:
@@ -253,8 +265,7 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         skipped=status.skipped,
         checkpoints=status.checkpoints,
         output=status.output,
-        staleness_histogram=status.staleness_histogram,
-        num_recomputed=status.num_recomputed,
+        recoveries=[pb.Recovery(**asdict(recovery)) for recovery in status.recoveries],
     )
 
 
@@ -293,6 +304,16 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
         skipped=tuple(message.skipped),
         checkpoints=tuple(message.checkpoints),
         output=message.output,
-        staleness_histogram=tuple(message.staleness_histogram),
-        num_recomputed=message.num_recomputed,
+        recoveries=tuple(
+            Recovery(
+                replica=recovery.replica,
+                version=recovery.version,
+                tasks=recovery.tasks,
+                minibatches=recovery.minibatches,
+                records=recovery.records,
+                is_replayed=recovery.is_replayed,
+                seconds=recovery.seconds,
+            )
+            for recovery in message.recoveries
+        ),
     )

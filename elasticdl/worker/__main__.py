@@ -9,8 +9,10 @@ from elasticdl.observe.events import EventLog
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.worker.assemble import assemble
 from elasticdl.worker.heartbeat import Heartbeat
+from elasticdl.worker.route import Route, connect
 
-_PS_DEADLINE_SECONDS = 60.0
+_PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
+_PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
 
 
 def main() -> None:
@@ -19,14 +21,23 @@ def main() -> None:
     master = GrpcMasterClient(arguments.master, arguments.token)
     master.register_worker(arguments.index, os.getpid())
 
-    def connect() -> PsClient:
-        addresses = master.ps_addresses()
-        return PsClient.connect(addresses, arguments.token, arguments.index, _PS_DEADLINE_SECONDS)
+    route = Route()
+
+    def dial(addresses: list[str]) -> PsClient:
+        return PsClient.connect(
+            addresses, arguments.token, arguments.index, _PS_DEADLINE_SECONDS, _PS_CONNECT_SECONDS
+        )
 
     interval = arguments.config.cluster.heartbeat_seconds
     events = EventLog(arguments.job_dir, Role.WORKER, arguments.index)
-    with Heartbeat(master, arguments.index, interval, events) as heartbeat:
-        worker = assemble(arguments.config, arguments.index, master, connect)
+    with Heartbeat(master, arguments.index, interval, events, route) as heartbeat:
+        worker = assemble(
+            arguments.config,
+            arguments.index,
+            master,
+            lambda: connect(master.ps_route, dial, route),
+            route,
+        )
         heartbeat.progress = worker.progress
         worker.run()
 

@@ -15,6 +15,7 @@ from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.worker.exchange import Exchange, SavedModelExchange, StoreExchange
 from elasticdl.worker.loop import Worker, sample_minibatch
 from elasticdl.worker.predictions import make_sink
+from elasticdl.worker.route import Route
 
 _SAMPLES = {
     "train": (TaskKind.TRAINING, Mode.TRAINING),
@@ -24,7 +25,11 @@ _SAMPLES = {
 
 
 def assemble(
-    config: JobConfig, worker_id: int, master: MasterClient, connect: Callable[[], PsClient]
+    config: JobConfig,
+    worker_id: int,
+    master: MasterClient,
+    connect: Callable[[], PsClient],
+    route: Route | None = None,
 ) -> Worker:
     """Return a worker that is ready to run.
 
@@ -59,9 +64,9 @@ def assemble(
     if saved_model is not None:
         exchange = SavedModelExchange()
     else:
-        client = connect()
-        backend.set_lookup(client.pull)
-        exchange = StoreExchange(client, backend, config.training.get_model_steps)
+        store = StoreExchange(connect(), backend, route or Route())
+        backend.set_lookup(store.look_up)
+        exchange = store
     exchange.declare(description)
     return Worker(
         config,

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from elasticdl._core import PsClient, Pulled
 from elasticdl.backends.base import Backend, Float32, Int64, ModelDescription, StepResult
-from elasticdl.errors import ModelError
+from elasticdl.errors import ModelError, NotDeclaredError
 from elasticdl.job import Lease
+from elasticdl.worker.route import Route
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_REACH_SECONDS = 60.0
 
 
 class Parameters(Protocol):
@@ -42,16 +50,20 @@ class Parameters(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One minibatch of one lease."""
-
-    lease: Lease
-    index: int
-
-
 class Exchange(Protocol):
-    """What the loop asks of those who hold the parameters."""
+    """What the loop asks of those who hold the parameters.
+
+    A holder that is lost and comes back is waited for; see docs/designs/ps-recovery.md.
+    """
+
+    @property
+    def generation(self) -> int:
+        """Which `PsRoute` is followed; the same before and after reads: none met a successor."""
+        ...
+
+    def reach(self, generation: int) -> None:
+        """Wait until a route at least this new is followed."""
+        ...
 
     def declare(self, model: ModelDescription) -> None:
         """Agree with the other workers on the model; the first one's initial values count.
@@ -69,17 +81,8 @@ class Exchange(Protocol):
         """
         ...
 
-    def end_task(self, lease: Lease) -> None:
-        """Let go of what a lease pulled and never pushed; nobody waits for it any more."""
-        ...
-
-    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
-        """Fetch parameters for a minibatch, given the ids of each site.
-
-        Args:
-            ids: For each id site, of any shape.
-            step: The training step that will push a gradient of them, or call `end_task`.
-        """
+    def pull(self, ids: Sequence[Int64], training: bool) -> Parameters:
+        """Fetch parameters for a minibatch, given the ids of each site."""
         ...
 
     def push(
@@ -95,12 +98,12 @@ class Exchange(Protocol):
 
         Raises:
             StaleLeaseError: The task has been given to somebody else.
-            StaleParametersError: The parameters are too old; nothing has changed.
+            GapError: A holder has lost minibatches before this one.
         """
         ...
 
     def skip(self, lease: Lease, index: int) -> None:
-        """Leave a minibatch out for good."""
+        """Leave a minibatch out for good; raises what `push` does."""
         ...
 
     def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
@@ -117,42 +120,47 @@ class Committed:
 
 
 class StoreExchange:
-    """Parameters live in stores: on ps replicas, or in this process."""
+    """Parameters live in stores: on ps replicas, or in this process.
 
-    def __init__(self, client: PsClient, backend: Backend, get_model_steps: int = 1) -> None:
+    A replica that was lost before any checkpoint comes back empty. Whoever meets it declares the
+    model to it again, with the values that were declared at first, and repeats the call.
+    """
+
+    def __init__(self, client: PsClient, backend: Backend, route: Route | None = None) -> None:
         self._client = client
         self._backend = backend
+        self._route = route or Route()
         self._tables: Sequence[int] = ()
-        self._get_model_steps = get_model_steps
-        self._steps_since_dense = 0
-        self._dense_of: Pulled | None = None  # the last training pull that brought them
+        self._declare: Callable[[], None] = lambda: None
+
+    @property
+    def generation(self) -> int:
+        """Which route the client follows."""
+        return self._route.generation
+
+    def reach(self, generation: int) -> None:
+        """Wait for the heartbeat to learn of the route, which takes no longer than a few beats."""
+        self._route.reach(generation, _REACH_SECONDS)
 
     def declare(self, model: ModelDescription) -> None:
         """Declare the backend's model and initial values to every replica."""
         self._tables = self._backend.id_sites()
-        dense, state = self._backend.initial_values()
-        self._client.declare(json.dumps(asdict(model)), dense, state)
+        dense, state = (values.copy() for values in self._backend.initial_values())
+        self._declare = partial(self._client.declare, json.dumps(asdict(model)), dense, state)
+        self._declare()
 
     def start_index(self, lease: Lease) -> int:
         """Ask every replica; the one that has applied the least decides."""
-        return self._client.begin_task(lease.task.id, lease.number)
+        return self._declared(lambda: self._client.begin_task(lease.task.id, lease.number))
 
-    def end_task(self, lease: Lease) -> None:
-        """Tell the replicas, if their synchrony makes anybody wait."""
-        self._client.end_task(lease.task.id, lease.number)
-
-    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
+    def pull(self, ids: Sequence[Int64], training: bool) -> Parameters:
         """Pull rows and vectors, one frame to each replica."""
         sites = list(zip(self._tables, ids, strict=True)) if ids else []
-        if step is None:
-            return self._client.pull(sites, training=False)
-        if self._steps_since_dense == 0:
-            self._dense_of = None
-        self._steps_since_dense = (self._steps_since_dense + 1) % self._get_model_steps
-        minibatch = (step.lease.task.id, step.lease.number, step.index)
-        pulled = self._client.pull(sites, training=True, step=minibatch, vectors_of=self._dense_of)
-        self._dense_of = pulled if self._get_model_steps > 1 else None
-        return pulled
+        return self.look_up(sites, training)
+
+    def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
+        """Pull the rows for (table, ids) of each site, and the vectors."""
+        return self._declared(lambda: self._client.pull(sites, training))
 
     def push(
         self,
@@ -165,26 +173,36 @@ class StoreExchange:
     ) -> Committed:
         """Push gradients, one frame to each replica."""
         assert isinstance(pulled, Pulled)
-        version, staleness = self._client.push(
-            pulled,
-            result.row_grads,
-            result.dense_grad,
-            result.state_delta,
-            learning_rate,
-            lease.task.id,
-            lease.number,
-            index,
-            num_records,
+        version, staleness = self._declared(
+            lambda: self._client.push(
+                pulled,
+                result.row_grads,
+                result.dense_grad,
+                result.state_delta,
+                learning_rate,
+                lease.task.id,
+                lease.number,
+                index,
+                num_records,
+            )
         )
         return Committed(version, staleness)
 
     def skip(self, lease: Lease, index: int) -> None:
         """Advance every replica past the minibatch."""
-        self._client.skip(lease.task.id, lease.number, index)
+        self._declared(lambda: self._client.skip(lease.task.id, lease.number, index))
 
     def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
         """Read the rows of every replica."""
         return self._client.scan(table)
+
+    def _declared(self, call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except NotDeclaredError:
+                log.info("a ps replica came back empty: the model is declared to it again")
+                self._declare()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +218,11 @@ class NoParameters:
 class SavedModelExchange:
     """For evaluation and prediction with an exported model, which holds its own parameters."""
 
+    generation = 0
+
+    def reach(self, generation: int) -> None:
+        """Nobody needs to be reached."""
+
     def declare(self, model: ModelDescription) -> None:
         """Nobody needs to know."""
 
@@ -207,10 +230,7 @@ class SavedModelExchange:
         """Refuse: nothing is trained."""
         raise self._no_training()
 
-    def end_task(self, lease: Lease) -> None:
-        """Nobody waits."""
-
-    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
+    def pull(self, ids: Sequence[Int64], training: bool) -> Parameters:
         """Return empty parameters."""
         empty = np.zeros(0, np.float32)
         return NoParameters(rows=[], dense=empty, state=empty)

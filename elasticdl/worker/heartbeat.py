@@ -10,11 +10,13 @@ from typing import Self
 
 from elasticdl.job import MasterClient, Progress, Role
 from elasticdl.observe.events import EventLog
+from elasticdl.worker.route import Route
 
 
 class Heartbeat:
     """A thread that reports every few seconds; used as a context.
 
+    The master answers with where the ps replicas are, when that has changed; the route is told.
     With an event log, what is reported is also written there: the seconds of each stage tell
     afterwards where the time of a worker went.
     """
@@ -25,11 +27,13 @@ class Heartbeat:
         worker_id: int,
         interval_seconds: float,
         events: EventLog | None = None,
+        route: Route | None = None,
     ) -> None:
         self._master = master
         self._worker_id = worker_id
         self._interval_seconds = interval_seconds
         self._events = events
+        self._route = route or Route()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.progress: Callable[[], Progress] = Progress
@@ -53,4 +57,6 @@ class Heartbeat:
             progress = self.progress()
             if self._events is not None:
                 self._events.write("progress", **asdict(progress))
-            self._master.heartbeat(Role.WORKER, self._worker_id, progress)
+            news = self._master.heartbeat(Role.WORKER, self._worker_id, progress, self._route.known)
+            if news is not None:
+                self._route.follow(news)

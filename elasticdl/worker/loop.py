@@ -10,15 +10,13 @@ one task or of two) overlap:
 
 Everything about a lease happens in the order of its minibatches, and its end (done, failed,
 returned) is reported by the commit stage only, after all that came before it.
-
-In synchronous training (`--use_async=false`) nothing is pulled ahead, and compute pushes by itself:
-a gradient that comes too late for its round is computed again on newer parameters.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import shutil
 import threading
 import time
 from collections import defaultdict
@@ -34,14 +32,13 @@ from elasticdl.errors import (
     AuthenticationError,
     DataError,
     ElasticdlError,
+    GapError,
     NonFiniteLossError,
     StaleLeaseError,
-    StaleParametersError,
     StoreError,
     UnavailableError,
 )
 from elasticdl.job import (
-    STALENESS_BUCKETS,
     Finished,
     Lease,
     MasterClient,
@@ -52,10 +49,9 @@ from elasticdl.job import (
     TaskKind,
     TaskReport,
     Wait,
-    staleness_bucket,
 )
 from elasticdl.worker.channel import Channel, Closed
-from elasticdl.worker.exchange import Committed, Exchange, Parameters, Step
+from elasticdl.worker.exchange import Exchange, Parameters
 from elasticdl.worker.predictions import PredictionSink
 
 log = logging.getLogger(__name__)
@@ -80,9 +76,6 @@ class Running:
     loss_sum: float = 0.0
     staleness_sum: int = 0
     staleness_max: int = 0
-    staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
-    recomputed: int = 0  # compute
-    returned: str = ""  # commit: why the rest of the lease is given back
     skipped: list[int] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)  # compute: predictions
 
@@ -96,7 +89,6 @@ class Item:
     minibatch: Minibatch | None = None
     parameters: Parameters | None = None  # from prepare on
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
-    committed: Committed | None = None  # from commit on; in synchronous training from compute on
     report: TaskReport | None = None  # the end of the lease; nothing of it follows
 
 
@@ -141,9 +133,8 @@ class Worker:
         self._sink: PredictionSink | None = None
         self._clock = StageClock()
         self._progress = Progress()
-        # Steps whose pull was sent and whose push is not acknowledged.
+        # Steps whose pull was sent and whose push is not acknowledged: 1 + --max_staleness.
         self._in_flight = threading.Semaphore(config.pipeline_depth + 1)
-        self._synchronous = not config.training.use_async
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
         self._prepared: Channel[Item] = Channel(capacity=2)
@@ -194,8 +185,8 @@ class Worker:
         for lease in self._leases():
             running = Running(lease)
             try:
-                self._feed_lease(running)
-                report = TaskReport(lease.task.id, lease.number, Outcome.DONE)
+                end_index = self._feed_lease(running)
+                report = TaskReport(lease.task.id, lease.number, Outcome.DONE, end_index=end_index)
             except Closed:
                 raise
             except StaleLeaseError as error:
@@ -219,17 +210,16 @@ class Worker:
                 case Finished():
                     return
 
-    def _feed_lease(self, running: Running) -> None:
+    def _feed_lease(self, running: Running) -> int:
+        """Feed what a lease asks for; return how many minibatches the task has."""
         lease = running.lease
+        self._exchange.reach(lease.generation)
         mode = _MODES.get(lease.task.kind)
         if mode is None:
-            return
-        start = 0
-        # The first lease of a task has nothing to go on from; but others wait for its gradients
-        # in synchronous training, from now on.
-        if mode is Mode.TRAINING and (lease.number > 1 or self._synchronous):
+            return 0
+        start = num_minibatches = 0
+        if mode is Mode.TRAINING and lease.number > 1:
             start = self._exchange.start_index(lease)
-        if lease.number > 1:
             log.info(
                 "task %d, lease %d: goes on at minibatch %d", lease.task.id, lease.number, start
             )
@@ -241,9 +231,11 @@ class Worker:
         )
         for index, minibatch in enumerate(self._timed(minibatches)):
             if running.dead:
-                return
+                break
+            num_minibatches += 1
             if index >= start:
                 self._fed.put(Item(running, index=index, minibatch=minibatch))
+        return num_minibatches
 
     def _timed(self, minibatches: Iterator[Minibatch]) -> Iterator[Minibatch]:
         while True:
@@ -268,33 +260,26 @@ class Worker:
         self._prepared.end()
 
     def _fetch(self, item: Item) -> None:
+        assert item.minibatch is not None
         training = item.running.lease.task.kind is TaskKind.TRAINING
+        with self._clock.measure("ids"):
+            ids = self._backend.ids(item.minibatch)
         if training:
             with self._clock.measure("staleness wait"):
                 self._in_flight.acquire()
         try:
-            self._pull(item)
+            with self._clock.measure("pull"):
+                item.parameters = self._exchange.pull(ids, training)
         except BaseException:
             if training:
                 self._in_flight.release()
             raise
-
-    def _pull(self, item: Item) -> None:
-        assert item.minibatch is not None
-        lease = item.running.lease
-        step = Step(lease, item.index) if lease.task.kind is TaskKind.TRAINING else None
-        with self._clock.measure("ids"):
-            ids = self._backend.ids(item.minibatch)
-        with self._clock.measure("pull"):
-            item.parameters = self._exchange.pull(ids, step)
 
     # --- compute ---------------------------------------------------------------------------------
 
     def _compute(self) -> None:
         for item in self._waited(self._prepared):
             if item.running.dead and not _is_failure(item):
-                if item.report is not None:
-                    self._computed.put(item)
                 self._drop(item)
                 continue
             try:
@@ -302,8 +287,6 @@ class Worker:
                     item.report = self._finish(item.running, item.report)
                 else:
                     self._step(item)
-            except _NOT_THE_TASKS_FAULT:
-                raise
             except Exception as error:
                 item = self._ended(item, error)
             self._computed.put(item)
@@ -324,9 +307,12 @@ class Worker:
         assert given is not None
         match running.lease.task.kind:
             case TaskKind.TRAINING:
-                self._train(item)
-                if self._synchronous:
-                    self._push_together(item)
+                with self._clock.measure("compute"):
+                    item.result = self._backend.train_step(
+                        minibatch, given.rows, given.dense, given.state
+                    )
+                if not math.isfinite(item.result.loss):
+                    self._not_finite(item)
             case TaskKind.EVALUATION:
                 with self._clock.measure("evaluate"):
                     if item.index == 0:
@@ -339,31 +325,6 @@ class Worker:
                         self._backend.predict_step(minibatch, given.rows, given.dense, given.state)
                     )
                 running.records += minibatch.num_records
-
-    def _train(self, item: Item) -> None:
-        assert item.minibatch is not None
-        assert item.parameters is not None
-        given = item.parameters
-        with self._clock.measure("compute"):
-            item.result = self._backend.train_step(
-                item.minibatch, given.rows, given.dense, given.state
-            )
-        if not math.isfinite(item.result.loss):
-            self._not_finite(item)
-
-    def _push_together(self, item: Item) -> None:
-        """Push in this thread, which alone can compute again what came too late."""
-        while item.result is not None:
-            try:
-                item.committed = self._push(item, item.result)
-                return
-            except StaleParametersError:
-                item.running.recomputed += 1
-                self._pull(item)
-                self._train(item)
-            except StaleLeaseError as error:
-                self._lost(item.running, error)
-                return
 
     def _not_finite(self, item: Item) -> None:
         task = item.running.lease.task
@@ -396,21 +357,39 @@ class Worker:
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
                 return replace(report, metrics=self._backend.metric_results(lease.metric_states))
-            case TaskKind.EXPORT:
-                self._export(lease)
+            case TaskKind.EXPORT if not self._export(lease):
+                return self._returned(lease)
         return report
 
-    def _export(self, lease: Lease) -> None:
-        """Write the model beside its place, then move it there whole."""
+    def _export(self, lease: Lease) -> bool:
+        """Write the model beside its place, then move it there whole.
+
+        Returns:
+            Whether it is there. It is not if a replica was lost meanwhile: what was read of its
+            successor may lack what is still to be replayed.
+        """
         output = self._config.checkpoint.output
         assert output is not None
         partial = output.with_name(f"{output.name}.partial-{lease.number}")
+        shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        parameters = self._exchange.pull([])
-        self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
+        try:
+            parameters = self._exchange.pull([], training=False)
+            self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
+        except ElasticdlError as error:
+            if self._exchange.generation == lease.generation:
+                raise
+            log.info("the export is begun anew: %s", error)
+        if self._exchange.generation != lease.generation:
+            shutil.rmtree(partial)
+            return False
         if output.is_dir():
-            output.rmdir()  # empty, or it would not have been accepted
+            if lease.number == 1:
+                output.rmdir()  # empty, or it would not have been accepted
+            else:
+                shutil.rmtree(output)  # perhaps of an earlier lease, whose end nobody heard of
         partial.rename(output)
+        return True
 
     # --- commit ----------------------------------------------------------------------------------
 
@@ -421,70 +400,55 @@ class Worker:
                 self._report(running, item.report)
             elif running.lease.task.kind is TaskKind.TRAINING:
                 if not running.dead:
-                    self._hand_in(item)
-                self._give_back(item)
+                    self._push(item)
+                self._in_flight.release()
 
-    def _hand_in(self, item: Item) -> None:
-        running = item.running
+    def _push(self, item: Item) -> None:
+        running, minibatch, given = item.running, item.minibatch, item.parameters
+        assert minibatch is not None
+        assert given is not None
         try:
-            if item.result is None:
-                with self._clock.measure("push"):
+            with self._clock.measure("push"):
+                if item.result is None:
                     self._exchange.skip(running.lease, item.index)
-                running.skipped.append(item.index)
-            else:
-                done = item.committed or self._push(item, item.result)
-                self._count(item, item.result, done)
-        except StaleParametersError as error:
-            # Its pull was given up, for example by a connection that broke. What follows is pulled
-            # already: whoever leases the rest goes on in order.
-            running.dead, running.returned = True, str(error)
+                    running.skipped.append(item.index)
+                    return
+                done = self._exchange.push(
+                    given,
+                    item.result,
+                    self._backend.learning_rate(given.version),
+                    running.lease,
+                    item.index,
+                    minibatch.num_records,
+                )
         except StaleLeaseError as error:
-            self._lost(running, error)
-
-    def _push(self, item: Item, result: StepResult) -> Committed:
-        assert item.minibatch is not None
-        assert item.parameters is not None
-        with self._clock.measure("push"):
-            return self._exchange.push(
-                item.parameters,
-                result,
-                self._backend.learning_rate(item.parameters.version),
-                item.running.lease,
-                item.index,
-                item.minibatch.num_records,
-            )
-
-    def _lost(self, running: Running, error: StaleLeaseError) -> None:
-        log.info("task %d: %s", running.lease.task.id, error)
-        running.dead = True
-
-    def _count(self, item: Item, result: StepResult, done: Committed) -> None:
-        assert item.minibatch is not None
-        running, num_records = item.running, item.minibatch.num_records
-        loss = result.loss * num_records
-        running.records += num_records
+            log.info("task %d: %s", running.lease.task.id, error)
+            running.dead = True
+            return
+        except GapError as error:
+            # A replica came back without the minibatches before; the next lease begins there.
+            log.info("task %d: given back: %s", running.lease.task.id, error)
+            running.dead = True
+            self._report(running, self._returned(running.lease))
+            return
+        loss = item.result.loss * minibatch.num_records
+        running.records += minibatch.num_records
         running.minibatches += 1
         running.loss_sum += loss
         running.staleness_sum += done.staleness
         running.staleness_max = max(running.staleness_max, done.staleness)
-        running.staleness_histogram[staleness_bucket(done.staleness)] += 1
         before = self._progress
         self._progress = Progress(
-            num_records=before.num_records + num_records,
+            num_records=before.num_records + minibatch.num_records,
             loss_sum=before.loss_sum + loss,
             num_minibatches=before.num_minibatches + 1,
             model_version=done.version,
         )
 
     def _report(self, running: Running, report: TaskReport) -> None:
-        is_training = running.lease.task.kind is TaskKind.TRAINING
-        if is_training:
-            self._exchange.end_task(running.lease)
-        if running.dead and report.outcome is Outcome.DONE:
-            if not running.returned:
-                return  # somebody else has the task, or its failure has been reported
-            report = replace(report, outcome=Outcome.RETURNED, message=running.returned)
-        if is_training:
+        if running.lease.task.kind is TaskKind.TRAINING:
+            if running.dead and report.outcome is Outcome.DONE:
+                return  # somebody else has the task
             report = replace(
                 report,
                 num_records=running.records,
@@ -492,13 +456,14 @@ class Worker:
                 loss_sum=running.loss_sum,
                 staleness_sum=running.staleness_sum,
                 staleness_max=running.staleness_max,
-                staleness_histogram=tuple(running.staleness_histogram),
-                num_recomputed=running.recomputed,
                 skipped=tuple(running.skipped),
                 model_version=self._progress.model_version,
             )
         with self._clock.measure("report"):
             self._master.report(self._worker_id, report)
+
+    def _returned(self, lease: Lease) -> TaskReport:
+        return TaskReport(lease.task.id, lease.number, Outcome.RETURNED)
 
     # --- failures --------------------------------------------------------------------------------
 
@@ -514,10 +479,7 @@ class Worker:
             self._give_back(item)
 
     def _give_back(self, item: Item) -> None:
-        """Let the next minibatch be pulled; nobody waits for one that is not pushed."""
         if item.running.lease.task.kind is TaskKind.TRAINING:
-            if item.running.dead:
-                self._exchange.end_task(item.running.lease)
             self._in_flight.release()
 
     def _failure(self, running: Running, error: Exception) -> TaskReport:

@@ -1,6 +1,7 @@
 //! What can go wrong between a worker and a ps replica.
 
 use std::io;
+use std::time::Duration;
 
 use edl_store::StoreError;
 use thiserror::Error;
@@ -68,23 +69,6 @@ pub enum PsError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A gradient of parameters that are too old by now.
-    #[error(
-        "task {task}, minibatch {index}: its gradient is of version {pulled}, the model is at \
-         {version}; at most {limit} updates may lie between: pull again and compute it anew"
-    )]
-    TooStale {
-        /// The task.
-        task: u64,
-        /// Number of the minibatch.
-        index: u32,
-        /// The version that it was computed on.
-        pulled: u64,
-        /// The version now.
-        version: u64,
-        /// The most that they may differ.
-        limit: u64,
-    },
     /// The system gave no random numbers, threads or sockets.
     #[error("{0}")]
     System(String),
@@ -115,6 +99,14 @@ impl PsError {
         }
     }
 
+    /// Says after how long a replica was given up.
+    pub(crate) fn after(mut self, waited: Duration) -> Self {
+        if let Self::Unavailable { seconds, .. } = &mut self {
+            *seconds = waited.as_secs_f64();
+        }
+        self
+    }
+
     /// Which refusal this is, however it came.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -126,7 +118,6 @@ impl PsError {
             Self::Unavailable { .. } | Self::Connection(_) => ErrorKind::Unavailable,
             Self::Bind { .. } => ErrorKind::Bind,
             Self::System(_) => ErrorKind::System,
-            Self::TooStale { .. } => ErrorKind::TooStale,
         }
     }
 }
@@ -168,8 +159,10 @@ pub enum ErrorKind {
     System = 10,
     /// A server cannot listen.
     Bind = 11,
-    /// The parameters of a gradient are too old.
-    TooStale = 14,
+    /// A minibatch came before the one that precedes it: the replica has lost some.
+    Gap = 12,
+    /// The replica knows no model.
+    NotDeclared = 13,
 }
 
 impl ErrorKind {
@@ -179,11 +172,11 @@ impl ErrorKind {
             StoreError::ModelMismatch(_) => Self::ModelMismatch,
             StoreError::StaleLease { .. } => Self::StaleLease,
             StoreError::Checkpoint { .. } => Self::Checkpoint,
-            StoreError::NotDeclared(_)
-            | StoreError::BadModel(_)
+            StoreError::Gap { .. } => Self::Gap,
+            StoreError::NotDeclared(_) => Self::NotDeclared,
+            StoreError::BadModel(_)
             | StoreError::WrongLength { .. }
             | StoreError::WrongReplica { .. }
-            | StoreError::Gap { .. }
             | StoreError::Full(_)
             | StoreError::BadReplica { .. } => Self::Store,
         }
@@ -202,7 +195,8 @@ impl ErrorKind {
             9 => Self::Unavailable,
             10 => Self::System,
             11 => Self::Bind,
-            14 => Self::TooStale,
+            12 => Self::Gap,
+            13 => Self::NotDeclared,
             _ => Self::Store,
         }
     }

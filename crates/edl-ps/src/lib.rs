@@ -16,7 +16,6 @@ mod replicas;
 mod server;
 mod service;
 mod socket;
-mod synchrony;
 #[cfg(test)]
 mod tests;
 
@@ -25,4 +24,3 @@ pub use dedup::Site;
 pub use error::{ErrorKind, PsError};
 pub use remote::{Remote, RemoteOptions};
 pub use server::PsServer;
-pub use synchrony::{Step, Synchrony};

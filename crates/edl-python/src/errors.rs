@@ -7,10 +7,11 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 mod exceptions {
     pyo3::import_exception!(elasticdl.errors, AuthenticationError);
     pyo3::import_exception!(elasticdl.errors, CheckpointError);
+    pyo3::import_exception!(elasticdl.errors, GapError);
     pyo3::import_exception!(elasticdl.errors, LaunchError);
     pyo3::import_exception!(elasticdl.errors, ModelMismatchError);
+    pyo3::import_exception!(elasticdl.errors, NotDeclaredError);
     pyo3::import_exception!(elasticdl.errors, StaleLeaseError);
-    pyo3::import_exception!(elasticdl.errors, StaleParametersError);
     pyo3::import_exception!(elasticdl.errors, StoreError);
     pyo3::import_exception!(elasticdl.errors, UnavailableError);
     pyo3::import_exception!(elasticdl.errors, UnknownTableError);
@@ -24,7 +25,8 @@ pub(crate) fn ps_error(error: PsError) -> PyErr {
         ErrorKind::UnknownTable => exceptions::UnknownTableError::new_err(message),
         ErrorKind::ModelMismatch => exceptions::ModelMismatchError::new_err(message),
         ErrorKind::StaleLease => exceptions::StaleLeaseError::new_err(message),
-        ErrorKind::TooStale => exceptions::StaleParametersError::new_err(message),
+        ErrorKind::Gap => exceptions::GapError::new_err(message),
+        ErrorKind::NotDeclared => exceptions::NotDeclaredError::new_err(message),
         ErrorKind::Checkpoint => exceptions::CheckpointError::new_err(message),
         ErrorKind::Authentication => exceptions::AuthenticationError::new_err(message),
         ErrorKind::Unavailable => exceptions::UnavailableError::new_err(message),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_ps::{Cursor, Minibatch, Receipt, Remote, RemoteOptions, Site, Step, Synchrony};
+use edl_ps::{Cursor, Minibatch, Receipt, Remote, RemoteOptions, Site};
 use edl_store::PullMode;
 use numpy::ndarray::{ArrayD, IxDyn};
 use numpy::{
@@ -56,10 +56,6 @@ impl Store {
         Ok(Self { store })
     }
 
-    fn modulate_learning_rate(&self) {
-        self.store.modulate_learning_rate();
-    }
-
     fn checkpoint(&self, py: Python<'_>, directory: PathBuf) -> PyResult<String> {
         py.detach(|| self.store.checkpoint(&directory))
             .map_err(|error| ps_error(error.into()))
@@ -84,37 +80,15 @@ struct PsServer {
 #[pymethods]
 impl PsServer {
     #[new]
-    #[pyo3(signature = (
-        store, host, port, token, *, max_staleness = None, grads_to_wait = None,
-        sync_version_tolerance = 0
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn new(
         py: Python<'_>,
         store: &Bound<'_, Store>,
         host: &str,
         port: u16,
         token: &[u8],
-        max_staleness: Option<u64>,
-        grads_to_wait: Option<u32>,
-        sync_version_tolerance: u64,
     ) -> PyResult<Self> {
         let store = store.get().store.clone();
-        let synchrony = match (grads_to_wait, max_staleness) {
-            (None, None) => Synchrony::Asynchronous,
-            (None, Some(max_staleness)) => Synchrony::Bounded { max_staleness },
-            (Some(grads_to_wait), None) => Synchrony::Synchronous {
-                grads_to_wait,
-                version_tolerance: sync_version_tolerance,
-            },
-            (Some(_), Some(_)) => {
-                return Err(PyValueError::new_err(
-                    "max_staleness and grads_to_wait: expected one of them at most; synchronous \
-                     updates have sync_version_tolerance",
-                ));
-            }
-        };
-        let server = py.detach(|| edl_ps::PsServer::start(store, host, port, token, synchrony));
+        let server = py.detach(|| edl_ps::PsServer::start(store, host, port, token));
         Ok(Self {
             server: server.map_err(ps_error)?,
         })
@@ -169,25 +143,24 @@ impl PsClient {
 #[pymethods]
 impl PsClient {
     #[staticmethod]
+    #[pyo3(signature = (addresses, token, worker_id, timeout_seconds, connect_seconds = None))]
     fn connect(
         py: Python<'_>,
         addresses: Vec<String>,
         token: &[u8],
         worker_id: i64,
         timeout_seconds: f64,
+        connect_seconds: Option<f64>,
     ) -> PyResult<Self> {
-        let timeout = Duration::try_from_secs_f64(timeout_seconds)
-            .ok()
-            .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
-            .ok_or_else(|| {
-                PyValueError::new_err(format!(
-                    "timeout_seconds is {timeout_seconds}, expected more than 0 and at most {}",
-                    MAX_TIMEOUT.as_secs()
-                ))
-            })?;
+        let timeout = timeout_of("timeout_seconds", timeout_seconds)?;
+        let connect_timeout = match connect_seconds {
+            Some(seconds) => timeout_of("connect_seconds", seconds)?,
+            None => timeout,
+        };
         let options = RemoteOptions {
             worker_id,
             timeout,
+            connect_timeout,
             unix_sockets: true,
         };
         let remote = py.detach(|| Remote::connect(&addresses, token, options));
@@ -220,20 +193,13 @@ impl PsClient {
             .map_err(ps_error)
     }
 
-    fn end_task(&self, py: Python<'_>, task_id: u64, lease: u32) -> PyResult<()> {
-        py.detach(|| self.client.end_task(task_id, lease))
-            .map_err(ps_error)
-    }
-
-    #[pyo3(signature = (sites, training, dense = true, *, step = None, vectors_of = None))]
+    #[pyo3(signature = (sites, training, dense = true))]
     fn pull(
         &self,
         py: Python<'_>,
         sites: Vec<(u32, Bound<'_, PyAny>)>,
         training: bool,
         dense: bool,
-        step: Option<(u64, u32, u32)>,
-        vectors_of: Option<&Bound<'_, Pulled>>,
     ) -> PyResult<Pulled> {
         let arrays = sites
             .iter()
@@ -254,10 +220,8 @@ impl PsClient {
         } else {
             PullMode::ReadOnly
         };
-        let step = step.map(|(task, lease, index)| Step { task, lease, index });
-        let dense = dense && vectors_of.is_none();
         let pulled = py
-            .detach(|| self.client.pull(&wanted, mode, dense, step))
+            .detach(|| self.client.pull(&wanted, mode, dense))
             .map_err(ps_error)?;
         let rows = pulled
             .rows
@@ -270,19 +234,11 @@ impl PsClient {
                 shaped(py, rows, &shape)
             })
             .collect::<PyResult<Vec<_>>>()?;
-        Ok(match vectors_of.map(|earlier| earlier.get()) {
-            None => Pulled {
-                rows,
-                dense: pulled.dense.into_pyarray(py).unbind(),
-                state: pulled.state.into_pyarray(py).unbind(),
-                receipt: pulled.receipt,
-            },
-            Some(earlier) => Pulled {
-                rows,
-                dense: earlier.dense.clone_ref(py),
-                state: earlier.state.clone_ref(py),
-                receipt: pulled.receipt.with_vectors_of(&earlier.receipt),
-            },
+        Ok(Pulled {
+            rows,
+            dense: pulled.dense.into_pyarray(py).unbind(),
+            state: pulled.state.into_pyarray(py).unbind(),
+            receipt: pulled.receipt,
         })
     }
 
@@ -407,6 +363,19 @@ impl Scan {
 
 /// A year; longer ones do not fit the clocks of all systems.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
+
+/// Checks a time that a call may take.
+fn timeout_of(name: &str, seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
+        .ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "{name} is {seconds}, expected more than 0 and at most {}",
+                MAX_TIMEOUT.as_secs()
+            ))
+        })
+}
 
 /// Checks that an argument is a C-contiguous array of the right type, without copying it.
 fn array<'py, T: Element>(

@@ -12,6 +12,7 @@ from elasticdl.job import (
     Lease,
     Outcome,
     Progress,
+    PsRoute,
     Role,
     TaskAudit,
     TaskKind,
@@ -69,10 +70,10 @@ def test_workers_wait_for_ps_replicas(master_kit):
     play = master_kit.play(master_kit.config(num_ps=2))
     play.register(0)
     assert isinstance(play.lease(), Wait)
-    assert play.core.ps_addresses() is None
+    assert not play.core.places.is_complete
     assert picture(play.core, 0).message == "waiting for 2 of 2 ps replicas"
     play.register_ps(1, 0)
-    assert play.core.ps_addresses() == ["host:0", "host:1"]
+    assert play.core.ps_route() == PsRoute(0, ("host:0", "host:1"))
     assert isinstance(play.lease(), Lease)
 
 
@@ -238,11 +239,19 @@ def test_workers_that_fail_alike_fail_the_job(master_kit):
     assert "worker 1 failed with exit code 1: ModelError: no loss" in status.message
 
 
-def test_lost_ps_replica_fails_the_job(master_kit):
+def test_lost_ps_replica_is_started_again_at_its_place(master_kit):
     play = start(master_kit, num_ps=2)
     exits(play, 1, Role.PS)
+    assert play.do(StartProcess) == [StartProcess(Role.PS, 1)]
+    assert play.core.ps_route() == PsRoute(0, ("host:0", ""))
+
+
+def test_crashing_ps_replica_fails_the_job_after_some_relaunches(master_kit):
+    play = start(master_kit, num_ps=1, max_relaunches=1)
+    exits(play, 0, Role.PS, code=-11)
+    exits(play, 0, Role.PS, code=-11)
     assert picture(play.core, 0.0).message == (
-        "ps replica 1 was killed by signal 9 (its part of the model is lost)"
+        "ps replica 0 crashed (SIGSEGV) (--max_relaunches=1 are spent)"
     )
 
 

@@ -5,7 +5,17 @@ import threading
 import pytest
 
 from elasticdl.errors import CheckpointError, ElasticdlError
-from elasticdl.job import Finished, Lease, Outcome, Role, Shard, TaskAudit, TaskKind, TaskReport
+from elasticdl.job import (
+    Finished,
+    Lease,
+    Outcome,
+    PsRoute,
+    Role,
+    Shard,
+    TaskAudit,
+    TaskKind,
+    TaskReport,
+)
 from elasticdl.master.durable import JobData
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.state.memory import MemoryState
@@ -91,7 +101,7 @@ def test_cancelled_job_lets_its_worker_go(master_kit):
 
 def test_there_are_no_ps_replicas(master_kit):
     job = Job(master_kit.config())
-    assert job.master.ps_addresses() == []
+    assert job.master.ps_route() == PsRoute(0, ())
     with pytest.raises(ElasticdlError, match="has no ps replicas"):
         job.master.register_ps(0, "host:1", 1)
 

@@ -14,7 +14,15 @@ def make_ledger(num_tasks=3, num_epochs=2, shuffle=False, max_retries=3, seed=0,
     tasks = JobTasks(
         training, TaskTable([Shard("v", 0, 30 * validation)], 30), TaskTable([], 30), num_epochs
     )
-    return Ledger(tasks, Journal(), seed=seed, shuffle=shuffle, max_retries=max_retries), tasks
+    ledger = Ledger(
+        tasks,
+        Journal(),
+        seed=seed,
+        shuffle=shuffle,
+        max_retries=max_retries,
+        minibatch_size=10,
+    )
+    return ledger, tasks
 
 
 def lease(ledger, worker_id=W0, request=0):

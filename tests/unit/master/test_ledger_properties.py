@@ -64,7 +64,7 @@ class Jobs(RuleBasedStateMachine):
 
     def make_ledger(self):
         journal = Journal()
-        return Ledger(self.tasks, journal, 3, self.shuffle, MAX_RETRIES), journal
+        return Ledger(self.tasks, journal, 3, self.shuffle, MAX_RETRIES, MINIBATCH), journal
 
     def write(self):
         self.facts += json.loads(json.dumps(self.journal.take()))

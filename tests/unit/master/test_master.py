@@ -17,7 +17,7 @@ from elasticdl.errors import (
     StateError,
     UnavailableError,
 )
-from elasticdl.job import Finished, Lease, Outcome, Role, Shard, TaskKind, TaskReport
+from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, Shard, TaskKind, TaskReport
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import PsReplicas
@@ -116,7 +116,7 @@ class Running:
                 self.job_dir,
                 TOKEN,
                 make_launcher,
-                lambda addresses: PsReplicas(addresses, lambda _: self.replicas),
+                lambda route: PsReplicas(route, lambda _: self.replicas),
             )
             self._loop = asyncio.get_running_loop()
             self._run_task = asyncio.ensure_future(self.master.run())
@@ -202,7 +202,7 @@ def test_job_runs_to_its_end(run, connect, tmp_path):
     ps, worker = connect(running), connect(running)
     ps.register_ps(0, "host:1", 1)
     worker.register_worker(0, 2)
-    assert worker.ps_addresses() == ["host:1"]
+    assert worker.ps_route() == PsRoute(0, ("host:1",))
     assert work_off(worker, 0, running) == [*range(10), 10]
     running.launcher.exits(Role.WORKER, 0, ExitReason.FINISHED, 0)
     last = list(connect(running, JobClient).watch())[-1]
@@ -280,14 +280,19 @@ def test_restarted_master_goes_on_at_its_port_with_its_leases(run, connect):
     assert [(line.trained_once, line.repeated, line.lost) for line in last.ledger] == [(300, 0, 0)]
 
 
-def test_lost_ps_replica_fails_the_job(run, connect):
-    running = run(num_ps=2)
-    running.launcher.wait_for(Role.PS, 1)
-    connect(running).register_ps(1, "host:2", 2)
-    running.launcher.exits(Role.PS, 1)
-    last = list(connect(running, JobClient).watch())[-1]
-    assert last.message == "ps replica 1 was killed by signal 9 (its part of the model is lost)"
-    assert running.join() == 1
+def test_heartbeat_tells_where_a_lost_ps_replica_came_back(run, connect):
+    running = run(num_ps=1)
+    running.launcher.wait_for(Role.PS, 0)
+    worker = connect(running)
+    connect(running).register_ps(0, "host:1", 1)
+    assert worker.ps_route() == PsRoute(0, ("host:1",))
+    assert worker.heartbeat(Role.WORKER, 0, generation=0) is None
+    running.launcher.exits(Role.PS, 0)
+    running.launcher.wait_for(Role.PS, 0)
+    assert connect(running).restore_point(0) == ""
+    connect(running).register_ps(0, "host:2", 2)
+    assert worker.ps_route() == PsRoute(1, ("host:2",))
+    assert worker.heartbeat(Role.WORKER, 0, generation=0) == PsRoute(1, ("host:2",))
 
 
 def test_full_disk_fails_the_last_checkpoint_and_keeps_the_one_before(run, connect, tmp_path):

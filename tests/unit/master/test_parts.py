@@ -67,8 +67,11 @@ def test_same_failure_again_before_any_task_fails_the_job():
     assert verdict(ExitReason.FAILED, 1, **again) == (Decision.RELAUNCH, True)
 
 
-def test_lost_ps_replica_fails_the_job():
-    assert verdict(ExitReason.KILLED, -9, role=Role.PS)[0] is Decision.FAIL_JOB
+def test_ps_replica_that_was_killed_is_always_replaced():
+    spent = {"role": Role.PS, "was_ready": True, "tasks_done": 0, "failures": 9}
+    assert verdict(ExitReason.KILLED, -9, **spent) == (Decision.RELAUNCH, False)
+    assert verdict(ExitReason.NODE_LOST, None, **spent) == (Decision.RELAUNCH, False)
+    assert verdict(ExitReason.OUT_OF_MEMORY, -9, **spent) == (Decision.FAIL_JOB, True)
 
 
 def test_ps_replica_that_was_not_ready_is_replaced_or_missed():

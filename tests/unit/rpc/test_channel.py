@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from elasticdl.errors import AuthenticationError, ElasticdlError, UnavailableError
-from elasticdl.job import Finished, Lease, Outcome, Role, TaskReport
+from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, TaskReport
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, Authentication
 from elasticdl.rpc.client import GrpcMasterClient, JobClient
@@ -44,8 +44,8 @@ class Answers(MasterServicer):
     async def Report(self, request, context):
         return await self._answer("Report", request, context)
 
-    async def PsAddresses(self, request, context):
-        return await self._answer("PsAddresses", request, context)
+    async def GetPsRoute(self, request, context):
+        return await self._answer("GetPsRoute", request, context)
 
     async def WatchStatus(self, request, context):
         self.seen.append(("WatchStatus", request))
@@ -179,12 +179,13 @@ def test_master_that_comes_back_is_found_again(serve, connect):
     assert len(after.seen) == 1
 
 
-def test_ps_addresses_are_waited_for(serve, connect):
+def test_ps_replicas_are_waited_for(serve, connect):
     def answer(attempt):
-        complete = attempt == 3
-        return pb.PsAddressesResponse(complete=complete, addresses=["a:1", "b:2"][: 2 * complete])
+        route = pb.PsRoute(generation=2, addresses=["a:1", "b:2"])
+        return pb.GetPsRouteResponse(complete=attempt == 3, route=route)
 
-    assert connect(serve(Answers(PsAddresses=answer)).address).ps_addresses() == ["a:1", "b:2"]
+    route = connect(serve(Answers(GetPsRoute=answer)).address).ps_route()
+    assert route == PsRoute(2, ("a:1", "b:2"))
 
 
 def test_refusal_is_not_repeated(serve, connect):

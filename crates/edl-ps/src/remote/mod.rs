@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use self::connection::{Connection, text_of};
@@ -12,7 +12,6 @@ use crate::auth;
 use crate::error::{ErrorKind, PsError, cause_of};
 use crate::frame::{Header, Op, Outgoing};
 use crate::socket::{Socket, timed_out};
-use crate::synchrony::Protocol;
 
 mod connection;
 mod endpoint;
@@ -44,6 +43,8 @@ pub struct RemoteOptions {
     pub worker_id: i64,
     /// How long any call may wait for a replica that does not answer.
     pub timeout: Duration,
+    /// How long the first connections may take; a replica that moves meanwhile is not followed.
+    pub connect_timeout: Duration,
     /// Use the Unix socket of a replica that is on this host.
     pub unix_sockets: bool,
 }
@@ -55,8 +56,6 @@ pub struct Remote {
     lanes: [Mutex<Vec<Link>>; 3],
     token: Vec<u8>,
     pub(crate) options: RemoteOptions,
-    /// As replica 0 said when the model was declared or asked for, which comes first.
-    protocol: OnceLock<Protocol>,
 }
 
 impl Remote {
@@ -85,15 +84,15 @@ impl Remote {
             lanes: [links(), links(), links()],
             token: token.to_vec(),
             options,
-            protocol: OnceLock::new(),
         };
-        let deadline = Instant::now() + remote.options.timeout;
+        let deadline = Instant::now() + remote.options.connect_timeout;
         for lane in [Lane::Pull, Lane::Push] {
             let mut links = lock(&remote.lanes[lane as usize]);
             for (replica, link) in links.iter_mut().enumerate() {
-                remote.persist(replica, deadline, None, || {
+                let connected = remote.persist(replica, deadline, None, || {
                     remote.connected(link, replica, lane, deadline).map(|_| ())
-                })?;
+                });
+                connected.map_err(|error| error.after(remote.options.connect_timeout))?;
             }
         }
         Ok(remote)
@@ -304,10 +303,6 @@ impl Remote {
         }
     }
 
-    fn protocol(&self) -> Protocol {
-        self.protocol.get().copied().unwrap_or(Protocol::Direct)
-    }
-
     fn all(&self) -> Range<usize> {
         0..self.endpoints.len()
     }
@@ -337,22 +332,20 @@ impl Remote {
         Ok(texts)
     }
 
-    /// Asks replicas something that is answered by operands alone, in the order of pushes.
+    /// Asks every replica something that is answered by operands alone, in the order of pushes.
     fn operands<'a>(
         &self,
-        replicas: Range<usize>,
         op: Op,
         request: impl Fn(usize) -> Outgoing<'a>,
     ) -> Result<Vec<[u64; 4]>, PsError> {
-        let first = replicas.start;
-        let mut operands = vec![[0; 4]; replicas.len()];
+        let mut operands = vec![[0; 4]; self.endpoints.len()];
         self.call(
             Lane::Push,
-            replicas,
+            self.all(),
             op,
             request,
             |replica, header, connection| {
-                operands[replica - first] = header.args;
+                operands[replica] = header.args;
                 connection.read_arrays(header, &mut [])
             },
         )?;

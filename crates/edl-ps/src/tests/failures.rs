@@ -251,13 +251,7 @@ fn a_wrong_token_is_refused_and_the_server_goes_on() {
 
 #[test]
 fn a_server_without_a_token_is_not_started() {
-    let started = PsServer::start(
-        Arc::new(Store::new(0, 1)),
-        "127.0.0.1",
-        0,
-        b"",
-        Synchrony::default(),
-    );
+    let started = PsServer::start(Arc::new(Store::new(0, 1)), "127.0.0.1", 0, b"");
     assert_eq!(started.err().unwrap().kind(), ErrorKind::Invalid);
 }
 
@@ -266,13 +260,7 @@ fn a_port_that_is_taken_is_named() {
     let cluster = Cluster::start(1);
     let address = &cluster.addresses()[0];
     let port = address.rsplit(':').next().unwrap().parse().unwrap();
-    let started = PsServer::start(
-        cluster.stores[0].clone(),
-        "127.0.0.1",
-        port,
-        TOKEN,
-        Synchrony::default(),
-    );
+    let started = PsServer::start(cluster.stores[0].clone(), "127.0.0.1", port, TOKEN);
     let error = started.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Bind);
     assert!(
@@ -301,10 +289,38 @@ fn a_model_that_nobody_declared_cannot_be_pulled() {
     let cluster = Cluster::start(1);
     let error = cluster
         .client()
-        .pull(&[], PullMode::Create, true, None)
+        .pull(&[], PullMode::Create, true)
         .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotDeclared);
     assert!(
         error.to_string().contains("no model has been declared"),
         "{error}"
     );
+}
+
+#[test]
+fn a_push_without_its_predecessor_is_told_from_other_refusals() {
+    let cluster = Cluster::start(2);
+    let client = cluster.client();
+    declare(&client);
+    let pulled = pull(&client, 0);
+    let error = push(&client, &pulled, minibatch(1, 1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Gap, "{error}");
+    push(&client, &pulled, minibatch(1, 0)).unwrap();
+}
+
+#[test]
+fn a_replica_that_is_not_there_is_waited_for_as_long_as_connecting_may_take() {
+    let cluster = Cluster::start(1);
+    let addresses = cluster.addresses();
+    drop(cluster);
+    let options = RemoteOptions {
+        worker_id: 3,
+        timeout: Duration::from_secs(3600),
+        connect_timeout: SHORT,
+        unix_sockets: true,
+    };
+    let error = Remote::connect(&addresses, TOKEN, options).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("within 0.2 s"), "{error}");
 }

@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use edl_store::{PullMode, Store};
 
-use crate::{
-    Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site, Step, Synchrony,
-};
+use crate::{Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site};
 
 mod exchange;
 mod failures;
 mod relay;
 mod strangers;
-mod synchrony;
 
 const TOKEN: &[u8] = b"a token of this job";
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,17 +48,10 @@ struct Cluster {
 
 impl Cluster {
     fn start(num_replicas: u32) -> Self {
-        Self::with(num_replicas, Synchrony::Asynchronous)
-    }
-
-    fn with(num_replicas: u32, synchrony: Synchrony) -> Self {
         let stores: Vec<_> = (0..num_replicas)
             .map(|replica| Arc::new(Store::new(replica, num_replicas)))
             .collect();
-        let servers = stores
-            .iter()
-            .map(|store| serve_with(store, 0, synchrony))
-            .collect();
+        let servers = stores.iter().map(|store| serve(store, 0)).collect();
         Self { stores, servers }
     }
 
@@ -82,11 +72,7 @@ impl Cluster {
 }
 
 fn serve(store: &Arc<Store>, port: u16) -> PsServer {
-    serve_with(store, port, Synchrony::Asynchronous)
-}
-
-fn serve_with(store: &Arc<Store>, port: u16, synchrony: Synchrony) -> PsServer {
-    PsServer::start(store.clone(), "127.0.0.1", port, TOKEN, synchrony).unwrap()
+    PsServer::start(store.clone(), "127.0.0.1", port, TOKEN).unwrap()
 }
 
 fn connect(
@@ -98,6 +84,7 @@ fn connect(
     let options = RemoteOptions {
         worker_id: 3,
         timeout,
+        connect_timeout: timeout,
         unix_sockets,
     };
     Remote::connect(addresses, token, options)
@@ -110,10 +97,6 @@ fn ids(step: u64) -> [Vec<u64>; 3] {
 }
 
 fn pull(client: &PsClient, step: u64) -> Pulled {
-    pull_for(client, step, None)
-}
-
-fn pull_for(client: &PsClient, step: u64, training: Option<Step>) -> Pulled {
     let ids = ids(step);
     let sites = [
         Site {
@@ -129,9 +112,7 @@ fn pull_for(client: &PsClient, step: u64, training: Option<Step>) -> Pulled {
             ids: &ids[2],
         },
     ];
-    client
-        .pull(&sites, PullMode::Create, true, training)
-        .unwrap()
+    client.pull(&sites, PullMode::Create, true).unwrap()
 }
 
 fn minibatch(task: u64, index: u32) -> Minibatch {

@@ -1,0 +1,111 @@
+"""How far the job is: its phase, when it began and ended, and what went wrong on the way."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import Any
+
+from elasticdl.job import EpochLedger
+from elasticdl.master.journal import Journal
+from elasticdl.master.phases import Phase
+
+
+class Course:
+    """What is true of the job as a whole.
+
+    training_began: when the first lease was given, of whatever kind. failures: of processes.
+    problems: what will fail the job at its end. ledger: filled by the proof.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.phase = Phase.PENDING
+        self.training_began: float | None = None
+        self.training_ended: float | None = None
+        self.ended_seconds = 0.0
+        self.failures = 0
+        self.problems: list[str] = []
+        self.message = ""
+        self.ledger: tuple[EpochLedger, ...] = ()
+        journal.handle("began", self._apply_began)
+        journal.handle("phase", self._apply_phase)
+        journal.handle("ended", self._apply_ended)
+        journal.handle("failure", self._apply_failure)
+        journal.handle("problem", self._apply_problem)
+        journal.handle("audit", self._apply_audit)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def begin(self, now: float) -> None:
+        """Note the first lease."""
+        if self.training_began is None:
+            self._journal.record("began", now)
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """Go on to a phase in which the job has not ended."""
+        self._journal.record("phase", str(phase), now)
+
+    def end(self, phase: Phase, message: str, now: float) -> None:
+        """End the job as finished or failed."""
+        self._journal.record("ended", str(phase), message, now)
+
+    def process_failed(self) -> None:
+        """Count a failure of a process."""
+        self._journal.record("failure")
+
+    def add_problem(self, message: str) -> None:
+        """Note what will fail the job at its end."""
+        self._journal.record("problem", message)
+
+    def proved(self, ledger: tuple[EpochLedger, ...], note: str) -> None:
+        """Note what became of the records."""
+        self._journal.record("audit", [list(astuple(line)) for line in ledger], note)
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_phase(self, phase: str, now: float) -> None:
+        if self.training_began is not None and self.training_ended is None:
+            self.training_ended = now
+        self.phase = Phase(phase)
+
+    def _apply_began(self, now: float) -> None:
+        self.training_began = now
+
+    def _apply_ended(self, phase: str, message: str, now: float) -> None:
+        self.phase = Phase(phase)
+        self.message = message
+        self.ended_seconds = now
+        if self.training_ended is None:
+            self.training_ended = now
+
+    def _apply_failure(self) -> None:
+        self.failures += 1
+
+    def _apply_problem(self, message: str) -> None:
+        self.problems.append(message)
+
+    def _apply_audit(self, lines: list[list[int]], note: str) -> None:
+        self.ledger = tuple(EpochLedger(*line) for line in lines)
+        self.message = note
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        return {
+            "phase": str(self.phase),
+            "times": [self.training_began, self.training_ended, self.ended_seconds],
+            "failures": self.failures,
+            "problems": list(self.problems),
+            "message": self.message,
+            "audit": [list(astuple(line)) for line in self.ledger],
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        self.phase = Phase(snapshot["phase"])
+        self.training_began, self.training_ended, self.ended_seconds = snapshot["times"]
+        self.failures = snapshot["failures"]
+        self.problems = list(snapshot["problems"])
+        self.message = snapshot["message"]
+        self.ledger = tuple(EpochLedger(*line) for line in snapshot["audit"])
