@@ -52,6 +52,9 @@ class Store:
             CheckpointError: Missing, torn (checksum) or inconsistent files; names the file.
         """
 
+    def modulate_learning_rate(self) -> None:
+        """From now on, divide the learning rate of each update by its staleness if above 1."""
+
     def checkpoint(self, directory: str) -> str:
         """Write this replica's files into `directory` and return its manifest entry as JSON."""
 
@@ -62,8 +65,28 @@ class PsServer:
     On Linux clients on the same host are served on a Unix socket, which they find by themselves.
     """
 
-    def __new__(cls, store: Store, host: str, port: int, token: bytes) -> PsServer:
-        """Listen and serve, until stopped.
+    def __new__(
+        cls,
+        store: Store,
+        host: str,
+        port: int,
+        token: bytes,
+        *,
+        max_staleness: int | None = None,
+        grads_to_wait: int | None = None,
+        sync_version_tolerance: int = 0,
+    ) -> PsServer:
+        """Listen and serve, until stopped. All replicas of a job get the same settings.
+
+        Args:
+            store: What to serve.
+            host: Where to listen.
+            port: 0 for one that the system chooses.
+            token: The job's token.
+            max_staleness: Most updates, of any worker, between a pull and its push.
+            grads_to_wait: Average so many gradients to one update; None: apply each as it comes.
+            sync_version_tolerance: With `grads_to_wait`: how many updates older the parameters of
+                a gradient may be.
 
         Raises:
             LaunchError: The port is taken; names the address.
@@ -148,17 +171,28 @@ class PsClient:
             StaleLeaseError: A newer lease has begun.
         """
 
+    def end_task(self, task_id: int, lease: int) -> None:
+        """Say that nothing of a lease is under way: nobody waits for it any more."""
+
     def pull(
         self,
         sites: Sequence[tuple[int, NDArray[np.int64]]],
         training: bool,
         dense: bool = True,
+        *,
+        step: tuple[int, int, int] | None = None,
+        vectors_of: Pulled | None = None,
     ) -> Pulled:
         """Fetch the rows for (table, ids) of each site, and the dense and state vectors.
 
         In training missing rows are created. Otherwise nothing is created, and an id that was
         never trained reads as the centre of its table's initializer. With `dense` False both
-        vectors are empty.
+        vectors are empty; with `vectors_of` they are those of an earlier pull, from which
+        staleness then counts.
+
+        `step` is (task id, lease, index) of a minibatch whose gradient will be pushed. With
+        bounded staleness the pull waits until that gradient cannot come too late; `push`, `skip`
+        or `end_task` must follow.
 
         Raises:
             UnknownTableError: The model has no table of that number.
@@ -184,6 +218,8 @@ class PsClient:
 
         Raises:
             StaleLeaseError: The lease has been given to somebody else.
+            StaleParametersError: The parameters are older than the replicas' synchrony allows;
+                nothing has changed, the minibatch may be pulled and computed again.
             UnavailableError: A replica could not be reached within the deadline.
         """
 

@@ -121,17 +121,49 @@ class TrainingSection(Section):
     ] = None
     use_async: Annotated[
         bool,
-        Field(description="Apply each gradient as it arrives, without waiting for others."),
+        Field(
+            description="Apply each gradient as it arrives; false: average those of several "
+            "workers to one update."
+        ),
         _TRAIN,
     ] = True
-    max_staleness: Annotated[
-        NonNegativeInt | None,
+    grads_to_wait: Annotated[
+        PositiveInt | None,
         Field(
-            description="Most updates of its own that a worker may have under way when it pulls; "
-            "0 trains strictly one step after the other [default: 2; Local: 0]."
+            description="With --use_async=false: gradients that make an update; workers that are "
+            "gone are not waited for [default: --num_workers]."
         ),
         _TRAIN,
     ] = None
+    sync_version_tolerance: Annotated[
+        NonNegativeInt,
+        Field(
+            description="With --use_async=false: how many updates older the parameters of a "
+            "gradient may be; an older one is computed again."
+        ),
+        _TRAIN,
+    ] = 0
+    max_staleness: Annotated[
+        NonNegativeInt | None,
+        Field(
+            description="Most updates, of all workers, between a pull and the gradient that was "
+            "computed on it; 0 trains strictly one step after the other [default: no bound]."
+        ),
+        _TRAIN,
+    ] = None
+    get_model_steps: Annotated[
+        PositiveInt,
+        Field(
+            description="A worker pulls the dense parameters once in so many steps; embedding rows "
+            "in each."
+        ),
+        _TRAIN,
+    ] = 1
+    staleness_lr_modulation: Annotated[
+        bool,
+        Field(description="Divide the learning rate of a late gradient by its staleness."),
+        _TRAIN,
+    ] = False
     on_nan: Annotated[
         Literal["stop", "skip"],
         Field(description="When a loss is NaN or infinite: stop the job or skip the minibatch."),
@@ -250,10 +282,20 @@ class JobConfig(Section):
     @property
     def pipeline_depth(self) -> int:
         """How many of its own updates a worker may have under way when it pulls."""
-        depth = self.training.max_staleness
-        if depth is not None:
-            return depth
-        return 0 if self.training.distribution_strategy is Strategy.LOCAL else 2
+        training = self.training
+        if not training.use_async or (
+            training.distribution_strategy is Strategy.LOCAL and training.max_staleness is None
+        ):
+            return 0
+        # More than two hide nothing more: one is computed, one pulled, one pushed.
+        return 2 if training.max_staleness is None else min(2, training.max_staleness)
+
+    @property
+    def grads_to_wait(self) -> int | None:
+        """How many gradients make an update; None if each is applied as it comes."""
+        if self.training.use_async:
+            return None
+        return self.training.grads_to_wait or self.cluster.num_workers
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> JobConfig:
@@ -262,11 +304,7 @@ class JobConfig(Section):
             "evaluate": ("validation_data",),
             "predict": ("prediction_data",),
         }[self.command]
-        if not self.training.use_async:
-            raise ValueError(
-                "--use_async=false: expected true; ps replicas apply each gradient as it arrives. "
-                "One worker with --max_staleness=0 trains strictly one step after the other"
-            )
+        self._check_synchrony()
         for flag in needed:
             if not getattr(self.data, flag):
                 raise ValueError(f"elasticdl {self.command} needs --{flag}")
@@ -282,6 +320,25 @@ class JobConfig(Section):
                     "--checkpoint_dir_for_init and --saved_model"
                 )
         return self
+
+    def _check_synchrony(self) -> None:
+        training = self.training
+        if training.use_async and (training.grads_to_wait or training.sync_version_tolerance):
+            raise ValueError(
+                "--grads_to_wait and --sync_version_tolerance are of synchronous training: give "
+                "--use_async=false too"
+            )
+        if not training.use_async and training.max_staleness is not None:
+            raise ValueError(
+                "--max_staleness bounds asynchronous training; with --use_async=false it is "
+                "--sync_version_tolerance"
+            )
+        bounded = not training.use_async or training.max_staleness is not None
+        if training.get_model_steps > 1 and bounded:
+            raise ValueError(
+                f"--get_model_steps={training.get_model_steps} computes on older dense parameters: "
+                "expected neither --use_async=false nor --max_staleness, which promise newer ones"
+            )
 
     @classmethod
     def read(cls, path: Path) -> JobConfig:

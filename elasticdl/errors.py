@@ -51,6 +51,10 @@ class NotDeclaredError(StoreError):
     """A ps replica knows no model yet: nobody has declared one to it since it was started."""
 
 
+class StaleParametersError(StoreError):
+    """A gradient of parameters that are older than the synchrony of the job allows."""
+
+
 class AuthenticationError(ElasticdlError):
     """The other end did not prove that it knows the job's token."""
 

@@ -14,6 +14,15 @@ MetricStates = dict[str, list[NDArray[np.float64]]]
 the state arrays of that metric. Two states of one metric merge by adding array to array."""
 
 
+STALENESS_BUCKETS = 16
+"""Counts of updates that were 0, 1, 2 to 3, 4 to 7, ... versions late; the last has the rest."""
+
+
+def staleness_bucket(staleness: int) -> int:
+    """Return the bucket of a histogram in which an update counts."""
+    return min(int(staleness).bit_length(), STALENESS_BUCKETS - 1)
+
+
 class Mode(StrEnum):
     """What `feed` prepares records for."""
 
@@ -126,6 +135,8 @@ class TaskReport:
     model_version: int = 0
     staleness_sum: int = 0
     staleness_max: int = 0
+    staleness_histogram: tuple[int, ...] = ()  # by `staleness_bucket`
+    num_recomputed: int = 0  # minibatches computed again, on newer parameters
     num_minibatches: int = 0
     end_index: int = -1
     skipped: tuple[int, ...] = ()
@@ -214,6 +225,20 @@ class JobStatus:
     checkpoints: tuple[int, ...] = ()
     output: str = ""
     recoveries: tuple[Recovery, ...] = ()
+    staleness_histogram: tuple[int, ...] = ()
+    num_recomputed: int = 0
+
+    def staleness_percentile(self, share: float) -> int:
+        """Return what the staleness of this share of updates does not exceed.
+
+        Exact up to 1, above that the upper end of a bucket.
+        """
+        wanted, seen = share * sum(self.staleness_histogram), 0
+        for bucket, count in enumerate(self.staleness_histogram):
+            seen += count
+            if count and seen >= wanted:
+                return min(self.max_staleness, (1 << bucket) - 1)
+        return self.max_staleness
 
 
 class MasterClient(Protocol):

@@ -196,6 +196,8 @@ def _summary(status: JobStatus) -> Text:
             f"\nupdates     {status.model_version:,}, staleness {status.mean_staleness:.2f} on "
             f"average, {status.max_staleness} at most"
         )
+    if status.num_recomputed:
+        text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches that came too late")
     return text
 
 

@@ -77,8 +77,12 @@ class _Job:
 def _make_store(config: JobConfig) -> Store:
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
-        return Store()
-    return Store.restore(str(resolve(source)), keep_watermarks=False)
+        store = Store()
+    else:
+        store = Store.restore(str(resolve(source)), keep_watermarks=False)
+    if config.training.staleness_lr_modulation:
+        store.modulate_learning_rate()
+    return store
 
 
 def _job_data(readers: dict[TaskKind, DataReader]) -> JobData:

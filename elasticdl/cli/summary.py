@@ -56,13 +56,24 @@ def summarise(
         "metrics": {name: _number(value) for name, value in status.metrics.items()},
         "ledger": [dataclasses.asdict(row) for row in status.ledger],
         "model_version": status.model_version,
-        "staleness": {"mean": _number(status.mean_staleness), "max": status.max_staleness},
+        "staleness": _staleness(status),
+        "recomputed": status.num_recomputed,
         "num_workers": status.num_workers_alive,
         "num_ps": status.num_ps_alive,
         "checkpoints": list(status.checkpoints),
         "skipped": list(status.skipped),
         "events": [dataclasses.asdict(event) for event in events],
         **{name: str(path) for name, path in places.items()},
+    }
+
+
+def _staleness(status: JobStatus) -> dict[str, Any]:
+    return {
+        "mean": _number(status.mean_staleness),
+        **{f"p{p}": status.staleness_percentile(p / 100) for p in (50, 90, 99)},
+        "max": status.max_staleness,
+        # How many updates were 0, 1, 2 to 3, 4 to 7, ... versions late.
+        "histogram": list(status.staleness_histogram),
     }
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from elasticdl.job import Progress, TaskReport
+from elasticdl.job import STALENESS_BUCKETS, Progress, TaskReport
 from elasticdl.master.journal import Journal
 
 _WINDOW_SECONDS = 10.0
@@ -42,6 +42,8 @@ class Meter:
         self.num_minibatches = 0
         self.staleness_sum = 0
         self.max_staleness = 0
+        self.staleness_histogram = [0] * STALENESS_BUCKETS
+        self.num_recomputed = 0
         self.skipped: dict[int, tuple[int, ...]] = {}  # training task -> minibatches
         journal.handle("trained", self._apply_trained)
 
@@ -64,6 +66,8 @@ class Meter:
             int(report.staleness_sum),
             int(report.staleness_max),
             [int(index) for index in report.skipped],
+            [int(count) for count in report.staleness_histogram],
+            int(report.num_recomputed),
         )
 
     def heard(self, worker_id: int, progress: Progress, now: float) -> None:
@@ -138,6 +142,8 @@ class Meter:
         staleness_sum: int,
         staleness_max: int,
         skipped: list[int],
+        staleness_histogram: list[int],
+        num_recomputed: int,
     ) -> None:
         totals = self._totals(worker_id)
         totals.reported_records += num_records
@@ -148,6 +154,9 @@ class Meter:
         self.num_minibatches += num_minibatches
         self.staleness_sum += staleness_sum
         self.max_staleness = max(self.max_staleness, staleness_max)
+        for bucket, count in enumerate(staleness_histogram):
+            self.staleness_histogram[bucket] += count
+        self.num_recomputed += num_recomputed
         if skipped:
             self.skipped[task_id] = tuple(sorted({*self.skipped.get(task_id, ()), *skipped}))
 
@@ -164,6 +173,8 @@ class Meter:
             "num_minibatches": self.num_minibatches,
             "staleness_sum": self.staleness_sum,
             "max_staleness": self.max_staleness,
+            "staleness_histogram": self.staleness_histogram,
+            "num_recomputed": self.num_recomputed,
             "skipped": [[task_id, list(indexes)] for task_id, indexes in self.skipped.items()],
         }
 
@@ -177,4 +188,6 @@ class Meter:
         self.num_minibatches = snapshot["num_minibatches"]
         self.staleness_sum = snapshot["staleness_sum"]
         self.max_staleness = snapshot["max_staleness"]
+        self.staleness_histogram = list(snapshot["staleness_histogram"])
+        self.num_recomputed = snapshot["num_recomputed"]
         self.skipped = {task_id: tuple(indexes) for task_id, indexes in snapshot["skipped"]}

@@ -44,6 +44,8 @@ def picture(core: JobCore, now: float) -> JobStatus:
         checkpoints=tuple(core.checkpoints.kept),
         output=_output(core),
         recoveries=tuple(core.places.recoveries),
+        staleness_histogram=tuple(meter.staleness_histogram),
+        num_recomputed=meter.num_recomputed,
     )
 
 

@@ -19,7 +19,18 @@ def main() -> None:
     arguments = process.start(Role.PS)
     master = GrpcMasterClient(arguments.master, arguments.token)
     store = make_store(arguments.config, arguments.index, master.restore_point(arguments.index))
-    server = PsServer(store, "127.0.0.1", 0, arguments.token)
+    training = arguments.config.training
+    if training.staleness_lr_modulation:
+        store.modulate_learning_rate()
+    server = PsServer(
+        store,
+        "127.0.0.1",
+        0,
+        arguments.token,
+        max_staleness=training.max_staleness,
+        grads_to_wait=arguments.config.grads_to_wait,
+        sync_version_tolerance=training.sync_version_tolerance,
+    )
     try:
         master.register_ps(arguments.index, server.address, os.getpid())
         pause = threading.Event()  # never set: SIGTERM ends the process

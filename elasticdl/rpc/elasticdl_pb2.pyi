@@ -572,6 +572,8 @@ class TaskReport(_message.Message):
     METRIC_STATES_FIELD_NUMBER: _builtins.int
     METRICS_FIELD_NUMBER: _builtins.int
     END_INDEX_FIELD_NUMBER: _builtins.int
+    STALENESS_HISTOGRAM_FIELD_NUMBER: _builtins.int
+    NUM_RECOMPUTED_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -585,12 +587,15 @@ class TaskReport(_message.Message):
     num_minibatches: _builtins.int
     end_index: _builtins.int
     """minibatches that the task has; -1 if not known"""
+    num_recomputed: _builtins.int
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def metric_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricState]: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def staleness_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -609,10 +614,12 @@ class TaskReport(_message.Message):
         metric_states: _abc.Iterable[Global___MetricState] | None = ...,
         metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         end_index: _builtins.int = ...,
+        staleness_histogram: _abc.Iterable[_builtins.int] | None = ...,
+        num_recomputed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -896,6 +903,8 @@ class JobStatus(_message.Message):
     CHECKPOINTS_FIELD_NUMBER: _builtins.int
     OUTPUT_FIELD_NUMBER: _builtins.int
     RECOVERIES_FIELD_NUMBER: _builtins.int
+    STALENESS_HISTOGRAM_FIELD_NUMBER: _builtins.int
+    NUM_RECOMPUTED_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -915,6 +924,7 @@ class JobStatus(_message.Message):
     num_workers_alive: _builtins.int
     num_ps_alive: _builtins.int
     output: _builtins.str
+    num_recomputed: _builtins.int
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -925,6 +935,8 @@ class JobStatus(_message.Message):
     def checkpoints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
     def recoveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Recovery]: ...
+    @_builtins.property
+    def staleness_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -952,10 +964,12 @@ class JobStatus(_message.Message):
         checkpoints: _abc.Iterable[_builtins.int] | None = ...,
         output: _builtins.str = ...,
         recoveries: _abc.Iterable[Global___Recovery] | None = ...,
+        staleness_histogram: _abc.Iterable[_builtins.int] | None = ...,
+        num_recomputed: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "checkpoints", b"checkpoints", "epoch", b"epoch", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_workers_alive", b"num_workers_alive", "output", b"output", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "checkpoints", b"checkpoints", "epoch", b"epoch", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015

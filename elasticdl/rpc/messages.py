@@ -166,6 +166,8 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         model_version=report.model_version,
         staleness_sum=report.staleness_sum,
         staleness_max=report.staleness_max,
+        staleness_histogram=report.staleness_histogram,
+        num_recomputed=report.num_recomputed,
         num_minibatches=report.num_minibatches,
         end_index=report.end_index,
         skipped=report.skipped,
@@ -190,6 +192,8 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         model_version=message.model_version,
         staleness_sum=message.staleness_sum,
         staleness_max=message.staleness_max,
+        staleness_histogram=tuple(message.staleness_histogram),
+        num_recomputed=message.num_recomputed,
         num_minibatches=message.num_minibatches,
         end_index=message.end_index,
         skipped=tuple(message.skipped),
@@ -266,6 +270,8 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         checkpoints=status.checkpoints,
         output=status.output,
         recoveries=[pb.Recovery(**asdict(recovery)) for recovery in status.recoveries],
+        staleness_histogram=status.staleness_histogram,
+        num_recomputed=status.num_recomputed,
     )
 
 
@@ -316,4 +322,6 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
             )
             for recovery in message.recoveries
         ),
+        staleness_histogram=tuple(message.staleness_histogram),
+        num_recomputed=message.num_recomputed,
     )

@@ -64,7 +64,7 @@ def assemble(
     if saved_model is not None:
         exchange = SavedModelExchange()
     else:
-        store = StoreExchange(connect(), backend, route or Route())
+        store = StoreExchange(connect(), backend, route or Route(), config.training.get_model_steps)
         backend.set_lookup(store.look_up)
         exchange = store
     exchange.declare(description)

@@ -50,6 +50,14 @@ class Parameters(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One minibatch of one lease."""
+
+    lease: Lease
+    index: int
+
+
 class Exchange(Protocol):
     """What the loop asks of those who hold the parameters.
 
@@ -81,8 +89,17 @@ class Exchange(Protocol):
         """
         ...
 
-    def pull(self, ids: Sequence[Int64], training: bool) -> Parameters:
-        """Fetch parameters for a minibatch, given the ids of each site."""
+    def end_task(self, lease: Lease) -> None:
+        """Let go of what a lease pulled and never pushed; nobody waits for it any more."""
+        ...
+
+    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
+        """Fetch parameters for a minibatch, given the ids of each site.
+
+        Args:
+            ids: For each id site, of any shape.
+            step: The training step that will push a gradient of them, or call `end_task`.
+        """
         ...
 
     def push(
@@ -99,6 +116,7 @@ class Exchange(Protocol):
         Raises:
             StaleLeaseError: The task has been given to somebody else.
             GapError: A holder has lost minibatches before this one.
+            StaleParametersError: The parameters are too old; nothing has changed.
         """
         ...
 
@@ -126,12 +144,21 @@ class StoreExchange:
     model to it again, with the values that were declared at first, and repeats the call.
     """
 
-    def __init__(self, client: PsClient, backend: Backend, route: Route | None = None) -> None:
+    def __init__(
+        self,
+        client: PsClient,
+        backend: Backend,
+        route: Route | None = None,
+        get_model_steps: int = 1,
+    ) -> None:
         self._client = client
         self._backend = backend
         self._route = route or Route()
         self._tables: Sequence[int] = ()
         self._declare: Callable[[], None] = lambda: None
+        self._get_model_steps = get_model_steps
+        self._steps_since_dense = 0
+        self._dense_of: Pulled | None = None  # the last training pull that brought them
 
     @property
     def generation(self) -> int:
@@ -153,10 +180,24 @@ class StoreExchange:
         """Ask every replica; the one that has applied the least decides."""
         return self._declared(lambda: self._client.begin_task(lease.task.id, lease.number))
 
-    def pull(self, ids: Sequence[Int64], training: bool) -> Parameters:
+    def end_task(self, lease: Lease) -> None:
+        """Tell the replicas, if their synchrony makes anybody wait."""
+        self._client.end_task(lease.task.id, lease.number)
+
+    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
         """Pull rows and vectors, one frame to each replica."""
         sites = list(zip(self._tables, ids, strict=True)) if ids else []
-        return self.look_up(sites, training)
+        if step is None:
+            return self.look_up(sites, training=False)
+        if self._steps_since_dense == 0:
+            self._dense_of = None
+        self._steps_since_dense = (self._steps_since_dense + 1) % self._get_model_steps
+        minibatch, earlier = (step.lease.task.id, step.lease.number, step.index), self._dense_of
+        pulled = self._declared(
+            lambda: self._client.pull(sites, training=True, step=minibatch, vectors_of=earlier)
+        )
+        self._dense_of = pulled if self._get_model_steps > 1 else None
+        return pulled
 
     def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
         """Pull the rows for (table, ids) of each site, and the vectors."""
@@ -230,7 +271,10 @@ class SavedModelExchange:
         """Refuse: nothing is trained."""
         raise self._no_training()
 
-    def pull(self, ids: Sequence[Int64], training: bool) -> Parameters:
+    def end_task(self, lease: Lease) -> None:
+        """Nobody waits."""
+
+    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
         """Return empty parameters."""
         empty = np.zeros(0, np.float32)
         return NoParameters(rows=[], dense=empty, state=empty)

@@ -10,6 +10,9 @@ one task or of two) overlap:
 
 Everything about a lease happens in the order of its minibatches, and its end (done, failed,
 returned) is reported by the commit stage only, after all that came before it.
+
+In synchronous training nothing is pulled ahead, and compute pushes by itself: a gradient that comes
+too late for its round is computed again on newer parameters.
 """
 
 from __future__ import annotations
@@ -35,10 +38,12 @@ from elasticdl.errors import (
     GapError,
     NonFiniteLossError,
     StaleLeaseError,
+    StaleParametersError,
     StoreError,
     UnavailableError,
 )
 from elasticdl.job import (
+    STALENESS_BUCKETS,
     Finished,
     Lease,
     MasterClient,
@@ -49,9 +54,10 @@ from elasticdl.job import (
     TaskKind,
     TaskReport,
     Wait,
+    staleness_bucket,
 )
 from elasticdl.worker.channel import Channel, Closed
-from elasticdl.worker.exchange import Exchange, Parameters
+from elasticdl.worker.exchange import Committed, Exchange, Parameters, Step
 from elasticdl.worker.predictions import PredictionSink
 
 log = logging.getLogger(__name__)
@@ -76,6 +82,8 @@ class Running:
     loss_sum: float = 0.0
     staleness_sum: int = 0
     staleness_max: int = 0
+    staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
+    recomputed: int = 0  # compute
     skipped: list[int] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)  # compute: predictions
 
@@ -89,6 +97,7 @@ class Item:
     minibatch: Minibatch | None = None
     parameters: Parameters | None = None  # from prepare on
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
+    committed: Committed | None = None  # from commit on; in synchronous training from compute on
     report: TaskReport | None = None  # the end of the lease; nothing of it follows
 
 
@@ -133,8 +142,9 @@ class Worker:
         self._sink: PredictionSink | None = None
         self._clock = StageClock()
         self._progress = Progress()
-        # Steps whose pull was sent and whose push is not acknowledged: 1 + --max_staleness.
+        # Steps whose pull was sent and whose push is not acknowledged.
         self._in_flight = threading.Semaphore(config.pipeline_depth + 1)
+        self._synchronous = not config.training.use_async
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
         self._prepared: Channel[Item] = Channel(capacity=2)
@@ -218,8 +228,10 @@ class Worker:
         if mode is None:
             return 0
         start = num_minibatches = 0
-        if mode is Mode.TRAINING and lease.number > 1:
+        # A first lease has nothing to go on from, but in synchronous training others wait for it.
+        if mode is Mode.TRAINING and (lease.number > 1 or self._synchronous):
             start = self._exchange.start_index(lease)
+        if lease.number > 1:
             log.info(
                 "task %d, lease %d: goes on at minibatch %d", lease.task.id, lease.number, start
             )
@@ -260,26 +272,33 @@ class Worker:
         self._prepared.end()
 
     def _fetch(self, item: Item) -> None:
-        assert item.minibatch is not None
         training = item.running.lease.task.kind is TaskKind.TRAINING
-        with self._clock.measure("ids"):
-            ids = self._backend.ids(item.minibatch)
         if training:
             with self._clock.measure("staleness wait"):
                 self._in_flight.acquire()
         try:
-            with self._clock.measure("pull"):
-                item.parameters = self._exchange.pull(ids, training)
+            self._pull(item)
         except BaseException:
             if training:
                 self._in_flight.release()
             raise
+
+    def _pull(self, item: Item) -> None:
+        assert item.minibatch is not None
+        lease = item.running.lease
+        step = Step(lease, item.index) if lease.task.kind is TaskKind.TRAINING else None
+        with self._clock.measure("ids"):
+            ids = self._backend.ids(item.minibatch)
+        with self._clock.measure("pull"):
+            item.parameters = self._exchange.pull(ids, step)
 
     # --- compute ---------------------------------------------------------------------------------
 
     def _compute(self) -> None:
         for item in self._waited(self._prepared):
             if item.running.dead and not _is_failure(item):
+                if item.report is not None:
+                    self._computed.put(item)
                 self._drop(item)
                 continue
             try:
@@ -287,6 +306,8 @@ class Worker:
                     item.report = self._finish(item.running, item.report)
                 else:
                     self._step(item)
+            except _NOT_THE_TASKS_FAULT:
+                raise
             except Exception as error:
                 item = self._ended(item, error)
             self._computed.put(item)
@@ -307,12 +328,9 @@ class Worker:
         assert given is not None
         match running.lease.task.kind:
             case TaskKind.TRAINING:
-                with self._clock.measure("compute"):
-                    item.result = self._backend.train_step(
-                        minibatch, given.rows, given.dense, given.state
-                    )
-                if not math.isfinite(item.result.loss):
-                    self._not_finite(item)
+                self._train(item)
+                if self._synchronous:
+                    self._push_together(item)
             case TaskKind.EVALUATION:
                 with self._clock.measure("evaluate"):
                     if item.index == 0:
@@ -325,6 +343,33 @@ class Worker:
                         self._backend.predict_step(minibatch, given.rows, given.dense, given.state)
                     )
                 running.records += minibatch.num_records
+
+    def _train(self, item: Item) -> None:
+        assert item.minibatch is not None
+        assert item.parameters is not None
+        given = item.parameters
+        with self._clock.measure("compute"):
+            item.result = self._backend.train_step(
+                item.minibatch, given.rows, given.dense, given.state
+            )
+        if not math.isfinite(item.result.loss):
+            self._not_finite(item)
+
+    def _push_together(self, item: Item) -> None:
+        """Push in this thread, which alone can compute again what came too late."""
+        while item.result is not None:
+            try:
+                item.committed = self._push(item, item.result)
+                return
+            except StaleParametersError:
+                item.running.recomputed += 1
+                self._pull(item)
+                self._train(item)
+            except StaleLeaseError as error:
+                self._lost(item.running, error)
+                return
+            except GapError:
+                return  # commit meets it again, and gives the lease back
 
     def _not_finite(self, item: Item) -> None:
         task = item.running.lease.task
@@ -374,7 +419,7 @@ class Worker:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         try:
-            parameters = self._exchange.pull([], training=False)
+            parameters = self._exchange.pull([])
             self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
         except ElasticdlError as error:
             if self._exchange.generation == lease.generation:
@@ -400,55 +445,70 @@ class Worker:
                 self._report(running, item.report)
             elif running.lease.task.kind is TaskKind.TRAINING:
                 if not running.dead:
-                    self._push(item)
-                self._in_flight.release()
+                    self._hand_in(item)
+                self._give_back(item)
 
-    def _push(self, item: Item) -> None:
-        running, minibatch, given = item.running, item.minibatch, item.parameters
-        assert minibatch is not None
-        assert given is not None
+    def _hand_in(self, item: Item) -> None:
+        running = item.running
         try:
-            with self._clock.measure("push"):
-                if item.result is None:
+            if item.result is None:
+                with self._clock.measure("push"):
                     self._exchange.skip(running.lease, item.index)
-                    running.skipped.append(item.index)
-                    return
-                done = self._exchange.push(
-                    given,
-                    item.result,
-                    self._backend.learning_rate(given.version),
-                    running.lease,
-                    item.index,
-                    minibatch.num_records,
-                )
+                running.skipped.append(item.index)
+            else:
+                done = item.committed or self._push(item, item.result)
+                self._count(item, item.result, done)
         except StaleLeaseError as error:
-            log.info("task %d: %s", running.lease.task.id, error)
-            running.dead = True
-            return
-        except GapError as error:
-            # A replica came back without the minibatches before; the next lease begins there.
+            self._lost(running, error)
+        except (GapError, StaleParametersError) as error:
+            # A replica came back without the minibatches before; or the pull was given up when its
+            # connection broke, and what follows is pulled already. The next lease begins there.
             log.info("task %d: given back: %s", running.lease.task.id, error)
             running.dead = True
             self._report(running, self._returned(running.lease))
-            return
-        loss = item.result.loss * minibatch.num_records
-        running.records += minibatch.num_records
+
+    def _push(self, item: Item, result: StepResult) -> Committed:
+        assert item.minibatch is not None
+        assert item.parameters is not None
+        with self._clock.measure("push"):
+            return self._exchange.push(
+                item.parameters,
+                result,
+                self._backend.learning_rate(item.parameters.version),
+                item.running.lease,
+                item.index,
+                item.minibatch.num_records,
+            )
+
+    def _lost(self, running: Running, error: StaleLeaseError) -> None:
+        running.dead = True
+        log.info("task %d: %s", running.lease.task.id, error)
+
+    def _count(self, item: Item, result: StepResult, done: Committed) -> None:
+        assert item.minibatch is not None
+        running, num_records = item.running, item.minibatch.num_records
+        loss = result.loss * num_records
+        running.records += num_records
         running.minibatches += 1
         running.loss_sum += loss
         running.staleness_sum += done.staleness
         running.staleness_max = max(running.staleness_max, done.staleness)
+        running.staleness_histogram[staleness_bucket(done.staleness)] += 1
         before = self._progress
         self._progress = Progress(
-            num_records=before.num_records + minibatch.num_records,
+            num_records=before.num_records + num_records,
             loss_sum=before.loss_sum + loss,
             num_minibatches=before.num_minibatches + 1,
             model_version=done.version,
         )
 
     def _report(self, running: Running, report: TaskReport) -> None:
-        if running.lease.task.kind is TaskKind.TRAINING:
-            if running.dead and report.outcome is Outcome.DONE:
-                return  # somebody else has the task
+        is_training = running.lease.task.kind is TaskKind.TRAINING
+        if is_training:
+            self._exchange.end_task(running.lease)
+        if running.dead and report.outcome is Outcome.DONE:
+            return  # somebody else has the task, or it was given back, or its failure reported
+        if is_training:
             report = replace(
                 report,
                 num_records=running.records,
@@ -456,6 +516,8 @@ class Worker:
                 loss_sum=running.loss_sum,
                 staleness_sum=running.staleness_sum,
                 staleness_max=running.staleness_max,
+                staleness_histogram=tuple(running.staleness_histogram),
+                num_recomputed=running.recomputed,
                 skipped=tuple(running.skipped),
                 model_version=self._progress.model_version,
             )
@@ -479,7 +541,10 @@ class Worker:
             self._give_back(item)
 
     def _give_back(self, item: Item) -> None:
+        """Let the next minibatch be pulled; nobody waits for one that is not pushed."""
         if item.running.lease.task.kind is TaskKind.TRAINING:
+            if item.running.dead:
+                self._exchange.end_task(item.running.lease)
             self._in_flight.release()
 
     def _failure(self, running: Running, error: Exception) -> TaskReport:

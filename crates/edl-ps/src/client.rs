@@ -9,6 +9,7 @@ use crate::error::PsError;
 use crate::local::Local;
 use crate::remote::Remote;
 use crate::replicas::{Gradients, Replicas, Vectors};
+use crate::synchrony::Step;
 
 /// Which minibatch a push is of, and how it is to be applied.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +50,14 @@ impl Receipt {
     /// Updates that replica 0 had applied.
     pub fn version(&self) -> u64 {
         self.versions.first().copied().unwrap_or(0)
+    }
+
+    /// Says that vectors of an earlier pull are used: staleness counts from that one.
+    pub fn with_vectors_of(mut self, earlier: &Self) -> Self {
+        for (version, earlier) in self.versions.iter_mut().zip(&earlier.versions) {
+            *version = (*version).min(*earlier);
+        }
+        self
     }
 }
 
@@ -173,7 +182,19 @@ impl PsClient {
         self.replicas.begin_task(task, lease)
     }
 
+    /// Says that a lease is over: nobody waits for what is under way of it.
+    ///
+    /// # Errors
+    /// An unreachable replica.
+    pub fn end_task(&self, task: u64, lease: u32) -> Result<(), PsError> {
+        self.shape()?;
+        self.replicas.end_task(task, lease)
+    }
+
     /// Fetches the rows of every site and, if `vectors`, the dense and state vectors.
+    ///
+    /// Args: `step` of a pull whose gradient will be pushed; with bounded staleness it waits until
+    /// that gradient cannot come too late.
     ///
     /// # Errors
     /// An unknown table, or an unreachable replica.
@@ -182,10 +203,11 @@ impl PsClient {
         sites: &[Site<'_>],
         mode: PullMode,
         vectors: bool,
+        step: Option<Step>,
     ) -> Result<Pulled, PsError> {
         let shape = self.shape()?;
         let mut scratch = self.take_scratch();
-        let pulled = self.pull_with(&mut scratch, shape, sites, mode, vectors);
+        let pulled = self.pull_with(&mut scratch, shape, sites, mode, vectors, step);
         self.give_scratch(scratch);
         pulled
     }
@@ -197,6 +219,7 @@ impl PsClient {
         sites: &[Site<'_>],
         mode: PullMode,
         vectors: bool,
+        step: Option<Step>,
     ) -> Result<Pulled, PsError> {
         let plan = scratch
             .planner
@@ -214,7 +237,7 @@ impl PsClient {
             state: &mut state,
         });
         self.replicas
-            .pull(&plan, mode, unique, wanted, &mut versions)?;
+            .pull(&plan, mode, step, unique, wanted, &mut versions)?;
         let mut rows: Vec<Vec<f32>> = plan
             .site_elements
             .iter()
@@ -236,7 +259,8 @@ impl PsClient {
     /// Args: `row_grads` for each site of the pull, a gradient for each id.
     ///
     /// # Errors
-    /// A lease that is over, arrays that do not fit the pull, or an unreachable replica.
+    /// [`PsError::TooStale`], after which nothing has changed and the minibatch may be pulled and
+    /// computed again; a lease that is over, arrays that do not fit the pull, or an unreachable replica.
     pub fn push(
         &self,
         receipt: &Receipt,

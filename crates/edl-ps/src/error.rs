@@ -69,6 +69,23 @@ pub enum PsError {
         /// The system's reason.
         source: io::Error,
     },
+    /// A gradient of parameters that are too old by now.
+    #[error(
+        "task {task}, minibatch {index}: its gradient is of version {pulled}, the model is at \
+         {version}; at most {limit} updates may lie between: pull again and compute it anew"
+    )]
+    TooStale {
+        /// The task.
+        task: u64,
+        /// Number of the minibatch.
+        index: u32,
+        /// The version that it was computed on.
+        pulled: u64,
+        /// The version now.
+        version: u64,
+        /// The most that they may differ.
+        limit: u64,
+    },
     /// The system gave no random numbers, threads or sockets.
     #[error("{0}")]
     System(String),
@@ -118,6 +135,7 @@ impl PsError {
             Self::Unavailable { .. } | Self::Connection(_) => ErrorKind::Unavailable,
             Self::Bind { .. } => ErrorKind::Bind,
             Self::System(_) => ErrorKind::System,
+            Self::TooStale { .. } => ErrorKind::TooStale,
         }
     }
 }
@@ -163,6 +181,8 @@ pub enum ErrorKind {
     Gap = 12,
     /// The replica knows no model.
     NotDeclared = 13,
+    /// The parameters of a gradient are too old.
+    TooStale = 14,
 }
 
 impl ErrorKind {
@@ -197,6 +217,7 @@ impl ErrorKind {
             11 => Self::Bind,
             12 => Self::Gap,
             13 => Self::NotDeclared,
+            14 => Self::TooStale,
             _ => Self::Store,
         }
     }

@@ -16,6 +16,7 @@ mod replicas;
 mod server;
 mod service;
 mod socket;
+mod synchrony;
 #[cfg(test)]
 mod tests;
 
@@ -24,3 +25,4 @@ pub use dedup::Site;
 pub use error::{ErrorKind, PsError};
 pub use remote::{Remote, RemoteOptions};
 pub use server::PsServer;
+pub use synchrony::{Step, Synchrony};

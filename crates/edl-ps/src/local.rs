@@ -10,6 +10,7 @@ use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::replicas::{Gradients, Replicas, Vectors};
 use crate::service::{dim_of, scan_rows, stats_json};
+use crate::synchrony::Step;
 
 pub(crate) struct Local {
     store: Arc<Store>,
@@ -47,10 +48,16 @@ impl Replicas for Local {
         Ok(self.store.begin_task(task, lease)?)
     }
 
+    /// A client in process is alone: nobody waits for it.
+    fn end_task(&self, _task: u64, _lease: u32) -> Result<(), PsError> {
+        Ok(())
+    }
+
     fn pull(
         &self,
         plan: &Plan,
         mode: PullMode,
+        _step: Option<Step>,
         rows: &mut [Vec<f32>],
         vectors: Option<Vectors<'_>>,
         versions: &mut [u64],
@@ -58,7 +65,7 @@ impl Replicas for Local {
         // The version is read before the rows: staleness may be overstated, never understated.
         versions[0] = match vectors {
             Some(Vectors { dense, state }) => self.store.pull_vectors(dense, state)?,
-            None => self.store.stats().version,
+            None => self.store.version(),
         };
         for (table, rows) in plan.tables.iter().zip(rows) {
             self.store

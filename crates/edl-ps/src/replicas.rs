@@ -7,6 +7,7 @@ use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit};
 use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
+use crate::synchrony::Step;
 
 /// Where a pull puts the flat vectors.
 pub(crate) struct Vectors<'a> {
@@ -35,11 +36,17 @@ pub(crate) trait Replicas: Send + Sync {
     /// The lowest next index over all replicas.
     fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError>;
 
+    /// Nothing of a lease is under way any more.
+    fn end_task(&self, task: u64, lease: u32) -> Result<(), PsError>;
+
     /// Fills the rows of the plan's keys, the vectors if wanted, and each replica's version.
+    ///
+    /// A pull for a training step may have to wait for others.
     fn pull(
         &self,
         plan: &Plan,
         mode: PullMode,
+        step: Option<Step>,
         rows: &mut [Vec<f32>],
         vectors: Option<Vectors<'_>>,
         versions: &mut [u64],

@@ -20,6 +20,7 @@ use crate::error::PsError;
 use crate::frame::{Buffer, HEADER_BYTES, Header, Op, Outgoing};
 use crate::service::Service;
 use crate::socket::{Listener, Socket, timed_out};
+use crate::synchrony::{Coordinator, Peer, Synchrony};
 
 /// A peer has this long to prove that it knows the token.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,6 +38,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 struct Shared {
     store: Arc<Store>,
+    coordinator: Coordinator,
+    protocol: u64,
     token: Vec<u8>,
     local_name: String,
     stopping: AtomicBool,
@@ -92,7 +95,13 @@ impl PsServer {
     ///
     /// # Errors
     /// [`PsError::Bind`] if the port is taken; [`PsError::Invalid`] for an empty token.
-    pub fn start(store: Arc<Store>, host: &str, port: u16, token: &[u8]) -> Result<Self, PsError> {
+    pub fn start(
+        store: Arc<Store>,
+        host: &str,
+        port: u16,
+        token: &[u8],
+        synchrony: Synchrony,
+    ) -> Result<Self, PsError> {
         if token.is_empty() {
             return Err(PsError::Invalid(
                 "the token is empty: anybody could join the job; give it random bytes".to_owned(),
@@ -114,6 +123,8 @@ impl PsServer {
         let server = Self {
             address: join(host, bound.port()),
             shared: Arc::new(Shared {
+                coordinator: Coordinator::new(synchrony, store.replica()),
+                protocol: synchrony.code(),
                 store,
                 token: token.to_vec(),
                 local_name,
@@ -230,12 +241,13 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, peer: String) {
         let shared = shared.clone();
         move || {
             let served = catch_unwind(AssertUnwindSafe(|| {
-                serve(&shared, &socket, &peer, unproven);
+                serve(&shared, &socket, id, &peer, unproven);
             }));
             if served.is_err() {
                 log::error!("{peer}: its request failed inside this process; connection closed");
             }
             socket.shut_down();
+            shared.coordinator.lost(&shared.store, id);
             lock(&shared.open).remove(&id);
         }
     };
@@ -268,7 +280,7 @@ impl Drop for Unproven {
     }
 }
 
-fn serve(shared: &Shared, socket: &Socket, peer: &str, unproven: Unproven) {
+fn serve(shared: &Shared, socket: &Socket, id: u64, peer: &str, unproven: Unproven) {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let proven = auth::accept(socket, &shared.token, &shared.local_name, deadline);
     drop(unproven);
@@ -282,19 +294,37 @@ fn serve(shared: &Shared, socket: &Socket, peer: &str, unproven: Unproven) {
         Err(error) => return shared.door_log.turned_away(peer, &error),
     };
     log::debug!("worker {worker_id} connected from {peer}");
-    match answer_all(shared, socket) {
+    match answer_all(shared, &Client { shared, socket, id }) {
         Ok(()) => log::debug!("worker {worker_id} at {peer} has left"),
         Err(error) if shared.stopping.load(Ordering::SeqCst) => log::debug!("{peer}: {error}"),
         Err(error) => log::warn!("worker {worker_id} at {peer}: {error}; connection closed"),
     }
 }
 
+/// A connection that has proven the token.
+struct Client<'a> {
+    shared: &'a Shared,
+    socket: &'a Socket,
+    id: u64,
+}
+
+impl Peer for Client<'_> {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn is_there(&self) -> bool {
+        !self.shared.stopping.load(Ordering::SeqCst) && self.socket.is_open()
+    }
+}
+
 /// Answers requests until the peer leaves.
-fn answer_all(shared: &Shared, socket: &Socket) -> Result<(), PsError> {
+fn answer_all(shared: &Shared, client: &Client<'_>) -> Result<(), PsError> {
+    let socket = client.socket;
     socket.set_timeout(FRAME_TIMEOUT)?;
     let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, socket);
     let mut payload = Buffer::default();
-    let mut service = Service::new(&shared.store);
+    let mut service = Service::new(&shared.store, &shared.coordinator, shared.protocol, client);
     while let Some(header) = read_header(&mut reader)? {
         let header = match Header::decode(header) {
             Ok(header) => header,

@@ -6,9 +6,10 @@ use edl_store::{ModelSpec, PullMode, Push, Store, StoreError, TableGrads, dense_
 
 use crate::error::PsError;
 use crate::frame::{
-    Array, FLAG_APPLIED, FLAG_CREATE, FLAG_MORE, FLAG_VECTORS, Header, Kind, MAX_PAYLOAD_BYTES, Op,
-    Outgoing, parse,
+    Array, FLAG_APPLIED, FLAG_CREATE, FLAG_MORE, FLAG_NOT_YET, FLAG_STEP, FLAG_VECTORS, Header,
+    Kind, MAX_PAYLOAD_BYTES, Op, Outgoing, parse,
 };
+use crate::synchrony::{Coordinator, Part, Peer, Pushed, Round, Step};
 
 /// Rows of one scanned chunk, unless rows are so wide that fewer fill a sensible frame.
 const SCAN_ROWS: usize = 65_536;
@@ -19,15 +20,26 @@ const KEEP_FLOATS: usize = 4 << 20;
 /// Answers the requests of one connection; the buffers of its answers are used again.
 pub(crate) struct Service<'s> {
     store: &'s Store,
+    coordinator: &'s Coordinator,
+    protocol: u64,
+    peer: &'s dyn Peer,
     rows: Vec<f32>,
     dense: Vec<f32>,
     state: Vec<f32>,
 }
 
 impl<'s> Service<'s> {
-    pub(crate) fn new(store: &'s Store) -> Self {
+    pub(crate) fn new(
+        store: &'s Store,
+        coordinator: &'s Coordinator,
+        protocol: u64,
+        peer: &'s dyn Peer,
+    ) -> Self {
         Self {
             store,
+            coordinator,
+            protocol,
+            peer,
             rows: Vec::new(),
             dense: Vec::new(),
             state: Vec::new(),
@@ -43,20 +55,42 @@ impl<'s> Service<'s> {
     ) -> Result<(), PsError> {
         let arrays = parse(header.num_arrays, payload)?;
         match header.op {
-            Op::Model => send(Outgoing::new(Op::Model).text(&self.model_json()?)),
+            Op::Model => {
+                let protocol = [self.protocol, 0, 0, 0];
+                send(
+                    Outgoing::new(Op::Model)
+                        .args(protocol)
+                        .text(&self.model_json()?),
+                )
+            }
             Op::Declare => {
                 self.declare(&arrays)?;
-                send(Outgoing::new(Op::Declare))
+                send(Outgoing::new(Op::Declare).args([self.protocol, 0, 0, 0]))
             }
             Op::BeginTask => {
-                let index = self.store.begin_task(header.args[0], operand(header, 1)?)?;
+                let (task, lease) = (header.args[0], operand(header, 1)?);
+                let index = self.store.begin_task(task, lease)?;
+                self.coordinator.begun(self.store, task, lease, self.peer);
                 send(Outgoing::new(Op::BeginTask).args([u64::from(index), 0, 0, 0]))
             }
             Op::Pull => self.pull(header, &arrays, send),
-            Op::Push => send(self.push(header, &arrays)?),
+            Op::Push | Op::Stage => self.push(header, &arrays, send),
+            Op::Commit => {
+                let round = round_of(header, &arrays)?;
+                self.coordinator.commit(self.store, &round)?;
+                send(Outgoing::new(Op::Commit))
+            }
+            Op::EndTask => {
+                let (task, lease) = (header.args[0], operand(header, 1)?);
+                self.coordinator.ended(self.store, task, lease);
+                send(Outgoing::new(Op::EndTask))
+            }
             Op::Skip => {
                 let (lease, index) = (operand(header, 1)?, operand(header, 2)?);
-                self.store.skip(header.args[0], lease, index)?;
+                let task = header.args[0];
+                let skipped = self.store.skip(task, lease, index);
+                self.coordinator.skipped(Step { task, lease, index });
+                skipped?;
                 send(Outgoing::new(Op::Skip))
             }
             Op::Scan => self.scan(header, send),
@@ -105,6 +139,14 @@ impl<'s> Service<'s> {
         send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
     ) -> Result<(), PsError> {
         let model = self.model()?;
+        if header.flags & FLAG_STEP != 0 {
+            let (lease, index) = halves(header.args[1]);
+            let task = header.args[0];
+            let step = Step { task, lease, index };
+            if !self.coordinator.admit(self.store, step, self.peer) {
+                return send(Outgoing::new(Op::Pull).flags(FLAG_NOT_YET));
+            }
+        }
         // The version is read before the rows: staleness may be overstated, never understated.
         let vectors = header.flags & FLAG_VECTORS != 0;
         let version = if vectors {
@@ -114,7 +156,7 @@ impl<'s> Service<'s> {
             fit(&mut self.state, range(model.state_len()?));
             self.store.pull_vectors(&mut self.dense, &mut self.state)?
         } else {
-            self.store.stats().version
+            self.store.version()
         };
         let wanted = wanted_rows(arrays, &model)?;
         let total: usize = wanted.iter().map(|w| w.keys.len() * w.dim).sum();
@@ -145,7 +187,12 @@ impl<'s> Service<'s> {
         send(reply)
     }
 
-    fn push(&self, header: &Header, arrays: &[Array<'_>]) -> Result<Outgoing<'static>, PsError> {
+    fn push(
+        &self,
+        header: &Header,
+        arrays: &[Array<'_>],
+        send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
+    ) -> Result<(), PsError> {
         let too_short = || PsError::malformed("a push without dense and state".to_owned());
         let (pairs, vectors) = arrays.split_at(arrays.len().checked_sub(2).ok_or_else(too_short)?);
         let [dense, state] = exactly(vectors, [Kind::Dense, Kind::State])?;
@@ -172,7 +219,7 @@ impl<'s> Service<'s> {
             .collect::<Result<Vec<_>, _>>()?;
         let (lease, index) = halves(header.args[1]);
         let (num_records, learning_rate) = halves(header.args[2]);
-        let applied = self.store.apply(&Push {
+        let push = Push {
             task: header.args[0],
             lease,
             index,
@@ -182,9 +229,30 @@ impl<'s> Service<'s> {
             tables: &tables,
             dense: dense.f32s()?,
             state: state.f32s()?,
-        })?;
-        let reply = Outgoing::new(Op::Push).args([applied.version, applied.staleness, 0, 0]);
-        Ok(reply.flags(if applied.applied { FLAG_APPLIED } else { 0 }))
+        };
+        let reply = Outgoing::new(header.op);
+        match self.coordinator.push(self.store, &push, self.peer)? {
+            Pushed::Applied(applied) => {
+                let flags = if applied.applied { FLAG_APPLIED } else { 0 };
+                send(
+                    reply
+                        .args([applied.version, applied.staleness, 0, 0])
+                        .flags(flags),
+                )
+            }
+            Pushed::Staged => send(reply),
+            Pushed::NotYet => send(reply.flags(FLAG_NOT_YET)),
+            Pushed::InRound(round, staleness) => {
+                let learning_rate = u64::from(round.learning_rate.to_bits());
+                let parts: Vec<[u64; 4]> = round.parts.iter().map(Part::encode).collect();
+                send(
+                    reply
+                        .args([round.version, staleness, learning_rate, 0])
+                        .flags(FLAG_APPLIED)
+                        .parts(&parts),
+                )
+            }
+        }
     }
 
     fn scan(
@@ -205,6 +273,17 @@ impl<'s> Service<'s> {
                 .rows(table, dim as u32, &chunk.rows),
         )
     }
+}
+
+/// The round that a commit, or the answer to a push, speaks of.
+pub(crate) fn round_of(header: &Header, arrays: &[Array<'_>]) -> Result<Round, PsError> {
+    let parts = only(arrays, Kind::Parts)?.u64s()?.as_chunks::<4>().0;
+    let (learning_rate, _) = halves(header.args[2]);
+    Ok(Round {
+        parts: parts.iter().map(Part::decode).collect(),
+        learning_rate: f32::from_bits(learning_rate),
+        version: header.args[0],
+    })
 }
 
 /// Gives a buffer the length of the next answer, and gives memory back that it rarely needs.
@@ -280,8 +359,13 @@ fn only<'a>(arrays: &[Array<'a>], kind: Kind) -> Result<Array<'a>, PsError> {
     exactly(arrays, [kind]).map(|[array]| array)
 }
 
+/// Two 32-bit operands in one field: (lower, upper).
+pub(crate) fn joined(lower: u32, upper: u32) -> u64 {
+    u64::from(lower) | u64::from(upper) << 32
+}
+
 /// Two 32-bit operands share one field: (lower, upper).
-fn halves(operand: u64) -> (u32, u32) {
+pub(crate) fn halves(operand: u64) -> (u32, u32) {
     (operand as u32, (operand >> 32) as u32)
 }
 

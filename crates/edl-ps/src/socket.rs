@@ -80,6 +80,19 @@ impl Socket {
         };
     }
 
+    /// False once the other end has ended the connection. Reads nothing and does not wait.
+    pub(crate) fn is_open(&self) -> bool {
+        let mut byte = [std::mem::MaybeUninit::uninit()];
+        let socket = match self {
+            Self::Tcp(stream) => SockRef::from(stream),
+            Self::Unix(stream) => SockRef::from(stream),
+        };
+        match socket.recv_with_flags(&mut byte, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
+            Ok(count) => count > 0,
+            Err(error) => timed_out(&error) || error.kind() == io::ErrorKind::Interrupted,
+        }
+    }
+
     /// Reads exactly `bytes` before the deadline, however slowly they trickle.
     pub(crate) fn read_before(&self, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
         let mut filled = 0;

@@ -12,6 +12,7 @@ mod exceptions {
     pyo3::import_exception!(elasticdl.errors, ModelMismatchError);
     pyo3::import_exception!(elasticdl.errors, NotDeclaredError);
     pyo3::import_exception!(elasticdl.errors, StaleLeaseError);
+    pyo3::import_exception!(elasticdl.errors, StaleParametersError);
     pyo3::import_exception!(elasticdl.errors, StoreError);
     pyo3::import_exception!(elasticdl.errors, UnavailableError);
     pyo3::import_exception!(elasticdl.errors, UnknownTableError);
@@ -27,6 +28,7 @@ pub(crate) fn ps_error(error: PsError) -> PyErr {
         ErrorKind::StaleLease => exceptions::StaleLeaseError::new_err(message),
         ErrorKind::Gap => exceptions::GapError::new_err(message),
         ErrorKind::NotDeclared => exceptions::NotDeclaredError::new_err(message),
+        ErrorKind::TooStale => exceptions::StaleParametersError::new_err(message),
         ErrorKind::Checkpoint => exceptions::CheckpointError::new_err(message),
         ErrorKind::Authentication => exceptions::AuthenticationError::new_err(message),
         ErrorKind::Unavailable => exceptions::UnavailableError::new_err(message),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_ps::{Cursor, Minibatch, Receipt, Remote, RemoteOptions, Site};
+use edl_ps::{Cursor, Minibatch, Receipt, Remote, RemoteOptions, Site, Step, Synchrony};
 use edl_store::PullMode;
 use numpy::ndarray::{ArrayD, IxDyn};
 use numpy::{
@@ -56,6 +56,10 @@ impl Store {
         Ok(Self { store })
     }
 
+    fn modulate_learning_rate(&self) {
+        self.store.modulate_learning_rate();
+    }
+
     fn checkpoint(&self, py: Python<'_>, directory: PathBuf) -> PyResult<String> {
         py.detach(|| self.store.checkpoint(&directory))
             .map_err(|error| ps_error(error.into()))
@@ -80,15 +84,37 @@ struct PsServer {
 #[pymethods]
 impl PsServer {
     #[new]
+    #[pyo3(signature = (
+        store, host, port, token, *, max_staleness = None, grads_to_wait = None,
+        sync_version_tolerance = 0
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn new(
         py: Python<'_>,
         store: &Bound<'_, Store>,
         host: &str,
         port: u16,
         token: &[u8],
+        max_staleness: Option<u64>,
+        grads_to_wait: Option<u32>,
+        sync_version_tolerance: u64,
     ) -> PyResult<Self> {
         let store = store.get().store.clone();
-        let server = py.detach(|| edl_ps::PsServer::start(store, host, port, token));
+        let synchrony = match (grads_to_wait, max_staleness) {
+            (None, None) => Synchrony::Asynchronous,
+            (None, Some(max_staleness)) => Synchrony::Bounded { max_staleness },
+            (Some(grads_to_wait), None) => Synchrony::Synchronous {
+                grads_to_wait,
+                version_tolerance: sync_version_tolerance,
+            },
+            (Some(_), Some(_)) => {
+                return Err(PyValueError::new_err(
+                    "max_staleness and grads_to_wait: expected one of them at most; synchronous \
+                     updates have sync_version_tolerance",
+                ));
+            }
+        };
+        let server = py.detach(|| edl_ps::PsServer::start(store, host, port, token, synchrony));
         Ok(Self {
             server: server.map_err(ps_error)?,
         })
@@ -193,13 +219,20 @@ impl PsClient {
             .map_err(ps_error)
     }
 
-    #[pyo3(signature = (sites, training, dense = true))]
+    fn end_task(&self, py: Python<'_>, task_id: u64, lease: u32) -> PyResult<()> {
+        py.detach(|| self.client.end_task(task_id, lease))
+            .map_err(ps_error)
+    }
+
+    #[pyo3(signature = (sites, training, dense = true, *, step = None, vectors_of = None))]
     fn pull(
         &self,
         py: Python<'_>,
         sites: Vec<(u32, Bound<'_, PyAny>)>,
         training: bool,
         dense: bool,
+        step: Option<(u64, u32, u32)>,
+        vectors_of: Option<&Bound<'_, Pulled>>,
     ) -> PyResult<Pulled> {
         let arrays = sites
             .iter()
@@ -220,8 +253,10 @@ impl PsClient {
         } else {
             PullMode::ReadOnly
         };
+        let step = step.map(|(task, lease, index)| Step { task, lease, index });
+        let dense = dense && vectors_of.is_none();
         let pulled = py
-            .detach(|| self.client.pull(&wanted, mode, dense))
+            .detach(|| self.client.pull(&wanted, mode, dense, step))
             .map_err(ps_error)?;
         let rows = pulled
             .rows
@@ -234,11 +269,19 @@ impl PsClient {
                 shaped(py, rows, &shape)
             })
             .collect::<PyResult<Vec<_>>>()?;
-        Ok(Pulled {
-            rows,
-            dense: pulled.dense.into_pyarray(py).unbind(),
-            state: pulled.state.into_pyarray(py).unbind(),
-            receipt: pulled.receipt,
+        Ok(match vectors_of.map(|earlier| earlier.get()) {
+            None => Pulled {
+                rows,
+                dense: pulled.dense.into_pyarray(py).unbind(),
+                state: pulled.state.into_pyarray(py).unbind(),
+                receipt: pulled.receipt,
+            },
+            Some(earlier) => Pulled {
+                rows,
+                dense: earlier.dense.clone_ref(py),
+                state: earlier.state.clone_ref(py),
+                receipt: pulled.receipt.with_vectors_of(&earlier.receipt),
+            },
         })
     }
 

@@ -4,7 +4,7 @@
 //! checkpoint), the task's watermark, then one shard or the vectors at a time.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -18,6 +18,10 @@ use crate::spec::ModelSpec;
 use crate::table::{Placement, Table};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::vectors::{Vectors, check_len};
+
+pub use self::round::{RoundGradient, RoundMember};
+
+mod round;
 
 /// Whether a pull creates the rows that are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +108,12 @@ pub struct Staleness {
     pub max: u64,
     /// Number of pushes.
     pub count: u64,
+    /// Pushes that were 0, 1, 2 to 3, 4 to 7, ... updates late; the last has all the rest.
+    pub histogram: [u64; STALENESS_BUCKETS],
 }
+
+/// Buckets of a histogram of staleness.
+pub const STALENESS_BUCKETS: usize = 16;
 
 /// Counters of one replica.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +142,8 @@ pub struct Store {
     gate: RwLock<()>,
     /// Held by the one checkpoint that is being written.
     checkpointing: Mutex<()>,
+    /// Late gradients are applied with a smaller learning rate.
+    modulates: AtomicBool,
 }
 
 /// All that depends on what the model is.
@@ -159,7 +170,28 @@ impl Store {
             declaring: Mutex::new(()),
             gate: RwLock::new(()),
             checkpointing: Mutex::new(()),
+            modulates: AtomicBool::new(false),
         }
+    }
+
+    /// From now on, divide the learning rate of each update by its staleness, if that is above 1
+    /// (Zhang, Gupta, Lian, Liu: "Staleness-aware async-SGD for distributed deep learning", 2016).
+    pub fn modulate_learning_rate(&self) {
+        self.modulates.store(true, Ordering::Relaxed);
+    }
+
+    /// Return by what the learning rate of an update is multiplied.
+    pub fn modulation(&self, staleness: u64) -> f32 {
+        if self.modulates.load(Ordering::Relaxed) {
+            1.0 / staleness.max(1) as f32
+        } else {
+            1.0
+        }
+    }
+
+    /// Return the number of updates applied; 0 before a model is declared.
+    pub fn version(&self) -> u64 {
+        self.model.get().map_or(0, Model::version)
     }
 
     /// Return this replica's number.
@@ -281,7 +313,7 @@ impl Store {
                 staleness: 0,
             });
         }
-        let applied = model.update(push);
+        let applied = model.update(push, |staleness| self.modulation(staleness));
         watermark.advance(push.num_records);
         Ok(applied)
     }
@@ -483,24 +515,31 @@ impl Model {
     }
 
     /// Apply a push that has been checked.
-    fn update(&self, push: &Push<'_>) -> Applied {
-        let before = self.version.fetch_add(1, Ordering::AcqRel);
-        let version = before + 1;
-        for grads in push.tables {
-            let table = &self.tables[grads.table as usize];
-            table.push(grads.keys, grads.grads, push.learning_rate, version);
-        }
-        if !(push.dense.is_empty() && push.state.is_empty()) {
-            let mut vectors = self.vectors.write();
-            vectors.apply(push.dense, push.state, push.learning_rate, version);
-        }
-        let staleness = before.saturating_sub(push.pulled_version);
+    fn update(&self, push: &Push<'_>, modulation: impl Fn(u64) -> f32) -> Applied {
+        let late = |before: u64| before.saturating_sub(push.pulled_version);
+        let before = self.change(push, |before| push.learning_rate * modulation(late(before)));
+        let staleness = late(before);
         self.staleness.lock().add(staleness);
         Applied {
             applied: true,
-            version,
+            version: before + 1,
             staleness,
         }
+    }
+
+    /// Change rows and vectors, at a learning rate by version; return the version before.
+    fn change(&self, push: &Push<'_>, learning_rate: impl Fn(u64) -> f32) -> u64 {
+        let before = self.version.fetch_add(1, Ordering::AcqRel);
+        let (version, learning_rate) = (before + 1, learning_rate(before));
+        for grads in push.tables {
+            let table = &self.tables[grads.table as usize];
+            table.push(grads.keys, grads.grads, learning_rate, version);
+        }
+        if !(push.dense.is_empty() && push.state.is_empty()) {
+            let mut vectors = self.vectors.write();
+            vectors.apply(push.dense, push.state, learning_rate, version);
+        }
+        before
     }
 }
 
@@ -509,5 +548,7 @@ impl Staleness {
         self.sum = self.sum.saturating_add(staleness);
         self.max = self.max.max(staleness);
         self.count += 1;
+        let bucket = (u64::BITS - staleness.leading_zeros()) as usize;
+        self.histogram[bucket.min(STALENESS_BUCKETS - 1)] += 1;
     }
 }

@@ -4,7 +4,8 @@ mod common;
 
 use common::{Grads, Replicas, WholePush, constant, model, params, ramp, table, uniform, variable};
 use edl_store::{
-    Applied, InitializerSpec, ModelSpec, PullMode, Push, Store, StoreError, TableGrads, TaskAudit,
+    Applied, InitializerSpec, ModelSpec, PullMode, Push, RoundGradient, RoundMember, Store,
+    StoreError, TableGrads, TaskAudit,
 };
 
 fn sgd() -> ModelSpec {
@@ -451,6 +452,57 @@ fn staleness_is_the_updates_since_the_pull() {
     }
     let staleness = store.stats().staleness;
     assert_eq!((staleness.sum, staleness.max, staleness.count), (4, 3, 5));
+    assert_eq!(staleness.histogram[..3], [3, 1, 1]);
+    assert_eq!(staleness.histogram.iter().sum::<u64>(), 5);
+}
+
+#[test]
+fn a_late_gradient_counts_less_if_asked() {
+    let store = declared(&sgd());
+    store.modulate_learning_rate();
+    for (index, rate) in [0.5, 0.5, 0.25].into_iter().enumerate() {
+        let before = dense_of(&store);
+        store.apply(&bare(1, 1, index as u32)).unwrap();
+        assert_eq!(before[0] - dense_of(&store)[0], rate, "staleness {index}");
+    }
+}
+
+fn dense_of(store: &Store) -> [f32; 4] {
+    let (mut dense, mut state) = ([0.0; 4], [0.0; 2]);
+    store.pull_vectors(&mut dense, &mut state).unwrap();
+    dense
+}
+
+#[test]
+fn a_round_is_one_update_of_those_members_that_are_next() {
+    let store = declared(&sgd());
+    store.skip(2, 1, 0).unwrap();
+    store.begin_task(3, 5).unwrap();
+    let member = |task| RoundMember {
+        task,
+        lease: 1,
+        index: 0,
+        num_records: 7,
+        pulled_version: 0,
+    };
+    let before = dense_of(&store);
+    let (live, applied) = store
+        .apply_round(&[member(1), member(2), member(3)], 1.0, |live| {
+            assert_eq!(live, [true, false, false]);
+            RoundGradient {
+                dense: vec![1.0; 4],
+                state: vec![0.0; 2],
+                tables: vec![],
+            }
+        })
+        .unwrap();
+    assert_eq!((live, applied.version), (vec![true, false, false], 1));
+    assert_eq!(before[0] - dense_of(&store)[0], 1.0);
+    let again = store
+        .apply_round(&[member(1)], 1.0, |_| unreachable!())
+        .unwrap();
+    assert!(!again.1.applied);
+    assert_eq!(store.audit()[0].num_records, 7);
 }
 
 #[test]

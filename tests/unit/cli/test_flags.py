@@ -46,6 +46,27 @@ def test_words_become_values():
 
 
 @pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"grads_to_wait": "2"}, "--grads_to_wait and --sync_version_tolerance are of synchronous"),
+        ({"use_async": "false", "max_staleness": "2"}, "--max_staleness bounds asynchronous"),
+        ({"get_model_steps": "2", "max_staleness": "2"}, "--get_model_steps=2 computes on older"),
+        ({"get_model_steps": "2", "use_async": "false"}, "--get_model_steps=2 computes on older"),
+    ],
+)
+def test_flags_of_different_kinds_of_synchrony_are_refused_together(flags, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        build_config("train", TRAIN | {"use_async": "true"} | flags)
+
+
+def test_synchronous_training_waits_for_all_workers_and_pulls_nothing_ahead():
+    flags = {"use_async": "false", "num_workers": "3"}
+    config = build_config("train", TRAIN | flags)
+    assert (config.grads_to_wait, config.pipeline_depth) == (3, 0)
+    assert build_config("train", TRAIN | flags | {"grads_to_wait": "2"}).grads_to_wait == 2
+
+
+@pytest.mark.parametrize(
     ("flag", "word", "complaint"),
     [
         ("num_epochs", "x", "--num_epochs: expected a valid integer, found 'x'"),

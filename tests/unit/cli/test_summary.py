@@ -36,6 +36,22 @@ def test_the_summary_has_what_scripts_rely_on(tmp_path):
     assert written["output"] == str(tmp_path)
 
 
+def test_percentiles_of_staleness_are_upper_ends_of_buckets_and_never_above_the_maximum():
+    status = dataclasses.replace(
+        STATUS, max_staleness=5, staleness_histogram=(60, 30, 0, 10), num_recomputed=7
+    )
+    written = summary.summarise(status, [], {})
+    assert written["staleness"] == {
+        "mean": 0.0,
+        "p50": 0,
+        "p90": 1,
+        "p99": 5,
+        "max": 5,
+        "histogram": [60, 30, 0, 10],
+    }
+    assert written["recomputed"] == 7
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_json_does_not_have_are_null(tmp_path, value):
     status = dataclasses.replace(STATUS, loss=value, metrics={"auc": value})

@@ -14,10 +14,10 @@ from elasticdl._core import PsClient, Store
 from elasticdl.backends.numpy import NumpyBackend
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
-from elasticdl.errors import UnavailableError
+from elasticdl.errors import StaleParametersError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
-from elasticdl.worker.exchange import StoreExchange
+from elasticdl.worker.exchange import Step, StoreExchange
 from elasticdl.worker.loop import Worker, sample_minibatch, task_seed
 
 SHARD_RECORDS = 40
@@ -240,7 +240,7 @@ def test_predictions_come_whole_and_in_the_order_of_the_records():
 
 def test_an_unreachable_replica_ends_the_worker():
     class Unreachable(StoreExchange):
-        def pull(self, ids, training):
+        def pull(self, ids, step=None):
             raise UnavailableError("ps replica 1 at nowhere:1")
 
     run = Run([training(1, 0, 20)])
@@ -252,10 +252,10 @@ def test_an_unreachable_replica_ends_the_worker():
 
 def test_a_pull_that_fails_for_its_task_alone_leaves_room_for_others():
     class RefusesThirteen(StoreExchange):
-        def pull(self, ids, training):
+        def pull(self, ids, step=None):
             if (ids[0] == 13).any():
                 raise ValueError("thirteen")
-            return super().pull(ids, training)
+            return super().pull(ids, step)
 
     leases = [training(n, 12, 16) for n in range(10)]  # more than may be in flight
     run = Run([*leases, training(99, 20, 24)])
@@ -264,6 +264,69 @@ def test_a_pull_that_fails_for_its_task_alone_leaves_room_for_others():
     run.worker._exchange = exchange
     run()
     assert [r.outcome for r in run.master.reports] == [Outcome.FAILED] * 10 + [Outcome.DONE]
+
+
+class TooStaleOnce(StoreExchange):
+    """Refuses the first push of each third minibatch; keeps the leases that ended."""
+
+    def __init__(self, client, backend):
+        super().__init__(client, backend)
+        self._tables = [0]
+        self.refused, self.ended = set(), []
+
+    def push(self, pulled, result, learning_rate, lease, index, num_records):
+        step = (lease.task.id, lease.number, index)
+        if index % 3 == 1 and step not in self.refused:
+            self.refused.add(step)
+            raise StaleParametersError("too old")
+        return super().push(pulled, result, learning_rate, lease, index, num_records)
+
+    def end_task(self, lease):
+        self.ended.append((lease.task.id, lease.number))
+
+
+def test_a_gradient_that_came_too_late_for_its_round_is_computed_again():
+    run = Run([training(1, 0, 20), training(2, 20, 40)], use_async=False)
+    run.worker._exchange = TooStaleOnce(run.client, run.worker._backend)
+    run()
+    assert run.counts() == [1.0] * 40
+    assert [(r.outcome, r.num_records) for r in run.master.reports] == [(Outcome.DONE, 20)] * 2
+    assert [r.num_recomputed for r in run.master.reports] == [2, 2]
+    assert run.worker._exchange.ended == [(1, 1), (2, 1)]
+
+
+def test_a_lease_whose_pull_was_given_up_is_returned_for_somebody_to_go_on_with():
+    run = Run([training(1, 0, 20), training(2, 20, 40)], max_staleness=2)
+    run.worker._exchange = TooStaleOnce(run.client, run.worker._backend)
+    run()
+    assert [r.outcome for r in run.master.reports] == [Outcome.RETURNED] * 2
+    assert [r.num_records for r in run.master.reports] == [4, 4]
+    assert {(1, 1), (2, 1)} <= set(run.worker._exchange.ended)
+    assert sum(run.counts()) == 8
+
+
+def test_dense_parameters_are_pulled_once_in_so_many_steps_and_rows_in_each():
+    pulls = []
+
+    class Client:
+        """Notes what is pulled."""
+
+        def pull(self, sites, training, *, step, vectors_of):
+            pulls.append((step[2], vectors_of))
+            return f"pulled {step[2]}"
+
+    exchange = StoreExchange(Client(), None, get_model_steps=3)
+    lease = training(1, 0, 20)
+    for index in range(5):
+        exchange.pull([], Step(lease, index))
+    assert pulls == [(0, None), (1, "pulled 0"), (2, "pulled 1"), (3, None), (4, "pulled 3")]
+
+
+def test_staleness_is_reported_with_its_histogram():
+    run = Run([training(1, 0, 40)], max_staleness=2)()
+    (report,) = run.master.reports
+    assert sum(report.staleness_histogram) == report.num_minibatches == 10
+    assert report.staleness_max <= 2
 
 
 def test_task_seeds_differ_by_task_and_by_job():

@@ -21,6 +21,8 @@ pub enum Kind {
     Text = 5,
     /// Triples (task, next index, records), u64.
     Audit = 6,
+    /// Quadruples (task, lease and index, records and weight, 0), u64: the parts of a round.
+    Parts = 7,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
             4 => Self::State,
             5 => Self::Text,
             6 => Self::Audit,
+            7 => Self::Parts,
             _ => return None,
         })
     }
@@ -39,7 +42,7 @@ impl Kind {
     /// The only element type of this kind in version 1.
     pub(super) fn element(self) -> Element {
         match self {
-            Self::Keys | Self::Audit => Element::U64,
+            Self::Keys | Self::Audit | Self::Parts => Element::U64,
             Self::Rows | Self::Dense | Self::State => Element::F32,
             Self::Text => Element::U8,
         }
@@ -95,7 +98,7 @@ pub struct Entry {
     pub kind: Kind,
     /// Table number of keys and rows, 0 otherwise.
     pub table: u32,
-    /// Elements of one item: the dim of rows, 3 for audits, 1 otherwise.
+    /// Elements of one item: the dim of rows, 3 for audits, 4 for parts, 1 otherwise.
     pub width: u32,
     /// Items.
     pub count: u64,
@@ -178,7 +181,7 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// The elements of keys and audits.
+    /// The elements of keys, audits and parts.
     pub fn u64s(&self) -> Result<&'a [u64], PsError> {
         self.elements(Element::U64)
     }

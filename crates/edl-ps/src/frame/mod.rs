@@ -43,6 +43,11 @@ pub const FLAG_APPLIED: u32 = 4;
 /// Reply flag of [`Op::Scan`]: there is more, from the cursor in `args[0]`.
 pub const FLAG_MORE: u32 = 8;
 
+/// Request flag of [`Op::Pull`]: it is of a training step, `args` say which.
+pub const FLAG_STEP: u32 = 16;
+/// Reply flag of [`Op::Pull`] and [`Op::Push`]: not yet, ask again.
+pub const FLAG_NOT_YET: u32 = 32;
+
 /// What a frame asks for, or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -69,6 +74,12 @@ pub enum Op {
     Stats = 9,
     /// Write this replica's checkpoint files.
     Checkpoint = 10,
+    /// Keep one minibatch's gradients until their round is committed.
+    Stage = 11,
+    /// Apply a round as replica 0 has.
+    Commit = 12,
+    /// A lease is over.
+    EndTask = 13,
 }
 
 impl Op {
@@ -85,6 +96,9 @@ impl Op {
             8 => Self::Audit,
             9 => Self::Stats,
             10 => Self::Checkpoint,
+            11 => Self::Stage,
+            12 => Self::Commit,
+            13 => Self::EndTask,
             _ => return None,
         })
     }

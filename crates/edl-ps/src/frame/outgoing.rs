@@ -70,6 +70,11 @@ impl<'a> Outgoing<'a> {
         self.array(Kind::Audit, 0, 3, bytemuck::cast_slice(triples))
     }
 
+    /// Adds the parts of a round.
+    pub fn parts(self, parts: &'a [[u64; 4]]) -> Self {
+        self.array(Kind::Parts, 0, 4, bytemuck::cast_slice(parts))
+    }
+
     fn array(mut self, kind: Kind, table: u32, width: u32, data: &'a [u8]) -> Self {
         let item_bytes = kind.element().bytes() * u64::from(width.max(1));
         let count = data.len() as u64 / item_bytes;

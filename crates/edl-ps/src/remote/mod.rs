@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use self::connection::{Connection, text_of};
@@ -12,6 +12,7 @@ use crate::auth;
 use crate::error::{ErrorKind, PsError, cause_of};
 use crate::frame::{Header, Op, Outgoing};
 use crate::socket::{Socket, timed_out};
+use crate::synchrony::Protocol;
 
 mod connection;
 mod endpoint;
@@ -56,6 +57,8 @@ pub struct Remote {
     lanes: [Mutex<Vec<Link>>; 3],
     token: Vec<u8>,
     pub(crate) options: RemoteOptions,
+    /// As replica 0 said when the model was declared or asked for, which comes first.
+    protocol: OnceLock<Protocol>,
 }
 
 impl Remote {
@@ -84,6 +87,7 @@ impl Remote {
             lanes: [links(), links(), links()],
             token: token.to_vec(),
             options,
+            protocol: OnceLock::new(),
         };
         let deadline = Instant::now() + remote.options.connect_timeout;
         for lane in [Lane::Pull, Lane::Push] {
@@ -303,6 +307,10 @@ impl Remote {
         }
     }
 
+    fn protocol(&self) -> Protocol {
+        self.protocol.get().copied().unwrap_or(Protocol::Direct)
+    }
+
     fn all(&self) -> Range<usize> {
         0..self.endpoints.len()
     }
@@ -332,20 +340,22 @@ impl Remote {
         Ok(texts)
     }
 
-    /// Asks every replica something that is answered by operands alone, in the order of pushes.
+    /// Asks replicas something that is answered by operands alone, in the order of pushes.
     fn operands<'a>(
         &self,
+        replicas: Range<usize>,
         op: Op,
         request: impl Fn(usize) -> Outgoing<'a>,
     ) -> Result<Vec<[u64; 4]>, PsError> {
-        let mut operands = vec![[0; 4]; self.endpoints.len()];
+        let first = replicas.start;
+        let mut operands = vec![[0; 4]; replicas.len()];
         self.call(
             Lane::Push,
-            self.all(),
+            replicas,
             op,
             request,
             |replica, header, connection| {
-                operands[replica] = header.args;
+                operands[replica - first] = header.args;
                 connection.read_arrays(header, &mut [])
             },
         )?;

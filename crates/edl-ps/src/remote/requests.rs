@@ -10,13 +10,12 @@ use super::{Lane, Remote};
 use crate::client::Minibatch;
 use crate::dedup::{Plan, TablePlan};
 use crate::error::PsError;
-use crate::frame::{Entry, FLAG_CREATE, FLAG_MORE, FLAG_VECTORS, Kind, Op, Outgoing};
+use crate::frame::{
+    Entry, FLAG_CREATE, FLAG_MORE, FLAG_NOT_YET, FLAG_STEP, FLAG_VECTORS, Kind, Op, Outgoing,
+};
 use crate::replicas::{Gradients, Replicas, Vectors};
-
-/// Two 32-bit operands in one field: (lower, upper).
-fn joined(lower: u32, upper: u32) -> u64 {
-    u64::from(lower) | u64::from(upper) << 32
-}
+use crate::service::{joined, round_of};
+use crate::synchrony::{Part, Protocol, Round, Step};
 
 fn rows_entry(table: &TablePlan, replica: usize) -> Entry {
     Entry {
@@ -65,7 +64,10 @@ impl Replicas for Remote {
                 alone,
                 Op::Declare,
                 request,
-                |_, header, connection| connection.read_arrays(header, &mut []),
+                |_, header, connection| {
+                    self.learn(header.args[0])?;
+                    connection.read_arrays(header, &mut [])
+                },
             )?;
         }
         Ok(())
@@ -80,6 +82,7 @@ impl Replicas for Remote {
             Op::Model,
             request,
             |_, header, connection| {
+                self.learn(header.args[0])?;
                 model =
                     Some(connection.read_payload(header, |arrays| {
                         Ok(ModelSpec::from_json(text_of(arrays)?)?)
@@ -93,65 +96,50 @@ impl Replicas for Remote {
 
     fn begin_task(&self, task: u64, lease: u32) -> Result<u32, PsError> {
         let request = |_| Outgoing::new(Op::BeginTask).args([task, u64::from(lease), 0, 0]);
-        let next = self.operands(Op::BeginTask, request)?;
+        let next = self.operands(self.all(), Op::BeginTask, request)?;
         let lowest = next.iter().map(|args| args[0]).min().unwrap_or(0);
         u32::try_from(lowest)
             .map_err(|_| PsError::malformed(format!("a task goes on at minibatch {lowest}")))
+    }
+
+    fn end_task(&self, task: u64, lease: u32) -> Result<(), PsError> {
+        if self.protocol() == Protocol::Direct {
+            return Ok(());
+        }
+        let args = [task, u64::from(lease), 0, 0];
+        let request = |_| Outgoing::new(Op::EndTask).args(args);
+        self.operands(self.all(), Op::EndTask, request).map(|_| ())
     }
 
     fn pull(
         &self,
         plan: &Plan,
         mode: PullMode,
+        step: Option<Step>,
         rows: &mut [Vec<f32>],
-        mut vectors: Option<Vectors<'_>>,
+        vectors: Option<Vectors<'_>>,
         versions: &mut [u64],
     ) -> Result<(), PsError> {
-        let create = if mode == PullMode::Create {
-            FLAG_CREATE
-        } else {
-            0
+        let mut pull = Pull {
+            plan,
+            mode,
+            step,
+            rows,
+            vectors,
+            versions,
         };
-        let flags = create | if vectors.is_some() { FLAG_VECTORS } else { 0 };
-        let request = |replica: usize| {
-            let request = Outgoing::new(Op::Pull).flags(flags);
-            plan.tables.iter().fold(request, |request, table| {
-                request.keys(table.table, &table.keys()[table.range(replica)])
-            })
-        };
-        let lens = vectors
-            .as_ref()
-            .map_or((0, 0), |v| (v.dense.len(), v.state.len()));
-        let dense_of = ranges_of(lens.0, self.count());
-        let state_of = ranges_of(lens.1, self.count());
-        self.call(
-            Lane::Pull,
-            self.all(),
-            Op::Pull,
-            request,
-            |replica, header, connection| {
-                let mut places: Vec<(Entry, &mut [f32])> = plan
-                    .tables
-                    .iter()
-                    .zip(rows.iter_mut())
-                    .map(|(table, rows)| {
-                        (
-                            rows_entry(table, replica),
-                            &mut rows[table.row_range(replica)],
-                        )
-                    })
-                    .collect();
-                if let Some(vectors) = &mut vectors {
-                    let dense = &mut vectors.dense[dense_of(replica)];
-                    let state = &mut vectors.state[state_of(replica)];
-                    places.push((vector_entry(Kind::Dense, dense.len()), dense));
-                    places.push((vector_entry(Kind::State, state.len()), state));
-                }
-                connection.read_arrays(header, &mut places)?;
-                versions[replica] = header.args[0];
-                Ok(())
-            },
-        )
+        match step {
+            Some(_) if self.protocol() == Protocol::Gated => {
+                // What the others answer must not be older than the admission by replica 0.
+                while !self.pull_from(0..1, &mut pull)? {}
+                pull.step = None;
+                self.pull_from(1..self.count(), &mut pull).map(|_| ())
+            }
+            _ => {
+                pull.step = None;
+                self.pull_from(self.all(), &mut pull).map(|_| ())
+            }
+        }
     }
 
     fn push(
@@ -163,8 +151,8 @@ impl Replicas for Remote {
     ) -> Result<(u64, u64), PsError> {
         let dense_of = ranges_of(gradients.dense.len(), self.count());
         let state_of = ranges_of(gradients.state.len(), self.count());
-        let request = |replica: usize| {
-            let request = Outgoing::new(Op::Push).args([
+        let request = |op: Op, replica: usize| {
+            let request = Outgoing::new(op).args([
                 minibatch.task,
                 joined(minibatch.lease, minibatch.index),
                 joined(minibatch.num_records, minibatch.learning_rate.to_bits()),
@@ -184,7 +172,26 @@ impl Replicas for Remote {
                 .dense(&gradients.dense[dense_of(replica)])
                 .state(&gradients.state[state_of(replica)])
         };
-        let answers = self.operands(Op::Push, request)?;
+        let push = |replica| request(Op::Push, replica);
+        let (first, others) = (0..1, 1..self.count());
+        let answers = match self.protocol() {
+            Protocol::Direct => self.operands(self.all(), Op::Push, push)?,
+            Protocol::Gated => {
+                // Replica 0 lets go of the pull: nothing of it is under way by then.
+                let late = self.operands(others, Op::Push, push)?;
+                let mut answers = self.operands(first, Op::Push, push)?;
+                answers.extend(late);
+                answers
+            }
+            Protocol::Rounds => {
+                self.operands(others.clone(), Op::Stage, |replica| {
+                    request(Op::Stage, replica)
+                })?;
+                let (round, staleness) = self.join_round(|| push(0))?;
+                self.commit(others, &round)?;
+                return Ok((round.version, staleness));
+            }
+        };
         let version = answers.first().map_or(0, |args| args[0]);
         Ok((
             version,
@@ -194,7 +201,7 @@ impl Replicas for Remote {
 
     fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError> {
         let args = [task, u64::from(lease), u64::from(index), 0];
-        self.operands(Op::Skip, |_| Outgoing::new(Op::Skip).args(args))
+        self.operands(self.all(), Op::Skip, |_| Outgoing::new(Op::Skip).args(args))
             .map(|_| ())
     }
 
@@ -265,6 +272,118 @@ impl Replicas for Remote {
         })?;
         endpoint.move_to(address);
         Ok(())
+    }
+}
+
+/// A pull, and where its answers go.
+struct Pull<'a> {
+    plan: &'a Plan,
+    mode: PullMode,
+    step: Option<Step>,
+    rows: &'a mut [Vec<f32>],
+    vectors: Option<Vectors<'a>>,
+    versions: &'a mut [u64],
+}
+
+impl Remote {
+    fn learn(&self, protocol: u64) -> Result<(), PsError> {
+        let protocol = Protocol::from_code(protocol)?;
+        // All replicas say the same, and what a relaunched one says is what it said before.
+        let _ = self.protocol.set(protocol);
+        Ok(())
+    }
+
+    /// Pulls from some of the replicas; false if one says "not yet".
+    fn pull_from(&self, replicas: Range<usize>, pull: &mut Pull<'_>) -> Result<bool, PsError> {
+        let mut flags = 0;
+        let mut args = [0; 4];
+        if pull.mode == PullMode::Create {
+            flags |= FLAG_CREATE;
+        }
+        if pull.vectors.is_some() {
+            flags |= FLAG_VECTORS;
+        }
+        if let Some(Step { task, lease, index }) = pull.step {
+            flags |= FLAG_STEP;
+            args = [task, joined(lease, index), 0, 0];
+        }
+        let plan = pull.plan;
+        let request = |replica: usize| {
+            let request = Outgoing::new(Op::Pull).flags(flags).args(args);
+            plan.tables.iter().fold(request, |request, table| {
+                request.keys(table.table, &table.keys()[table.range(replica)])
+            })
+        };
+        let lens = pull
+            .vectors
+            .as_ref()
+            .map_or((0, 0), |v| (v.dense.len(), v.state.len()));
+        let dense_of = ranges_of(lens.0, self.count());
+        let state_of = ranges_of(lens.1, self.count());
+        let mut granted = true;
+        self.call(
+            Lane::Pull,
+            replicas,
+            Op::Pull,
+            request,
+            |replica, header, connection| {
+                if header.flags & FLAG_NOT_YET != 0 {
+                    granted = false;
+                    return connection.read_arrays(header, &mut []);
+                }
+                let tables = plan.tables.iter().zip(pull.rows.iter_mut());
+                let mut places: Vec<(Entry, &mut [f32])> = tables
+                    .map(|(table, rows)| {
+                        let place = &mut rows[table.row_range(replica)];
+                        (rows_entry(table, replica), place)
+                    })
+                    .collect();
+                if let Some(vectors) = &mut pull.vectors {
+                    let dense = &mut vectors.dense[dense_of(replica)];
+                    let state = &mut vectors.state[state_of(replica)];
+                    places.push((vector_entry(Kind::Dense, dense.len()), dense));
+                    places.push((vector_entry(Kind::State, state.len()), state));
+                }
+                connection.read_arrays(header, &mut places)?;
+                pull.versions[replica] = header.args[0];
+                Ok(())
+            },
+        )?;
+        Ok(granted)
+    }
+
+    /// Hands replica 0 its part of a gradient and waits for its round; the staleness beside it.
+    fn join_round<'a>(&self, request: impl Fn() -> Outgoing<'a>) -> Result<(Round, u64), PsError> {
+        loop {
+            let mut answer = None;
+            self.call(
+                Lane::Push,
+                0..1,
+                Op::Push,
+                |_| request(),
+                |_, header, connection| {
+                    if header.flags & FLAG_NOT_YET != 0 {
+                        return connection.read_arrays(header, &mut []);
+                    }
+                    let round =
+                        connection.read_payload(header, |arrays| round_of(header, arrays))?;
+                    answer = Some((round, header.args[1]));
+                    Ok(())
+                },
+            )?;
+            if let Some(answer) = answer {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Has the other replicas do what replica 0 has done.
+    fn commit(&self, replicas: Range<usize>, round: &Round) -> Result<(), PsError> {
+        let parts: Vec<[u64; 4]> = round.parts.iter().map(Part::encode).collect();
+        let learning_rate = u64::from(round.learning_rate.to_bits());
+        let args = [round.version, 0, learning_rate, 0];
+        let request = |_| Outgoing::new(Op::Commit).args(args).parts(&parts);
+        self.operands(replicas, Op::Commit, request).map(|_| ())
     }
 }
 

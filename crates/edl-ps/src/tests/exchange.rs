@@ -96,6 +96,7 @@ fn every_replica_counts_a_push_without_keys_for_it() {
             }],
             PullMode::Create,
             true,
+            None,
         )
         .unwrap();
     push(&client, &pulled, minibatch(1, 0)).unwrap();
@@ -151,7 +152,9 @@ fn a_read_only_pull_creates_nothing_and_gives_no_vectors_unless_asked() {
         table: 1,
         ids: &[1, 2, 3],
     };
-    let pulled = client.pull(&[site], PullMode::ReadOnly, false).unwrap();
+    let pulled = client
+        .pull(&[site], PullMode::ReadOnly, false, None)
+        .unwrap();
     assert_eq!(pulled.rows, [vec![0.0; 9]]);
     assert!(pulled.dense.is_empty() && pulled.state.is_empty());
     assert!(rows_of(&client, 1).is_empty());
@@ -164,7 +167,7 @@ fn a_minibatch_without_ids_still_trains_the_dense_vector() {
     declare(&client);
     client.begin_task(1, 1).unwrap();
     let pulled = client
-        .pull(&[Site { table: 0, ids: &[] }], PullMode::Create, true)
+        .pull(&[Site { table: 0, ids: &[] }], PullMode::Create, true, None)
         .unwrap();
     push(&client, &pulled, minibatch(1, 0)).unwrap();
     assert_ne!(pull(&client, 0).dense, pulled.dense);

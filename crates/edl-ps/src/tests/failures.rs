@@ -251,7 +251,13 @@ fn a_wrong_token_is_refused_and_the_server_goes_on() {
 
 #[test]
 fn a_server_without_a_token_is_not_started() {
-    let started = PsServer::start(Arc::new(Store::new(0, 1)), "127.0.0.1", 0, b"");
+    let started = PsServer::start(
+        Arc::new(Store::new(0, 1)),
+        "127.0.0.1",
+        0,
+        b"",
+        Synchrony::default(),
+    );
     assert_eq!(started.err().unwrap().kind(), ErrorKind::Invalid);
 }
 
@@ -260,7 +266,13 @@ fn a_port_that_is_taken_is_named() {
     let cluster = Cluster::start(1);
     let address = &cluster.addresses()[0];
     let port = address.rsplit(':').next().unwrap().parse().unwrap();
-    let started = PsServer::start(cluster.stores[0].clone(), "127.0.0.1", port, TOKEN);
+    let started = PsServer::start(
+        cluster.stores[0].clone(),
+        "127.0.0.1",
+        port,
+        TOKEN,
+        Synchrony::default(),
+    );
     let error = started.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Bind);
     assert!(
@@ -289,7 +301,7 @@ fn a_model_that_nobody_declared_cannot_be_pulled() {
     let cluster = Cluster::start(1);
     let error = cluster
         .client()
-        .pull(&[], PullMode::Create, true)
+        .pull(&[], PullMode::Create, true, None)
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotDeclared);
     assert!(

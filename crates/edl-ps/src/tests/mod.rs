@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use edl_store::{PullMode, Store};
 
-use crate::{Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site};
+use crate::{
+    Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site, Step, Synchrony,
+};
 
 mod exchange;
 mod failures;
 mod relay;
 mod strangers;
+mod synchrony;
 
 const TOKEN: &[u8] = b"a token of this job";
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,10 +51,17 @@ struct Cluster {
 
 impl Cluster {
     fn start(num_replicas: u32) -> Self {
+        Self::with(num_replicas, Synchrony::Asynchronous)
+    }
+
+    fn with(num_replicas: u32, synchrony: Synchrony) -> Self {
         let stores: Vec<_> = (0..num_replicas)
             .map(|replica| Arc::new(Store::new(replica, num_replicas)))
             .collect();
-        let servers = stores.iter().map(|store| serve(store, 0)).collect();
+        let servers = stores
+            .iter()
+            .map(|store| serve_with(store, 0, synchrony))
+            .collect();
         Self { stores, servers }
     }
 
@@ -72,7 +82,11 @@ impl Cluster {
 }
 
 fn serve(store: &Arc<Store>, port: u16) -> PsServer {
-    PsServer::start(store.clone(), "127.0.0.1", port, TOKEN).unwrap()
+    serve_with(store, port, Synchrony::Asynchronous)
+}
+
+fn serve_with(store: &Arc<Store>, port: u16, synchrony: Synchrony) -> PsServer {
+    PsServer::start(store.clone(), "127.0.0.1", port, TOKEN, synchrony).unwrap()
 }
 
 fn connect(
@@ -97,6 +111,10 @@ fn ids(step: u64) -> [Vec<u64>; 3] {
 }
 
 fn pull(client: &PsClient, step: u64) -> Pulled {
+    pull_for(client, step, None)
+}
+
+fn pull_for(client: &PsClient, step: u64, training: Option<Step>) -> Pulled {
     let ids = ids(step);
     let sites = [
         Site {
@@ -112,7 +130,9 @@ fn pull(client: &PsClient, step: u64) -> Pulled {
             ids: &ids[2],
         },
     ];
-    client.pull(&sites, PullMode::Create, true).unwrap()
+    client
+        .pull(&sites, PullMode::Create, true, training)
+        .unwrap()
 }
 
 fn minibatch(task: u64, index: u32) -> Minibatch {

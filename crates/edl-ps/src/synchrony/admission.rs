@@ -1,0 +1,116 @@
+//! The gate with its queue: pulls are admitted in the order in which they asked.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use edl_store::{Applied, Push, Store};
+
+use super::gate::Gate;
+use super::{LOOK, PATIENCE, Peer, Step, step_of};
+use crate::error::PsError;
+
+pub(crate) struct Admission {
+    bound: u64,
+    state: Mutex<State>,
+    /// A pull was let go, or the queue has moved.
+    changed: Condvar,
+}
+
+struct State {
+    gate: Gate,
+    queue: VecDeque<u64>,
+    next_ticket: u64,
+}
+
+impl Admission {
+    pub(super) fn new(bound: u64) -> Self {
+        Self {
+            bound,
+            state: Mutex::new(State {
+                gate: Gate::new(bound),
+                queue: VecDeque::new(),
+                next_ticket: 0,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Nothing panics while it holds the lock half-way through a change.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn admit(&self, store: &Store, step: Step, peer: &dyn Peer) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        let mut state = self.lock();
+        let ticket = state.next_ticket;
+        state.next_ticket += 1;
+        state.queue.push_back(ticket);
+        loop {
+            // The version is read under the lock, and pushes let go of their pull after they are
+            // applied: what is counted is never less than what is so.
+            let admitted = state.queue.front() == Some(&ticket)
+                && state.gate.admit(step, peer.id(), store.version());
+            if admitted || Instant::now() >= deadline || !peer.is_there() {
+                state.queue.retain(|&other| other != ticket);
+                self.changed.notify_all();
+                return admitted;
+            }
+            let waited = self.changed.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub(super) fn push(
+        &self,
+        store: &Store,
+        push: &Push<'_>,
+        peer: &dyn Peer,
+    ) -> Result<Applied, PsError> {
+        let step = step_of(push);
+        let applied = match store.judge(push.task, push.lease, push.index) {
+            Ok(false) => self
+                .confirm(store, push, peer)
+                .and_then(|()| Ok(store.apply(push)?)),
+            // The store says again what it is, or acknowledges what it has done.
+            Ok(true) | Err(_) => store.apply(push).map_err(PsError::from),
+        };
+        self.skipped(step);
+        applied
+    }
+
+    fn confirm(&self, store: &Store, push: &Push<'_>, peer: &dyn Peer) -> Result<(), PsError> {
+        let version = store.version();
+        let pulled = push.pulled_version;
+        let held = self
+            .lock()
+            .gate
+            .confirm(step_of(push), peer.id(), version, pulled);
+        if held {
+            return Ok(());
+        }
+        Err(PsError::TooStale {
+            task: push.task,
+            index: push.index,
+            pulled,
+            version,
+            limit: self.bound,
+        })
+    }
+
+    pub(super) fn skipped(&self, step: Step) {
+        self.lock().gate.release(step);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn ended(&self, task: u64, lease: u32) {
+        self.lock().gate.release_lease(task, lease);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn lost(&self, connection: u64) {
+        self.lock().gate.release_holder(connection);
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,119 @@
+//! Several minibatches as one update: what synchronous training applies.
+
+use parking_lot::MutexGuard;
+
+use super::{Applied, Push, Store, TableGrads};
+use crate::error::StoreError;
+use crate::tasks::{Verdict, Watermark};
+
+/// A minibatch of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundMember {
+    /// The task that it is of.
+    pub task: u64,
+    /// The lease under which it was computed.
+    pub lease: u32,
+    /// Its number in the task.
+    pub index: u32,
+    /// Records in it.
+    pub num_records: u32,
+    /// This replica's version when its parameters were pulled.
+    pub pulled_version: u64,
+}
+
+/// The gradient of a round, merged.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RoundGradient {
+    /// Of each table: its number, keys (each once), and their gradients.
+    pub tables: Vec<(u32, Vec<u64>, Vec<f32>)>,
+    /// This replica's range of the dense gradient.
+    pub dense: Vec<f32>,
+    /// This replica's range of the state's change.
+    pub state: Vec<f32>,
+}
+
+impl Store {
+    /// Refuse an old lease or a gap; return true if the minibatch has been dealt with before.
+    ///
+    /// # Errors
+    /// As those of [`Store::apply`] that do not look at gradients.
+    pub fn judge(&self, task: u64, lease: u32, index: u32) -> Result<bool, StoreError> {
+        let watermark = self.declared("gradients are pushed")?.tasks.get(task);
+        let mut watermark = watermark.lock();
+        watermark.fence(task, lease)?;
+        Ok(watermark.judge(task, index)? == Verdict::Done)
+    }
+
+    /// Check that a gradient fits the model, so that it can be merged with others.
+    ///
+    /// # Errors
+    /// Arrays of other lengths, keys of another replica, a full table.
+    pub fn check_gradient(&self, push: &Push<'_>) -> Result<(), StoreError> {
+        self.declared("gradients are pushed")?.check(push)
+    }
+
+    /// Apply several minibatches, each of another task, as one update.
+    ///
+    /// `members` are in the order of their tasks. `merge` is told which of them are next in their
+    /// task under a lease that is not over, and returns their gradient. Those are counted as
+    /// applied; returned are the same flags. Nothing happens if there are none.
+    ///
+    /// # Errors
+    /// A gradient that does not fit the model; nothing has changed then.
+    pub fn apply_round(
+        &self,
+        members: &[RoundMember],
+        learning_rate: f32,
+        merge: impl FnOnce(&[bool]) -> RoundGradient,
+    ) -> Result<(Vec<bool>, Applied), StoreError> {
+        let model = self.declared("gradients are pushed")?;
+        let _gate = self.gate.read();
+        let tasks: Vec<_> = members.iter().map(|m| model.tasks.get(m.task)).collect();
+        // In the order of tasks, so that two rounds never wait for each other.
+        let mut marks: Vec<MutexGuard<'_, Watermark>> = tasks.iter().map(|t| t.lock()).collect();
+        let is_next = |(member, mark): (&RoundMember, &mut MutexGuard<'_, Watermark>)| {
+            mark.fence(member.task, member.lease).is_ok() && mark.next_index == member.index
+        };
+        let live: Vec<bool> = members.iter().zip(&mut marks).map(is_next).collect();
+        let mut applied = Applied {
+            applied: false,
+            version: model.version(),
+            staleness: 0,
+        };
+        if !live.contains(&true) {
+            return Ok((live, applied));
+        }
+        let gradient = merge(&live);
+        let tables: Vec<_> = gradient.tables.iter().map(table_grads).collect();
+        let push = Push {
+            task: 0,
+            lease: 0,
+            index: 0,
+            num_records: 0,
+            learning_rate,
+            pulled_version: 0,
+            tables: &tables,
+            dense: &gradient.dense,
+            state: &gradient.state,
+        };
+        model.check(&push)?;
+        let before = model.change(&push, |_| learning_rate);
+        (applied.applied, applied.version) = (true, before + 1);
+        let mut staleness = model.staleness.lock();
+        for ((member, mark), _) in members.iter().zip(&mut marks).zip(&live).filter(|x| *x.1) {
+            mark.advance(member.num_records);
+            let late = before.saturating_sub(member.pulled_version);
+            staleness.add(late);
+            applied.staleness = applied.staleness.max(late);
+        }
+        Ok((live, applied))
+    }
+}
+
+fn table_grads((table, keys, grads): &(u32, Vec<u64>, Vec<f32>)) -> TableGrads<'_> {
+    TableGrads {
+        table: *table,
+        keys,
+        grads,
+    }
+}
