@@ -1,6 +1,7 @@
-"""Plain Keras `fit` on the flights DeepFM: one run of one side of `benchmarks/flights.py`.
+"""Plain Keras `fit` with a model file of the zoo: one run of one side of a benchmark.
 
-    PYTHONPATH=model_zoo python benchmarks/peers/flights_fit.py --source=records FILE ...
+    PYTHONPATH=model_zoo python benchmarks/peers/keras_fit.py --model_def=flights.deepfm \
+        --source=records FILE ...
 
 reads TFRecord files and prints the records/s of the steps after the first ones, as JSON. The model
 file is the one that the jobs use, unchanged; `fit` has all cores and TensorFlow's own threads,
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import json
 import os
 import time
@@ -30,7 +32,6 @@ import tensorflow as tf
 
 from elasticdl import Mode
 from elasticdl.data.base import Metadata
-from flights import deepfm
 
 
 class Stopwatch(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
@@ -54,13 +55,13 @@ class Stopwatch(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no
             self.seconds, self.steps = now - self._started, self._step - self._first
 
 
-def make_dataset(source: str, files: list[Path], minibatch_size: int) -> Any:
+def make_dataset(feed: Any, source: str, files: list[Path], minibatch_size: int) -> Any:
     """Return the minibatches of one side."""
     records = tf.data.TFRecordDataset([str(path) for path in files])
     if source == "parallel":
         plain_map = records.map
         records.map = functools.partial(plain_map, num_parallel_calls=tf.data.AUTOTUNE)
-    minibatches = deepfm.feed(records, Mode.TRAINING, Metadata()).batch(minibatch_size)
+    minibatches = feed(records, Mode.TRAINING, Metadata()).batch(minibatch_size)
     if source == "memory":
         minibatches = minibatches.cache()
         for _ in minibatches:  # parse everything now
@@ -71,6 +72,8 @@ def make_dataset(source: str, files: list[Path], minibatch_size: int) -> Any:
 def main() -> None:
     """Run one side once."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--model_def", required=True, help="module of the zoo")
+    parser.add_argument("--optimizer", default="optimizer", help="function of the module")
     parser.add_argument("--source", choices=("records", "parallel", "memory"), required=True)
     parser.add_argument("--minibatch_size", type=int, default=512)
     parser.add_argument("--warm_up_steps", type=int, default=40)
@@ -79,9 +82,12 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     args = parser.parse_args()
     keras.utils.set_random_seed(0)
-    dataset = make_dataset(args.source, args.files, args.minibatch_size)
-    model = deepfm.forward()
-    model.compile(deepfm.optimizer(), deepfm.loss, jit_compile="auto" if args.jit else False)
+    module = importlib.import_module(args.model_def)
+    dataset = make_dataset(module.feed, args.source, args.files, args.minibatch_size)
+    model = module.forward()
+    model.compile(
+        getattr(module, args.optimizer)(), module.loss, jit_compile="auto" if args.jit else False
+    )
     stopwatch = Stopwatch(args.warm_up_steps)
     steps = args.warm_up_steps + args.steps
     model.fit(dataset, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[stopwatch])
