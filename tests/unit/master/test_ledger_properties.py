@@ -1,5 +1,9 @@
-"""Any history of leases, reports, losses and restarts trains each minibatch exactly once."""
+"""Any history of leases, reports, losses and restarts trains each minibatch exactly once.
 
+On every ps replica: those are lost as well, and come back as they were at any earlier time.
+"""
+
+import copy
 import json
 from collections import Counter
 
@@ -22,6 +26,7 @@ class Replica:
         self.leases = {}
         self.watermarks = Counter()
         self.applied = Counter()
+        self.checkpoint = None
 
     def begin(self, task_id, lease):
         if lease < self.leases.get(task_id, 0):
@@ -30,16 +35,32 @@ class Replica:
         return self.watermarks[task_id]
 
     def push(self, task_id, lease, index):
+        """Return "stale", "gap" or "" as a store would."""
         if lease < self.leases.get(task_id, 0):
-            return
+            return "stale"
         self.leases[task_id] = lease
+        if index > self.watermarks[task_id]:
+            return "gap"
         if index == self.watermarks[task_id]:
             self.watermarks[task_id] += 1
             self.applied[task_id, index] += 1
+        return ""
+
+    def write_checkpoint(self):
+        self.checkpoint = copy.deepcopy((self.leases, self.watermarks, self.applied))
+
+    def restored(self):
+        """Return its successor."""
+        successor = Replica()
+        if self.checkpoint is not None:
+            state = copy.deepcopy(self.checkpoint)
+            successor.leases, successor.watermarks, successor.applied = state
+        successor.checkpoint = self.checkpoint
+        return successor
 
 
 class Jobs(RuleBasedStateMachine):
-    """Workers with any number of leases each, a replica, and a master that restarts."""
+    """Workers with any number of leases each, two replicas, and a master that restarts."""
 
     @initialize(
         records=st.lists(st.integers(0, 100), min_size=1, max_size=4),
@@ -55,7 +76,7 @@ class Jobs(RuleBasedStateMachine):
             num_epochs,
         )
         self.shuffle = shuffle
-        self.replica = Replica()
+        self.replicas = [Replica(), Replica()]
         self.held = []  # (worker, task, lease number, next index): also of workers thought lost
         self.ended = Counter()
         self.evaluations = 0
@@ -79,18 +100,40 @@ class Jobs(RuleBasedStateMachine):
         lease = self.ledger.lease(worker, 0)
         start = 0
         if lease.task.id < self.tasks.num_training and lease.number > 1:
-            start = self.replica.begin(lease.task.id, lease.number)
+            start = min(r.begin(lease.task.id, lease.number) for r in self.replicas)
+        if lease.task.id >= self.tasks.num_training:
+            self.everything_done_is_everywhere()
         self.held.append([worker, lease.task.id, lease.number, start])
 
-    @rule(data=st.data())
-    def push(self, data):
+    @rule(data=st.data(), reached=st.sampled_from([(0,), (1,), (0, 1), (0, 1), (0, 1)]))
+    def push(self, data, reached):
         if not self.held:
             return
         held = data.draw(st.sampled_from(self.held))
-        _, task_id, number, index = held
+        worker, task_id, number, index = held
         if index < self.steps(task_id) and task_id < self.tasks.num_training:
-            self.replica.push(task_id, number, index)
-            held[3] += 1
+            found = {self.replicas[r].push(task_id, number, index) for r in reached}
+            if "stale" in found:
+                self.held.remove(held)
+            elif "gap" in found:
+                self.held.remove(held)
+                self.ledger.report(worker, task_id, number, Outcome.RETURNED)
+            elif len(reached) == len(self.replicas):
+                held[3] += 1
+
+    @rule(replica=st.integers(0, 1))
+    def checkpoint(self, replica):
+        self.replicas[replica].write_checkpoint()
+
+    @rule(replica=st.integers(0, 1))
+    def replica_lost(self, replica):
+        """It comes back at once: what workers do meanwhile waits for it."""
+        successor = self.replicas[replica] = self.replicas[replica].restored()
+        lacks = self.ledger.lacks(successor.watermarks)
+        for lack in lacks:
+            assert lack.have + lack.minibatches == self.steps(lack.task_id)
+            self.ended[lack.task_id] -= 1
+        self.ledger.take_in_replica(lack.task_id for lack in lacks)
 
     @rule(data=st.data(), outcome=st.sampled_from(Outcome))
     def report(self, data, outcome):
@@ -132,11 +175,17 @@ class Jobs(RuleBasedStateMachine):
 
     @invariant()
     def no_minibatch_is_trained_twice(self):
-        assert all(count == 1 for count in getattr(self, "replica", Replica()).applied.values())
+        for replica in getattr(self, "replicas", []):
+            assert all(count == 1 for count in replica.applied.values())
+
+    @invariant()
+    def what_a_replica_lacks_is_still_to_do(self):
+        for replica in getattr(self, "replicas", []):
+            assert not self.ledger.lacks(replica.watermarks)
 
     @invariant()
     def no_task_ends_twice(self):
-        assert all(count == 1 for count in getattr(self, "ended", {}).values())
+        assert all(count <= 1 for count in getattr(self, "ended", {}).values())
 
     def teardown(self):
         if not hasattr(self, "ledger"):
@@ -147,11 +196,18 @@ class Jobs(RuleBasedStateMachine):
             lease = self.ledger.lease(9, 0)
             task_id = lease.task.id
             if task_id < self.tasks.num_training:
-                for index in range(self.replica.begin(task_id, lease.number), self.steps(task_id)):
-                    self.replica.push(task_id, lease.number, index)
+                start = min(r.begin(task_id, lease.number) for r in self.replicas)
+                for index in range(start, self.steps(task_id)):
+                    assert not any(r.push(task_id, lease.number, index) for r in self.replicas)
+            else:
+                self.everything_done_is_everywhere()
             assert self.ledger.report(9, task_id, lease.number, Outcome.DONE) is Settled.DONE
             self.ended[task_id] += 1
         self.everything_is_accounted_for()
+
+    def everything_done_is_everywhere(self):
+        """What is evaluated is the whole of what was done."""
+        assert self.ledger.is_whole
 
     def everything_is_accounted_for(self):
         assert self.ledger.is_trained
@@ -163,8 +219,8 @@ class Jobs(RuleBasedStateMachine):
         expected = {
             (id, index) for id in training if id not in set_aside for index in range(self.steps(id))
         }
-        applied = {key for key in self.replica.applied if key[0] not in set_aside}
-        assert applied == expected
+        for replica in self.replicas:
+            assert {key for key in replica.applied if key[0] not in set_aside} == expected
         done = sum(self.tasks.task(id).shard.num_records for id in training if id not in set_aside)
         assert self.ledger.training_records_done == done
 
