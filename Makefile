@@ -4,6 +4,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 SEED ?= 0
+MINUTES ?= 10
 # Two at a time; the tests of one file stay together, with what they have set up.
 PYTEST_FLAGS ?= --numprocesses=2 --dist=loadfile
 
@@ -23,7 +24,7 @@ BENCHMARKS := $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py)
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-python bench \
-    bench-store demo chaos proto lock clean
+    bench-store demo chaos soak proto lock clean
 
 help: ## Print this list.
 	@echo 'make TARGET, where TARGET is one of'
@@ -94,6 +95,9 @@ demo: build ## Train a real model on real data, with a master, workers and ps re
 
 chaos: build ## Kill processes of a job and prove that every count is exact: make chaos SEED=7
 	@$(PYTHON) scripts/chaos.py --seed $(SEED)
+
+soak: build ## Chaos with random kills, for MINUTES (10): soak.json says what was killed.
+	@$(PYTHON) scripts/chaos.py --seed $(SEED) --minutes $(MINUTES) --record soak.json
 
 proto: $(VENV)/.packages ## Generate the messages between processes from proto/.
 	$(PYTHON) proto/generate.py

@@ -2,25 +2,28 @@
 
 The job trains `model_zoo/counting`: each row ends as the number of times its id was trained. After
 the kills the exported rows must equal epochs x occurrences of every id, and the job's own ledger
-must say that no record was repeated or lost. Exit code 0 only if both are so.
+must say that no record was repeated or lost. Exit code 0 only if both are so. With
+--ps_recovery=latest what is missing must be exactly what the job says was lost.
 
     python scripts/chaos.py --seed 7                    # all kinds of faults
     python scripts/chaos.py --seed 7 --faults worker    # a worker killed with -9
-    python scripts/chaos.py --seed 7 --mode synchronous # gradients of 3 workers are averaged
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -36,14 +39,25 @@ from elasticdl.rpc.client import JobClient
 ROOT = Path(__file__).resolve().parent.parent
 NUM_WORKERS, NUM_PS, NUM_EPOCHS = 3, 2, 3
 NUM_RECORDS, IDS_PER_RECORD, NUM_IDS = 48_000, 4, 5_000
-FAULTS = ("worker", "master", "add", "ps")
-MAX_STALENESS = 3
-MODES: dict[str, dict[str, object]] = {
-    "async": {},
-    "bounded": {"max_staleness": MAX_STALENESS},
-    # The average of gradients moves a row by a share of one: ids occur once, and only signs count.
-    "synchronous": {"use_async": "false", "optimizer": "sign_optimizer"},
-}
+FAULTS = ("worker", "master", "add", "ps", "ps-again", "ps-all")
+# Where a lost ps replica starts from: seconds or updates between checkpoints.
+SOAK_FAULTS = ("worker", "worker", "ps", "ps", "ps-again", "ps-all", "master")
+_SUCCESSOR_SECONDS = 30.0
+CHECKPOINTS = ({"recovery_seconds": 0}, {"recovery_seconds": 1}, {"checkpoint_steps": 500})
+
+
+@dataclass(slots=True)
+class Record:
+    """What was done to one job, and what came of it."""
+
+    seed: int
+    flags: dict[str, str]
+    killed: list[tuple[float, str]]  # share of the records trained, what was done
+    began: float
+    seconds: float = 0.0
+    recoveries: list[dict] = field(default_factory=list)
+    training_again_seconds: list[float] = field(default_factory=list)
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +73,10 @@ def plan(rng: random.Random, kinds: list[str]) -> list[Fault]:
     return sorted((Fault(rng.uniform(0.05, 0.85), kind) for kind in kinds), key=lambda f: f.at)
 
 
-def make_data(directory: Path, seed: int, mode: str = "async") -> np.ndarray:
-    """Write records of ids into two files; return how often each id occurs."""
+def make_data(directory: Path, seed: int) -> np.ndarray:
+    """Write records of skewed ids into two files; return how often each id occurs."""
     rng = np.random.default_rng(seed)
-    if mode == "synchronous":
-        ids = rng.permutation(NUM_RECORDS * IDS_PER_RECORD).reshape(NUM_RECORDS, IDS_PER_RECORD)
-    else:  # skewed
-        ids = (NUM_IDS * rng.random((NUM_RECORDS, IDS_PER_RECORD)) ** 3).astype(np.int64)
+    ids = (NUM_IDS * rng.random((NUM_RECORDS, IDS_PER_RECORD)) ** 3).astype(np.int64)
     for part, rows in enumerate(np.array_split(ids, 2)):
         with RecordWriter(str(directory / f"part-{part}.recordio")) as writer:
             for row in rows:
@@ -74,10 +85,10 @@ def make_data(directory: Path, seed: int, mode: str = "async") -> np.ndarray:
 
 
 def train_command(
-    data: Path, output: Path, job_dir: Path, summary: Path, mode: str = "async"
+    data: Path, output: Path, job_dir: Path, summary: Path, **others: object
 ) -> list[str]:
     """Return the command line of the job."""
-    flags = {
+    flags: dict[str, object] = {
         "model_zoo": ROOT / "model_zoo",
         "model_def": "counting.model.forward",
         "training_data": data,
@@ -87,10 +98,11 @@ def train_command(
         "num_epochs": NUM_EPOCHS,
         "minibatch_size": 16,
         "num_minibatches_per_task": 25,
+        "heartbeat_seconds": 0.2,
         "output": output,
         "job_dir": job_dir,
         "summary": summary,
-        **MODES[mode],
+        **others,
     }
     return [sys.executable, "-m", "elasticdl.cli.main", "train"] + [
         f"--{name}={value}" for name, value in flags.items()
@@ -100,7 +112,7 @@ def train_command(
 def processes(job_dir: Path, role: str) -> list[psutil.Process]:
     """Find the living processes of one role of the job, oldest first."""
     found = []
-    for process in psutil.process_iter(["cmdline", "create_time", "status"]):
+    for process in psutil.process_iter(["pid", "cmdline", "create_time", "status"]):
         command = process.info["cmdline"] or []
         if (
             f"elasticdl.{role}" in command
@@ -109,6 +121,13 @@ def processes(job_dir: Path, role: str) -> list[psutil.Process]:
         ):
             found.append(process)
     return sorted(found, key=lambda process: process.info["create_time"])
+
+
+def kill(process: psutil.Process) -> int:
+    """Kill a process; return its pid."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    return process.pid
 
 
 class Chaos:
@@ -120,6 +139,7 @@ class Chaos:
         self._rng = rng
         self._num_workers = NUM_WORKERS
         self.done: list[tuple[float, str]] = []
+        self.ps_kills: list[float] = []  # seconds since 1970
 
     def follow(self, statuses: Iterator[JobStatus], master: JobClient) -> None:
         """Carry out each fault when its moment has come."""
@@ -134,12 +154,31 @@ class Chaos:
             self._num_workers += 1
             master.set_num_workers(self._num_workers)
             return f"worker added: {self._num_workers} wanted"
-        victims = processes(self._job_dir, fault.kind)
+        role = fault.kind.partition("-")[0]
+        victims = processes(self._job_dir, role)
         if not victims:
-            return f"no {fault.kind} alive to kill"
-        victim = self._rng.choice(victims)
-        os.kill(victim.pid, signal.SIGKILL)
-        return f"kill -9 {fault.kind}, pid {victim.pid}"
+            return f"no {role} alive to kill"
+        if fault.kind != "ps-all":
+            victims = [self._rng.choice(victims)]
+        was = dict(victims[0].info)  # psutil changes it when the process is gone
+        if role == "ps":
+            self.ps_kills.append(time.time())
+        for victim in victims:
+            kill(victim)
+        text = f"kill -9 {role}, pid {', '.join(str(victim.pid) for victim in victims)}"
+        if fault.kind == "ps-again":
+            text += f", and its successor, pid {kill(self._successor_of(was))}"
+        return text
+
+    def _successor_of(self, was: dict) -> psutil.Process:
+        """Wait for the process that is started in place of a ps replica."""
+        deadline = time.monotonic() + _SUCCESSOR_SECONDS
+        while time.monotonic() < deadline:
+            for process in processes(self._job_dir, "ps"):
+                found = process.info
+                if found["cmdline"] == was["cmdline"] and found["pid"] != was["pid"]:
+                    return process
+        raise TimeoutError(f"nothing was started in place of pid {was['pid']}")
 
 
 def connect(job_dir: Path, job: subprocess.Popen[bytes]) -> JobClient | None:
@@ -154,24 +193,32 @@ def connect(job_dir: Path, job: subprocess.Popen[bytes]) -> JobClient | None:
     return JobClient(json.loads(address.read_text())["address"], read_token(job_dir / TOKEN_FILE))
 
 
-def counts_of(export: Path, num_ids: int = NUM_IDS) -> np.ndarray:
+def counts_of(export: Path) -> np.ndarray:
     """Read the trained counts of all ids from an exported counting model."""
     with np.load(export / "model.npz", allow_pickle=False) as arrays:
-        counts = np.zeros(num_ids)
+        counts = np.zeros(NUM_IDS)
         counts[arrays["table/count/keys"]] = arrays["table/count/rows"][:, 0]
         return counts
 
 
-def run(seed: int, kinds: list[str], directory: Path, console: Console, mode: str) -> bool:
-    """Run one job with faults; print what happened; return whether every count is exact."""
+def run(
+    seed: int, kinds: list[str], directory: Path, console: Console, ps_recovery: str = "replay"
+) -> Record:
+    """Run one job with faults and print what happened."""
     rng = random.Random(seed)
+    started = time.time()
     data, job_dir = directory / "data", directory / "job"
     data.mkdir()
-    occurrences = make_data(data, seed, mode)
+    occurrences = make_data(data, seed)
     faults = plan(rng, kinds)
     summary_path = directory / "summary.json"
+    flags = rng.choice(CHECKPOINTS) | {"ps_recovery": ps_recovery}
+    if "checkpoint_steps" in flags:
+        flags["checkpoint_dir"] = directory / "checkpoints"
+    if ps_recovery == "latest":
+        flags["num_ps_pods"] = 1  # so that each lost record is four lost updates of rows
     job = subprocess.Popen(
-        train_command(data, directory / "export", job_dir, summary_path, mode),
+        train_command(data, directory / "export", job_dir, summary_path, **flags),
         stdout=(directory / "train.log").open("w"),
         stderr=subprocess.STDOUT,
     )
@@ -185,25 +232,56 @@ def run(seed: int, kinds: list[str], directory: Path, console: Console, mode: st
         job.kill()
     for share, what in chaos.done:
         console.print(f"at {share:6.1%} of the records: {what}")
+    record = Record(seed, {name: str(value) for name, value in flags.items()}, chaos.done, started)
     if code != 0 or not summary_path.exists():
         console.print((directory / "train.log").read_text(), markup=False)
         console.print(f"[red]the job ended with exit code {code}")
-        return False
+        return record
     summary = json.loads(summary_path.read_text())
-    counts = counts_of(directory / "export", len(occurrences))
-    exact = judge(summary, occurrences, counts, console)
-    return exact and within_bound(summary, mode, console) and len(chaos.done) == len(faults)
+    record.recoveries = summary["recoveries"]
+    record.training_again_seconds = training_again(job_dir, chaos.ps_kills)
+    for recovery in record.recoveries:
+        console.print(
+            f"ps replica {recovery['replica']}: back {recovery['seconds']:.1f} s after its loss, "
+            f"restored version {recovery['version']}, {recovery['tasks']} tasks "
+            f"({recovery['records']} records) {'replayed' if recovery['is_replayed'] else 'lost'}"
+        )
+    for seconds in record.training_again_seconds:
+        console.print(f"ps replica killed to training again: {seconds:.1f} s (heartbeats: 0.2 s)")
+    record.seconds = time.time() - started
+    record.is_exact = judge(summary, occurrences, counts_of(directory / "export"), console) and len(
+        chaos.done
+    ) == len(faults)
+    return record
 
 
-def within_bound(summary: dict, mode: str, console: Console) -> bool:
-    """Print the staleness; return whether it is what the mode promises."""
-    staleness = summary["staleness"]
-    console.print(
-        f"{mode}: staleness {staleness['mean']:.2f} on average, {staleness['p99']} for 99 %, "
-        f"{staleness['max']} at most; {summary['recomputed']} minibatches computed again"
+def training_again(job_dir: Path, kills: list[float]) -> list[float]:
+    """Return, for each kill of a ps replica, after how long a worker had made an update again.
+
+    An update goes to all replicas; so the first one after the last one before the replica was back
+    shows that training goes on. As workers said with their heartbeats.
+    """
+    lines = [
+        json.loads(line)
+        for path in sorted((job_dir / "events").glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    back = sorted(line["time"] for line in lines if line["event"] == "ps recovered")
+    progress = sorted(
+        (line["time"], line["index"], line["num_minibatches"])
+        for line in lines
+        if line["event"] == "progress"
     )
-    limit = {"async": None, "bounded": MAX_STALENESS, "synchronous": 0}[mode]
-    return limit is None or staleness["max"] <= limit
+    found = []
+    for killed in kills:
+        since = next((when for when in back if when > killed), None)
+        before: dict[int, int] = {}
+        for when, worker, minibatches in progress:
+            if since is not None and when > since and minibatches > before.get(worker, 0):
+                found.append(when - killed)
+                break
+            before[worker] = minibatches
+    return found
 
 
 def judge(summary: dict, occurrences: np.ndarray, counts: np.ndarray, console: Console) -> bool:
@@ -217,8 +295,12 @@ def judge(summary: dict, occurrences: np.ndarray, counts: np.ndarray, console: C
             *(str(row[k]) for k in ("epoch", "records", "trained_once", "repeated", "lost"))
         )
     console.print(table)
-    # Beyond a rounding error: Adam's moments are float32.
-    wrong = np.flatnonzero(np.abs(counts - NUM_EPOCHS * occurrences) > 1e-3)
+    lost = sum(row["lost"] for row in ledger)
+    if summary["recoveries"] and not all(r["is_replayed"] for r in summary["recoveries"]):
+        missing = NUM_EPOCHS * int(occurrences.sum()) - int(counts.sum())
+        console.print(f"{lost} records lost, and {missing} updates of {IDS_PER_RECORD} a record")
+        return missing == lost * IDS_PER_RECORD and all(row["repeated"] == 0 for row in ledger)
+    wrong = np.flatnonzero(counts != NUM_EPOCHS * occurrences)
     console.print(
         f"{len(counts) - len(wrong)} of {len(counts)} ids have exactly {NUM_EPOCHS} x their "
         f"occurrences; {int(counts.sum())} updates of rows, "
@@ -239,10 +321,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--faults",
-        default="worker,worker,master,add",
+        default="worker,worker,ps,master,add",
         help=f"comma list of {', '.join(FAULTS)}; each happens at a random moment",
     )
-    parser.add_argument("--mode", choices=MODES, default="async", help="when updates are made")
+    parser.add_argument("--ps_recovery", choices=("replay", "latest"), default="replay")
+    parser.add_argument("--minutes", type=float, default=0, help="run random jobs for so long")
+    parser.add_argument("--record", type=Path, help="with --minutes: what was killed, as JSON")
     parser.add_argument("--dir", type=Path, help="keep the job's files here")
     arguments = parser.parse_args()
     kinds = [kind for kind in arguments.faults.split(",") if kind]
@@ -252,10 +336,39 @@ def main() -> None:
     console = Console()
     with tempfile.TemporaryDirectory(prefix="elasticdl-chaos-") as scratch:
         directory = arguments.dir or Path(scratch)
+        if arguments.minutes:
+            sys.exit(soak(arguments.seed, arguments.minutes, directory, arguments.record, console))
         directory.mkdir(parents=True, exist_ok=True)
-        exact = run(arguments.seed, kinds, directory, console, arguments.mode)
-    console.print("[green]every count is exact" if exact else "[red]NOT exact")
-    sys.exit(0 if exact else 1)
+        record = run(arguments.seed, kinds, directory, console, arguments.ps_recovery)
+    console.print("[green]every count is exact" if record.is_exact else "[red]NOT exact")
+    sys.exit(0 if record.is_exact else 1)
+
+
+def soak(seed: int, minutes: float, directory: Path, path: Path | None, console: Console) -> int:
+    """Run jobs with random faults for some minutes; return the exit code."""
+    rng, records = random.Random(seed), []
+    ends = time.monotonic() + 60 * minutes
+    while time.monotonic() < ends and all(record.is_exact for record in records):
+        round_seed = seed * 1000 + len(records)
+        kinds = rng.choices(SOAK_FAULTS, k=rng.randint(2, 6))
+        console.rule(f"seed {round_seed}: {', '.join(kinds)}")
+        folder = directory / str(round_seed)
+        folder.mkdir(parents=True)
+        records.append(run(round_seed, kinds, folder, console))
+        if records[-1].is_exact:
+            shutil.rmtree(folder)
+        if path is not None:
+            path.write_text(json.dumps([asdict(record) for record in records], indent=1) + "\n")
+    kills = sum(what.startswith("kill") for record in records for _, what in record.killed)
+    waits = sorted(s for record in records for s in record.training_again_seconds)
+    text = f"{len(records)} jobs, {kills} times something was killed"
+    if waits:
+        text += f"; ps replica killed to training again: median {waits[len(waits) // 2]:.1f} s, "
+        text += f"longest {waits[-1]:.1f} s"
+    console.print(text)
+    is_exact = all(record.is_exact for record in records)
+    console.print("[green]every count is exact" if is_exact else "[red]NOT exact")
+    return 0 if is_exact else 1
 
 
 if __name__ == "__main__":

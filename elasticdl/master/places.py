@@ -134,7 +134,7 @@ def describe(recovery: Recovery) -> str:
     source = f"restored from version {recovery.version:,}" if recovery.version else "empty"
     text = f"ps replica {recovery.replica} is back after {recovery.seconds:.1f} s, {source}"
     if not recovery.tasks:
-        return f"{text}; it lacks nothing"
+        return f"{text}; no more tasks to replay"
     if recovery.is_replayed:
         return f"{text}; {recovery.tasks:,} tasks to replay"
     return (

@@ -1,0 +1,418 @@
+"""A ps replica is lost at each moment of a job, and comes back with less than it had."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from elasticdl.job import (
+    Finished,
+    Lease,
+    Outcome,
+    Progress,
+    PsRoute,
+    Role,
+    TaskAudit,
+    TaskKind,
+    Wait,
+)
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.master.actions import (
+    AskAudit,
+    AskWatermarks,
+    Note,
+    StartProcess,
+    StopProcess,
+    WriteCheckpoint,
+)
+from elasticdl.master.phases import Phase
+from elasticdl.master.status import picture
+
+NUM_TASKS = 4
+
+
+class Game:
+    """A job of four training tasks on two ps replicas, with a worker, as `Play` plays it."""
+
+    def __init__(self, kit, **settings):
+        self._kit = kit
+        self._config = kit.config(num_ps=2, **settings)
+        self.play = kit.Play(self.make_core())
+        self.facts = []
+        self.play.core.begin(0.0)
+        self.play.register_ps(0, 1)
+        self.play.register(0)
+        self.processes = 0
+
+    def make_core(self):
+        return self._kit.core(self._config, training=(("a", 30 * NUM_TASKS),))
+
+    @property
+    def core(self):
+        return self.play.core
+
+    def lose(self, index=1):
+        handle = ProcessHandle(Role.PS, index, "")
+        self.core.process_exited(Exited(handle, ExitReason.KILLED, -9), "", self.play.now)
+
+    def comes_up(self, index=1):
+        """A successor registers; return its session."""
+        self.processes += 1
+        session = f"successor {self.processes}"
+        self.core.restore_point(index)
+        address = f"host:{10 + self.processes}"
+        self.core.register_ps(index, session, 300, address, self.play.now)
+        return session
+
+    def back(self, index=1, minibatches=(), session=None):
+        """A successor has registered and said how many minibatches it has of each task."""
+        session = session or self.comes_up(index)
+        has = [TaskAudit(id, n, 10 * n) for id, n in enumerate(minibatches)]
+        self.core.replica_back(index, session, has, self.play.now)
+
+    def master_restarts(self):
+        self.facts += json.loads(json.dumps(self.core.journal.take()))
+        before = self.core.snapshot()
+        core = self.make_core()
+        for fact in self.facts:
+            core.journal.replay(fact)
+        assert core.snapshot() == before
+        restored = self.make_core()
+        restored.restore(json.loads(json.dumps(before)))
+        assert restored.snapshot() == before
+        self.play.core = core
+        self.play.actions = []
+        core.resume(self.play.now)
+
+    def ids(self, until=lambda task: False):
+        return [task.id for task in self.play.run(until=until)]
+
+    def until(self, phase):
+        """Work until the job is in a phase; what it then waits for has not been answered."""
+        while self.core.phase is not phase:
+            lease = self.play.lease()
+            assert isinstance(lease, Lease), self.core.phase
+            self.play.work_off(lease)
+
+    def finish(self):
+        """Answer all questions; return the job's last picture."""
+        while not self.core.has_ended:
+            self.play.run()
+            for action in self.play.do(WriteCheckpoint):
+                self.core.checkpoint_written(action.version, self.play.now)
+            for _ in self.play.do(AskAudit):
+                self.play.audit(2)
+        return picture(self.core, self.play.now)
+
+
+@pytest.fixture
+def game(master_kit):
+    return lambda **settings: Game(master_kit, **settings)
+
+
+def is_exact(status):
+    return status.status == "finished" and [
+        (line.trained_once, line.repeated, line.lost) for line in status.ledger
+    ] == [(30 * NUM_TASKS, 0, 0)]
+
+
+def test_exactly_what_a_replica_lacks_is_trained_again_before_all_else(game):
+    job = game()
+    job.ids(until=lambda task: task.id == 2)
+    job.lose()
+    job.back(minibatches=[3, 1])
+    job.master_restarts()
+    status = picture(job.core, 0.0)
+    assert status.records_done == 30
+    (recovery,) = status.recoveries
+    assert (recovery.tasks, recovery.minibatches, recovery.records) == (2, 5, 50)
+    first = job.play.lease()
+    assert (first.task.id, first.number, first.generation) == (1, 2, 1)
+    job.play.work_off(first)
+    assert job.ids(until=lambda task: task.id == 3) == [2, 3]
+    assert is_exact(job.finish())
+
+
+def test_nothing_is_leased_while_a_replica_is_missing(game):
+    job = game()
+    job.lose()
+    assert isinstance(job.play.lease(), Wait)
+    session = job.comes_up()
+    assert isinstance(job.play.lease(), Wait)
+    assert job.core.ps_route() == PsRoute(0, ("host:0", ""))
+    job.back(session=session)
+    assert job.core.ps_route() == PsRoute(1, ("host:0", "host:11"))
+    assert isinstance(job.play.lease(), Lease)
+
+
+def test_lease_from_before_the_loss_cannot_end_as_done(game):
+    job = game()
+    early = job.play.lease()
+    job.lose()
+    job.back()
+    job.master_restarts()
+    job.play.work_off(early)
+    assert picture(job.core, 0.0).records_done == 0
+    again = job.play.lease()
+    assert (again.task.id, again.number) == (early.task.id, 2)
+    job.play.work_off(again)
+    assert is_exact(job.finish())
+
+
+def test_lease_that_met_a_gap_costs_no_retry(game):
+    job = game(max_task_retries=0)
+    lease = job.play.lease()
+    job.lose()
+    job.back()
+    assert job.play.report(lease, outcome=Outcome.RETURNED)
+    assert is_exact(job.finish())
+
+
+def test_two_replicas_lost_at_once_are_served_by_one_replay(game):
+    job = game()
+    job.ids(until=lambda task: task.id == 3)
+    for index in (0, 1):
+        job.lose(index)
+    job.back(0, minibatches=[3, 0, 3])
+    job.back(1, minibatches=[3, 3, 2])
+    assert job.core.ps_route().generation == 2
+    assert [r.tasks for r in picture(job.core, 0.0).recoveries] == [2, 1]
+    assert sorted(job.ids(until=lambda task: job.core.ledger.is_whole)) == [1, 2, 3]
+    assert is_exact(job.finish())
+
+
+def test_replica_lost_again_before_it_was_taken_in_is_not_taken_in(game):
+    job = game()
+    job.ids(until=lambda task: task.id == 1)
+    job.lose()
+    session = job.comes_up()
+    job.lose()
+    job.back(session=session)  # the answer that was under way
+    assert job.core.ps_route().generation == 0
+    job.back(minibatches=[3])
+    assert job.ids(until=lambda task: True) == [1]
+    assert is_exact(job.finish())
+
+
+def test_replica_lost_again_during_its_replay_gets_that_too(game):
+    job = game()
+    job.ids(until=lambda task: task.id == 3)
+    job.lose()
+    job.back(minibatches=[])
+    held = job.play.lease()
+    job.lose()
+    job.back(minibatches=[1])
+    job.master_restarts()
+    job.play.work_off(held)  # of an earlier generation: comes back once more
+    assert sorted(job.ids(until=lambda task: job.core.ledger.is_whole)) == [0, 1, 2, 3]
+    assert is_exact(job.finish())
+
+
+def test_master_that_comes_back_asks_a_replica_that_had_only_registered(game):
+    job = game()
+    job.ids(until=lambda task: task.id == 1)
+    job.lose()
+    session = job.comes_up()
+    job.master_restarts()
+    assert job.play.do(AskWatermarks) == [AskWatermarks(1, session, "host:11")]
+    job.back(session=session, minibatches=[3])
+    assert is_exact(job.finish())
+
+
+def test_master_that_comes_back_starts_a_replica_that_was_to_be_started(game):
+    job = game()
+    job.lose()
+    job.master_restarts()
+    assert StartProcess(Role.PS, 1) in job.play.do(StartProcess)
+
+
+def test_replica_that_cannot_be_asked_is_replaced(game):
+    job = game()
+    job.lose()
+    session = job.comes_up()
+    job.core.process_started(ProcessHandle(Role.PS, 1, "stuck"), 0.0)
+    job.play.do(StartProcess)
+    job.core.replica_unreachable(1, session, "no answer", 1.0)
+    assert job.play.do(StopProcess) == [StopProcess(ProcessHandle(Role.PS, 1, "stuck"))]
+    assert job.play.do(StartProcess) == [StartProcess(Role.PS, 1)]
+
+
+def test_evaluation_waits_for_the_replay_and_is_made_once(game):
+    job = game()
+    job.until(Phase.EVALUATING)
+    early = job.play.lease()
+    assert early.task.kind is TaskKind.EVALUATION
+    job.lose()
+    job.back(minibatches=[3, 3, 3, 2])
+    replay = job.play.lease()
+    assert replay.task.id == 3
+    assert isinstance(job.play.lease(), Wait)
+    job.play.work_off(early)  # may have read what was not there yet: does not count
+    job.play.work_off(replay)
+    assert is_exact(job.finish())
+    assert [result.metrics for result in job.core.evaluations.results] == [{"count": 30.0}]
+
+
+def test_export_waits_for_the_replay_and_evaluation_is_not_repeated(game):
+    job = game(output=Path("out"))
+    job.until(Phase.EXPORTING)
+    early = job.play.lease()
+    job.lose()
+    job.back()
+    assert job.play.report(early, outcome=Outcome.RETURNED)
+    job.master_restarts()
+    kinds = [task.kind for task in job.play.run()]
+    assert kinds == [TaskKind.TRAINING] * NUM_TASKS + [TaskKind.EXPORT]
+    assert is_exact(job.finish())
+    assert len(job.core.evaluations.results) == 1
+
+
+def test_last_checkpoint_is_written_again_after_the_replay(game):
+    job = game(checkpoint_dir=Path("c"))
+    job.until(Phase.CHECKPOINTING)
+    assert len(job.play.do(WriteCheckpoint)) == 1
+    job.lose()
+    job.core.checkpoint_failed(12, "replica 1 is gone", 0.0, was_unreachable=True)
+    assert job.play.do(WriteCheckpoint) == []
+    job.back(minibatches=[3, 3, 3])
+    assert job.play.do(WriteCheckpoint) == []
+    assert job.ids() == [3]
+    assert len(job.play.do(WriteCheckpoint)) == 1
+    job.core.checkpoint_written(12, 0.0)
+    assert is_exact(job.finish())
+
+
+def test_last_checkpoint_that_a_successor_took_part_in_is_not_the_last(game):
+    job = game(checkpoint_dir=Path("c"))
+    job.until(Phase.CHECKPOINTING)
+    assert len(job.play.do(WriteCheckpoint)) == 1
+    job.lose()
+    job.back(minibatches=[])
+    job.core.checkpoint_written(12, 0.0)
+    assert job.core.phase is Phase.CHECKPOINTING
+    assert len(job.ids()) == NUM_TASKS
+    assert len(job.play.do(WriteCheckpoint)) == 1
+
+
+def test_proof_is_made_again_after_the_replay(game):
+    job = game()
+    job.until(Phase.AUDITING)
+    assert len(job.play.do(AskAudit)) == 1
+    assert isinstance(job.play.lease(), Wait)  # workers stay, in case of this:
+    job.lose()
+    job.back(minibatches=[3, 3, 3])
+    job.play.audit(2)  # may be of before or of after: says nothing
+    assert job.core.phase is Phase.AUDITING
+    assert job.ids() == [3]
+    assert len(job.play.do(AskAudit)) == 1
+    job.play.audit(2)
+    assert is_exact(picture(job.core, 0.0))
+    assert isinstance(job.play.lease(), Finished)
+
+
+def test_proof_from_before_a_loss_stands(game):
+    job = game()
+    job.until(Phase.AUDITING)
+    job.lose()
+    job.play.audit(2)
+    assert is_exact(picture(job.core, 0.0))
+
+
+def test_proof_that_cannot_be_had_fails_the_job_after_some_attempts(game):
+    job = game()
+    job.until(Phase.AUDITING)
+    for _ in range(5):
+        assert len(job.play.do(AskAudit)) == 1
+        job.core.audit_failed("no route to host", 0.0, was_unreachable=True)
+    assert job.core.message == "the ledger could not be proved: no route to host"
+
+
+def test_latest_goes_on_without_replay_and_says_what_was_lost(game):
+    job = game(ps_recovery="latest")
+    job.ids(until=lambda task: task.id == 2)
+    held = job.play.lease()
+    job.lose()
+    job.back(minibatches=[3, 1])
+    job.master_restarts()
+    job.play.work_off(held)
+    assert job.ids(until=lambda task: True) == [3]  # begins again at the restored watermark
+    job.play.run()
+    whole = list(job.play.applied.values())
+    rest = [TaskAudit(0, 3, 30), TaskAudit(1, 1, 10), TaskAudit(3, 3, 30)]
+    assert len(job.play.do(AskAudit)) == 1
+    job.core.audited([whole, rest], 0.0)
+    status = picture(job.core, 0.0)
+    assert status.status == "finished"
+    assert status.message == "50 records were lost to a ps replica with its memory"
+    assert [(line.trained_once, line.lost) for line in status.ledger] == [(70, 50)]
+    (recovery,) = status.recoveries
+    assert (recovery.is_replayed, recovery.minibatches, recovery.records) == (False, 5, 50)
+
+
+def test_task_of_which_feed_made_fewer_minibatches_is_not_replayed(game):
+    job = game()
+    lease = job.play.lease()
+    assert job.play.report(lease, num_records=10, num_minibatches=1, end_index=1)
+    job.lose()
+    job.back(minibatches=[1])
+    job.master_restarts()
+    assert picture(job.core, 0.0).recoveries[0].tasks == 0
+    job.lose()
+    job.back(minibatches=[0])
+    assert job.play.lease().task.id == 0
+
+
+def test_checkpoint_of_the_users_waits_for_the_replay(game):
+    job = game(checkpoint_dir=Path("c"), checkpoint_steps=6)
+    job.ids(until=lambda task: task.id == 0)
+    job.lose()
+    job.back()
+    replay = job.play.lease()
+    job.core.heartbeat(Role.WORKER, 0, "s", Progress(model_version=9), 0.0)
+    assert job.play.do(WriteCheckpoint) == []
+    job.play.work_off(replay)
+    assert job.play.do(WriteCheckpoint) == [WriteCheckpoint(9)]
+
+
+def test_job_keeps_a_checkpoint_of_its_own(game):
+    job = game(recovery_seconds=60)
+    job.ids(until=lambda task: task.id == 0)
+    job.core.tick(1.0)
+    assert job.core.restore_point(1) is None
+    job.core.tick(62.0)
+    assert job.play.do(WriteCheckpoint) == [WriteCheckpoint(3, is_private=True)]
+    job.core.checkpoint_written(3, 72.0)  # took ten seconds: the next one is far off
+    assert picture(job.core, 0.0).checkpoints == ()
+    job.ids(until=lambda task: task.id == 1)
+    job.core.members.heard_all(300.0)
+    job.core.tick(200.0)
+    assert job.play.do(WriteCheckpoint) == []
+    job.core.tick(273.0)
+    assert job.play.do(WriteCheckpoint) == [WriteCheckpoint(6, is_private=True)]
+    job.core.checkpoint_failed(6, "disk full", 274.0)
+    assert job.core.restore_point(1).version == 3
+    assert not picture(job.core, 0.0).message
+
+
+def test_what_happened_is_told(game):
+    job = game()
+    job.ids(until=lambda task: task.id == 1)
+    job.play.do(Note)
+    job.lose()
+    job.play.now = 2.5
+    job.back(minibatches=[3])
+    texts = [note.text for note in job.play.do(Note)]
+    assert texts[0] == "ps replica 1 was killed by signal 9"
+    assert texts[-1] == "ps replica 1 is back after 2.5 s, empty; 1 tasks to replay"
+
+
+def test_evaluation_job_goes_on_with_a_restored_replica(game):
+    job = game(command="evaluate")
+    job.lose()
+    job.comes_up()
+    assert job.play.do(AskWatermarks)
+    assert not job.core.places.is_complete
+    job.back(session="successor 1")
+    assert job.core.ps_route() == PsRoute(1, ("host:0", "host:11"))
+    job.play.run()
+    assert picture(job.core, 0.0).status == "finished"
