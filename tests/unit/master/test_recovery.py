@@ -377,6 +377,7 @@ def test_checkpoint_of_the_users_waits_for_the_replay(game):
 def test_job_keeps_a_checkpoint_of_its_own(game):
     job = game(recovery_seconds=60)
     job.ids(until=lambda task: task.id == 0)
+    job.core.members.heard_all(300.0)
     job.core.tick(1.0)
     assert job.core.restore_point(1) is None
     job.core.tick(62.0)
@@ -384,7 +385,6 @@ def test_job_keeps_a_checkpoint_of_its_own(game):
     job.core.checkpoint_written(3, 72.0)  # took ten seconds: the next one is far off
     assert picture(job.core, 0.0).checkpoints == ()
     job.ids(until=lambda task: task.id == 1)
-    job.core.members.heard_all(300.0)
     job.core.tick(200.0)
     assert job.play.do(WriteCheckpoint) == []
     job.core.tick(273.0)

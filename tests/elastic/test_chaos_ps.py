@@ -1,0 +1,55 @@
+"""Ps replicas of real jobs are killed, with workers and masters, and every count stays exact.
+
+`scripts/chaos.py` draws from the seed when each is killed, whom, and what there is to restore: no
+checkpoint at all, one of the job's own each second, or one of the user's each 500 updates.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHAOS = Path(__file__).resolve().parents[2] / "scripts" / "chaos.py"
+pytestmark = pytest.mark.timeout(180)
+
+
+def run_chaos(seed, faults, directory, *more):
+    words = [f"--seed={seed}", f"--faults={faults}", f"--dir={directory}", *more]
+    done = subprocess.run(
+        [sys.executable, str(CHAOS), *words], capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every count is exact" in done.stdout
+    return json.loads((directory / "summary.json").read_text())
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_counts_stay_exact_when_a_ps_replica_is_killed(seed, tmp_path):
+    (recovery,) = run_chaos(seed, "ps", tmp_path)["recoveries"]
+    assert recovery["is_replayed"]
+
+
+@pytest.mark.parametrize("seed", [110, 111])
+def test_counts_stay_exact_when_its_successor_is_killed_as_well(seed, tmp_path):
+    run_chaos(seed, "ps-again", tmp_path)
+
+
+@pytest.mark.parametrize("seed", [120, 121])
+def test_counts_stay_exact_when_all_ps_replicas_are_killed_at_once(seed, tmp_path):
+    assert len(run_chaos(seed, "ps-all", tmp_path)["recoveries"]) == 2
+
+
+@pytest.mark.parametrize("seed", [130, 131, 132, 133])
+def test_counts_stay_exact_when_replicas_workers_and_the_master_are_killed(seed, tmp_path):
+    run_chaos(seed, "ps,worker,ps,master,ps-again", tmp_path)
+
+
+@pytest.mark.parametrize("seed", [140, 141])
+def test_latest_loses_exactly_what_it_says(seed, tmp_path):
+    summary = run_chaos(seed, "ps,worker", tmp_path, "--ps_recovery=latest")
+    (recovery,) = summary["recoveries"]
+    lost = sum(line["lost"] for line in summary["ledger"])
+    assert (recovery["is_replayed"], recovery["records"]) == (False, lost)
+    assert str(lost) in summary["message"]
