@@ -280,6 +280,14 @@ class JobConfig(Section):
     cluster: ClusterSection = ClusterSection()
 
     @property
+    def num_ps(self) -> int:
+        """How many ps replicas the job has."""
+        if self.training.distribution_strategy is not Strategy.PARAMETER_SERVER:
+            return 0
+        # An exported model is whole in each worker.
+        return 0 if self.checkpoint.saved_model else self.cluster.num_ps_pods
+
+    @property
     def pipeline_depth(self) -> int:
         """How many of its own updates a worker may have under way when it pulls."""
         training = self.training

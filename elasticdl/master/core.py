@@ -20,7 +20,6 @@ from elasticdl.job import (
     Progress,
     PsRoute,
     Role,
-    Strategy,
     Task,
     TaskAudit,
     TaskKind,
@@ -64,6 +63,7 @@ class JobCore:
 
     def __init__(self, config: JobConfig, tasks: JobTasks) -> None:
         self.config = config
+        self.num_ps = config.num_ps
         self.tasks = tasks
         self.journal = Journal()
         self.course = Course(self.journal)
@@ -85,16 +85,8 @@ class JobCore:
         self.meter = Meter(self.journal)
         self._last_words: list[str] = []  # of processes that failed
         self._actions: list[Action] = []
-        self.questions = Questions(
-            config,
-            tasks,
-            self.course,
-            self.ledger,
-            self.places,
-            self.checkpoints,
-            self.meter,
-            act=lambda action: self._actions.append(action),
-        )
+        parts = (self.course, self.ledger, self.places, self.checkpoints, self.meter)
+        self.questions = Questions(config, tasks, *parts, act=lambda a: self._actions.append(a))
 
     @property
     def phase(self) -> Phase:
@@ -105,14 +97,6 @@ class JobCore:
     def message(self) -> str:
         """What is to be said of the job now, or of its end."""
         return self.course.message
-
-    @property
-    def num_ps(self) -> int:
-        """How many ps replicas the job has."""
-        if self.config.training.distribution_strategy is not Strategy.PARAMETER_SERVER:
-            return 0
-        # An exported model is whole in each worker.
-        return 0 if self.config.checkpoint.saved_model else self.config.cluster.num_ps_pods
 
     def take_actions(self) -> list[Action]:
         """Return what is to be done since the last call."""
@@ -207,28 +191,29 @@ class JobCore:
         self, index: int, session: str, applied: Iterable[TaskAudit], now: float
     ) -> None:
         """A ps replica that was lost is back, and has said what it has."""
-        member = self.members.find(Role.PS, index)
-        if member is None or member.session != session or not member.is_alive:
-            return  # lost again meanwhile
-        if self.places.is_ready(member) or self.has_ended:
+        member = self._successor(index, session)
+        if member is None or self.places.is_ready(member):
             return
-        lacks = []
-        if self.config.command == "train":
-            lacks = self.ledger.lacks({entry.task_id: entry.next_index for entry in applied})
-            is_replayed = self.config.checkpoint.ps_recovery == "replay"
+        lacks = self.ledger.lacks({entry.task_id: entry.next_index for entry in applied})
+        is_replayed = self.config.checkpoint.ps_recovery == "replay"
+        if self.config.command == "train":  # else it has all: nothing changes
             self.ledger.take_in_replica(lack.task_id for lack in lacks if is_replayed)
-        else:
-            is_replayed = True  # nothing is trained, so nothing can lack
         recovery = self.places.took_in(member, lacks, is_replayed, now)
         self._note("ps recovered", describe(recovery), process=member.name, **asdict(recovery))
         self._advance(now)
 
     def replica_unreachable(self, index: int, session: str, message: str, now: float) -> None:
         """A ps replica that was back could not be asked what it has."""
-        member = self.members.find(Role.PS, index)
-        if member is not None and member.session == session and member.is_alive:
+        member = self._successor(index, session)
+        if member is not None:
             self._give_up(member, message, now)
             self._advance(now)
+
+    def _successor(self, index: int, session: str) -> Member | None:
+        """Return the ps replica that was asked, unless it is lost again, or the job has ended."""
+        member = self.members.find(Role.PS, index)
+        is_it = member is not None and member.session == session and member.is_alive
+        return member if is_it and not self.has_ended else None
 
     def heartbeat(
         self, role: Role, index: int, session: str, progress: Progress | None, now: float
