@@ -55,13 +55,18 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """An embedding table. `input_dim` is None where ids are any 64-bit number."""
+    """An embedding table. `input_dim` is None where ids are any 64-bit number.
+
+    wire_dtype: how rows and gradients travel, "float32", "float16" or "bfloat16"; they are stored,
+        and updates are computed, in float32.
+    """
 
     name: str
     dim: int
     initializer: Initializer
     optimizer: OptimizerSpec
     input_dim: int | None = None
+    wire_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)

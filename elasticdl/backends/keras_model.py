@@ -43,6 +43,11 @@ class Table:
         limit = self.layer.input_dim
         return None if limit is None else int(limit)
 
+    @property
+    def wire_dtype(self) -> str:
+        """How rows travel; a Keras layer that was moved says nothing of it."""
+        return str(getattr(self.layer, "wire_dtype", "float32"))
+
 
 class Variables:
     """The variables of a model that cross as one flat float32 vector."""

@@ -39,6 +39,7 @@ class ArrayTable:
     initializer: Initializer = field(
         default_factory=lambda: Initializer("uniform", {"low": -0.05, "high": 0.05})
     )
+    wire_dtype: str = "float32"  # or "float16", "bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,9 @@ class NumpyBackend:
             offset += int(np.size(value))
         return ModelDescription(
             tables=tuple(
-                TableDescription(table.name, table.dim, table.initializer, spec)
+                TableDescription(
+                    table.name, table.dim, table.initializer, spec, wire_dtype=table.wire_dtype
+                )
                 for table in self._model.tables
             ),
             dense=tuple(dense),

@@ -12,6 +12,7 @@ from elasticdl.layers.lookup import current_lookup
 from elasticdl.layers.plain_table import PlainTable
 
 COMBINERS = ("sum", "mean", "sqrtn")
+WIRE_DTYPES = ("float32", "float16", "bfloat16")
 PLAIN_WEIGHT_LIMIT_BYTES = 256 * 1024 * 1024
 
 
@@ -40,6 +41,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         combiner: "sum", "mean" or "sqrtn" reduces all rows of one record to one, and gives
             `(batch, output_dim)`; a record without ids gives zeros. Needed where ids are a
             `tf.SparseTensor` or `tf.RaggedTensor`.
+        wire_dtype: "float32", "float16" or "bfloat16": how rows and their gradients travel between
+            workers and ps replicas. They are stored and updated in float32.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         mask_zero: bool = False,
         input_length: int | None = None,
         combiner: str | None = None,
+        wire_dtype: str = "float32",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -64,12 +68,17 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
                 f"Embedding: combiner must be one of {', '.join(COMBINERS)} or None, "
                 f"not {combiner!r}"
             )
+        if wire_dtype not in WIRE_DTYPES:
+            raise ModelError(
+                f"Embedding: wire_dtype must be one of {', '.join(WIRE_DTYPES)}, not {wire_dtype!r}"
+            )
         self.output_dim = int(output_dim)
         self.input_dim = None if input_dim is None else int(input_dim)
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.mask_zero = bool(mask_zero)
         self.input_length = input_length
         self.combiner = combiner
+        self.wire_dtype = wire_dtype
         self.supports_masking = self.mask_zero
         self._weight: Any = None
         self._plain_table: PlainTable | None = None
@@ -141,6 +150,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             "mask_zero": self.mask_zero,
             "input_length": self.input_length,
             "combiner": self.combiner,
+            "wire_dtype": self.wire_dtype,
         }
 
     def _rows(self, ids: Any) -> Any:

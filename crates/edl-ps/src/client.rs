@@ -6,6 +6,8 @@ use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit};
 
 use crate::dedup::{Plan, Planner, Site};
 use crate::error::PsError;
+use crate::frame::Element;
+use crate::half_rows::element_of;
 use crate::local::Local;
 use crate::remote::Remote;
 use crate::replicas::{Gradients, Replicas, Vectors};
@@ -83,6 +85,8 @@ impl Cursor {
 /// The lengths that calls are checked against, once the model is known.
 struct Shape {
     dims: Vec<usize>,
+    /// By table, how its rows travel.
+    elements: Vec<Element>,
     dense_len: usize,
     state_len: usize,
 }
@@ -94,6 +98,11 @@ impl Shape {
                 .tables
                 .iter()
                 .map(|table| table.dim as usize)
+                .collect(),
+            elements: model
+                .tables
+                .iter()
+                .map(|table| element_of(table.wire_dtype))
                 .collect(),
             dense_len: model.dense_len()?,
             state_len: model.state_len()?,
@@ -109,11 +118,10 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// Zeroed rows for every table of a plan.
+    /// Rows for every table of a plan, with whatever was in them: all will be overwritten.
     fn rows_of(&mut self, plan: &Plan) -> &mut [Vec<f32>] {
         self.rows.resize_with(plan.tables.len(), Vec::new);
         for (table, rows) in plan.tables.iter().zip(&mut self.rows) {
-            rows.clear();
             rows.resize(table.keys().len() * table.dim, 0.0);
         }
         &mut self.rows
@@ -221,9 +229,12 @@ impl PsClient {
         vectors: bool,
         step: Option<Step>,
     ) -> Result<Pulled, PsError> {
-        let plan = scratch
+        let mut plan = scratch
             .planner
             .plan(sites, &shape.dims, self.replicas.count())?;
+        for table in &mut plan.tables {
+            table.element = shape.elements[table.table as usize];
+        }
         let unique = scratch.rows_of(&plan);
         let (dense_len, state_len) = if vectors {
             (shape.dense_len, shape.state_len)
@@ -296,6 +307,7 @@ impl PsClient {
         let mut scratch = self.take_scratch();
         let merged = scratch.rows_of(plan);
         for (table, merged) in plan.tables.iter().zip(merged.iter_mut()) {
+            merged.fill(0.0);
             table.merge(row_grads, merged);
         }
         let gradients = Gradients {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use edl_store::{StoreError, replica_of};
 
 use crate::error::PsError;
+use crate::frame::Element;
 
 /// One lookup of a table: which, and the ids as they come.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,8 @@ pub struct TablePlan {
     pub table: u32,
     /// Elements of a row.
     pub dim: usize,
+    /// How its rows travel.
+    pub element: Element,
     sites: Vec<usize>,
     /// Shared by the tables that are looked up with the same ids.
     unique: Arc<UniqueKeys>,
@@ -114,6 +117,7 @@ impl Planner {
                 None => tables.push(TablePlan {
                     table: site.table,
                     dim,
+                    element: Element::F32,
                     sites: vec![index],
                     unique: Arc::default(),
                 }),

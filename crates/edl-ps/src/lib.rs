@@ -10,6 +10,7 @@ mod client;
 mod dedup;
 mod error;
 pub mod frame;
+mod half_rows;
 mod local;
 mod remote;
 mod replicas;

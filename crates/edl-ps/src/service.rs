@@ -6,9 +6,10 @@ use edl_store::{ModelSpec, PullMode, Push, Store, StoreError, TableGrads, dense_
 
 use crate::error::PsError;
 use crate::frame::{
-    Array, FLAG_APPLIED, FLAG_CREATE, FLAG_MORE, FLAG_NOT_YET, FLAG_STEP, FLAG_VECTORS, Header,
-    Kind, MAX_PAYLOAD_BYTES, Op, Outgoing, parse,
+    Array, Element, FLAG_APPLIED, FLAG_CREATE, FLAG_MORE, FLAG_NOT_YET, FLAG_STEP, FLAG_VECTORS,
+    Header, Kind, MAX_PAYLOAD_BYTES, Op, Outgoing, parse,
 };
+use crate::half_rows::{element_of, narrow, widen};
 use crate::synchrony::{Coordinator, Part, Peer, Pushed, Round, Step};
 
 /// Rows of one scanned chunk, unless rows are so wide that fewer fill a sensible frame.
@@ -24,6 +25,8 @@ pub(crate) struct Service<'s> {
     protocol: u64,
     peer: &'s dyn Peer,
     rows: Vec<f32>,
+    /// Those of them that travel as 16-bit floats.
+    halves: Vec<u16>,
     dense: Vec<f32>,
     state: Vec<f32>,
 }
@@ -41,6 +44,7 @@ impl<'s> Service<'s> {
             protocol,
             peer,
             rows: Vec::new(),
+            halves: Vec::new(),
             dense: Vec::new(),
             state: Vec::new(),
         }
@@ -175,11 +179,29 @@ impl<'s> Service<'s> {
         }
 
         let mut reply = Outgoing::new(Op::Pull).args([version, 0, 0, 0]);
-        let mut rest = &self.rows[..];
+        self.halves.clear();
+        let mut start = 0;
+        for wanted in wanted.iter() {
+            let rows = &self.rows[start..start + wanted.len()];
+            start += rows.len();
+            if wanted.is_half() {
+                let halves = self.halves.len();
+                self.halves.resize(halves + rows.len(), 0);
+                narrow(wanted.element, rows, &mut self.halves[halves..]);
+            }
+        }
+        let (mut rest, mut halves) = (&self.rows[..], &self.halves[..]);
         for wanted in &wanted {
-            let (rows, after) = rest.split_at(wanted.keys.len() * wanted.dim);
-            reply = reply.rows(wanted.table, wanted.dim as u32, rows);
+            let (table, dim) = (wanted.table, wanted.dim as u32);
+            let (rows, after) = rest.split_at(wanted.len());
             rest = after;
+            if wanted.is_half() {
+                let (rows, after) = halves.split_at(wanted.len());
+                halves = after;
+                reply = reply.half_rows(table, dim, wanted.element, rows);
+            } else {
+                reply = reply.rows(table, dim, rows);
+            }
         }
         if vectors {
             reply = reply.dense(&self.dense).state(&self.state);
@@ -200,9 +222,12 @@ impl<'s> Service<'s> {
         if !odd.is_empty() {
             return Err(PsError::malformed("keys without gradients".to_owned()));
         }
+        let widened = pairs.iter().map(|[_, grads]| widened(grads));
+        let widened = widened.collect::<Result<Vec<_>, _>>()?;
         let tables = pairs
             .iter()
-            .map(|pair| {
+            .zip(&widened)
+            .map(|(pair, widened)| {
                 let [keys, grads] = exactly(pair, [Kind::Keys, Kind::Rows])?;
                 if keys.entry.table != grads.entry.table || keys.entry.count != grads.entry.count {
                     return Err(PsError::malformed(format!(
@@ -213,7 +238,10 @@ impl<'s> Service<'s> {
                 Ok(TableGrads {
                     table: keys.entry.table,
                     keys: keys.u64s()?,
-                    grads: grads.f32s()?,
+                    grads: match widened {
+                        Some(widened) => widened,
+                        None => grads.f32s()?,
+                    },
                 })
             })
             .collect::<Result<Vec<_>, _>>()?;
@@ -312,10 +340,34 @@ pub(crate) fn dim_of(model: &ModelSpec, table: u32) -> Result<usize, PsError> {
     Ok(spec.dim as usize)
 }
 
+/// Gradients that travelled as 16-bit floats; `None` for others.
+fn widened(grads: &Array<'_>) -> Result<Option<Vec<f32>>, PsError> {
+    match grads.entry.element {
+        Element::F16 | Element::Bf16 => {
+            let halves = grads.u16s()?;
+            let mut rows = vec![0.0; halves.len()];
+            widen(grads.entry.element, halves, &mut rows);
+            Ok(Some(rows))
+        }
+        Element::U8 | Element::U64 | Element::F32 => Ok(None),
+    }
+}
+
 struct Wanted<'a> {
     table: u32,
     dim: usize,
+    element: Element,
     keys: &'a [u64],
+}
+
+impl Wanted<'_> {
+    fn len(&self) -> usize {
+        self.keys.len() * self.dim
+    }
+
+    fn is_half(&self) -> bool {
+        matches!(self.element, Element::F16 | Element::Bf16)
+    }
 }
 
 /// The keys of a pull; an error if their rows would not fit into a frame.
@@ -329,6 +381,7 @@ fn wanted_rows<'a>(arrays: &[Array<'a>], model: &ModelSpec) -> Result<Vec<Wanted
         wanted.push(Wanted {
             table: keys.entry.table,
             dim,
+            element: element_of(model.tables[keys.entry.table as usize].wire_dtype),
             keys: keys.u64s()?,
         });
     }

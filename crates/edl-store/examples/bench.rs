@@ -54,6 +54,7 @@ fn model(settings: &Settings) -> ModelSpec {
             },
             optimizer: optimizer.clone(),
             input_dim: None,
+            wire_dtype: Default::default(),
         }],
         dense: Vec::new(),
         state: Vec::new(),

@@ -25,7 +25,7 @@ mod vectors;
 
 pub use error::StoreError;
 pub use route::{NUM_SLOTS, dense_range, key_of_bytes, replica_of, slot_of, slot_range};
-pub use spec::{InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec};
+pub use spec::{InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec, WireDtype};
 pub use store::{
     Applied, Chunk, PullMode, Push, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness,
     Stats, Store, TableGrads, TableStats,

@@ -27,6 +27,19 @@ pub struct OptimizerSpec {
     pub params: BTreeMap<String, f64>,
 }
 
+/// Type of a table's rows and gradients between worker and replica; the store has float32.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WireDtype {
+    /// As they are stored.
+    #[default]
+    Float32,
+    /// IEEE half precision: 11 significant bits, from 6e-8 to 65504.
+    Float16,
+    /// The upper half of a float32: 8 significant bits, the same range.
+    Bfloat16,
+}
+
 /// An embedding table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TableSpec {
@@ -41,6 +54,9 @@ pub struct TableSpec {
     /// Ids are below this, if given.
     #[serde(default)]
     pub input_dim: Option<u64>,
+    /// How rows travel.
+    #[serde(default)]
+    pub wire_dtype: WireDtype,
 }
 
 /// Where a variable lies in the flat dense or state vector.
@@ -248,6 +264,12 @@ fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String
                     "{table} has input_dim {} here, {} was declared",
                     words(a.input_dim),
                     words(b.input_dim)
+                ));
+            }
+            if a.wire_dtype != b.wire_dtype {
+                return Some(format!(
+                    "{table} has wire_dtype {:?} here, {:?} was declared",
+                    a.wire_dtype, b.wire_dtype
                 ));
             }
             optimizer_difference(&table, &a.optimizer, &b.optimizer)

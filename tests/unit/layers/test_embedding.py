@@ -96,12 +96,16 @@ def test_mask_zero_gives_later_layers_a_mask():
 def test_a_model_with_it_survives_its_config():
     inputs = keras.Input((3,), dtype="int64")
     model = keras.Model(
-        inputs, Embedding(4, 50, "zeros", mask_zero=True, combiner="sum", name="e")(inputs)
+        inputs,
+        Embedding(4, 50, "zeros", mask_zero=True, combiner="sum", wire_dtype="float16", name="e")(
+            inputs
+        ),
     )
     layer = keras.Model.from_config(model.get_config()).get_layer("e")
 
     assert (layer.output_dim, layer.input_dim, layer.combiner) == (4, 50, "sum")
     assert layer.mask_zero
+    assert layer.wire_dtype == "float16"
     assert isinstance(layer.embeddings_initializer, keras.initializers.Zeros)
 
 
@@ -111,6 +115,7 @@ def test_a_model_with_it_survives_its_config():
         (lambda: Embedding(0), "output_dim must be a positive integer, not 0"),
         (lambda: Embedding(4, input_dim=-1), "input_dim must be a positive integer"),
         (lambda: Embedding(4, combiner="max"), "must be one of sum, mean, sqrtn"),
+        (lambda: Embedding(4, wire_dtype="int8"), "wire_dtype must be one of float32, float16"),
         (lambda: Embedding(4)(np.ones((2, 2))), "must be integers, found float64"),
         (lambda: Embedding(4)(tf.constant([["a"]])), "found strings; hash them first"),
         (lambda: Embedding(4)(np.array([[-1]])), "must not be negative, found -1"),

@@ -72,6 +72,17 @@ def pull(client, *sites, training=True, dense=True):
     return client.pull(arrays, training, dense)
 
 
+def test_rows_of_16_bits_are_rounded_on_the_wire(servers):
+    tables = (MODEL.tables[0], replace(MODEL.tables[1], wire_dtype="bfloat16"))
+    client, exact = connect(servers), PsClient.in_process(Store())
+    client.declare(json.dumps(asdict(replace(MODEL, tables=tables))), DENSE, STATE)
+    exact.declare(json.dumps(asdict(MODEL)), DENSE, STATE)
+    near, far = (pull(c, (1, np.arange(50))).rows[0] for c in (client, exact))
+    bits = far.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32)
+    np.testing.assert_array_equal(near, rounded.view(np.float32))
+
+
 def push(client, pulled, row_grads, index=0, lease=1, dense_grad=None, state_delta=None):
     if dense_grad is None:
         dense_grad = np.zeros(35, np.float32)

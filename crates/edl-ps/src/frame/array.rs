@@ -11,7 +11,7 @@ use crate::error::PsError;
 pub enum Kind {
     /// Row keys of a table, u64.
     Keys = 1,
-    /// Rows or their gradients, f32, one per key.
+    /// Rows or their gradients, one per key: f32, f16 or bf16, as the table has it.
     Rows = 2,
     /// A range of the flat dense vector or its gradient, f32.
     Dense = 3,
@@ -39,8 +39,8 @@ impl Kind {
         })
     }
 
-    /// The only element type of this kind in version 1.
-    pub(super) fn element(self) -> Element {
+    /// The usual element type of this kind.
+    pub(crate) fn element(self) -> Element {
         match self {
             Self::Keys | Self::Audit | Self::Parts => Element::U64,
             Self::Rows | Self::Dense | Self::State => Element::F32,
@@ -49,7 +49,7 @@ impl Kind {
     }
 }
 
-/// Type of an array's elements. A later version adds 16-bit floats for rows here.
+/// Type of an array's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Element {
@@ -59,6 +59,10 @@ pub enum Element {
     U64 = 2,
     /// 32-bit floats.
     F32 = 3,
+    /// IEEE half precision; rows alone.
+    F16 = 4,
+    /// The upper half of a 32-bit float; rows alone.
+    Bf16 = 5,
 }
 
 impl Element {
@@ -67,15 +71,19 @@ impl Element {
             1 => Self::U8,
             2 => Self::U64,
             3 => Self::F32,
+            4 => Self::F16,
+            5 => Self::Bf16,
             _ => return None,
         })
     }
 
-    pub(super) fn bytes(self) -> u64 {
+    /// Bytes of one element.
+    pub(crate) fn bytes(self) -> u64 {
         match self {
             Self::U8 => 1,
             Self::U64 => 8,
             Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
         }
     }
 }
@@ -96,6 +104,8 @@ struct RawEntry {
 pub struct Entry {
     /// What the array is.
     pub kind: Kind,
+    /// Type of its elements; that of the kind, but for rows.
+    pub element: Element,
     /// Table number of keys and rows, 0 otherwise.
     pub table: u32,
     /// Elements of one item: the dim of rows, 3 for audits, 4 for parts, 1 otherwise.
@@ -109,7 +119,7 @@ impl Entry {
     pub fn encode(&self) -> [u8; ENTRY_BYTES] {
         bytemuck::cast(RawEntry {
             kind: self.kind as u16,
-            element: self.kind.element() as u16,
+            element: self.element as u16,
             table: self.table,
             width: self.width,
             reserved: 0,
@@ -122,13 +132,17 @@ impl Entry {
         let raw: RawEntry = bytemuck::cast(bytes);
         let kind = Kind::from_u16(raw.kind)
             .ok_or_else(|| PsError::malformed(format!("unknown kind of array {}", raw.kind)))?;
-        if Element::from_u16(raw.element) != Some(kind.element()) {
+        let element = Element::from_u16(raw.element).filter(|&element| {
+            element == kind.element()
+                || kind == Kind::Rows && matches!(element, Element::F16 | Element::Bf16)
+        });
+        let Some(element) = element else {
             return Err(PsError::malformed(format!(
                 "{kind:?} of element type {}, expected {:?}",
                 raw.element,
                 kind.element()
             )));
-        }
+        };
         if raw.width == 0 || raw.reserved != 0 {
             return Err(PsError::malformed(format!(
                 "{kind:?} of width {} with reserved bits {:#x}",
@@ -137,6 +151,7 @@ impl Entry {
         }
         let entry = Self {
             kind,
+            element,
             table: raw.table,
             width: raw.width,
             count: raw.count,
@@ -149,7 +164,7 @@ impl Entry {
     fn checked_bytes(&self) -> Result<usize, PsError> {
         self.count
             .checked_mul(u64::from(self.width))
-            .and_then(|n| n.checked_mul(self.kind.element().bytes()))
+            .and_then(|n| n.checked_mul(self.element.bytes()))
             .filter(|&bytes| bytes <= MAX_PAYLOAD_BYTES)
             .and_then(|bytes| usize::try_from(bytes).ok())
             .ok_or_else(|| {
@@ -191,6 +206,11 @@ impl<'a> Array<'a> {
         self.elements(Element::F32)
     }
 
+    /// The elements of rows that travel as 16-bit floats.
+    pub fn u16s(&self) -> Result<&'a [u16], PsError> {
+        self.elements(self.entry.element)
+    }
+
     /// The characters of a text.
     pub fn text(&self) -> Result<&'a str, PsError> {
         let bytes: &[u8] = self.elements(Element::U8)?;
@@ -199,7 +219,7 @@ impl<'a> Array<'a> {
     }
 
     fn elements<T: Pod>(&self, expected: Element) -> Result<&'a [T], PsError> {
-        if self.entry.kind.element() != expected {
+        if self.entry.element != expected || expected.bytes() != size_of::<T>() as u64 {
             return Err(PsError::malformed(format!(
                 "{:?} where an array of {expected:?} was expected",
                 self.entry.kind

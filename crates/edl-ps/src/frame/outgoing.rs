@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, Write};
 
 use super::{
-    ALIGNMENT, Entry, HEADER_BYTES, Header, Kind, MAX_ARRAYS, MAX_PAYLOAD_BYTES, Op,
+    ALIGNMENT, Element, Entry, HEADER_BYTES, Header, Kind, MAX_ARRAYS, MAX_PAYLOAD_BYTES, Op,
     directory_bytes, padded,
 };
 use crate::error::PsError;
@@ -50,6 +50,11 @@ impl<'a> Outgoing<'a> {
         self.array(Kind::Rows, table, dim, bytemuck::cast_slice(rows))
     }
 
+    /// Adds rows or gradients as 16-bit floats of a type.
+    pub fn half_rows(self, table: u32, dim: u32, element: Element, rows: &'a [u16]) -> Self {
+        self.elements(Kind::Rows, element, table, dim, bytemuck::cast_slice(rows))
+    }
+
     /// Adds a range of the dense vector.
     pub fn dense(self, values: &'a [f32]) -> Self {
         self.array(Kind::Dense, 0, 1, bytemuck::cast_slice(values))
@@ -75,12 +80,24 @@ impl<'a> Outgoing<'a> {
         self.array(Kind::Parts, 0, 4, bytemuck::cast_slice(parts))
     }
 
-    fn array(mut self, kind: Kind, table: u32, width: u32, data: &'a [u8]) -> Self {
-        let item_bytes = kind.element().bytes() * u64::from(width.max(1));
+    fn array(self, kind: Kind, table: u32, width: u32, data: &'a [u8]) -> Self {
+        self.elements(kind, kind.element(), table, width, data)
+    }
+
+    fn elements(
+        mut self,
+        kind: Kind,
+        element: Element,
+        table: u32,
+        width: u32,
+        data: &'a [u8],
+    ) -> Self {
+        let item_bytes = element.bytes() * u64::from(width.max(1));
         let count = data.len() as u64 / item_bytes;
         debug_assert_eq!(count * item_bytes, data.len() as u64, "whole items");
         let entry = Entry {
             kind,
+            element,
             table,
             width: width.max(1),
             count,

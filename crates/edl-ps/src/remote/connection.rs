@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::error::{ErrorKind, PsError};
 use crate::frame::{
-    ALIGNMENT, Array, Buffer, ENTRY_BYTES, Entry, HEADER_BYTES, Header, Op, Outgoing,
+    ALIGNMENT, Array, Buffer, ENTRY_BYTES, Element, Entry, HEADER_BYTES, Header, Op, Outgoing,
     directory_bytes, padded, parse,
 };
+use crate::half_rows::widen;
 use crate::socket::Socket;
 
 const READ_BUFFER_BYTES: usize = 16 << 10;
@@ -26,6 +27,8 @@ pub(super) struct Connection {
     reader: BufReader<SocketReader>,
     sequence: u64,
     buffer: Buffer,
+    /// Rows of 16-bit floats on their way to their place.
+    halves: Vec<u16>,
 }
 
 impl Connection {
@@ -35,6 +38,7 @@ impl Connection {
             socket,
             sequence: 0,
             buffer: Buffer::default(),
+            halves: Vec::new(),
         }
     }
 
@@ -97,7 +101,7 @@ impl Connection {
         let directory = directory_bytes(places.len());
         let arrays: usize = places
             .iter()
-            .map(|(_, place)| padded(size_of_val(&**place)))
+            .map(|(entry, place)| padded(place.len() * entry.element.bytes() as usize))
             .sum();
         if header.num_arrays as usize != places.len()
             || header.payload_bytes != (directory + arrays) as u64
@@ -121,10 +125,19 @@ impl Connection {
             }
         }
         let mut padding = [0; ALIGNMENT];
-        for (_, place) in places {
-            let bytes: &mut [u8] = bytemuck::cast_slice_mut(place);
+        for (entry, place) in places {
+            let is_half = matches!(entry.element, Element::F16 | Element::Bf16);
+            let bytes: &mut [u8] = if is_half {
+                self.halves.resize(place.len(), 0);
+                bytemuck::cast_slice_mut(&mut self.halves)
+            } else {
+                bytemuck::cast_slice_mut(place)
+            };
             self.reader.read_exact(bytes)?;
             let rest = padded(bytes.len()) - bytes.len();
+            if is_half {
+                widen(entry.element, &self.halves, place);
+            }
             self.reader.read_exact(&mut padding[..rest])?;
         }
         Ok(())

@@ -11,8 +11,10 @@ use crate::client::Minibatch;
 use crate::dedup::{Plan, TablePlan};
 use crate::error::PsError;
 use crate::frame::{
-    Entry, FLAG_CREATE, FLAG_MORE, FLAG_NOT_YET, FLAG_STEP, FLAG_VECTORS, Kind, Op, Outgoing,
+    Element, Entry, FLAG_CREATE, FLAG_MORE, FLAG_NOT_YET, FLAG_STEP, FLAG_VECTORS, Kind, Op,
+    Outgoing,
 };
+use crate::half_rows::narrow;
 use crate::replicas::{Gradients, Replicas, Vectors};
 use crate::service::{joined, round_of};
 use crate::synchrony::{Part, Protocol, Round, Step};
@@ -20,6 +22,7 @@ use crate::synchrony::{Part, Protocol, Round, Step};
 fn rows_entry(table: &TablePlan, replica: usize) -> Entry {
     Entry {
         kind: Kind::Rows,
+        element: table.element,
         table: table.table,
         width: table.dim as u32,
         count: table.range(replica).len() as u64,
@@ -29,6 +32,7 @@ fn rows_entry(table: &TablePlan, replica: usize) -> Entry {
 fn vector_entry(kind: Kind, len: usize) -> Entry {
     Entry {
         kind,
+        element: kind.element(),
         table: 0,
         width: 1,
         count: len as u64,
@@ -151,6 +155,7 @@ impl Replicas for Remote {
     ) -> Result<(u64, u64), PsError> {
         let dense_of = ranges_of(gradients.dense.len(), self.count());
         let state_of = ranges_of(gradients.state.len(), self.count());
+        let halves = halves_of(plan, gradients.rows);
         let request = |op: Op, replica: usize| {
             let request = Outgoing::new(op).args([
                 minibatch.task,
@@ -158,16 +163,20 @@ impl Replicas for Remote {
                 joined(minibatch.num_records, minibatch.learning_rate.to_bits()),
                 versions[replica],
             ]);
-            let tables = plan.tables.iter().zip(gradients.rows);
+            let tables = plan.tables.iter().zip(gradients.rows).zip(&halves);
             tables
-                .fold(request, |request, (table, grads)| {
-                    request
-                        .keys(table.table, &table.keys()[table.range(replica)])
-                        .rows(
-                            table.table,
-                            table.dim as u32,
-                            &grads[table.row_range(replica)],
-                        )
+                .fold(request, |request, ((table, grads), halves)| {
+                    let request = request.keys(table.table, &table.keys()[table.range(replica)]);
+                    let (number, dim) = (table.table, table.dim as u32);
+                    let range = table.row_range(replica);
+                    match table.element {
+                        Element::F16 | Element::Bf16 => {
+                            request.half_rows(number, dim, table.element, &halves[range])
+                        }
+                        Element::U8 | Element::U64 | Element::F32 => {
+                            request.rows(number, dim, &grads[range])
+                        }
+                    }
                 })
                 .dense(&gradients.dense[dense_of(replica)])
                 .state(&gradients.state[state_of(replica)])
@@ -273,6 +282,20 @@ impl Replicas for Remote {
         endpoint.move_to(address);
         Ok(())
     }
+}
+
+/// The gradients of those tables whose rows travel as 16-bit floats.
+fn halves_of(plan: &Plan, rows: &[Vec<f32>]) -> Vec<Vec<u16>> {
+    let tables = plan.tables.iter().zip(rows);
+    let halves = tables.map(|(table, rows)| match table.element {
+        Element::F16 | Element::Bf16 => {
+            let mut halves = vec![0; rows.len()];
+            narrow(table.element, rows, &mut halves);
+            halves
+        }
+        Element::U8 | Element::U64 | Element::F32 => Vec::new(),
+    });
+    halves.collect()
 }
 
 /// A pull, and where its answers go.

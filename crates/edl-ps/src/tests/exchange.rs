@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::Cursor;
 
+use edl_store::{TableGrads, WireDtype};
+
 fn rows_of(client: &PsClient, table: u32) -> BTreeMap<u64, Vec<f32>> {
     let mut cursor = Cursor::new(table);
     let mut rows = BTreeMap::new();
@@ -207,4 +209,90 @@ fn checkpoints_are_written_by_every_replica() {
         .checkpoint(directory.path().to_str().unwrap())
         .unwrap();
     assert_eq!(entries.len(), 2);
+}
+
+/// What a value becomes on its way.
+fn rounded(dtype: WireDtype, value: f32) -> f32 {
+    match dtype {
+        WireDtype::Float32 => value,
+        WireDtype::Float16 => half::f16::from_f32_const(value).to_f32_const(),
+        WireDtype::Bfloat16 => half::bf16::from_f32_const(value).to_f32_const(),
+    }
+}
+
+#[test]
+fn rows_and_gradients_of_16_bits_are_rounded_on_the_wire_and_nowhere_else() {
+    for (name, dtype) in [
+        ("float16", WireDtype::Float16),
+        ("bfloat16", WireDtype::Bfloat16),
+    ] {
+        let cluster = Cluster::start(2);
+        let client = cluster.client();
+        let model = model().replacen(
+            r#""dim": 8,"#,
+            &format!(r#""dim": 8, "wire_dtype": "{name}","#),
+            1,
+        );
+        client.declare(&model, &[0.0; 37], &[0.0; 5]).unwrap();
+        client.begin_task(1, 1).unwrap();
+        let exact = PsClient::in_process(Arc::new(Store::new(0, 1))).unwrap();
+        declare(&exact);
+        let (near, far) = (pull(&client, 1), pull(&exact, 1));
+        for site in 0..2 {
+            let expected: Vec<f32> = far.rows[site].iter().map(|&v| rounded(dtype, v)).collect();
+            assert_ne!(expected, far.rows[site]);
+            assert_eq!(near.rows[site], expected);
+        }
+        assert_eq!(near.rows[2], far.rows[2]);
+
+        let site = Site {
+            table: 0,
+            ids: &[7],
+        };
+        let pulled = client.pull(&[site], PullMode::Create, false, None).unwrap();
+        let grads: Vec<f32> = (1..9).map(|i| i as f32 / 7.0).collect();
+        let dense = [0.0; 37];
+        client
+            .push(
+                &pulled.receipt,
+                &[&grads],
+                &dense,
+                &[0.0; 5],
+                &minibatch(1, 0),
+            )
+            .unwrap();
+        let single = Store::new(0, 1);
+        single
+            .declare(
+                edl_store::ModelSpec::from_json(&model).unwrap(),
+                &[0.0; 37],
+                &[0.0; 5],
+            )
+            .unwrap();
+        let grads: Vec<f32> = grads.iter().map(|&v| rounded(dtype, v)).collect();
+        let tables = [TableGrads {
+            table: 0,
+            keys: &[7],
+            grads: &grads,
+        }];
+        single
+            .apply(&edl_store::Push {
+                task: 1,
+                lease: 1,
+                index: 0,
+                num_records: 1,
+                learning_rate: 0.1,
+                pulled_version: 0,
+                tables: &tables,
+                dense: &dense,
+                state: &[0.0; 5],
+            })
+            .unwrap();
+        let mut expected = [0.0; 8];
+        single
+            .pull_rows(0, &[7], PullMode::ReadOnly, &mut expected)
+            .unwrap();
+        // A scan is not rounded: it is what the store has.
+        assert_eq!(rows_of(&client, 0)[&7], expected);
+    }
 }

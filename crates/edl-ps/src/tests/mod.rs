@@ -11,6 +11,7 @@ use crate::{
 
 mod exchange;
 mod failures;
+mod pressure;
 mod relay;
 mod strangers;
 mod synchrony;

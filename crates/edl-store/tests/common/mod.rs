@@ -42,6 +42,7 @@ pub fn table(name: &str, dim: u32, kind: &str, initializer: InitializerSpec) -> 
         initializer,
         optimizer: optimizer(kind),
         input_dim: None,
+        wire_dtype: Default::default(),
     }
 }
 
