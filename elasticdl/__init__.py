@@ -4,7 +4,16 @@ from typing import Any
 
 from elasticdl.job import Mode
 
-__all__ = ["ArrayModel", "ArrayOptimizer", "ArrayTable", "Initializer", "Mode"]
+__all__ = [
+    "ArrayModel",
+    "ArrayOptimizer",
+    "ArrayTable",
+    "CountAdmission",
+    "Expiry",
+    "Initializer",
+    "Mode",
+    "ProbabilityAdmission",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -13,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from elasticdl.backends import numpy
 
         return getattr(numpy, name)
+    if name in ("CountAdmission", "Expiry", "ProbabilityAdmission"):
+        from elasticdl.layers import life_cycle
+
+        return getattr(life_cycle, name)
     if name == "Initializer":
         from elasticdl.backends.base import Initializer
 

@@ -55,6 +55,9 @@ class Store:
     def modulate_learning_rate(self) -> None:
         """From now on, divide the learning rate of each update by its staleness if above 1."""
 
+    def export(self, request: str) -> str:
+        """Write this replica's part of the tables, as `PsClient.export` does for all."""
+
     def checkpoint(self, directory: str) -> str:
         """Write this replica's files into `directory` and return its manifest entry as JSON."""
 
@@ -237,6 +240,30 @@ class PsClient:
 
     def checkpoint(self, directory: str) -> list[str]:
         """Have every replica write its files into `directory`; return their manifest entries."""
+
+    def expire(self, now_seconds: int) -> str:
+        """Have every replica remove the rows that have come to their end.
+
+        Args:
+            now_seconds: Seconds since 1970, noted beside the version for expiry by days.
+
+        Returns:
+            JSON: for each replica a list of `{"rows": n, "candidates": n}` by table.
+        """
+
+    def export(self, request: str) -> list[str]:
+        """Have every replica write its part of the tables as Parquet, all at the same time.
+
+        Args:
+            request: JSON with `directory`, and if wanted `threshold` and `since_version`.
+
+        Returns:
+            What each replica wrote, as JSON.
+
+        Raises:
+            CheckpointError: A file cannot be written; says which and why.
+            ValueError: The request cannot be.
+        """
 
     def set_address(self, replica: int, address: str) -> None:
         """Reach a relaunched replica at its new address."""

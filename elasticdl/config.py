@@ -233,6 +233,24 @@ class CheckpointSection(Section):
         ),
         _TRAIN,
     ] = "replay"
+    export_tables: Annotated[
+        Path | None,
+        Field(description="Write the tables as Parquet into this folder at the end."),
+        _TRAIN,
+    ] = None
+    export_threshold: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="Leave out rows of which no weight is larger than this; 0: rows of zeros.",
+        ),
+        _TRAIN,
+    ] = None
+    export_since_version: Annotated[
+        NonNegativeInt | None,
+        Field(description="Leave out rows that were not updated after this model version."),
+        _TRAIN,
+    ] = None
     summary: Annotated[
         Path | None, Field(description="Write the job's result to this file as JSON.")
     ] = None
@@ -318,6 +336,12 @@ class JobConfig(Section):
                 raise ValueError(f"elasticdl {self.command} needs --{flag}")
         if self.checkpoint.checkpoint_steps and self.checkpoint.checkpoint_dir is None:
             raise ValueError("--checkpoint_steps needs --checkpoint_dir, where to write them")
+        filters = (self.checkpoint.export_threshold, self.checkpoint.export_since_version)
+        if filters != (None, None) and self.checkpoint.export_tables is None:
+            raise ValueError(
+                "--export_threshold and --export_since_version need --export_tables, where to "
+                "write the tables"
+            )
         if self.evaluation.evaluation_steps and not self.data.validation_data:
             raise ValueError("--evaluation_steps needs --validation_data, what to evaluate on")
         if self.command != "train":

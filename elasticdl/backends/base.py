@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from elasticdl.data.base import Records
 from elasticdl.job import MetricStates, Mode
+from elasticdl.layers.life_cycle import Admission, CountAdmission, Expiry, ProbabilityAdmission
 
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
@@ -45,12 +46,41 @@ class OptimizerSpec:
     kind and params (floats; flags are 0.0 / 1.0): "sgd" (), "momentum" (momentum, nesterov),
     "adagrad" (epsilon, initial_accumulator), "adam" (beta_1, beta_2, epsilon, amsgrad),
     "adamw" (adam's and weight_decay), "rmsprop" (rho, momentum, epsilon, centered),
-    "ftrl" (learning_rate_power, initial_accumulator, l1, l2, l2_shrinkage, beta).
+    "ftrl" (learning_rate_power, initial_accumulator, l1, l2, l2_shrinkage, beta),
+    "group_ftrl" (ftrl's without the power, and l21: group lasso over a table's row). With
+    PyTorch's formulas and defaults: "torch_sgd" (momentum, dampening, nesterov, weight_decay),
+    "torch_adagrad" (lr_decay, epsilon, initial_accumulator, weight_decay), "torch_adam" and
+    "torch_adamw" (beta_1, beta_2, epsilon, amsgrad, weight_decay), "torch_rmsprop" (alpha,
+    momentum, epsilon, centered, weight_decay).
     The learning rate travels with each push.
     """
 
     kind: str
     params: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionSpec:
+    """When an id gets a row, as the store decides it.
+
+    kind and params: "count" (count), "sketch" (count, bytes), "probability" (probability).
+    """
+
+    kind: str
+    params: dict[str, float]
+
+    @classmethod
+    def of(cls, admission: Admission | None) -> AdmissionSpec | None:
+        """Return what a layer or table says; None admits every id with its first use."""
+        match admission:
+            case None:
+                return None
+            case CountAdmission(count, None):
+                return cls("count", {"count": float(count)})
+            case CountAdmission(count, sketch_bytes):
+                return cls("sketch", {"count": float(count), "bytes": float(sketch_bytes or 0)})
+            case ProbabilityAdmission(probability):
+                return cls("probability", {"probability": float(probability)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +97,8 @@ class TableDescription:
     optimizer: OptimizerSpec
     input_dim: int | None = None
     wire_dtype: str = "float32"
+    admission: AdmissionSpec | None = None
+    expiry: Expiry | None = None
 
 
 @dataclass(frozen=True, slots=True)

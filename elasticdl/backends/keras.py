@@ -122,7 +122,16 @@ class KerasBackend:
         self._sites = self._collector(sample).tables
         return ModelDescription(
             tables=tuple(
-                TableDescription(t.name, t.dim, t.initializer, rule, t.input_dim, t.wire_dtype)
+                TableDescription(
+                    t.name,
+                    t.dim,
+                    t.initializer,
+                    rule,
+                    t.input_dim,
+                    t.wire_dtype,
+                    t.admission,
+                    t.expiry,
+                )
                 for t in self._placed.tables
             ),
             dense=self._placed.dense.describe(),

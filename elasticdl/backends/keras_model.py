@@ -13,12 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import Float32, Initializer, VariableDescription
+from elasticdl.backends.base import AdmissionSpec, Float32, Initializer, VariableDescription
 from elasticdl.backends.keras_minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras_placement import moving_large_embeddings
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.embedding import Embedding
 from elasticdl.layers.initializer import describe_initializer
+from elasticdl.layers.life_cycle import Expiry
 from elasticdl.layers.lookup import looking_up
 
 SEED_NAME = "seed_generator_state"
@@ -31,6 +32,17 @@ class Table:
     name: str
     layer: Any
     initializer: Initializer
+
+    @property
+    def admission(self) -> AdmissionSpec | None:
+        """Which ids get a row; all of a moved layer's."""
+        return AdmissionSpec.of(getattr(self.layer, "admission", None))
+
+    @property
+    def expiry(self) -> Expiry | None:
+        """Which rows go; none of a moved layer's."""
+        expiry: Expiry | None = getattr(self.layer, "expiry", None)
+        return expiry
 
     @property
     def dim(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from elasticdl.backends.base import (
+    AdmissionSpec,
     Float32,
     Initializer,
     Int64,
@@ -25,6 +26,7 @@ from elasticdl.backends.base import (
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import MetricStates, Mode
+from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
 from elasticdl.model_spec import ModelSpec
 
 Dense = Mapping[str, Float32]
@@ -40,6 +42,20 @@ class ArrayTable:
         default_factory=lambda: Initializer("uniform", {"low": -0.05, "high": 0.05})
     )
     wire_dtype: str = "float32"  # or "float16", "bfloat16"
+    admission: Admission | None = None
+    expiry: Expiry | None = None
+
+    def describe(self, optimizer: OptimizerSpec) -> TableDescription:
+        """Return what the store is told."""
+        return TableDescription(
+            self.name,
+            self.dim,
+            self.initializer,
+            optimizer,
+            wire_dtype=self.wire_dtype,
+            admission=AdmissionSpec.of(admission_of(self.admission, f"table {self.name!r}")),
+            expiry=expiry_of(self.expiry, f"table {self.name!r}"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +177,7 @@ class NumpyBackend:
             dense.append(VariableDescription(name, np.shape(value), offset))
             offset += int(np.size(value))
         return ModelDescription(
-            tables=tuple(
-                TableDescription(
-                    table.name, table.dim, table.initializer, spec, wire_dtype=table.wire_dtype
-                )
-                for table in self._model.tables
-            ),
+            tables=tuple(table.describe(spec) for table in self._model.tables),
             dense=tuple(dense),
             state=(),
             optimizer=spec,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 from elasticdl._core import PsClient, Store
 from elasticdl.cli.display import Display
@@ -11,6 +12,7 @@ from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.job import JobStatus, Shard, TaskAudit, TaskKind
 from elasticdl.master.durable import JobData
+from elasticdl.master.effects import expired_text
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
 from elasticdl.ps.checkpoint import resolve
@@ -34,6 +36,7 @@ def run(config: JobConfig, display: Display) -> JobStatus:
         _job_data(open_readers(config, spec)),
         audit=lambda: [[TaskAudit(*entry) for entry in replica] for replica in client.audit()],
         checkpoint=lambda directory: client.checkpoint(str(directory)),
+        expire=lambda: expired_text(client.expire(int(time.time()))),
     )
     job = _Job(config, master, client)
     thread = threading.Thread(target=job.run, name="job", daemon=True)

@@ -11,6 +11,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from elasticdl.cli.data import data
+from elasticdl.cli.export import export
 from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
 from elasticdl.config import Command
 from elasticdl.errors import ConfigError, ElasticdlError
@@ -91,6 +92,7 @@ def _make_command(name: Command) -> click.RichCommand:
 for _name in ("train", "evaluate", "predict"):
     cli.add_command(_make_command(_name))
 
+cli.add_command(export)
 cli.add_command(data)
 
 

@@ -169,7 +169,11 @@ def _check_sources(config: JobConfig) -> None:
 
 def _check_destinations(config: JobConfig) -> None:
     checkpoint, job_dir = config.checkpoint, config.cluster.job_dir
-    for flag, folder in (("output", checkpoint.output), ("job_dir", job_dir)):
+    for flag, folder in (
+        ("output", checkpoint.output),
+        ("export_tables", checkpoint.export_tables),
+        ("job_dir", job_dir),
+    ):
         if folder is not None:
             _check_folder(flag, folder)
             if folder.is_dir() and any(folder.iterdir()):

@@ -53,7 +53,7 @@ def run(config: JobConfig) -> int:
 
 def _run(config: JobConfig, display: Display, places: dict[str, Path]) -> JobStatus:
     """Run the job where its strategy says; note in `places` what it leaves behind."""
-    for name in ("output", "checkpoint_dir"):
+    for name in ("output", "export_tables", "checkpoint_dir"):
         path = getattr(config.checkpoint, name)
         if path is not None:
             places[name] = path

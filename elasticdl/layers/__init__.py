@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.layers.life_cycle import CountAdmission, Expiry, ProbabilityAdmission
+
 if TYPE_CHECKING:
     from elasticdl.layers.embedding import Embedding
 
-__all__ = ["Embedding"]
+__all__ = ["CountAdmission", "Embedding", "Expiry", "ProbabilityAdmission"]
 
 
 def __getattr__(name: str) -> Any:

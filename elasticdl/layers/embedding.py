@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
+from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, config_of, expiry_of
 from elasticdl.layers.lookup import current_lookup
 from elasticdl.layers.plain_table import PlainTable
 
@@ -43,6 +44,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             `tf.SparseTensor` or `tf.RaggedTensor`.
         wire_dtype: "float32", "float16" or "bfloat16": how rows and their gradients travel between
             workers and ps replicas. They are stored and updated in float32.
+        admission: Which ids get a row: all, or by `CountAdmission` or `ProbabilityAdmission`. A
+            plain session trains them all.
+        expiry: Which rows go, by `Expiry`; none without it, nor in a plain session.
     """
 
     def __init__(
@@ -54,6 +58,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         input_length: int | None = None,
         combiner: str | None = None,
         wire_dtype: str = "float32",
+        admission: Admission | None = None,
+        expiry: Expiry | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -79,6 +85,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self.input_length = input_length
         self.combiner = combiner
         self.wire_dtype = wire_dtype
+        self.admission = admission_of(admission, "Embedding")
+        self.expiry = expiry_of(expiry, "Embedding")
         self.supports_masking = self.mask_zero
         self._weight: Any = None
         self._plain_table: PlainTable | None = None
@@ -151,6 +159,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             "input_length": self.input_length,
             "combiner": self.combiner,
             "wire_dtype": self.wire_dtype,
+            "admission": config_of(self.admission),
+            "expiry": config_of(self.expiry),
         }
 
     def _rows(self, ids: Any) -> Any:

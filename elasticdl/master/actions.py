@@ -43,6 +43,11 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpireRows:
+    """Have the replicas remove rows that have come to their end; nobody waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteCheckpoints:
     """Delete old checkpoints; nobody waits for it."""
 
@@ -78,6 +83,7 @@ Action = (
     | AdoptProcess
     | StopProcess
     | WriteCheckpoint
+    | ExpireRows
     | DeleteCheckpoints
     | AskAudit
     | AskWatermarks

@@ -32,6 +32,7 @@ from elasticdl.master.actions import (
     Action,
     AdoptProcess,
     AskWatermarks,
+    ExpireRows,
     Note,
     StartProcess,
     StopProcess,
@@ -84,6 +85,7 @@ class JobCore:
         self.checkpoints = Checkpoints(self.journal, checkpoint.checkpoint_steps)
         self.meter = Meter(self.journal)
         self._last_words: list[str] = []  # of processes that failed
+        self._epochs_expired = 0  # not journalled: a pass too many or too few does no harm
         self._actions: list[Action] = []
         parts = (self.course, self.ledger, self.places, self.checkpoints, self.meter)
         self.questions = Questions(config, tasks, *parts, act=lambda a: self._actions.append(a))
@@ -383,7 +385,8 @@ class JobCore:
             case Phase.EVALUATING:
                 return command != "predict" and self.evaluations.can_start and is_sound
             case Phase.EXPORTING:
-                return command == "train" and checkpoint.output is not None and is_sound
+                wanted = checkpoint.output or checkpoint.export_tables
+                return command == "train" and wanted is not None and is_sound
             case Phase.CHECKPOINTING:
                 return command == "train" and checkpoint.checkpoint_dir is not None
             case Phase.AUDITING:
@@ -412,6 +415,9 @@ class JobCore:
         if self.ledger.is_trained:
             return  # the last evaluation and the last checkpoint come by themselves
         version = self.meter.model_version
+        if self.ledger.epoch > self._epochs_expired:
+            self._epochs_expired = self.ledger.epoch
+            self._actions.append(ExpireRows())
         if self.evaluations.is_due(version):
             self._start_evaluation()
         self.questions.ask_in_training(now)

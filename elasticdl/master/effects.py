@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -21,6 +23,10 @@ class ReplicaClient(Protocol):
 
     def audit(self) -> list[list[tuple[int, int, int]]]:
         """Return (task id, minibatches applied, records) of every task, for each replica."""
+        ...
+
+    def expire(self, now_seconds: int) -> str:
+        """Have every replica remove the rows that have come to their end."""
         ...
 
     def checkpoint(self, directory: str) -> list[str]:
@@ -47,6 +53,10 @@ class PsReplicas:
         """Ask each replica what it has applied of each task."""
         return audits(self._reach().audit())
 
+    def expire(self) -> str:
+        """Have every replica remove the rows that have come to their end; say how many."""
+        return expired_text(self._reach().expire(int(time.time())))
+
     def checkpoint(self, directory: Path) -> list[str]:
         """Have every replica write its files into a folder."""
         return self._reach().checkpoint(str(directory))
@@ -68,6 +78,16 @@ class PsReplicas:
 def audits(replicas: Sequence[Sequence[tuple[int, int, int]]]) -> Replicas:
     """Give names to what `PsClient.audit` returns."""
     return [[TaskAudit(*entry) for entry in replica] for replica in replicas]
+
+
+def expired_text(answer: str) -> str:
+    """Say what `PsClient.expire` answered; "" if nothing went."""
+    tables = [table for replica in json.loads(answer) for table in replica]
+    rows = sum(table["rows"] for table in tables)
+    candidates = sum(table["candidates"] for table in tables)
+    if not rows and not candidates:
+        return ""
+    return f"{rows} rows and {candidates} counts of ids without a row have expired"
 
 
 def last_words(log_path: Path) -> str:

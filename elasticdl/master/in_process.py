@@ -24,7 +24,14 @@ from elasticdl.job import (
     TaskReport,
     Wait,
 )
-from elasticdl.master.actions import Action, AskAudit, DeleteCheckpoints, Note, WriteCheckpoint
+from elasticdl.master.actions import (
+    Action,
+    AskAudit,
+    DeleteCheckpoints,
+    ExpireRows,
+    Note,
+    WriteCheckpoint,
+)
 from elasticdl.master.audit import Replicas
 from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
 from elasticdl.master.durable import JobData, open_job
@@ -49,6 +56,7 @@ class InProcessMaster:
         data: JobData,
         audit: Callable[[], Replicas],
         checkpoint: Callable[[Path], list[str]],
+        expire: Callable[[], str] = lambda: "",
         state: State | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -59,6 +67,7 @@ class InProcessMaster:
             data: The shards of the job.
             audit: Says what the store has applied of each task (a list with one replica).
             checkpoint: Has the store write its files into a folder; returns its manifest entry.
+            expire: Has the store remove the rows that have come to their end; says how many.
             state: Where the job is written down; default: nowhere.
             clock: Seconds since any moment.
 
@@ -68,6 +77,7 @@ class InProcessMaster:
         self._config = config
         self._audit = audit
         self._checkpoint = checkpoint
+        self._expire = expire
         self._lock = threading.RLock()
         self._requests = itertools.count(1)
         self._session = uuid.uuid4().hex  # nothing that an earlier process held is this one's
@@ -138,6 +148,9 @@ class InProcessMaster:
                     log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
                 case WriteCheckpoint(version):
                     self._write_checkpoint(version)
+                case ExpireRows():
+                    if text := self._expire():
+                        log.info("%s", text)
                 case DeleteCheckpoints(versions):
                     self._delete_checkpoints(versions)
                 case AskAudit():

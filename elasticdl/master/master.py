@@ -291,6 +291,8 @@ class Master:
                 self._launcher.stop(handle, _GRACE_SECONDS)
             case actions.WriteCheckpoint():
                 self._spawn(self._write_checkpoint(action))
+            case actions.ExpireRows():
+                self._spawn(self._expire_rows())
             case actions.DeleteCheckpoints(old):
                 self._spawn(self._delete(self._checkpoint_dir(is_private=False), old))
             case actions.AskAudit():
@@ -357,6 +359,15 @@ class Master:
             self.handle(lambda: self.core.checkpoint_written(version, self.now()))
             if action.is_private:
                 await self._delete(directory, set(versions(directory)) - {version})
+
+    async def _expire_rows(self) -> None:
+        try:
+            text = await self._in_storage(self._replicas.expire)
+        except ElasticdlError as error:
+            log.warning("rows could not expire, the next pass will look again: %s", error)
+        else:
+            if text:
+                self._note(actions.Note("expired", text))
 
     async def _delete(self, directory: Path, old: Iterable[int]) -> None:
         try:

@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from elasticdl.config import JobConfig
 from elasticdl.job import Strategy
-from elasticdl.master.actions import Action, AskAudit, DeleteCheckpoints, Note, WriteCheckpoint
+from elasticdl.master.actions import (
+    Action,
+    AskAudit,
+    DeleteCheckpoints,
+    ExpireRows,
+    Note,
+    WriteCheckpoint,
+)
 from elasticdl.master.audit import Replicas, audit
 from elasticdl.master.checkpoints import Checkpoints
 from elasticdl.master.course import Course
@@ -94,6 +101,7 @@ class Questions:
         version = self._meter.model_version
         self._generation, self._began = self._places.generation, now
         self._checkpoints.begin(version, is_private)
+        self._act(ExpireRows())  # what has come to its end need not be written
         self._act(WriteCheckpoint(version, is_private))
 
     # --- answers: each returns whether the phase is over ------------------------------------------

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
 
 from elasticdl._core import PsClient, Pulled
 from elasticdl.backends.base import Backend, Float32, Int64, ModelDescription, StepResult
+from elasticdl.config import CheckpointSection
 from elasticdl.errors import ModelError, NotDeclaredError
 from elasticdl.job import Lease
+from elasticdl.ps.export import write_tables
 from elasticdl.worker.route import Route
 
 log = logging.getLogger(__name__)
@@ -128,6 +132,18 @@ class Exchange(Protocol):
         """Read a whole table, for the export."""
         ...
 
+    def expire(self) -> None:
+        """Have the rows removed that have come to their end, before they are exported."""
+        ...
+
+    def export_tables(self, directory: Path, settings: CheckpointSection, attempt: int) -> None:
+        """Have the tables written as Parquet; a new attempt begins anew.
+
+        Raises:
+            CheckpointError: A file cannot be written.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -237,6 +253,21 @@ class StoreExchange:
         """Read the rows of every replica."""
         return self._client.scan(table)
 
+    def expire(self) -> None:
+        """Ask every replica."""
+        self._client.expire(int(time.time()))
+
+    def export_tables(self, directory: Path, settings: CheckpointSection, attempt: int) -> None:
+        """Have every replica write its part, all at the same time."""
+        num_rows = write_tables(
+            directory,
+            self._client.export,
+            settings.export_threshold,
+            settings.export_since_version,
+            attempt,
+        )
+        log.info("%d rows are exported to %s", num_rows, directory)
+
     def _declared(self, call: Callable[[], T]) -> T:
         while True:
             try:
@@ -296,6 +327,14 @@ class SavedModelExchange:
         raise self._no_training()
 
     def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
+        """Refuse: nothing is trained."""
+        raise self._no_training()
+
+    def expire(self) -> None:
+        """Refuse: nothing is trained."""
+        raise self._no_training()
+
+    def export_tables(self, directory: Path, settings: CheckpointSection, attempt: int) -> None:
         """Refuse: nothing is trained."""
         raise self._no_training()
 

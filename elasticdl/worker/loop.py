@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from elasticdl.backends.base import Backend, Minibatch, StepResult
@@ -407,34 +408,41 @@ class Worker:
         return report
 
     def _export(self, lease: Lease) -> bool:
-        """Write the model beside its place, then move it there whole.
+        """Write what the job leaves to those who serve.
 
         Returns:
             Whether it is there. It is not if a replica was lost meanwhile: what was read of its
             successor may lack what is still to be replayed.
         """
-        output = self._config.checkpoint.output
-        assert output is not None
-        partial = output.with_name(f"{output.name}.partial-{lease.number}")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+        settings = self._config.checkpoint
         try:
-            parameters = self._exchange.pull([])
-            self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
+            self._exchange.expire()
+            if settings.export_tables is not None:
+                self._exchange.export_tables(settings.export_tables, settings, lease.number)
+            if settings.output is not None:
+                self._export_model(settings.output, lease)
         except ElasticdlError as error:
             if self._exchange.generation == lease.generation:
                 raise
             log.info("the export is begun anew: %s", error)
+        return self._exchange.generation == lease.generation
+
+    def _export_model(self, output: Path, lease: Lease) -> None:
+        """Write the model beside its place, then move it there whole."""
+        partial = output.with_name(f"{output.name}.partial-{lease.number}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        parameters = self._exchange.pull([])
+        self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
         if self._exchange.generation != lease.generation:
             shutil.rmtree(partial)
-            return False
+            return
         if output.is_dir():
             if lease.number == 1:
                 output.rmdir()  # empty, or it would not have been accepted
             else:
                 shutil.rmtree(output)  # perhaps of an earlier lease, whose end nobody heard of
         partial.rename(output)
-        return True
 
     # --- commit ----------------------------------------------------------------------------------
 

@@ -387,6 +387,25 @@ impl PsClient {
         self.replicas.checkpoint(directory)
     }
 
+    /// Has every replica remove the rows that have come to their end, each by its own count of
+    /// updates and the time `now` in seconds since 1970; returns what went, as JSON by table.
+    ///
+    /// # Errors
+    /// No model, or an unreachable replica.
+    pub fn expire(&self, now: u64) -> Result<Vec<String>, PsError> {
+        self.replicas.expire(&now.to_string())
+    }
+
+    /// Has every replica write its part of the tables, all at the same time; `request` is an
+    /// [`edl_export::ExportRequest`] as JSON, and so is each answer an
+    /// [`edl_export::ReplicaExport`].
+    ///
+    /// # Errors
+    /// Files that cannot be written, or an unreachable replica.
+    pub fn export(&self, request: &str) -> Result<Vec<String>, PsError> {
+        self.replicas.export(request)
+    }
+
     /// Reaches a relaunched replica at its new address; calls that wait for it go on there.
     ///
     /// # Errors

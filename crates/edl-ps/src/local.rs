@@ -8,6 +8,7 @@ use edl_store::{Chunk, ModelSpec, PullMode, Push, Store, StoreError, TableGrads,
 use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
+use crate::life;
 use crate::replicas::{Gradients, Replicas, Vectors};
 use crate::service::{dim_of, scan_rows, stats_json};
 use crate::synchrony::Step;
@@ -124,6 +125,14 @@ impl Replicas for Local {
 
     fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError> {
         Ok(vec![self.store.checkpoint(Path::new(directory))?])
+    }
+
+    fn expire(&self, now: &str) -> Result<Vec<String>, PsError> {
+        Ok(vec![life::expire(&self.store, now)?])
+    }
+
+    fn export(&self, request: &str) -> Result<Vec<String>, PsError> {
+        Ok(vec![life::export(&self.store, request)?])
     }
 
     fn set_address(&self, _replica: usize, _address: &str) -> Result<(), PsError> {

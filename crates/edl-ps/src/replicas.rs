@@ -70,6 +70,12 @@ pub(crate) trait Replicas: Send + Sync {
     /// One JSON object per replica.
     fn stats(&self) -> Result<Vec<String>, PsError>;
 
+    /// What each replica removed; `now` in seconds since 1970, in words.
+    fn expire(&self, now: &str) -> Result<Vec<String>, PsError>;
+
+    /// What each replica wrote, of an [`edl_export::ExportRequest`] as JSON.
+    fn export(&self, request: &str) -> Result<Vec<String>, PsError>;
+
     /// One manifest entry per replica.
     fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError>;
 

@@ -10,6 +10,7 @@ use crate::frame::{
     Header, Kind, MAX_PAYLOAD_BYTES, Op, Outgoing, parse,
 };
 use crate::half_rows::{element_of, narrow, widen};
+use crate::life;
 use crate::synchrony::{Coordinator, Part, Peer, Pushed, Round, Step};
 
 /// Rows of one scanned chunk, unless rows are so wide that fewer fill a sensible frame.
@@ -111,6 +112,14 @@ impl<'s> Service<'s> {
                 let directory = only(&arrays, Kind::Text)?.text()?;
                 let entry = self.store.checkpoint(Path::new(directory))?;
                 send(Outgoing::new(Op::Checkpoint).text(&entry))
+            }
+            Op::Expire => {
+                let now = only(&arrays, Kind::Text)?.text()?;
+                send(Outgoing::new(Op::Expire).text(&life::expire(self.store, now)?))
+            }
+            Op::Export => {
+                let request = only(&arrays, Kind::Text)?.text()?;
+                send(Outgoing::new(Op::Export).text(&life::export(self.store, request)?))
             }
             Op::Error => Err(PsError::malformed(
                 "an error where a request was expected".into(),

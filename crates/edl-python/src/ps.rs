@@ -60,6 +60,11 @@ impl Store {
         self.store.modulate_learning_rate();
     }
 
+    fn export(&self, py: Python<'_>, request: &str) -> PyResult<String> {
+        py.detach(|| edl_ps::export(&self.store, request))
+            .map_err(ps_error)
+    }
+
     fn checkpoint(&self, py: Python<'_>, directory: PathBuf) -> PyResult<String> {
         py.detach(|| self.store.checkpoint(&directory))
             .map_err(|error| ps_error(error.into()))
@@ -368,6 +373,15 @@ impl PsClient {
     fn checkpoint(&self, py: Python<'_>, directory: &str) -> PyResult<Vec<String>> {
         py.detach(|| self.client.checkpoint(directory))
             .map_err(ps_error)
+    }
+
+    fn expire(&self, py: Python<'_>, now_seconds: u64) -> PyResult<String> {
+        let expired = py.detach(|| self.client.expire(now_seconds));
+        Ok(format!("[{}]", expired.map_err(ps_error)?.join(", ")))
+    }
+
+    fn export(&self, py: Python<'_>, request: &str) -> PyResult<Vec<String>> {
+        py.detach(|| self.client.export(request)).map_err(ps_error)
     }
 
     fn set_address(&self, py: Python<'_>, replica: usize, address: &str) -> PyResult<()> {

@@ -55,6 +55,8 @@ fn model(settings: &Settings) -> ModelSpec {
             optimizer: optimizer.clone(),
             input_dim: None,
             wire_dtype: Default::default(),
+            admission: None,
+            expiry: None,
         }],
         dense: Vec::new(),
         state: Vec::new(),

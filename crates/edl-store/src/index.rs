@@ -7,6 +7,8 @@ use edl_optim::prefetch;
 
 use crate::memory::Buffer;
 
+mod change;
+
 /// Bits of an entry for the row; the rest is for the version.
 const ROW_BITS: u32 = 28;
 

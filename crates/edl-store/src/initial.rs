@@ -27,6 +27,11 @@ impl Generator {
         Self { seed, kind }
     }
 
+    /// Return the table's own seed.
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Return what a row reads as before it is created.
     pub(crate) fn centre(&self) -> f32 {
         match self.kind {

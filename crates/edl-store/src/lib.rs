@@ -14,6 +14,7 @@ mod checkpoint;
 mod error;
 mod index;
 mod initial;
+mod life;
 mod memory;
 mod route;
 mod shard;
@@ -24,6 +25,7 @@ mod tasks;
 mod vectors;
 
 pub use error::StoreError;
+pub use life::{AdmissionSpec, Expired, ExpirySpec};
 pub use route::{NUM_SLOTS, dense_range, key_of_bytes, replica_of, slot_of, slot_range};
 pub use spec::{InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec, WireDtype};
 pub use store::{

@@ -5,7 +5,12 @@ use edl_optim::{Optimizer, Step, prefetch};
 use crate::arena::Arena;
 use crate::index::{HashRange, Index};
 use crate::initial::Generator;
+use crate::life::Gate;
 use crate::route::unhash;
+
+mod life;
+
+pub(crate) use life::Admitted;
 
 /// Keys that are looked up together: enough for their cache misses to overlap, few enough for
 /// their rows to stay in the first-level cache.
@@ -83,24 +88,30 @@ impl Snapshot {
 pub(crate) struct Shard {
     index: Index,
     arena: Arena,
+    /// Rows of the arena whose keys have gone.
+    free: Vec<u32>,
+    /// Who gets a row; everybody without one.
+    gate: Option<Gate>,
     snapshot: Option<Snapshot>,
 }
 
 impl Shard {
-    pub(crate) fn new(range: HashRange, width: usize) -> Self {
+    pub(crate) fn new(range: HashRange, width: usize, gate: Option<Gate>) -> Self {
         Self {
             index: Index::new(range),
             arena: Arena::new(width),
+            free: Vec::new(),
+            gate,
             snapshot: None,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.arena.len() as usize
+        self.arena.len() as usize - self.free.len()
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.index.bytes() + self.arena.used_bytes()
+        self.index.bytes() + self.arena.used_bytes() + self.free.capacity() * size_of::<u32>()
     }
 
     /// Copy the weights of `keys` to their places in `out`; those without a row are appended to
@@ -168,7 +179,7 @@ impl Shard {
     }
 
     fn create(&mut self, hash: u64, spec: &RowSpec, version: u64) -> u32 {
-        let row = self.arena.push();
+        let row = self.take_row();
         let (weights, slots) = self.arena.row_mut(row, spec.width).split_at_mut(spec.dim);
         spec.generator.fill(unhash(hash), weights);
         spec.optimizer.fill_slots(slots);
@@ -302,6 +313,7 @@ impl Shard {
 
     /// Begin a snapshot of this instant; return the number of its rows.
     pub(crate) fn begin_snapshot(&mut self, version: u64) -> usize {
+        self.begin_gate_snapshot(version);
         self.snapshot = Some(Snapshot {
             version,
             rows: self.arena.len(),
@@ -313,6 +325,7 @@ impl Shard {
 
     pub(crate) fn end_snapshot(&mut self) {
         self.snapshot = None;
+        self.end_gate_snapshot();
     }
 
     /// Return some more rows of the snapshot, about `max`; `None` when all have been returned.

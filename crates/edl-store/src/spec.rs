@@ -6,6 +6,7 @@ use edl_optim::Optimizer;
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
+use crate::life::{AdmissionSpec, ExpirySpec};
 
 /// How a row is filled when it is first used.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,6 +58,12 @@ pub struct TableSpec {
     /// How rows travel.
     #[serde(default)]
     pub wire_dtype: WireDtype,
+    /// When a key gets a row; with its first use, if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionSpec>,
+    /// When a row goes; never, if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expiry: Option<ExpirySpec>,
 }
 
 /// Where a variable lies in the flat dense or state vector.
@@ -272,6 +279,13 @@ fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String
                     a.wire_dtype, b.wire_dtype
                 ));
             }
+            if a.admission != b.admission || a.expiry != b.expiry {
+                return Some(format!(
+                    "{table} has {} here, {} was declared",
+                    life_cycle(a),
+                    life_cycle(b)
+                ));
+            }
             optimizer_difference(&table, &a.optimizer, &b.optimizer)
         })
 }
@@ -314,6 +328,19 @@ fn optimizer_difference(
             described(&declared.kind, &declared.params)
         )
     })
+}
+
+fn life_cycle(table: &TableSpec) -> String {
+    let admission = table.admission.as_ref();
+    let admission = admission.map_or("none".to_owned(), |a| described(&a.kind, &a.params));
+    let expiry = match &table.expiry {
+        None => "none".to_owned(),
+        Some(e) => format!(
+            "after {:?} steps, {:?} days, below a norm of {:?}",
+            e.steps, e.days, e.min_norm
+        ),
+    };
+    format!("admission {admission} and expiry {expiry}")
 }
 
 fn described(kind: &str, params: &BTreeMap<String, f64>) -> String {

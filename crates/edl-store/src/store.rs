@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint;
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
+use crate::life::{Occurrence, Times};
 use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::table::{Placement, Table};
@@ -21,6 +22,7 @@ use crate::vectors::{Vectors, check_len};
 
 pub use self::round::{RoundGradient, RoundMember};
 
+mod life;
 mod round;
 
 /// Whether a pull creates the rows that are missing.
@@ -95,8 +97,14 @@ pub struct TableStats {
     pub name: String,
     /// Rows created.
     pub rows: u64,
-    /// Bytes held for them: rows, slots and index.
+    /// Bytes held for them and for candidates: rows, slots and index.
     pub bytes: u64,
+    /// Keys that are counted one by one and have no row yet.
+    #[serde(default)]
+    pub candidates: u64,
+    /// Gradients dropped because their key had no row, since this process began.
+    #[serde(default)]
+    pub dropped: u64,
 }
 
 /// Staleness of the pushes applied.
@@ -158,6 +166,8 @@ struct Model {
     version: AtomicU64,
     tasks: Tasks,
     staleness: Mutex<Staleness>,
+    /// When versions were, for expiry by days.
+    times: Mutex<Times>,
 }
 
 impl Store {
@@ -235,6 +245,7 @@ impl Store {
             version: AtomicU64::new(0),
             tasks: Tasks::default(),
             staleness: Mutex::default(),
+            times: Mutex::default(),
             spec: Arc::new(spec),
         };
         // Nobody else sets it while `declaring` is held.
@@ -367,10 +378,13 @@ impl Store {
             .iter()
             .map(|table| {
                 let (rows, bytes) = table.size();
+                let tally = table.tally();
                 TableStats {
                     name: table.name().to_owned(),
                     rows,
-                    bytes,
+                    bytes: bytes + tally.bytes,
+                    candidates: tally.candidates,
+                    dropped: tally.dropped,
                 }
             })
             .collect();
@@ -420,6 +434,7 @@ impl Store {
             rows: tables.map(|table| table.begin_snapshot(version)).collect(),
             vectors: model.vectors.read().values(),
             watermarks: model.tasks.all(),
+            times: model.times.lock().clone(),
         }
     }
 
@@ -449,6 +464,7 @@ impl Store {
             version: AtomicU64::new(restored.version),
             tasks: Tasks::new(restored.watermarks),
             staleness: Mutex::default(),
+            times: Mutex::new(restored.times),
         };
         // Nobody else has the store yet.
         let _ = store.model.set(model);
@@ -531,9 +547,10 @@ impl Model {
     fn change(&self, push: &Push<'_>, learning_rate: impl Fn(u64) -> f32) -> u64 {
         let before = self.version.fetch_add(1, Ordering::AcqRel);
         let (version, learning_rate) = (before + 1, learning_rate(before));
+        let occurrence = Occurrence::new(push.task, push.index);
         for grads in push.tables {
             let table = &self.tables[grads.table as usize];
-            table.push(grads.keys, grads.grads, learning_rate, version);
+            table.push(grads.keys, grads.grads, learning_rate, version, occurrence);
         }
         if !(push.dense.is_empty() && push.state.is_empty()) {
             let mut vectors = self.vectors.write();

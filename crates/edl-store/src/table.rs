@@ -8,10 +8,13 @@ use parking_lot::{RwLock, RwLockWriteGuard};
 use crate::error::StoreError;
 use crate::index::{HashRange, MAX_ROWS};
 use crate::initial::Generator;
+use crate::life::{Admission, Expiry, Gate, Occurrence};
 use crate::route::{NUM_SLOTS, hash, slot_range};
-use crate::shard::{Keys, RowSpec, SavedRows, Shard};
+use crate::shard::{Admitted, Keys, RowSpec, SavedRows, Shard};
 use crate::spec::{MAX_ROW_FLOATS, TableSpec};
 use crate::store::{Chunk, PullMode};
+
+mod life;
 
 /// Shards of a table, each under its own lock.
 pub(crate) const NUM_SHARDS: usize = 16;
@@ -101,6 +104,8 @@ impl Placement {
 pub(crate) struct Table {
     name: String,
     spec: RowSpec,
+    admission: Option<Admission>,
+    expiry: Option<Expiry>,
     placement: Placement,
     shards: Vec<RwLock<Shard>>,
 }
@@ -116,6 +121,7 @@ struct Sorted {
     unsorted: Vec<(u64, u8)>,
     /// Keys without a row, by their number within a shard's.
     missing: Vec<u32>,
+    admitted: Admitted,
 }
 
 thread_local! {
@@ -175,17 +181,34 @@ impl Table {
                 spec.dim
             )));
         }
-        let shards = (0..NUM_SHARDS)
-            .map(|shard| RwLock::new(Shard::new(placement.hashes(shard), width)))
-            .collect();
+        let admission = spec.admission.as_ref().map(|a| a.parse()).transpose();
+        let admission = admission.map_err(bad)?;
+        let expiry = spec.expiry.as_ref().map(|e| e.parse()).transpose();
+        let generator = Generator::new(seed, spec, kind);
+        let gate = |shard| {
+            let slots = placement.first_slot(shard)..placement.first_slot(shard + 1);
+            let hashes = placement.hashes(shard);
+            let (first, count) = (slots.start, slots.len());
+            Some(Gate::new(
+                admission?,
+                generator.seed(),
+                hashes,
+                first,
+                count,
+            ))
+        };
+        let shard = |shard| Shard::new(placement.hashes(shard), width, gate(shard));
+        let shards = (0..NUM_SHARDS).map(|i| RwLock::new(shard(i))).collect();
         Ok(Self {
             name: spec.name.clone(),
             spec: RowSpec {
                 dim: spec.dim as usize,
                 width,
                 optimizer,
-                generator: Generator::new(seed, spec, kind),
+                generator,
             },
+            admission,
+            expiry: expiry.map_err(bad)?,
             placement,
             shards,
         })
@@ -237,6 +260,8 @@ impl Table {
 
     /// Copy rows to `out`. The batch has been checked.
     pub(crate) fn pull(&self, keys: &[u64], mode: PullMode, version: u64, out: &mut [f32]) {
+        // Where keys are admitted, an update creates their rows.
+        let mode = self.admission.map_or(mode, |_| PullMode::ReadOnly);
         let blocks = out.chunks_mut(BLOCK * self.spec.dim);
         for (keys, out) in keys.chunks(BLOCK).zip(blocks) {
             SORTED.with_borrow_mut(|sorted| {
@@ -278,23 +303,43 @@ impl Table {
     }
 
     /// Update rows by their gradients. The batch has been checked.
-    pub(crate) fn push(&self, keys: &[u64], grads: &[f32], learning_rate: f32, version: u64) {
+    pub(crate) fn push(
+        &self,
+        keys: &[u64],
+        grads: &[f32],
+        learning_rate: f32,
+        version: u64,
+        occurrence: Occurrence,
+    ) {
         let step = self.spec.optimizer.step(learning_rate, version);
         let blocks = grads.chunks(BLOCK * self.spec.dim);
         for (keys, grads) in keys.chunks(BLOCK).zip(blocks) {
             SORTED.with_borrow_mut(|sorted| {
                 sorted.sort(keys, &self.placement);
-                self.push_block(sorted, grads, &step, version);
+                self.push_block(sorted, grads, &step, version, occurrence);
             });
         }
     }
 
-    fn push_block(&self, sorted: &Sorted, grads: &[f32], step: &Step, version: u64) {
+    fn push_block(
+        &self,
+        sorted: &mut Sorted,
+        grads: &[f32],
+        step: &Step,
+        version: u64,
+        occurrence: Occurrence,
+    ) {
         for (number, shard) in self.shards.iter().enumerate() {
-            let keys = keys_of(&sorted.hashes, &sorted.positions, &sorted.ends, number);
-            if !keys.hashes.is_empty() {
-                shard.write().push(keys, grads, &self.spec, step, version);
+            let mut keys = keys_of(&sorted.hashes, &sorted.positions, &sorted.ends, number);
+            if keys.hashes.is_empty() {
+                continue;
             }
+            let mut shard = shard.write();
+            if self.admission.is_some() {
+                shard.admit(keys, version, occurrence, &mut sorted.admitted);
+                keys = sorted.admitted.keys();
+            }
+            shard.push(keys, grads, &self.spec, step, version);
         }
     }
 

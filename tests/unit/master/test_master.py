@@ -81,6 +81,9 @@ class FakeReplicas:
     def audit(self):
         return [[(id, n, records) for id, (n, records) in self.applied.items()]]
 
+    def expire(self, now_seconds):
+        return json.dumps([[{"rows": 1, "candidates": 0}]])
+
     def checkpoint(self, directory):
         if self.problem:
             raise CheckpointError(self.problem)

@@ -80,6 +80,10 @@ pub enum Op {
     Commit = 12,
     /// A lease is over.
     EndTask = 13,
+    /// Remove the rows that have come to their end.
+    Expire = 20,
+    /// Write this replica's part of an export.
+    Export = 21,
 }
 
 impl Op {
@@ -99,6 +103,8 @@ impl Op {
             11 => Self::Stage,
             12 => Self::Commit,
             13 => Self::EndTask,
+            20 => Self::Expire,
+            21 => Self::Export,
             _ => return None,
         })
     }

@@ -275,6 +275,14 @@ impl Replicas for Remote {
         self.texts(Op::Checkpoint, directory)
     }
 
+    fn expire(&self, now: &str) -> Result<Vec<String>, PsError> {
+        self.texts(Op::Expire, now)
+    }
+
+    fn export(&self, request: &str) -> Result<Vec<String>, PsError> {
+        self.texts(Op::Export, request)
+    }
+
     fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError> {
         let endpoint = self.endpoints.get(replica).ok_or_else(|| {
             PsError::Invalid(format!("ps replica {replica} of {}", self.endpoints.len()))

@@ -36,6 +36,9 @@ pub(crate) struct ReplicaEntry {
     pub(crate) version: u64,
     pub(crate) model: ModelSpec,
     pub(crate) files: Vec<FileEntry>,
+    /// Counts of keys without a row and times of versions, where there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) life: Option<FileEntry>,
 }
 
 /// One file.
@@ -75,6 +78,25 @@ impl TableNames {
             keys: format!("table.{table}.keys"),
             versions: format!("table.{table}.versions"),
             rows: format!("table.{table}.rows"),
+        }
+    }
+}
+
+/// Names of what is remembered of one table beside its rows.
+pub(crate) struct LifeNames {
+    pub(crate) keys: String,
+    pub(crate) versions: String,
+    pub(crate) counts: String,
+    pub(crate) sketch: String,
+}
+
+impl LifeNames {
+    pub(crate) fn new(table: usize) -> Self {
+        Self {
+            keys: format!("table.{table}.candidates.keys"),
+            versions: format!("table.{table}.candidates.versions"),
+            counts: format!("table.{table}.candidates.counts"),
+            sketch: format!("table.{table}.sketch"),
         }
     }
 }

@@ -17,11 +17,14 @@ use crate::checkpoint::format::{
 };
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
+use crate::life::Times;
 use crate::route::{NUM_SLOTS, dense_range, slot_of, slot_range};
 use crate::spec::ModelSpec;
 use crate::table::{Placement, Table};
 use crate::tasks::{Watermark, Watermarks};
 use crate::vectors::{Values, Vectors};
+
+mod life;
 
 /// Bytes of rows that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -39,6 +42,7 @@ pub(crate) struct Restored {
     pub(crate) vectors: Vectors,
     pub(crate) version: u64,
     pub(crate) watermarks: Watermarks,
+    pub(crate) times: Times,
 }
 
 /// Read the part of `replica` of `num_replicas`.
@@ -64,7 +68,9 @@ pub(crate) fn read(
         .map(|spec| Table::new(spec, model.seed, placement))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| checkpoint.broken(e))?;
-    checkpoint.read_rows(slot_range(replica, num_replicas), &tables)?;
+    let slots = slot_range(replica, num_replicas);
+    checkpoint.read_rows(slots.clone(), &tables)?;
+    let times = life::read(&checkpoint, &slots, &tables)?;
     checkpoint.entries.clear();
     Ok(Restored {
         model,
@@ -72,6 +78,7 @@ pub(crate) fn read(
         vectors,
         version,
         watermarks,
+        times,
     })
 }
 
@@ -148,7 +155,7 @@ impl Checkpoint<'_> {
     }
 
     fn check_files(&self, entry: &ReplicaEntry) -> Result<(), StoreError> {
-        for file in &entry.files {
+        for file in entry.files.iter().chain(&entry.life) {
             let plain = Path::new(&file.name).file_name();
             if plain != Some(std::ffi::OsStr::new(&file.name)) {
                 return Err(self.broken(format!("has a file '{}' outside its folder", file.name)));

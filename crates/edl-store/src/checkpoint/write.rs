@@ -7,10 +7,13 @@ use safetensors::Dtype;
 use crate::checkpoint::file::{PendingFile, laid_out, publish, unwritable};
 use crate::checkpoint::format::{FORMAT, FileEntry, Layout, ReplicaEntry, TableNames, file_name};
 use crate::error::StoreError;
+use crate::life::Times;
 use crate::spec::ModelSpec;
 use crate::table::{NUM_SHARDS, Placement, Table};
 use crate::tasks::Watermarks;
 use crate::vectors::Values;
+
+mod life;
 
 /// Rows that are copied under one taking of a shard's lock.
 const CHUNK_ROWS: usize = 2048;
@@ -31,6 +34,7 @@ pub(crate) struct Source<'a> {
     pub(crate) rows: Vec<Vec<usize>>,
     pub(crate) vectors: Values,
     pub(crate) watermarks: Watermarks,
+    pub(crate) times: Times,
 }
 
 /// Write all files of a replica into `dir`, which is created; either all appear or none.
@@ -46,6 +50,8 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         pending.push(file);
         files.push(entry);
     }
+    let (file, life) = life::write(source, dir)?.unzip();
+    pending.extend(file);
     publish(dir, pending)?;
     Ok(ReplicaEntry {
         replica: source.replica,
@@ -53,6 +59,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         version: source.version,
         model: source.model.clone(),
         files,
+        life,
     })
 }
 

@@ -85,10 +85,13 @@ impl Store {
         }
         let gradient = merge(&live);
         let tables: Vec<_> = gradient.tables.iter().map(table_grads).collect();
+        // One minibatch stands for all where the update is to have a name.
+        let first = members.iter().zip(&live).find(|(_, live)| **live);
+        let (task, index) = first.map_or((0, 0), |(member, _)| (member.task, member.index));
         let push = Push {
-            task: 0,
+            task,
             lease: 0,
-            index: 0,
+            index,
             num_records: 0,
             learning_rate,
             pulled_version: 0,

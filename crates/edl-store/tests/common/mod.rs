@@ -43,6 +43,8 @@ pub fn table(name: &str, dim: u32, kind: &str, initializer: InitializerSpec) -> 
         optimizer: optimizer(kind),
         input_dim: None,
         wire_dtype: Default::default(),
+        admission: None,
+        expiry: None,
     }
 }
 

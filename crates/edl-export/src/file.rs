@@ -1,0 +1,149 @@
+//! A Parquet file of keys and weights, which appears whole or not at all.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::data_type::{DataType, FloatType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+
+use crate::error::ExportError;
+
+/// A list of required elements in a required column, as the format's own document has it.
+const SCHEMA: &str = "message table {
+    required int64 key;
+    required group weights (LIST) {
+        repeated group list {
+            required float element;
+        }
+    }
+}";
+
+/// A file that is being written under a temporary name; removed when dropped unfinished.
+pub(crate) struct TableFile {
+    writer: Option<SerializedFileWriter<File>>,
+    temporary: PathBuf,
+    path: PathBuf,
+    dim: usize,
+    rows: u64,
+    /// Whether each weight of a chunk begins a list (0) or goes on with one (1).
+    repetition: Vec<i16>,
+    definition: Vec<i16>,
+}
+
+impl TableFile {
+    pub(crate) fn create(
+        dir: &Path,
+        name: &str,
+        dim: usize,
+        notes: &[(&str, String)],
+    ) -> Result<Self, ExportError> {
+        let failed = |problem: String| ExportError::File {
+            path: dir.join(name),
+            problem,
+        };
+        fs::create_dir_all(dir).map_err(|e| failed(e.to_string()))?;
+        // Readers leave out what begins with a dot.
+        let temporary = dir.join(format!(".{name}.{}.tmp", std::process::id()));
+        let file = File::create(&temporary).map_err(|e| failed(e.to_string()))?;
+        let schema = parse_message_type(SCHEMA).map_err(|e| failed(e.to_string()))?;
+        let note = |(key, value): &(&str, String)| KeyValue::new((*key).to_owned(), value.clone());
+        let properties = WriterProperties::builder()
+            .set_created_by("elasticdl".to_owned())
+            .set_dictionary_enabled(false)
+            .set_key_value_metadata(Some(notes.iter().map(note).collect()))
+            .build();
+        let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties));
+        Ok(Self {
+            writer: Some(writer.map_err(|e| failed(e.to_string()))?),
+            path: dir.join(name),
+            temporary,
+            dim,
+            rows: 0,
+            repetition: Vec::new(),
+            definition: Vec::new(),
+        })
+    }
+
+    fn failed(&self, problem: impl std::fmt::Display) -> ExportError {
+        ExportError::File {
+            path: self.path.clone(),
+            problem: problem.to_string(),
+        }
+    }
+
+    /// Append rows, as a group of their own.
+    pub(crate) fn write(&mut self, keys: &[i64], weights: &[f32]) -> Result<(), ExportError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.definition.resize(weights.len(), 1);
+        let known = self.repetition.len();
+        let dim = self.dim;
+        self.repetition
+            .extend((known..weights.len()).map(|i| i16::from(!i.is_multiple_of(dim))));
+        let levels = (
+            &self.definition[..weights.len()],
+            &self.repetition[..weights.len()],
+        );
+        let Some(writer) = &mut self.writer else {
+            return Ok(());
+        };
+        let written = write_group(writer, keys, weights, levels);
+        written.map_err(|e| self.failed(e))?;
+        self.rows += keys.len() as u64;
+        Ok(())
+    }
+
+    /// Bring the file to the disk and give it its name; return its rows and its size.
+    pub(crate) fn finish(mut self) -> Result<(u64, u64), ExportError> {
+        let Some(writer) = self.writer.take() else {
+            return Ok((0, 0));
+        };
+        let file = writer.into_inner().map_err(|e| self.failed(e))?;
+        let bytes = file.sync_all().and_then(|()| file.metadata());
+        let bytes = bytes.map_err(|e| self.failed(e))?.len();
+        fs::rename(&self.temporary, &self.path).map_err(|e| self.failed(e))?;
+        Ok((self.rows, bytes))
+    }
+}
+
+impl Drop for TableFile {
+    fn drop(&mut self) {
+        // Once finished there is nothing under this name.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+fn write_group(
+    writer: &mut SerializedFileWriter<File>,
+    keys: &[i64],
+    weights: &[f32],
+    (definition, repetition): (&[i16], &[i16]),
+) -> Result<(), ParquetError> {
+    let mut group = writer.next_row_group()?;
+    write_column::<Int64Type>(&mut group, keys, None, None)?;
+    write_column::<FloatType>(&mut group, weights, Some(definition), Some(repetition))?;
+    group.close()?;
+    Ok(())
+}
+
+fn write_column<T: DataType>(
+    group: &mut SerializedRowGroupWriter<'_, File>,
+    values: &[T::T],
+    definition: Option<&[i16]>,
+    repetition: Option<&[i16]>,
+) -> Result<(), ParquetError> {
+    let Some(mut column) = group.next_column()? else {
+        return Err(ParquetError::General("a column is missing".to_owned()));
+    };
+    let written = column
+        .typed::<T>()
+        .write_batch(values, definition, repetition);
+    written?;
+    column.close()
+}

@@ -1,0 +1,42 @@
+//! Expiry and export, as a replica answers them: text in, text out.
+
+use edl_export::{ExportError, ExportRequest};
+use edl_store::Store;
+use serde::Serialize;
+
+use crate::error::PsError;
+
+/// Remove the rows that have come to their end; `now` in seconds since 1970.
+pub(crate) fn expire(store: &Store, now: &str) -> Result<String, PsError> {
+    let now = now.parse().map_err(|_| {
+        PsError::malformed(format!("rows are to expire at {now:?}, expected seconds"))
+    })?;
+    json(&store.expire(now)?)
+}
+
+/// Write a store's part of an export: an [`ExportRequest`] as JSON, answered by an
+/// [`edl_export::ReplicaExport`].
+///
+/// # Errors
+/// A request that cannot be, or a file that cannot be written.
+pub fn export(store: &Store, request: &str) -> Result<String, PsError> {
+    let request = ExportRequest::from_json(request).map_err(refused)?;
+    json(&edl_export::export(store, &request).map_err(refused)?)
+}
+
+fn refused(error: ExportError) -> PsError {
+    match error {
+        ExportError::BadRequest(problem) => PsError::Invalid(problem),
+        ExportError::Store(error) => PsError::Store(error),
+        // To whoever asks, it is as a checkpoint that cannot be written.
+        ExportError::File { path, problem } => PsError::Store(edl_store::StoreError::Checkpoint {
+            path,
+            problem: format!("cannot be exported: {problem}"),
+        }),
+    }
+}
+
+fn json(answer: &impl Serialize) -> Result<String, PsError> {
+    serde_json::to_string(answer)
+        .map_err(|error| PsError::System(format!("an answer cannot be written: {error}")))
+}

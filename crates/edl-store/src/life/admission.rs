@@ -1,0 +1,171 @@
+//! The gate of a shard: whether a key that has no row gets one.
+
+use std::sync::Arc;
+
+use crate::index::HashRange;
+use crate::life::candidates::{Candidate, Candidates};
+use crate::life::sketch::Sketch;
+use crate::life::spec::Admission;
+use crate::route::hash;
+
+/// One minibatch of a job, as a number: the occurrence of each key in it.
+///
+/// It is of task and index and nothing else, so a minibatch that comes again after a loss meets
+/// the same decisions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Occurrence(u64);
+
+impl Occurrence {
+    pub(crate) fn new(task: u64, index: u32) -> Self {
+        Self(hash(hash(task) ^ u64::from(index)))
+    }
+}
+
+/// How many keys the gate holds back, and how often it has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Keys with a count of their own.
+    pub(crate) candidates: u64,
+    /// Gradients dropped because their key had no row.
+    pub(crate) dropped: u64,
+    pub(crate) bytes: u64,
+}
+
+enum Memory {
+    Count {
+        count: u32,
+        candidates: Box<Candidates>,
+    },
+    Sketch {
+        count: u8,
+        sketch: Sketch,
+    },
+    Probability {
+        threshold: u64,
+        seed: u64,
+    },
+}
+
+/// What a shard remembers of keys without a row.
+pub(crate) struct Gate {
+    memory: Memory,
+    dropped: u64,
+    snapshot: Marked,
+}
+
+/// What there was when a snapshot began.
+#[derive(Default)]
+struct Marked {
+    candidates: usize,
+    cells: Arc<Vec<u8>>,
+}
+
+impl Gate {
+    /// Make the gate of a shard.
+    ///
+    /// `seed` is the table's; `first_slot` and `num_slots` are the shard's, as is `range`.
+    pub(crate) fn new(
+        admission: Admission,
+        seed: u64,
+        range: HashRange,
+        first_slot: u32,
+        num_slots: usize,
+    ) -> Self {
+        let memory = match admission {
+            Admission::Count { count } => Memory::Count {
+                count,
+                candidates: Box::new(Candidates::new(range)),
+            },
+            Admission::Sketch { count, cells } => Memory::Sketch {
+                count,
+                sketch: Sketch::new(first_slot, num_slots, cells),
+            },
+            Admission::Probability { threshold } => Memory::Probability { threshold, seed },
+        };
+        Self {
+            memory,
+            dropped: 0,
+            snapshot: Marked::default(),
+        }
+    }
+
+    /// Note an occurrence of a key that has no row; return whether it gets one now.
+    pub(crate) fn admits(&mut self, key_hash: u64, version: u64, occurrence: Occurrence) -> bool {
+        let admitted = match &mut self.memory {
+            Memory::Count { count, candidates } => {
+                let admitted = candidates.add(key_hash, version) >= *count;
+                if admitted {
+                    candidates.remove(key_hash);
+                }
+                admitted
+            }
+            Memory::Sketch { count, sketch } => sketch.add(key_hash) >= *count,
+            Memory::Probability { threshold, seed } => {
+                hash(hash(*seed ^ key_hash) ^ occurrence.0) < *threshold
+            }
+        };
+        self.dropped += u64::from(!admitted);
+        admitted
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        let (candidates, bytes) = match &self.memory {
+            Memory::Count { candidates, .. } => (candidates.len(), candidates.bytes()),
+            Memory::Sketch { sketch, .. } => (0, sketch.bytes()),
+            Memory::Probability { .. } => (0, 0),
+        };
+        Tally {
+            candidates: candidates as u64,
+            dropped: self.dropped,
+            bytes: bytes as u64,
+        }
+    }
+
+    /// The keys with counts of their own, if that is how this gate counts.
+    pub(crate) fn candidates(&mut self) -> Option<&mut Candidates> {
+        match &mut self.memory {
+            Memory::Count { candidates, .. } => Some(candidates),
+            Memory::Sketch { .. } | Memory::Probability { .. } => None,
+        }
+    }
+
+    /// Put back the cells of a slot; those of a gate without a sketch have no length.
+    pub(crate) fn restore_slot(&mut self, slot: u32, cells: &[u8]) {
+        if let Memory::Sketch { sketch, .. } = &mut self.memory {
+            sketch.restore(slot, cells);
+        }
+    }
+
+    pub(crate) fn begin_snapshot(&mut self, version: u64) {
+        match &mut self.memory {
+            Memory::Count { candidates, .. } => {
+                candidates.begin_snapshot(version);
+                self.snapshot.candidates = candidates.len();
+            }
+            Memory::Sketch { sketch, .. } => self.snapshot.cells = sketch.cells(),
+            Memory::Probability { .. } => {}
+        }
+    }
+
+    pub(crate) fn end_snapshot(&mut self) {
+        self.snapshot = Marked::default();
+        if let Some(candidates) = self.candidates() {
+            candidates.end_snapshot();
+        }
+    }
+
+    /// Return how many candidates there were when the snapshot began.
+    pub(crate) fn snapshot_len(&self) -> usize {
+        self.snapshot.candidates
+    }
+
+    /// Return some more candidates of the snapshot; `None` when all have been returned.
+    pub(crate) fn read_snapshot(&mut self, max: usize) -> Option<Vec<Candidate>> {
+        self.candidates()?.read_snapshot(max)
+    }
+
+    /// Return the cells of the snapshot's sketch, by slot; empty without one.
+    pub(crate) fn snapshot_cells(&self) -> Arc<Vec<u8>> {
+        self.snapshot.cells.clone()
+    }
+}

@@ -1,0 +1,297 @@
+//! Keys that come into a shard and rows that go.
+
+use std::sync::Arc;
+
+use super::{Keys, RowSpec, Shard};
+use crate::life::{Candidate, Cut, Fate, Gate, Occurrence, Tally};
+use crate::route::unhash;
+use crate::store::Chunk;
+
+/// Entries that a pass looks at under one taking of the lock.
+const SLICE: usize = 2048;
+
+/// The keys of a batch that are let in.
+#[derive(Default)]
+pub(crate) struct Admitted {
+    hashes: Vec<u64>,
+    positions: Vec<u32>,
+}
+
+impl Admitted {
+    pub(crate) fn keys(&self) -> Keys<'_> {
+        Keys {
+            hashes: &self.hashes,
+            positions: &self.positions,
+        }
+    }
+}
+
+impl Shard {
+    /// Sort out the keys that have a row or get one now; those that come to be created by the
+    /// update are among them. The others are counted.
+    ///
+    /// Occurrences are counted here, where the update is applied once whatever comes again, and
+    /// not where a row is asked for.
+    pub(crate) fn admit(
+        &mut self,
+        keys: Keys<'_>,
+        version: u64,
+        occurrence: Occurrence,
+        admitted: &mut Admitted,
+    ) {
+        admitted.hashes.clear();
+        admitted.positions.clear();
+        let Some(gate) = &mut self.gate else { return };
+        let index = self.index.view();
+        let mut ahead = keys.hashes.iter().skip(super::GROUP);
+        for &hash in keys.hashes.iter().take(super::GROUP) {
+            index.prefetch(hash);
+        }
+        for (&hash, &position) in keys.hashes.iter().zip(keys.positions) {
+            if let Some(&hash) = ahead.next() {
+                index.prefetch(hash);
+            }
+            if index.find(hash).is_some() || gate.admits(hash, version, occurrence) {
+                admitted.hashes.push(hash);
+                admitted.positions.push(position);
+            }
+        }
+    }
+
+    /// Take a row that is free, or a new one.
+    ///
+    /// While a snapshot is read only new ones are taken: it tells by the number which rows were
+    /// there when it began.
+    pub(super) fn take_row(&mut self) -> u32 {
+        let free = if self.snapshot.is_none() {
+            self.free.pop()
+        } else {
+            None
+        };
+        free.unwrap_or_else(|| self.arena.push())
+    }
+
+    /// Remove some of the rows that a pass asks to go, from the hash `from` on; return the hash
+    /// to go on from, and how many went.
+    pub(crate) fn expire_rows(
+        &mut self,
+        from: u64,
+        cut: &Cut,
+        spec: &RowSpec,
+    ) -> (Option<u64>, u64) {
+        let (entries, next) = self.index.walk(from, SLICE);
+        let mut removed = 0;
+        let arena = self.arena.view();
+        for entry in entries {
+            let (row, version) = (entry.row(), entry.version());
+            let goes = match cut.judge(version) {
+                Fate::Stays => false,
+                Fate::Goes => true,
+                Fate::ByNorm => cut.is_small(arena.row(row, spec.dim)),
+            };
+            if !goes {
+                continue;
+            }
+            if let Some(snapshot) = &mut self.snapshot
+                && snapshot.wants(entry.hash, row, version)
+            {
+                let saved = arena.row(row, spec.width);
+                snapshot.saved.push(entry.hash, version, saved);
+            }
+            self.index.remove(entry.hash);
+            self.free.push(row);
+            removed += 1;
+        }
+        (next, removed)
+    }
+
+    /// Forget some candidates that are too old; like `expire_rows`.
+    pub(crate) fn expire_candidates(&mut self, from: u64, cut: &Cut) -> (Option<u64>, u64) {
+        let candidates = self.gate.as_mut().and_then(Gate::candidates);
+        let (Some(candidates), Some(last)) = (candidates, cut.last_version) else {
+            return (None, 0);
+        };
+        let (next, removed) = candidates.expire(from, SLICE, last);
+        (next, removed as u64)
+    }
+
+    /// Append the rows updated after `since` among up to `max` entries from the hash `from` on;
+    /// return the hash to go on from.
+    pub(crate) fn scan_since(
+        &self,
+        from: u64,
+        max: usize,
+        since: u64,
+        dim: usize,
+        chunk: &mut Chunk,
+    ) -> Option<u64> {
+        let (entries, next) = self.index.walk(from, max);
+        let arena = self.arena.view();
+        for entry in entries.iter().filter(|entry| entry.version() > since) {
+            chunk.keys.push(unhash(entry.hash));
+            chunk.rows.extend_from_slice(arena.row(entry.row(), dim));
+        }
+        next
+    }
+
+    pub(crate) fn tally(&self) -> Tally {
+        self.gate.as_ref().map(Gate::tally).unwrap_or_default()
+    }
+
+    pub(crate) fn has_row(&self, hash: u64) -> bool {
+        self.index.find(hash).is_some()
+    }
+
+    /// Make room for `additional` candidates.
+    pub(crate) fn reserve_candidates(&mut self, additional: usize) {
+        if let Some(candidates) = self.gate.as_mut().and_then(Gate::candidates) {
+            candidates.reserve(additional);
+        }
+    }
+
+    /// Put back a candidate; false if it is there already.
+    pub(crate) fn restore_candidate(&mut self, candidate: Candidate) -> bool {
+        let candidates = self.gate.as_mut().and_then(Gate::candidates);
+        candidates.is_some_and(|candidates| candidates.restore(candidate))
+    }
+
+    /// Put back the cells of a slot's sketch.
+    pub(crate) fn restore_slot(&mut self, slot: u32, cells: &[u8]) {
+        if let Some(gate) = &mut self.gate {
+            gate.restore_slot(slot, cells);
+        }
+    }
+
+    pub(super) fn begin_gate_snapshot(&mut self, version: u64) {
+        if let Some(gate) = &mut self.gate {
+            gate.begin_snapshot(version);
+        }
+    }
+
+    pub(super) fn end_gate_snapshot(&mut self) {
+        if let Some(gate) = &mut self.gate {
+            gate.end_snapshot();
+        }
+    }
+
+    /// Return some more candidates of the snapshot; `None` when all have been returned.
+    pub(crate) fn read_candidates(&mut self, max: usize) -> Option<Vec<Candidate>> {
+        self.gate.as_mut()?.read_snapshot(max)
+    }
+
+    /// Return how many candidates there were when the snapshot began.
+    pub(crate) fn snapshot_candidates(&self) -> usize {
+        self.gate.as_ref().map_or(0, Gate::snapshot_len)
+    }
+
+    /// Return the cells of the snapshot's sketch.
+    pub(crate) fn snapshot_cells(&self) -> Arc<Vec<u8>> {
+        let gate = self.gate.as_ref();
+        gate.map(Gate::snapshot_cells).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use edl_optim::Optimizer;
+
+    use super::*;
+    use crate::index::HashRange;
+    use crate::initial::Generator;
+    use crate::life::{Expiry, Times};
+    use crate::route::hash;
+    use crate::spec::{InitializerSpec, ModelSpec};
+
+    const ALL: HashRange = HashRange {
+        first: 0,
+        width: 1 << 64,
+    };
+
+    fn spec() -> RowSpec {
+        let model = ModelSpec::from_json(
+            r#"{"tables": [{"name": "t", "dim": 1, "initializer": {"kind": "constant",
+            "params": {"value": 1.0}}, "optimizer": {"kind": "sgd"}}], "dense": [], "state": [],
+            "optimizer": {"kind": "sgd"}, "seed": 0}"#,
+        );
+        let table = &model.unwrap().tables[0];
+        let kind = InitializerSpec::parse(&table.initializer).unwrap();
+        RowSpec {
+            dim: 1,
+            width: 1,
+            optimizer: Optimizer::Sgd,
+            generator: Generator::new(0, table, kind),
+        }
+    }
+
+    fn push(shard: &mut Shard, keys: std::ops::Range<u64>, version: u64) {
+        let hashes: Vec<u64> = keys.map(hash).collect();
+        let positions: Vec<u32> = (0..hashes.len() as u32).collect();
+        let keys = Keys {
+            hashes: &hashes,
+            positions: &positions,
+        };
+        let grads = vec![-1.0; hashes.len()];
+        let step = Optimizer::Sgd.step(1.0, version);
+        shard.push(keys, &grads, &spec(), &step, version);
+    }
+
+    fn expire_up_to(shard: &mut Shard, last: u64) -> u64 {
+        let expiry = Expiry {
+            steps: Some(0),
+            seconds: None,
+            min_square: None,
+        };
+        let cut = Cut::new(expiry, last, &Times::default(), 0);
+        let (mut cursor, mut total) = (Some(0), 0);
+        while let Some(from) = cursor {
+            let (next, removed) = shard.expire_rows(from, &cut, &spec());
+            (cursor, total) = (next, total + removed);
+        }
+        total
+    }
+
+    #[test]
+    fn rows_that_go_make_room_for_new_ones() {
+        let mut shard = Shard::new(ALL, 1, None);
+        push(&mut shard, 0..10_000, 1);
+        let bytes = shard.bytes();
+        for version in 2..20 {
+            assert_eq!(expire_up_to(&mut shard, version - 1), 10_000);
+            assert_eq!(shard.len(), 0);
+            let first = version * 10_000;
+            push(&mut shard, first..first + 10_000, version);
+        }
+        assert_eq!(shard.len(), 10_000);
+        // What has grown is the list of free rows, by four bytes a row and what a list keeps.
+        assert!(shard.bytes() <= bytes + 8 * 10_000, "{}", shard.bytes());
+    }
+
+    #[test]
+    fn a_snapshot_has_the_rows_that_go_while_it_is_read_and_none_that_come() {
+        let mut shard = Shard::new(ALL, 1, None);
+        push(&mut shard, 0..6000, 1);
+        push(&mut shard, 0..3000, 2);
+        assert_eq!(shard.begin_snapshot(2), 6000);
+        let mut found = Vec::new();
+        let mut read = |shard: &mut Shard| match shard.read_snapshot(1000, 1) {
+            Some(rows) => {
+                let values = rows.versions.iter().zip(&rows.rows);
+                let values = values.map(|(&version, &weight)| (version, weight));
+                found.extend(rows.keys.iter().copied().zip(values));
+                true
+            }
+            None => false,
+        };
+        assert!(read(&mut shard));
+        assert_eq!(expire_up_to(&mut shard, 1), 3000);
+        // The same keys again and others: in rows of other numbers, as version 2 or later.
+        for key in 2000..4000 {
+            shard.weights(hash(key), &spec(), 2);
+        }
+        push(&mut shard, 3500..8000, 3);
+        while read(&mut shard) {}
+        found.sort_unstable_by_key(|&(key, _)| key);
+        let as_it_was = |key| (key, if key < 3000 { (2, 3.0) } else { (1, 2.0) });
+        assert_eq!(found, (0..6000).map(as_it_was).collect::<Vec<_>>());
+    }
+}

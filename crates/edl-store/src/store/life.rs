@@ -1,0 +1,67 @@
+//! Passes of expiry.
+
+use super::{Chunk, Model, Store};
+use crate::error::StoreError;
+use crate::life::{Cut, Expired};
+
+impl Store {
+    /// Remove the rows that have come to their end, by each table's own terms; updates go on
+    /// meanwhile, and what they touch stays if they come before the pass does.
+    ///
+    /// A row's age is counted in this replica's updates, of which every replica gets all. `now`
+    /// is the time in seconds since 1970: it is noted beside the version, and expiry by days
+    /// goes by these notes alone. Returns what was removed, by table.
+    ///
+    /// # Errors
+    /// No model has been declared.
+    pub fn expire(&self, now: u64) -> Result<Vec<Expired>, StoreError> {
+        let model = self.declared("rows expire")?;
+        let (version, times) = {
+            let mut times = model.times.lock();
+            let version = model.version();
+            times.note(version, now, model.longest_seconds());
+            (version, times.clone())
+        };
+        let tables = model.tables.iter();
+        let expired = tables.map(|table| {
+            let Some(expiry) = table.expiry() else {
+                return Expired::default();
+            };
+            let cut = Cut::new(expiry, version, &times, now);
+            // As an update, a slice comes before a checkpoint's instant or after it.
+            table.expire(&cut, |slice| {
+                let _gate = self.gate.read();
+                slice();
+            })
+        });
+        Ok(expired.collect())
+    }
+}
+
+impl Store {
+    /// As [`Store::scan`], of the rows that were updated after `since`; all without it.
+    ///
+    /// # Errors
+    /// An unknown table.
+    pub fn scan_since(
+        &self,
+        table: u32,
+        cursor: u64,
+        max_rows: usize,
+        since: Option<u64>,
+    ) -> Result<Chunk, StoreError> {
+        let table = self.declared("a table is scanned")?.table(table)?;
+        Ok(match since {
+            None => table.scan(cursor, max_rows),
+            Some(since) => table.scan_since(cursor, max_rows, since),
+        })
+    }
+}
+
+impl Model {
+    /// Return the longest time that a table asks back for.
+    fn longest_seconds(&self) -> u64 {
+        let seconds = |table: &super::Table| table.expiry()?.seconds;
+        self.tables.iter().filter_map(seconds).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,158 @@
+//! The life cycle of a table's keys, shard by shard.
+
+use std::sync::Arc;
+
+use super::{NUM_SHARDS, Table};
+use crate::life::{Admission, Candidate, Cut, Expired, Expiry, SKETCH_ROWS, Tally};
+use crate::route::hash;
+use crate::store::Chunk;
+
+impl Table {
+    /// Return when rows go, if they ever do.
+    pub(crate) fn expiry(&self) -> Option<Expiry> {
+        self.expiry
+    }
+
+    /// Whether there is more than rows to keep: candidates or a sketch.
+    pub(crate) fn has_memory(&self) -> bool {
+        matches!(
+            self.admission,
+            Some(Admission::Count { .. } | Admission::Sketch { .. })
+        )
+    }
+
+    /// Return the count at which a candidate gets its row; 0 where there are none.
+    pub(crate) fn admission_count(&self) -> u32 {
+        match self.admission {
+            Some(Admission::Count { count }) => count,
+            Some(Admission::Sketch { .. } | Admission::Probability { .. }) | None => 0,
+        }
+    }
+
+    /// Return the bytes of a slot's sketch.
+    pub(crate) fn slot_cells(&self) -> usize {
+        match self.admission {
+            Some(Admission::Sketch { cells, .. }) => SKETCH_ROWS * cells as usize,
+            Some(Admission::Count { .. } | Admission::Probability { .. }) | None => 0,
+        }
+    }
+
+    /// Return what the gates of all shards have done.
+    pub(crate) fn tally(&self) -> Tally {
+        self.shards.iter().fold(Tally::default(), |sum, shard| {
+            let tally = shard.read().tally();
+            Tally {
+                candidates: sum.candidates + tally.candidates,
+                dropped: sum.dropped + tally.dropped,
+                bytes: sum.bytes + tally.bytes,
+            }
+        })
+    }
+
+    /// Remove what a pass asks to go, a slice at a time; `pass` is called around each slice.
+    pub(crate) fn expire(&self, cut: &Cut, mut pass: impl FnMut(&mut dyn FnMut())) -> Expired {
+        let mut expired = Expired::default();
+        for shard in &self.shards {
+            let mut cursor = Some(0);
+            while let Some(from) = cursor {
+                pass(&mut || {
+                    let (next, removed) = shard.write().expire_rows(from, cut, &self.spec);
+                    expired.rows += removed;
+                    cursor = next;
+                });
+            }
+            let mut cursor = Some(0);
+            while let Some(from) = cursor {
+                pass(&mut || {
+                    let (next, removed) = shard.write().expire_candidates(from, cut);
+                    expired.candidates += removed;
+                    cursor = next;
+                });
+            }
+        }
+        expired
+    }
+
+    /// Return the rows updated after `since` among some entries from the hash `cursor` on, which
+    /// may be none before the end.
+    pub(crate) fn scan_since(&self, cursor: u64, max_rows: usize, since: u64) -> Chunk {
+        let mut chunk = Chunk {
+            keys: Vec::new(),
+            rows: Vec::new(),
+            next: None,
+        };
+        let cursor = cursor.max(self.placement.hashes(0).first);
+        if !self.placement.owns(cursor) {
+            return chunk;
+        }
+        let number = self.placement.shard(cursor);
+        let shard = self.shards[number].read();
+        let next = shard.scan_since(cursor, max_rows.max(1), since, self.spec.dim, &mut chunk);
+        chunk.next = next.or_else(|| {
+            let following = number + 1;
+            (following < NUM_SHARDS).then(|| self.placement.hashes(following).first)
+        });
+        chunk
+    }
+
+    /// Return the number of candidates in the snapshot that has begun.
+    pub(crate) fn snapshot_candidates(&self) -> usize {
+        let shards = self.shards.iter();
+        shards.map(|shard| shard.read().snapshot_candidates()).sum()
+    }
+
+    /// Return some more candidates of a shard's snapshot, about `max`.
+    pub(crate) fn read_candidates(&self, shard: usize, max: usize) -> Option<Vec<Candidate>> {
+        self.shards[shard].write().read_candidates(max)
+    }
+
+    /// Return the cells of a shard's snapshot, by slot.
+    pub(crate) fn snapshot_cells(&self, shard: usize) -> Arc<Vec<u8>> {
+        self.shards[shard].read().snapshot_cells()
+    }
+
+    /// Put back candidates as a checkpoint has them; those of other replicas are left out.
+    /// Return the first key that is there twice, or that has a row.
+    pub(crate) fn restore_candidates(
+        &self,
+        keys: &[u64],
+        versions: &[u64],
+        counts: &[u32],
+    ) -> Option<u64> {
+        let mut room = [0; NUM_SHARDS];
+        for hash in keys.iter().map(|&key| hash(key)) {
+            if self.placement.owns(hash) {
+                room[self.placement.shard(hash)] += 1;
+            }
+        }
+        for (shard, additional) in self.shards.iter().zip(room) {
+            shard.write().reserve_candidates(additional);
+        }
+        let entries = keys.iter().zip(versions).zip(counts);
+        for ((&key, &version), &count) in entries {
+            let hash = hash(key);
+            if !self.placement.owns(hash) {
+                continue;
+            }
+            let mut shard = self.shards[self.placement.shard(hash)].write();
+            let candidate = Candidate {
+                hash,
+                version,
+                count,
+            };
+            if shard.has_row(hash) || !shard.restore_candidate(candidate) {
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    /// Put back the cells of a slot, if it belongs to this replica.
+    pub(crate) fn restore_slot(&self, slot: u32, cells: &[u8]) {
+        let first = u64::from(slot) << 48;
+        if self.placement.owns(first) {
+            let mut shard = self.shards[self.placement.shard(first)].write();
+            shard.restore_slot(slot, cells);
+        }
+    }
+}

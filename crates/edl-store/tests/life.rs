@@ -1,0 +1,464 @@
+//! The sparse life cycle: any number of replicas decides as a plain model does.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Grads, Replicas, WholePush, constant, model, params, table, uniform};
+use edl_optim::Optimizer;
+use edl_store::{AdmissionSpec, ExpirySpec, ModelSpec, PullMode, Store, key_of_bytes, slot_of};
+use proptest::prelude::*;
+
+const DAY: u64 = 86_400;
+const NUM_TABLES: usize = 4;
+const DIMS: [usize; NUM_TABLES] = [3, 2, 1, 1];
+const COUNT: u32 = 3;
+const STEPS: u64 = 6;
+const PROBABILITY: f64 = 0.3;
+const MIN_NORM: f64 = 0.2;
+const SKETCH_COUNT: u8 = 2;
+
+fn admission(kind: &str, values: &[(&str, f64)]) -> Option<AdmissionSpec> {
+    Some(AdmissionSpec {
+        kind: kind.to_owned(),
+        params: params(values),
+    })
+}
+
+/// A table for each way to come and each way to go. The sketch has one cell for each slot, so
+/// that what it counts can be told.
+fn spec() -> ModelSpec {
+    let mut spec = model("adagrad", 0, 0);
+    let mut tables = vec![
+        table("count", 3, "adagrad", uniform()),
+        table("probability", 2, "adagrad", constant(0.125)),
+        table("sketch", 1, "adagrad", constant(0.5)),
+        table("everybody", 1, "adagrad", constant(0.0)),
+    ];
+    tables[0].admission = admission("count", &[("count", f64::from(COUNT))]);
+    tables[1].admission = admission("probability", &[("probability", PROBABILITY)]);
+    let sketch = [("count", f64::from(SKETCH_COUNT)), ("bytes", 262_144.0)];
+    tables[2].admission = admission("sketch", &sketch);
+    tables[0].expiry = Some(ExpirySpec {
+        steps: Some(STEPS),
+        ..ExpirySpec::default()
+    });
+    tables[1].expiry = Some(ExpirySpec {
+        min_norm: Some(MIN_NORM),
+        ..ExpirySpec::default()
+    });
+    tables[3].expiry = Some(ExpirySpec {
+        days: Some(1.0),
+        ..ExpirySpec::default()
+    });
+    spec.tables = tables;
+    spec
+}
+
+#[derive(Debug, Clone)]
+enum Call {
+    Pull { keys: Vec<u64>, mode: PullMode },
+    Push { keys: Vec<u64>, grad: f32 },
+    PushAgain,
+    Expire { hours: u64 },
+    Restore { count: u32 },
+}
+
+fn keys() -> impl Strategy<Value = Vec<u64>> {
+    let few = prop::collection::btree_set(0_u64..60, 0..30);
+    let many =
+        (0_u64..100, 1_usize..2000).prop_map(|(first, n)| (first..first + n as u64).collect());
+    prop_oneof![6 => few, 1 => many].prop_map(|keys| keys.into_iter().collect())
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let mode = prop_oneof![Just(PullMode::Create), Just(PullMode::ReadOnly)];
+    prop_oneof![
+        2 => (keys(), mode).prop_map(|(keys, mode)| Call::Pull { keys, mode }),
+        6 => (keys(), -4_i8..=4)
+            .prop_map(|(keys, grad)| Call::Push { keys, grad: f32::from(grad) / 4.0 }),
+        1 => Just(Call::PushAgain),
+        2 => (0_u64..30).prop_map(|hours| Call::Expire { hours }),
+        1 => (1_u32..6).prop_map(|count| Call::Restore { count }),
+    ]
+}
+
+/// SplitMix64's finalizer, as `docs/designs/store.md` has it.
+fn hash(key: u64) -> u64 {
+    let mut h = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    h = (h ^ (h >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    h = (h ^ (h >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    h ^ (h >> 31)
+}
+
+struct Row {
+    version: u64,
+    /// Weights, then slots.
+    values: Vec<f32>,
+}
+
+/// The store, in the plainest way.
+struct Plain {
+    spec: ModelSpec,
+    optimizer: Optimizer,
+    tables: [BTreeMap<u64, Row>; NUM_TABLES],
+    /// (count, version) of keys of table 0 without a row.
+    candidates: BTreeMap<u64, (u32, u64)>,
+    /// Counts of the slots of table 2.
+    sketch: BTreeMap<u16, u8>,
+    /// (version, seconds) of every pass so far.
+    times: Vec<(u64, u64)>,
+    version: u64,
+    dropped: u64,
+}
+
+impl Plain {
+    fn new() -> Self {
+        let spec = spec();
+        Self {
+            optimizer: spec.optimizer.parse().unwrap(),
+            spec,
+            tables: Default::default(),
+            candidates: BTreeMap::new(),
+            sketch: BTreeMap::new(),
+            times: Vec::new(),
+            version: 0,
+            dropped: 0,
+        }
+    }
+
+    fn centre(table: usize) -> f32 {
+        [0.0, 0.125, 0.5, 0.0][table]
+    }
+
+    /// The initial weights of a key: of a table that has no gate.
+    fn fresh(&self, table: usize, key: u64) -> Vec<f32> {
+        if table != 0 {
+            return vec![Self::centre(table); DIMS[table]];
+        }
+        let mut spec = self.spec.clone();
+        spec.tables[0].admission = None;
+        Replicas::declared(1, &spec).pull(0, DIMS[0], &[key], PullMode::Create)
+    }
+
+    fn create(&mut self, table: usize, key: u64) {
+        if !self.tables[table].contains_key(&key) {
+            let mut values = self.fresh(table, key);
+            let mut slots = vec![0.0; DIMS[table] * self.optimizer.num_slots()];
+            self.optimizer.fill_slots(&mut slots);
+            values.extend(slots);
+            let version = self.version;
+            self.tables[table].insert(key, Row { version, values });
+        }
+    }
+
+    fn pull(&mut self, table: usize, keys: &[u64], mode: PullMode) -> Vec<f32> {
+        let mut out = Vec::new();
+        for &key in keys {
+            if mode == PullMode::Create && table == 3 {
+                self.create(table, key);
+            }
+            match self.tables[table].get(&key) {
+                Some(row) => out.extend_from_slice(&row.values[..DIMS[table]]),
+                None => out.extend(vec![Self::centre(table); DIMS[table]]),
+            }
+        }
+        out
+    }
+
+    fn admits(&mut self, table: usize, key: u64, push: &WholePush) -> bool {
+        match table {
+            0 => {
+                let candidate = self.candidates.entry(key).or_default();
+                *candidate = (candidate.0 + 1, self.version);
+                let admitted = candidate.0 >= COUNT;
+                if admitted {
+                    self.candidates.remove(&key);
+                }
+                admitted
+            }
+            1 => {
+                let seed = hash(self.spec.seed ^ key_of_bytes(b"probability"));
+                let occurrence = hash(hash(push.task) ^ u64::from(push.index));
+                let drawn = hash(hash(seed ^ hash(key)) ^ occurrence);
+                drawn < (PROBABILITY * 2_f64.powi(64)) as u64
+            }
+            2 => {
+                let count = self.sketch.entry(slot_of(key)).or_default();
+                *count = count.saturating_add(1);
+                *count >= SKETCH_COUNT
+            }
+            _ => true,
+        }
+    }
+
+    fn push(&mut self, push: &WholePush) {
+        self.version += 1;
+        let step = self.optimizer.step(push.learning_rate, self.version);
+        for grads in &push.tables {
+            let (table, dim) = (grads.table as usize, DIMS[grads.table as usize]);
+            for (&key, grad) in grads.keys.iter().zip(grads.grads.chunks_exact(dim)) {
+                if !self.tables[table].contains_key(&key) && !self.admits(table, key, push) {
+                    self.dropped += 1;
+                    continue;
+                }
+                self.create(table, key);
+                let row = self.tables[table].get_mut(&key).unwrap();
+                row.version = self.version;
+                let (weights, slots) = row.values.split_at_mut(dim);
+                step.update_scalar(weights, slots, grad);
+            }
+        }
+    }
+
+    /// Return how many rows and candidates went.
+    fn expire(&mut self, now: u64) -> (u64, u64) {
+        self.times.push((self.version, now));
+        let before = self.num_rows();
+        let candidates = self.candidates.len() as u64;
+        if let Some(last) = self.version.checked_sub(STEPS) {
+            self.tables[0].retain(|_, row| row.version > last);
+            self.candidates
+                .retain(|_, &mut (_, version)| version > last);
+        }
+        self.tables[1].retain(|_, row| {
+            let square: f64 = row.values[..2].iter().map(|&w| f64::from(w).powi(2)).sum();
+            square >= MIN_NORM * MIN_NORM
+        });
+        let old = |&&(_, then): &&(u64, u64)| then + DAY <= now;
+        if let Some(&(last, _)) = self.times.iter().rev().find(old) {
+            self.tables[3].retain(|_, row| row.version > last);
+        }
+        let gone = candidates - self.candidates.len() as u64;
+        (before - self.num_rows(), gone)
+    }
+
+    fn num_rows(&self) -> u64 {
+        self.tables.iter().map(|rows| rows.len() as u64).sum()
+    }
+}
+
+fn whole_push(index: u32, keys: &[u64], grad: f32) -> WholePush {
+    let tables = (0..NUM_TABLES).map(|table| Grads {
+        table: table as u32,
+        keys: keys.to_vec(),
+        grads: (0..keys.len() * DIMS[table])
+            .map(|i| grad + (i % 3) as f32 / 4.0)
+            .collect(),
+    });
+    WholePush {
+        task: 1,
+        lease: 1,
+        index,
+        learning_rate: 0.125,
+        tables: tables.collect(),
+        dense: Vec::new(),
+        state: Vec::new(),
+    }
+}
+
+/// Replicas that make the same calls as the plain model.
+struct Run {
+    replicas: Replicas,
+    /// Gradients dropped by replicas that were restored since.
+    dropped: u64,
+}
+
+impl Run {
+    fn new(count: u32) -> Self {
+        Self {
+            replicas: Replicas::declared(count, &spec()),
+            dropped: 0,
+        }
+    }
+
+    fn sum(&self, of: impl Fn(&edl_store::TableStats) -> u64) -> u64 {
+        let stats = self.replicas.0.iter().map(Store::stats);
+        stats.map(|s| s.tables.iter().map(&of).sum::<u64>()).sum()
+    }
+
+    fn dropped(&self) -> u64 {
+        self.dropped + self.sum(|table| table.dropped)
+    }
+
+    fn restore(&mut self, count: u32) {
+        self.dropped = self.dropped();
+        let dir = tempfile::tempdir().unwrap();
+        self.replicas.checkpoint(dir.path());
+        self.replicas = Replicas::restore(dir.path(), count, true).unwrap();
+    }
+
+    fn expire(&self, now: u64) -> (u64, u64) {
+        let stores = self.replicas.0.iter();
+        let expired = stores.flat_map(|store| store.expire(now).unwrap());
+        expired.fold((0, 0), |sum, e| (sum.0 + e.rows, sum.1 + e.candidates))
+    }
+
+    fn assert_equals(&self, plain: &Plain) {
+        for (table, rows) in plain.tables.iter().enumerate() {
+            let dim = DIMS[table];
+            let weights = |(&key, row): (&u64, &Row)| (key, row.values[..dim].to_vec());
+            let expected = rows.iter().map(weights).collect();
+            assert_eq!(self.replicas.scan(table as u32, dim, 777), expected);
+        }
+        assert_eq!(self.sum(|t| t.rows), plain.num_rows());
+        assert_eq!(self.sum(|t| t.candidates), plain.candidates.len() as u64);
+        assert_eq!(self.dropped(), plain.dropped);
+    }
+}
+
+fn check(calls: Vec<Call>) {
+    let mut plain = Plain::new();
+    let mut runs = [1, 3, 8].map(Run::new);
+    let (mut index, mut now, mut last) = (0, 40 * DAY, None);
+    for call in calls {
+        match call {
+            Call::Pull { keys, mode } => {
+                for (table, &dim) in DIMS.iter().enumerate() {
+                    let expected = plain.pull(table, &keys, mode);
+                    for run in &runs {
+                        let found = run.replicas.pull(table as u32, dim, &keys, mode);
+                        assert_eq!(found, expected);
+                    }
+                }
+            }
+            Call::Push { keys, grad } => {
+                let push = whole_push(index, &keys, grad);
+                index += 1;
+                plain.push(&push);
+                for run in &runs {
+                    let applied = run.replicas.push(&push).unwrap();
+                    let as_plain = |a: &edl_store::Applied| a.applied && a.version == plain.version;
+                    assert!(applied.iter().all(as_plain));
+                }
+                last = Some(push);
+            }
+            Call::PushAgain => {
+                // A retry counts nobody again.
+                for (run, push) in runs.iter().zip(last.iter().cycle()) {
+                    let applied = run.replicas.push(push).unwrap();
+                    assert!(applied.iter().all(|a| !a.applied));
+                }
+            }
+            Call::Expire { hours } => {
+                now += hours * 3600;
+                let expected = plain.expire(now);
+                assert!(runs.iter().all(|run| run.expire(now) == expected));
+            }
+            Call::Restore { count } => {
+                for (run, more) in runs.iter_mut().zip(0..) {
+                    run.restore(count + more);
+                }
+            }
+        }
+        runs.iter().for_each(|run| run.assert_equals(&plain));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_number_of_replicas_decides_as_a_plain_model(
+        calls in prop::collection::vec(call(), 1..30),
+    ) {
+        check(calls);
+    }
+}
+
+#[test]
+fn a_key_is_admitted_with_its_nth_minibatch_and_trained_from_there() {
+    let replicas = Replicas::declared(2, &spec());
+    let pull = || replicas.pull(0, 3, &[5], PullMode::Create);
+    for index in 0..2 {
+        assert_eq!(pull(), [0.0; 3]);
+        replicas.push(&whole_push(index, &[5], 1.0)).unwrap();
+        assert!(replicas.scan(0, 3, 10).is_empty());
+    }
+    replicas.push(&whole_push(2, &[5], 1.0)).unwrap();
+    assert_ne!(pull(), [0.0; 3]);
+    let initial = Plain::new().fresh(0, 5);
+    assert!(pull().iter().zip(initial).all(|(now, first)| *now < first));
+}
+
+#[test]
+fn sketches_of_one_and_eight_replicas_are_alike_however_crowded() {
+    let mut spec = spec();
+    let sketch = [("count", 4.0), ("bytes", 4.0 * 262_144.0)];
+    spec.tables[2].admission = admission("sketch", &sketch);
+    let runs = [1, 8].map(|count| Replicas::declared(count, &spec));
+    // 10,000 keys a minibatch, in blocks that begin elsewhere for each number of replicas.
+    for index in 0..12 {
+        let first = u64::from(index % 5) * 40_000;
+        let keys: Vec<u64> = (first..first + 100_000).step_by(3).collect();
+        let mut push = whole_push(index, &[], 1.0);
+        push.tables[2].grads = vec![1.0; keys.len()];
+        push.tables[2].keys = keys;
+        runs.iter().for_each(|run| drop(run.push(&push).unwrap()));
+    }
+    let (one, eight) = (runs[0].scan(2, 1, 1000), runs[1].scan(2, 1, 1000));
+    assert!(one.len() > 1000, "{}", one.len());
+    assert_eq!(one, eight);
+}
+
+#[test]
+fn probability_admits_its_share() {
+    let replicas = Replicas::declared(1, &spec());
+    let keys: Vec<u64> = (0..20_000).collect();
+    let mut push = whole_push(0, &[], 0.0);
+    push.tables[1].grads = vec![1.0; 2 * keys.len()];
+    push.tables[1].keys = keys;
+    replicas.push(&push).unwrap();
+    // Six standard deviations.
+    let share = replicas.scan(1, 2, 1000).len() as f64 / 20_000.0;
+    assert!((share - PROBABILITY).abs() < 0.02, "{share}");
+}
+
+#[test]
+fn a_checkpoint_without_its_counts_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let replicas = Replicas::declared(2, &spec());
+    replicas.push(&whole_push(0, &[1, 2, 3], 1.0)).unwrap();
+    replicas.checkpoint(dir.path());
+    let refused = || match Store::restore(dir.path(), 0, 1, true) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("a broken checkpoint was restored"),
+    };
+    let path = dir.path().join("replica-00001-of-00002-life.safetensors");
+    let whole = std::fs::read(&path).unwrap();
+    let mut torn = whole.clone();
+    *torn.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, &torn).unwrap();
+    assert!(refused().contains("checksum"), "{}", refused());
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    assert!(refused().contains("torn"), "{}", refused());
+    std::fs::remove_file(&path).unwrap();
+    assert!(refused().contains("life.safetensors"), "{}", refused());
+    let manifest = dir.path().join("manifest.json");
+    let mut value: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&manifest).unwrap()).unwrap();
+    value["replicas"][1].as_object_mut().unwrap().remove("life");
+    std::fs::write(&manifest, value.to_string()).unwrap();
+    assert!(refused().contains("table 'count' needs"), "{}", refused());
+}
+
+#[test]
+fn another_life_cycle_is_another_model() {
+    let replicas = Replicas::declared(1, &spec());
+    let mut other = spec();
+    other.tables[0].admission = admission("count", &[("count", 4.0)]);
+    let error = replicas.declare(&other).unwrap_err().to_string();
+    assert!(
+        error.contains("table 'count' has admission count(count=4)"),
+        "{error}"
+    );
+    let mut bad = spec();
+    bad.tables[1].expiry = Some(ExpirySpec::default());
+    let error = Store::new(0, 1).declare(bad, &[], &[]).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("table 'probability': expiry needs"),
+        "{error}"
+    );
+}

@@ -1,0 +1,78 @@
+"""`elasticdl export`: the tables of a checkpoint as Parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rich_click as click
+from rich.console import Console
+
+from elasticdl.config import CheckpointSection
+from elasticdl.errors import ConfigError
+
+
+def _help(field: str) -> str:
+    return CheckpointSection.model_fields[field].description or ""
+
+
+@click.command(name="export")
+@click.option(
+    "--checkpoint_dir_for_init",
+    "checkpoint",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The checkpoint: a version folder, or its parent for the newest.",
+)
+@click.option(
+    "--export_tables",
+    "directory",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder to write to; new or empty.",
+)
+@click.option(
+    "--export_threshold",
+    "threshold",
+    type=click.FloatRange(min=0),
+    help=_help("export_threshold"),
+)
+@click.option(
+    "--export_since_version",
+    "since_version",
+    type=click.IntRange(min=0),
+    help=_help("export_since_version"),
+)
+def export(
+    checkpoint: Path, directory: Path, threshold: float | None, since_version: int | None
+) -> None:
+    """Write the tables of a checkpoint as Parquet.
+
+    A table is a folder of files with the columns key and weights. The part of one ps replica of
+    the checkpoint is in memory at a time.
+    """
+    # What --help need not wait for.
+    import json
+
+    from elasticdl._core import Store
+    from elasticdl.ps.checkpoint import MANIFEST, resolve
+    from elasticdl.ps.export import write_tables
+
+    source = resolve(checkpoint)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise ConfigError(
+            f"--export_tables: expected a folder that is new or empty, found {directory}"
+        )
+    # Damage of the manifest is told by `restore`; here it only says how many parts there are.
+    try:
+        parts = max(1, len(json.loads((source / MANIFEST).read_text())["replicas"]))
+    except (ValueError, KeyError, TypeError):
+        parts = 1
+
+    def write(request: str) -> list[str]:
+        return [
+            Store.restore(str(source), part, parts, keep_watermarks=False).export(request)
+            for part in range(parts)
+        ]
+
+    num_rows = write_tables(directory, write, threshold, since_version)
+    Console().print(f"{num_rows:,} rows are in {directory}", highlight=False)

@@ -1,0 +1,141 @@
+"""Which ids of a table get a row, and which rows go: said once, for models of all backends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from elasticdl.errors import ModelError
+
+_MAX_COUNT = 1 << 27
+_MAX_SKETCH_COUNT = 255
+_MIN_SKETCH_BYTES = 65_536 * 4
+_MAX_SKETCH_BYTES = _MIN_SKETCH_BYTES << 16
+
+
+@dataclass(frozen=True, slots=True)
+class CountAdmission:
+    """An id gets a row with the `count`-th minibatch that has it, and is trained from there on.
+
+    Until then it reads as the centre of the table's initializer, as it does in an evaluation, and
+    its gradients are dropped.
+
+    Args:
+        count: Minibatches, at least 2.
+        sketch_bytes: Count in a sketch of so many bytes (over all ps replicas) instead of 16 to 24
+            bytes for each id that waits. It never counts too few, and too many for some: after n
+            occurrences more than `10.9 n / sketch_bytes` too many for at most 1 id in 54. It
+            never forgets, so an id whose row has expired is admitted again at once. `count` is
+            at most 255 then, `sketch_bytes` at least 262,144.
+    """
+
+    count: int
+    sketch_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        most = _MAX_COUNT if self.sketch_bytes is None else _MAX_SKETCH_COUNT
+        _check_whole("CountAdmission: count", self.count, 2, most)
+        if self.sketch_bytes is not None:
+            _check_whole(
+                "CountAdmission: sketch_bytes",
+                self.sketch_bytes,
+                _MIN_SKETCH_BYTES,
+                _MAX_SKETCH_BYTES,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ProbabilityAdmission:
+    """Each minibatch that has an id without a row gives it one with this probability.
+
+    Takes no memory: an id is admitted after 1 / probability minibatches on average. The draw is a
+    function of the job's seed, the table, the id and the minibatch.
+    """
+
+    probability: float
+
+    def __post_init__(self) -> None:
+        if not (_is_number(self.probability) and 0 < self.probability < 1):
+            raise ModelError(
+                "ProbabilityAdmission: probability must be a number above 0 and below 1, not "
+                f"{self.probability!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """A row goes as soon as one of these holds when the job looks for such rows.
+
+    It looks before each checkpoint, at the end of each epoch and before an export. A row that has
+    gone reads as if its id had never been trained.
+
+    Args:
+        steps: It was in none of the last `steps` updates of the model.
+        days: It was in none of the updates of so many days.
+        min_norm: The L2 norm of its weights is below this.
+    """
+
+    steps: int | None = None
+    days: float | None = None
+    min_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.days is None and self.min_norm is None:
+            raise ModelError("Expiry: say at least one of steps, days and min_norm")
+        if self.steps is not None:
+            _check_whole("Expiry: steps", self.steps, 1, 1 << 36)
+        for name, value in (("days", self.days), ("min_norm", self.min_norm)):
+            if value is not None and not (_is_number(value) and value > 0):
+                raise ModelError(f"Expiry: {name} must be a number above 0, not {value!r}")
+
+
+Admission = CountAdmission | ProbabilityAdmission
+
+
+def admission_of(value: Any, whose: str) -> Admission | None:
+    """Return an admission given as such, or as `config_of` has written it.
+
+    Raises:
+        ModelError: It is neither.
+    """
+    if value is None or isinstance(value, CountAdmission | ProbabilityAdmission):
+        return value
+    if isinstance(value, dict):
+        kinds = (CountAdmission, ProbabilityAdmission)
+        for kind in kinds:
+            if set(value) == set(kind.__dataclass_fields__):
+                return kind(**value)
+    raise ModelError(
+        f"{whose}: admission must be CountAdmission(...) or ProbabilityAdmission(...), not "
+        f"{value!r}"
+    )
+
+
+def expiry_of(value: Any, whose: str) -> Expiry | None:
+    """Return an expiry given as such, or as `config_of` has written it.
+
+    Raises:
+        ModelError: It is neither.
+    """
+    if value is None or isinstance(value, Expiry):
+        return value
+    if isinstance(value, dict) and set(value) == set(Expiry.__dataclass_fields__):
+        return Expiry(**value)
+    raise ModelError(f"{whose}: expiry must be Expiry(...), not {value!r}")
+
+
+def config_of(value: Admission | Expiry | None) -> dict[str, Any] | None:
+    """Return what JSON can hold."""
+    return None if value is None else asdict(value)
+
+
+def _check_whole(name: str, value: Any, least: int, most: int) -> None:
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or not least <= value <= most:
+        raise ModelError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)

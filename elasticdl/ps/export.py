@@ -1,0 +1,85 @@
+"""Exports of whole tables: Parquet files by the replicas, a manifest by whoever asked them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from elasticdl.errors import CheckpointError
+
+MANIFEST = "manifest.json"
+SUCCESS = "_SUCCESS"
+_FORMAT = 1
+
+
+def write_tables(
+    directory: Path,
+    write: Callable[[str], list[str]],
+    threshold: float | None,
+    since_version: int | None,
+    attempt: int = 1,
+) -> int:
+    """Export tables into a folder that appears whole, and return the number of rows.
+
+    Args:
+        directory: The folder; new or empty.
+        write: `PsClient.export`: asks every replica, each answers what it has written.
+        threshold: Leave out rows of which no weight is larger; None: write all.
+        since_version: Leave out rows not updated after this version; None: write all.
+        attempt: After the first, what an earlier one has left in the folder is replaced.
+
+    Raises:
+        CheckpointError: A file cannot be written; says which and why.
+    """
+    partial = directory.absolute().with_name(f"{directory.name}.partial-{attempt}")
+    request = {"directory": str(partial), "threshold": threshold, "since_version": since_version}
+    try:
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        partial.mkdir(parents=True)
+        manifest = _manifest(request, [json.loads(answer) for answer in write(json.dumps(request))])
+        _write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
+        _write_durably(partial / SUCCESS, "")
+        if directory.is_dir():
+            if attempt == 1:
+                directory.rmdir()
+            else:
+                shutil.rmtree(directory)
+        partial.rename(directory)
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or partial}: the tables cannot be exported: {error.strerror}"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return sum(file["rows"] for table in manifest["tables"] for file in table["files"])
+
+
+def _manifest(request: dict[str, Any], replicas: list[dict[str, Any]]) -> dict[str, Any]:
+    first, *_ = replicas
+    tables = [
+        {
+            "name": table["name"],
+            "dim": table["dim"],
+            "files": [replica["tables"][number]["file"] for replica in replicas],
+        }
+        for number, table in enumerate(first["tables"])
+    ]
+    return {
+        "format": _FORMAT,
+        # What comes after the lowest of all is what a delta has to bring.
+        "version": min(replica["version"] for replica in replicas),
+        "threshold": request["threshold"],
+        "since_version": request["since_version"],
+        "tables": tables,
+    }
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
