@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from elasticdl.backends.base import OptimizerSpec
 from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.optimizers.group_ftrl import GroupFtrl
 
 REFUSED = (
     "clipnorm",
@@ -63,6 +64,7 @@ def describe_optimizer(optimizer: Any) -> OptimizerSpec:
         (kinds.Adam, _adam),
         (kinds.RMSprop, _rmsprop),
         (kinds.Ftrl, _ftrl),
+        (GroupFtrl, _group_ftrl),
     ]
     reader = next((read for kind, read in readers if type(optimizer) is kind), None)
     if reader is None:
@@ -156,6 +158,12 @@ def _ftrl(optimizer: Any) -> OptimizerSpec:
         l2="l2_regularization_strength",
         l2_shrinkage="l2_shrinkage_regularization_strength",
     )
+
+
+def _group_ftrl(optimizer: Any) -> OptimizerSpec:
+    params = _ftrl(optimizer).params
+    del params["learning_rate_power"]  # it is -0.5
+    return OptimizerSpec("group_ftrl", {**params, "l21": optimizer.group_lasso_strength})
 
 
 def _spec(kind: str, optimizer: Any, *same: str, **renamed: str) -> OptimizerSpec:

@@ -23,6 +23,7 @@ from elasticdl.backends.keras import KerasBackend
 from elasticdl.data.base import Metadata, Records
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec
+from elasticdl.optimizers import GroupFtrl
 
 pytestmark = pytest.mark.keras
 
@@ -42,6 +43,7 @@ OPTIMIZERS = {
     "rmsprop": lambda: o.RMSprop(0.005, momentum=0.5),
     "rmsprop_centered": lambda: o.RMSprop(0.005, centered=True),
     "ftrl": lambda: o.Ftrl(0.05, l1_regularization_strength=0.001, beta=0.1),
+    "group_ftrl": lambda: GroupFtrl(0.05, group_lasso_strength=0.005, beta=0.1),
     "schedule": lambda: o.SGD(o.schedules.ExponentialDecay(0.1, decay_steps=5, decay_rate=0.5)),
 }
 

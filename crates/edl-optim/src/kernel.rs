@@ -29,6 +29,7 @@ pub(crate) fn run<const SLOTS: usize>(
         block::<SLOTS, 1>(rule, weights, slots, gradients, at);
         at += 1;
     }
+    rule.finish(weights, slots);
 }
 
 #[inline(always)]

@@ -11,10 +11,14 @@
 //! the baseline it is the scalar twin. No operation is fused or reordered, so both give the same
 //! bits.
 
+mod group;
 mod kernel;
 mod optimizer;
 mod prefetch;
 mod rules;
+mod torch;
+mod torch_optimizer;
 
 pub use optimizer::{OptimError, Optimizer, Step};
 pub use prefetch::prefetch;
+pub use torch_optimizer::TorchOptimizer;

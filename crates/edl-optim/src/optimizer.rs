@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 
 use thiserror::Error;
 
+use crate::group::GroupFtrl;
 use crate::kernel::run;
 use crate::rules::{
     Adagrad, Adam, AmsGrad, Decayed, Ftrl, FtrlSqrt, Momentum, Nesterov, RmsProp, RmsPropCentered,
     RmsPropCenteredMomentum, RmsPropMomentum, Sgd,
 };
+use crate::torch;
+use crate::torch_optimizer::{self, TorchOptimizer};
 
 /// Why an optimizer cannot be made.
 #[derive(Debug, Error, Clone, PartialEq)]
 pub enum OptimError {
     /// No optimizer of that name.
-    #[error("unknown optimizer '{0}'; known are {known}", known = KINDS.join(", "))]
+    #[error("unknown optimizer '{0}'; known are {known}", known = known().join(", "))]
     UnknownKind(String),
     /// The optimizer has no such setting.
     #[error("optimizer '{kind}' has no setting '{name}'; it has {}", settings(.kind).join(", "))]
@@ -38,9 +41,20 @@ pub enum OptimError {
     },
 }
 
-const KINDS: [&str; 7] = [
-    "sgd", "momentum", "adagrad", "adam", "adamw", "rmsprop", "ftrl",
+const KINDS: [&str; 8] = [
+    "sgd",
+    "momentum",
+    "adagrad",
+    "adam",
+    "adamw",
+    "rmsprop",
+    "ftrl",
+    "group_ftrl",
 ];
+
+fn known() -> Vec<&'static str> {
+    [&KINDS[..], &torch_optimizer::KINDS].concat()
+}
 
 /// The settings that an optimizer knows.
 fn settings(kind: &str) -> &'static [&'static str] {
@@ -58,7 +72,15 @@ fn settings(kind: &str) -> &'static [&'static str] {
             "l2_shrinkage",
             "beta",
         ],
-        _ => &[],
+        "group_ftrl" => &[
+            "initial_accumulator",
+            "l1",
+            "l2",
+            "l2_shrinkage",
+            "beta",
+            "l21",
+        ],
+        _ => torch_optimizer::settings(kind),
     }
 }
 
@@ -119,11 +141,15 @@ pub enum Optimizer {
         l2_shrinkage: f64,
         /// The paper's beta.
         beta: f64,
+        /// Group lasso over a row, of `group_ftrl`.
+        l21: f64,
     },
+    /// One of PyTorch's.
+    Torch(TorchOptimizer),
 }
 
 /// Reads the settings of one optimizer, checking each.
-struct Settings<'a> {
+pub(crate) struct Settings<'a> {
     kind: &'a str,
     params: &'a BTreeMap<String, f64>,
 }
@@ -148,17 +174,17 @@ impl Settings<'_> {
         })
     }
 
-    fn not_negative(&self, name: &'static str, default: f64) -> Result<f64, OptimError> {
+    pub(crate) fn not_negative(&self, name: &'static str, default: f64) -> Result<f64, OptimError> {
         self.checked(name, default, "0 or more", |x| x >= 0.0)
     }
 
-    fn share(&self, name: &'static str, default: f64) -> Result<f64, OptimError> {
+    pub(crate) fn share(&self, name: &'static str, default: f64) -> Result<f64, OptimError> {
         self.checked(name, default, "between 0 and 1", |x| {
             (0.0..=1.0).contains(&x)
         })
     }
 
-    fn flag(&self, name: &'static str) -> Result<bool, OptimError> {
+    pub(crate) fn flag(&self, name: &'static str) -> Result<bool, OptimError> {
         let value = self.checked(name, 0.0, "0 or 1", |x| x == 0.0 || x == 1.0)?;
         Ok(value == 1.0)
     }
@@ -170,7 +196,7 @@ impl Optimizer {
     /// # Errors
     /// An unknown kind or setting, or a value outside its range.
     pub fn new(kind: &str, params: &BTreeMap<String, f64>) -> Result<Self, OptimError> {
-        if !KINDS.contains(&kind) {
+        if !known().contains(&kind) {
             return Err(OptimError::UnknownKind(kind.to_owned()));
         }
         if let Some(name) = params
@@ -199,7 +225,7 @@ impl Optimizer {
                 epsilon: s.not_negative("epsilon", 1e-7)?,
                 centered: s.flag("centered")?,
             },
-            "ftrl" => Self::Ftrl {
+            "ftrl" | "group_ftrl" => Self::Ftrl {
                 learning_rate_power: s
                     .checked("learning_rate_power", -0.5, "0 or less", |x| x <= 0.0)?,
                 initial_accumulator: s.not_negative("initial_accumulator", 0.1)?,
@@ -207,7 +233,11 @@ impl Optimizer {
                 l2: s.not_negative("l2", 0.0)?,
                 l2_shrinkage: s.not_negative("l2_shrinkage", 0.0)?,
                 beta: s.not_negative("beta", 0.0)?,
+                l21: s.not_negative("l21", 0.0)?,
             },
+            _ if torch_optimizer::KINDS.contains(&kind) => {
+                Self::Torch(TorchOptimizer::new(kind, &s)?)
+            }
             _ => Self::Adam {
                 beta_1: s.share("beta_1", 0.9)?,
                 beta_2: s.share("beta_2", 0.999)?,
@@ -238,6 +268,7 @@ impl Optimizer {
                 (true, true) => &["velocity", "momentum", "average_gradient"],
             },
             Self::Ftrl { .. } => &["accumulator", "linear"],
+            Self::Torch(torch) => torch.slots(),
         }
     }
 
@@ -248,6 +279,10 @@ impl Optimizer {
 
     /// Fill fresh slots: `num_slots` vectors of one length, one after the other.
     pub fn fill_slots(&self, slots: &mut [f32]) {
+        if let Self::Torch(torch) = self {
+            slots.fill(torch.first_slot_value());
+            return;
+        }
         slots.fill(0.0);
         if let Self::Adagrad {
             initial_accumulator,
@@ -326,6 +361,7 @@ impl Optimizer {
                 l2,
                 l2_shrinkage,
                 beta,
+                l21,
                 ..
             } => {
                 let rule = Ftrl {
@@ -335,12 +371,18 @@ impl Optimizer {
                     twice_l2: 2.0 * (l2 as f32 + beta as f32 / (2.0 * learning_rate)),
                     twice_shrinkage: (2.0 * l2_shrinkage) as f32,
                 };
-                if learning_rate_power == -0.5 {
+                if l21 > 0.0 {
+                    Step::GroupFtrl(GroupFtrl {
+                        rule: FtrlSqrt(rule),
+                        l21: l21 as f32,
+                    })
+                } else if learning_rate_power == -0.5 {
                     Step::FtrlSqrt(FtrlSqrt(rule))
                 } else {
                     Step::Ftrl(rule)
                 }
             }
+            Self::Torch(torch) => torch.step(learning_rate, t),
         }
     }
 }
@@ -400,9 +442,41 @@ pub enum Step {
     Ftrl(Ftrl),
     #[doc(hidden)]
     FtrlSqrt(FtrlSqrt),
+    #[doc(hidden)]
+    GroupFtrl(GroupFtrl),
+    #[doc(hidden)]
+    TorchSgd(torch::L2<Sgd>),
+    #[doc(hidden)]
+    TorchMomentum(torch::L2<torch::Momentum>),
+    #[doc(hidden)]
+    TorchAdagrad(torch::L2<torch::Adagrad>),
+    #[doc(hidden)]
+    TorchAdam(torch::L2<torch::Adam>),
+    #[doc(hidden)]
+    TorchAmsGrad(torch::L2<torch::AmsGrad>),
+    #[doc(hidden)]
+    TorchAdamW(Decayed<torch::Adam>),
+    #[doc(hidden)]
+    TorchAmsGradW(Decayed<torch::AmsGrad>),
+    #[doc(hidden)]
+    TorchRmsProp(torch::L2<torch::RmsProp>),
+    #[doc(hidden)]
+    TorchRmsPropMomentum(torch::L2<torch::RmsPropMomentum>),
+    #[doc(hidden)]
+    TorchRmsPropCentered(torch::L2<torch::RmsPropCentered>),
+    #[doc(hidden)]
+    TorchRmsPropCenteredMomentum(torch::L2<torch::RmsPropCenteredMomentum>),
 }
 
 impl Step {
+    /// Leave out what a rule does to a row as a whole: a flat dense vector is no row.
+    pub fn without_groups(self) -> Self {
+        match self {
+            Self::GroupFtrl(group) => Self::FtrlSqrt(group.rule),
+            step => step,
+        }
+    }
+
     /// Update `weights` and its slots, in place.
     ///
     /// `slots` holds `num_slots` vectors, each as long as `gradients`, one after the other.
@@ -448,6 +522,18 @@ impl Step {
             Self::RmsPropCenteredMomentum(rule) => run(rule, weights, slots, gradients),
             Self::Ftrl(rule) => run(rule, weights, slots, gradients),
             Self::FtrlSqrt(rule) => run(rule, weights, slots, gradients),
+            Self::GroupFtrl(rule) => run(rule, weights, slots, gradients),
+            Self::TorchSgd(rule) => run(rule, weights, slots, gradients),
+            Self::TorchMomentum(rule) => run(rule, weights, slots, gradients),
+            Self::TorchAdagrad(rule) => run(rule, weights, slots, gradients),
+            Self::TorchAdam(rule) => run(rule, weights, slots, gradients),
+            Self::TorchAmsGrad(rule) => run(rule, weights, slots, gradients),
+            Self::TorchAdamW(rule) => run(rule, weights, slots, gradients),
+            Self::TorchAmsGradW(rule) => run(rule, weights, slots, gradients),
+            Self::TorchRmsProp(rule) => run(rule, weights, slots, gradients),
+            Self::TorchRmsPropMomentum(rule) => run(rule, weights, slots, gradients),
+            Self::TorchRmsPropCentered(rule) => run(rule, weights, slots, gradients),
+            Self::TorchRmsPropCenteredMomentum(rule) => run(rule, weights, slots, gradients),
         }
     }
 }

@@ -7,6 +7,10 @@
 pub(crate) trait Rule<const SLOTS: usize> {
     /// Return the new weight and the new slots.
     fn apply(&self, weight: f32, slots: [f32; SLOTS], gradient: f32) -> (f32, [f32; SLOTS]);
+
+    /// Do what a rule does to a row as a whole, once all its elements are updated.
+    #[inline(always)]
+    fn finish(&self, _weights: &mut [f32], _slots: &[f32]) {}
 }
 
 /// `w -= lr * g`

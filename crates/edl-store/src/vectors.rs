@@ -68,7 +68,7 @@ impl Vectors {
         if !gradient.is_empty() {
             let dense = Arc::make_mut(&mut self.values.dense);
             let slots = Arc::make_mut(&mut self.values.slots);
-            let step = self.optimizer.step(learning_rate, t);
+            let step = self.optimizer.step(learning_rate, t).without_groups();
             step.update(dense, slots, gradient);
         }
         if !delta.is_empty() {

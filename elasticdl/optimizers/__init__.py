@@ -1,0 +1,18 @@
+"""Optimizers that Keras does not have. TensorFlow is imported when the first one is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from elasticdl.optimizers.group_ftrl import GroupFtrl
+
+__all__ = ["GroupFtrl"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "GroupFtrl":
+        from elasticdl.optimizers.group_ftrl import GroupFtrl
+
+        return GroupFtrl
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
