@@ -52,9 +52,10 @@ def picture(core: JobCore, now: float) -> JobStatus:
 def _message(core: JobCore) -> str:
     if core.message or core.has_ended:
         return core.message
-    if core.phase is not Phase.PENDING:
-        return "; ".join(core.shortcomings())
     missing = sum(not address for address in core.ps_route().addresses)
+    if core.phase is not Phase.PENDING:
+        lost = [f"{missing} of {core.num_ps} ps replicas are being restored"] if missing else []
+        return "; ".join([*core.shortcomings(), *lost])
     if missing:
         return f"waiting for {missing} of {core.num_ps} ps replicas"
     return "waiting for workers"

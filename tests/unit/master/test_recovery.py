@@ -137,6 +137,7 @@ def test_nothing_is_leased_while_a_replica_is_missing(game):
     job = game()
     job.lose()
     assert isinstance(job.play.lease(), Wait)
+    assert picture(job.core, 0.0).message == "1 of 2 ps replicas are being restored"
     session = job.comes_up()
     assert isinstance(job.play.lease(), Wait)
     assert job.core.ps_route() == PsRoute(0, ("host:0", ""))
