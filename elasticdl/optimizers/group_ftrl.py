@@ -48,7 +48,7 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a variable as `Ftrl` does, then its rows as groups if it has some."""
         super().update_step(gradient, variable, learning_rate)
-        if variable.name != _EMBEDDINGS or not self.group_lasso_strength:
+        if not self.group_lasso_strength or not _is_table(variable):
             return
         ops = keras.ops
         linear = self._linears[self._get_variable_index(variable)]
@@ -62,3 +62,8 @@ class GroupFtrl(keras.optimizers.Ftrl):  # type: ignore[misc]  # keras has no ty
     def get_config(self) -> dict[str, Any]:
         """Return what rebuilds the optimizer."""
         return {**super().get_config(), "group_lasso_strength": self.group_lasso_strength}
+
+
+def _is_table(variable: Any) -> bool:
+    # TensorFlow's variable stands for Keras' here; its name has a ":0" and perhaps a path.
+    return str(variable.name).split("/")[-1].split(":")[0] == _EMBEDDINGS

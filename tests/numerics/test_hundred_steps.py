@@ -50,7 +50,7 @@ OPTIMIZERS = {
         beta=0.1,
     ),
     "group_ftrl": lambda: GroupFtrl(
-        0.05, group_lasso_strength=1.0, l1_regularization_strength=0.1, beta=0.1
+        0.05, group_lasso_strength=4.0, l1_regularization_strength=0.1, beta=0.1
     ),
 }
 
