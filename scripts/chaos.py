@@ -268,19 +268,23 @@ def run(
     record.seconds = time.time() - started
     counts = counts_of(directory / "export", len(occurrences))
     is_exact = judge(summary, occurrences, counts, console)
-    is_bounded = within_bound(summary, mode, console)
+    is_bounded = within_bound(summary, mode, len(faults), console)
     record.is_exact = is_exact and is_bounded and len(chaos.done) == len(faults)
     return record
 
 
-def within_bound(summary: dict, mode: str, console: Console) -> bool:
-    """Print the staleness; return whether it is what the mode promises."""
+def within_bound(summary: dict, mode: str, num_faults: int, console: Console) -> bool:
+    """Print the staleness; return whether it is what the mode promises.
+
+    A worker that dies between two replicas leaves an update on one of them that the gate does not
+    know (docs/designs/synchrony.md), so each fault may add one.
+    """
     staleness = summary["staleness"]
     console.print(
         f"{mode}: staleness {staleness['mean']:.2f} on average, {staleness['p99']} for 99 %, "
         f"{staleness['max']} at most; {summary['recomputed']} minibatches computed again"
     )
-    limit = {"async": None, "bounded": MAX_STALENESS, "synchronous": 0}[mode]
+    limit = {"async": None, "bounded": MAX_STALENESS + num_faults, "synchronous": 0}[mode]
     return limit is None or staleness["max"] <= limit
 
 
