@@ -255,7 +255,7 @@ class StoreExchange:
 
     def expire(self) -> None:
         """Ask every replica."""
-        self._client.expire(int(time.time()))
+        self._declared(lambda: self._client.expire(int(time.time())))
 
     def export_tables(self, directory: Path, settings: CheckpointSection, attempt: int) -> None:
         """Have every replica write its part, all at the same time."""
