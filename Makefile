@@ -23,8 +23,8 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name 
 BENCHMARKS := $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py)
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
-.PHONY: help build doctor fmt check check-python check-rust test test-rust test-python bench \
-    bench-store demo chaos soak proto lock clean
+.PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
+    test-python bench bench-store demo chaos soak proto lock clean
 
 help: ## Print this list.
 	@echo 'make TARGET, where TARGET is one of'
@@ -79,6 +79,9 @@ test: test-rust test-python ## Run all tests, of Rust and of Python.
 # edl-python is the extension: it is linked by Python, and tested from there.
 test-rust: build
 	cargo test --locked --workspace --exclude edl-python
+
+test-memory: ## Test the memory of ten million rows (1.6 GB).
+	cargo test --locked --release --package edl-store --test memory -- --ignored
 
 test-python: build
 	OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS)

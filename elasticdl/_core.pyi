@@ -58,6 +58,12 @@ class Store:
     def export(self, request: str) -> str:
         """Write this replica's part of the tables, as `PsClient.export` does for all."""
 
+    def set_memory_limit(self, num_bytes: int | None) -> None:
+        """Create no more rows once all rows take so many bytes; None: no limit.
+
+        A pull or push that would go beyond is refused whole, with `MemoryLimitError`.
+        """
+
     def checkpoint(self, directory: str) -> str:
         """Write this replica's files into `directory` and return its manifest entry as JSON."""
 
@@ -198,6 +204,7 @@ class PsClient:
         or `end_task` must follow.
 
         Raises:
+            MemoryLimitError: New rows would go beyond `Store.set_memory_limit`.
             UnknownTableError: The model has no table of that number.
             UnavailableError: A replica could not be reached within the deadline.
         """

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
 
 from elasticdl.job import Strategy
 
@@ -201,6 +209,14 @@ class CheckpointSection(Section):
         ),
         _TRAIN,
     ] = 0
+    checkpoint_full_every: Annotated[
+        PositiveInt,
+        Field(
+            description="Of so many checkpoints one has all embedding rows, the others those that "
+            "have changed since."
+        ),
+        _TRAIN,
+    ] = 1
     keep_checkpoint_max: Annotated[
         NonNegativeInt, Field(description="Keep the newest so many checkpoints; 0: all."), _TRAIN
     ] = 3
@@ -272,6 +288,15 @@ class ClusterSection(Section):
     ] = None
     num_workers: Annotated[PositiveInt, Field(description="Worker processes.")] = 1
     num_ps_pods: Annotated[PositiveInt, Field(description="Ps replicas.")] = 1
+    ps_memory_limit: Annotated[
+        ByteSize | None,
+        Field(
+            gt=0,
+            description="Bytes of embedding rows that each ps replica may hold, such as 4GiB; the "
+            "job fails before it creates more [default: no limit].",
+        ),
+        _TRAIN,
+    ] = None
     master_port: Annotated[
         int, Field(ge=0, le=65535, description="Port of the master; 0: any free one.")
     ] = 0

@@ -39,6 +39,10 @@ class ModelMismatchError(StoreError):
     """Two parties of a job declare different models."""
 
 
+class MemoryLimitError(StoreError):
+    """New rows would take more memory than `--ps_memory_limit` allows; nothing was changed."""
+
+
 class StaleLeaseError(StoreError):
     """A push or report comes from a lease that has been given to somebody else since."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import rich_click as click
-from pydantic import ValidationError
+from pydantic import ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 
 from elasticdl.config import Command, JobConfig, Only, Section
@@ -153,4 +153,6 @@ def _metavar(kind: Any) -> str:
         return _metavar(get_args(kind)[0])
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "NAME"
+    if kind is ByteSize:
+        return "BYTES"
     return {int: "INTEGER", float: "NUMBER", bool: "true|false", Path: "PATH"}.get(kind, "TEXT")

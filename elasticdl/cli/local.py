@@ -85,6 +85,7 @@ def _make_store(config: JobConfig) -> Store:
         store = Store.restore(str(resolve(source)), keep_watermarks=False)
     if config.training.staleness_lr_modulation:
         store.modulate_learning_rate()
+    store.set_memory_limit(config.cluster.ps_memory_limit)
     return store
 
 

@@ -9,15 +9,22 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from elasticdl.errors import CheckpointError
-from elasticdl.ps.checkpoint import MANIFEST, version_folder
+from elasticdl.ps.checkpoint import MANIFEST, bases, version_folder, versions
 
 _FORMAT = 1
+_FORMAT_WITH_BASE = 2
+_BASE = "base.json"
+_OUTLIVED = "outlived"  # in a checkpoint that is kept for those that need it alone
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
 
 
 def write_checkpoint(
-    directory: Path, version: int, model: str, write: Callable[[Path], list[str]]
+    directory: Path,
+    version: int,
+    model: str,
+    write: Callable[[Path], list[str]],
+    full_every: int = 1,
 ) -> Path:
     """Write a checkpoint and return its folder, `DIRECTORY/version-NNNNNNNN`.
 
@@ -30,6 +37,8 @@ def write_checkpoint(
         model: Name of the model, for people who find the checkpoint.
         write: Has the replicas write their files into a folder; returns their manifest entries
             as JSON.
+        full_every: Of so many checkpoints one has all rows, the others what has changed since. A
+            replica that does not know what has changed writes all.
 
     Raises:
         CheckpointError: A file could not be written; says which and why.
@@ -39,8 +48,18 @@ def write_checkpoint(
     try:
         _remove_leftovers(directory)
         partial.mkdir(parents=True)
+        base = _base(directory, target, full_every)
+        if base is not None:
+            (partial / _BASE).write_text(json.dumps({"base": base.name}))
         entries = [json.loads(entry) for entry in write(partial)]
-        manifest = {"format": _FORMAT, "version": version, "model": model, "replicas": entries}
+        (partial / _BASE).unlink(missing_ok=True)
+        has_base = any("base" in entry for entry in entries)
+        manifest = {
+            "format": _FORMAT_WITH_BASE if has_base else _FORMAT,
+            "version": version,
+            "model": model,
+            "replicas": entries,
+        }
         _write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
         _sync_folder(partial)
         _put_in_place(partial, target)
@@ -55,15 +74,23 @@ def write_checkpoint(
     return target
 
 
-def delete_checkpoints(directory: Path, versions: Iterable[int]) -> None:
+def delete_checkpoints(directory: Path, old: Iterable[int]) -> None:
     """Delete checkpoints; one that is gone already is no error.
+
+    One that others lack rows of is deleted with the last of these.
 
     Raises:
         CheckpointError: One cannot be deleted.
     """
-    for version in versions:
-        folder = version_folder(directory, version)
+    folders = {version_folder(directory, version) for version in old}
+    folders |= {mark.parent for mark in directory.glob(f"version-*/{_OUTLIVED}")}
+    kept = {version_folder(directory, version) for version in versions(directory)} - folders
+    needed = {base for folder in kept for base in bases(folder)}
+    for folder in sorted(folders):
         try:
+            if folder.name in needed:
+                (folder / _OUTLIVED).touch()
+                continue
             # The manifest goes first: what is left of a folder without it is no checkpoint.
             (folder / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(folder)
@@ -73,6 +100,19 @@ def delete_checkpoints(directory: Path, versions: Iterable[int]) -> None:
             raise CheckpointError(
                 f"{error.filename or folder}: an old checkpoint cannot be deleted: {error.strerror}"
             ) from error
+
+
+def _base(directory: Path, target: Path, full_every: int) -> Path | None:
+    """Return the newest checkpoint with all rows, unless enough are based on it already."""
+    if full_every == 1:
+        return None
+    others = [version_folder(directory, version) for version in versions(directory)]
+    needs = {folder: bases(folder) for folder in others if folder != target}
+    full = [folder for folder, lacking in needs.items() if not lacking]
+    if not full:
+        return None
+    num_based = sum(full[-1].name in lacking for lacking in needs.values())
+    return full[-1] if num_based < full_every - 1 else None
 
 
 def _remove_leftovers(directory: Path) -> None:

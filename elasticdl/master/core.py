@@ -86,6 +86,7 @@ class JobCore:
         self.meter = Meter(self.journal)
         self._last_words: list[str] = []  # of processes that failed
         self._epochs_expired = 0  # not journalled: a pass too many or too few does no harm
+        self._fatal = ""  # the job fails for this when its last checkpoint is written
         self._actions: list[Action] = []
         parts = (self.course, self.ledger, self.places, self.checkpoints, self.meter)
         self.questions = Questions(config, tasks, *parts, act=lambda a: self._actions.append(a))
@@ -248,7 +249,7 @@ class JobCore:
         if member.is_stopping:
             return Finished()
         has_work = self.phase is not Phase.PENDING and self.ledger.next_id() is not None
-        if not has_work or not self.places.is_complete:
+        if not has_work or self._fatal or not self.places.is_complete:
             return self._wait()
         self.course.begin(now)
         return self._completed(self.ledger.lease(worker_id, request))
@@ -349,6 +350,9 @@ class JobCore:
 
     def _advance(self, now: float) -> None:
         """Go on to the next phase, if this one has nothing left; start what is due."""
+        if self._fatal:
+            self.questions.ask_before_failing(now)
+            return
         if self.phase is Phase.TRAINING:
             self._start_what_is_due(now)
         elif self.phase in CLOSING:
@@ -426,8 +430,21 @@ class JobCore:
         evaluation_id = self.evaluations.start(self.meter.model_version)
         self.ledger.queue(self.tasks.evaluation_ids(evaluation_id))
 
+    def _stop_training(self, message: str, now: float) -> None:
+        """Fail, once what has been trained is in a checkpoint, if the job writes any."""
+        if self._fatal:
+            return
+        if self.phase is not Phase.TRAINING or not self._needs(Phase.CHECKPOINTING):
+            self._fail(message, now)
+            return
+        self._fatal = message
+        self._note("training stopped", f"{message}; writing a last checkpoint", is_warning=True)
+        self.questions.ask_before_failing(now)
+
     def _go_on(self, is_over: bool, now: float) -> None:
-        if is_over:
+        if is_over and self._fatal:
+            self._fail(self._fatal, now)
+        elif is_over:
             self._enter(self._phase_after(self.phase), now)
         else:
             self._advance(now)
@@ -474,7 +491,7 @@ class JobCore:
 
     def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
         if report.fatal:
-            self._fail(report.message, now)
+            self._stop_training(report.message, now)
         elif settled is Settled.QUARANTINED:
             self._set_aside(task, report.message, now)
         elif settled is Settled.DONE and task.kind is TaskKind.EVALUATION:

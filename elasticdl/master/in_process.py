@@ -163,7 +163,13 @@ class InProcessMaster:
         directory = self._config.checkpoint.checkpoint_dir
         assert directory is not None
         try:
-            write_checkpoint(directory, version, self._config.model.model_def, self._checkpoint)
+            write_checkpoint(
+                directory,
+                version,
+                self._config.model.model_def,
+                self._checkpoint,
+                self._config.checkpoint.checkpoint_full_every,
+            )
         except ElasticdlError as error:
             message = str(error)
             self._do(lambda: self._core.checkpoint_failed(version, message, self._now()))

@@ -345,10 +345,17 @@ class Master:
     async def _write_checkpoint(self, action: actions.WriteCheckpoint) -> None:
         version = action.version
         directory = self._checkpoint_dir(action.is_private)
-        model = self.core.config.model.model_def
+        config = self.core.config
+        # Of the job's own only the newest stays, so each has all rows.
+        full_every = 1 if action.is_private else config.checkpoint.checkpoint_full_every
         try:
             await self._in_storage(
-                write_checkpoint, directory, version, model, self._replicas.checkpoint
+                write_checkpoint,
+                directory,
+                version,
+                config.model.model_def,
+                self._replicas.checkpoint,
+                full_every,
             )
         except ElasticdlError as error:
             message, was_unreachable = str(error), isinstance(error, UnavailableError)

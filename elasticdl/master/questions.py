@@ -86,6 +86,12 @@ class Questions:
         else:
             self._act(AskAudit())
 
+    def ask_before_failing(self, now: float) -> None:
+        """Have what was trained written, after the checkpoint under way, if there is one."""
+        if not self._is_last and not self._checkpoints.is_writing:
+            self._is_last = True
+            self._write_checkpoint(now)
+
     def _is_private_due(self, version: int, now: float) -> bool:
         """Whether the job needs a checkpoint of its own, so that a replica's loss costs little."""
         seconds = self._config.checkpoint.recovery_seconds

@@ -54,8 +54,11 @@ def make_store(config: JobConfig, replica: int, restore_point: str) -> Store:
         return Store.restore(restore_point, replica, replicas, keep_watermarks=True)
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
-        return Store(replica, replicas)
-    return Store.restore(str(resolve(source)), replica, replicas, keep_watermarks=False)
+        store = Store(replica, replicas)
+    else:
+        store = Store.restore(str(resolve(source)), replica, replicas, keep_watermarks=False)
+    store.set_memory_limit(config.cluster.ps_memory_limit)
+    return store
 
 
 if __name__ == "__main__":

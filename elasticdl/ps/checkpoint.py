@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -25,6 +26,19 @@ def versions(directory: Path) -> list[int]:
         for entry in directory.iterdir()
         if (match := _VERSION_NAME.fullmatch(entry.name)) and (entry / MANIFEST).is_file()
     )
+
+
+def bases(folder: Path) -> set[str]:
+    """Return the folders beside a whole checkpoint that hold the rows which it lacks.
+
+    Raises:
+        CheckpointError: The manifest cannot be read.
+    """
+    try:
+        replicas = json.loads((folder / MANIFEST).read_bytes())["replicas"]
+        return {entry["base"]["folder"] for entry in replicas if "base" in entry}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / MANIFEST}: expected a manifest: {error}") from error
 
 
 def resolve(path: Path) -> Path:

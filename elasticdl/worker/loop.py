@@ -37,6 +37,7 @@ from elasticdl.errors import (
     DataError,
     ElasticdlError,
     GapError,
+    MemoryLimitError,
     NonFiniteLossError,
     StaleLeaseError,
     StaleParametersError,
@@ -265,6 +266,8 @@ class Worker:
             if item.minibatch is not None and not item.running.dead:
                 try:
                     self._fetch(item)
+                except MemoryLimitError as error:
+                    item = self._ended(item, error)
                 except _NOT_THE_TASKS_FAULT:
                     raise
                 except Exception as error:
@@ -474,6 +477,10 @@ class Worker:
             log.info("task %d: given back: %s", running.lease.task.id, error)
             running.dead = True
             self._report(running, self._returned(running.lease))
+        except MemoryLimitError as error:
+            # A replica that was restored lacks rows that this pull found before.
+            running.dead = True
+            self._report(running, self._failure(running, error))
 
     def _push(self, item: Item, result: StepResult) -> Committed:
         assert item.minibatch is not None
@@ -563,7 +570,7 @@ class Worker:
         )
         is_known = isinstance(error, ElasticdlError)
         log.warning("%s failed: %s", where, error, exc_info=None if is_known else error)
-        fatal = isinstance(error, NonFiniteLossError)
+        fatal = isinstance(error, NonFiniteLossError | MemoryLimitError)
         named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
         kind = "" if is_known else f"{type(error).__name__}: "
         return TaskReport(

@@ -121,6 +121,18 @@ def test_a_model_function_that_raises_is_named_with_its_line(strategy, data, zoo
     refused(done, "mine.forward", "KeyError", "no such layer", "mine.py:")
 
 
+@pytest.mark.parametrize("strategy", [[], PS], ids=["Local", "PS"])
+def test_a_table_that_outgrows_its_memory_is_named_and_what_was_trained_is_kept(strategy, tmp_path):
+    lines = [b"%d %d" % (n * 2, n * 2 + 1) for n in range(10_000)]
+    write_records(tmp_path / "data" / "a.recordio", lines)
+    words = ("--training_data=data", "--checkpoint_dir=kept", "--ps_memory_limit=150KiB")
+    done = elasticdl("train", *TRAIN_COUNTING, *strategy, *words, cwd=tmp_path)
+    refused(done, "error: table 'count' cannot take", "153600 bytes", "--ps_memory_limit")
+    (kept,) = (tmp_path / "kept").iterdir()
+    version = json.loads((kept / "manifest.json").read_text())["replicas"][0]["version"]
+    assert version > 0
+
+
 NAN_MODEL = """
     def _nan(dense, rows, features, labels):
         loss, row_grads, dense_grads = _gradients(dense, rows, features, labels)

@@ -2,6 +2,40 @@
 
 use crate::rules::Rule;
 
+/// Rows of an embedding table that are to be updated, wherever they lie.
+pub trait Rows {
+    /// Return the number of rows.
+    fn len(&self) -> usize;
+
+    /// Return whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Return row `i`, which is asked for once.
+    fn row(&mut self, i: usize) -> Row<'_>;
+}
+
+/// One row: what is updated, and by what.
+#[derive(Debug)]
+pub struct Row<'a> {
+    /// The weights.
+    pub weights: &'a mut [f32],
+    /// The slots, one after the other, each as long as the weights.
+    pub slots: &'a mut [f32],
+    /// The gradient, as long as the weights.
+    pub gradient: &'a [f32],
+}
+
+/// Update each row.
+#[inline(always)]
+pub(crate) fn run_rows<const SLOTS: usize>(rule: &impl Rule<SLOTS>, rows: &mut impl Rows) {
+    for i in 0..rows.len() {
+        let row = rows.row(i);
+        run(rule, row.weights, row.slots, row.gradient);
+    }
+}
+
 /// Elements in a block: one AVX2 register.
 const LANES: usize = 8;
 

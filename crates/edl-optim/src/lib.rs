@@ -19,6 +19,7 @@ mod rules;
 mod torch;
 mod torch_optimizer;
 
+pub use kernel::{Row, Rows};
 pub use optimizer::{OptimError, Optimizer, Step};
 pub use prefetch::prefetch;
 pub use torch_optimizer::TorchOptimizer;

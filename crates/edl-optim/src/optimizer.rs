@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::group::GroupFtrl;
-use crate::kernel::run;
+use crate::kernel::{Rows, run, run_rows};
 use crate::rules::{
     Adagrad, Adam, AmsGrad, Decayed, Ftrl, FtrlSqrt, Momentum, Nesterov, RmsProp, RmsPropCentered,
     RmsPropCenteredMomentum, RmsPropMomentum, Sgd,
@@ -468,6 +468,40 @@ pub enum Step {
     TorchRmsPropCenteredMomentum(torch::L2<torch::RmsPropCenteredMomentum>),
 }
 
+/// Call a function that is generic in the rule with the rule of a step.
+macro_rules! each_rule {
+    ($step:expr, $rule:ident => $call:expr) => {
+        match $step {
+            Step::Sgd($rule) => $call,
+            Step::Momentum($rule) => $call,
+            Step::Nesterov($rule) => $call,
+            Step::Adagrad($rule) => $call,
+            Step::Adam($rule) => $call,
+            Step::AmsGrad($rule) => $call,
+            Step::AdamW($rule) => $call,
+            Step::AmsGradW($rule) => $call,
+            Step::RmsProp($rule) => $call,
+            Step::RmsPropMomentum($rule) => $call,
+            Step::RmsPropCentered($rule) => $call,
+            Step::RmsPropCenteredMomentum($rule) => $call,
+            Step::Ftrl($rule) => $call,
+            Step::FtrlSqrt($rule) => $call,
+            Step::GroupFtrl($rule) => $call,
+            Step::TorchSgd($rule) => $call,
+            Step::TorchMomentum($rule) => $call,
+            Step::TorchAdagrad($rule) => $call,
+            Step::TorchAdam($rule) => $call,
+            Step::TorchAmsGrad($rule) => $call,
+            Step::TorchAdamW($rule) => $call,
+            Step::TorchAmsGradW($rule) => $call,
+            Step::TorchRmsProp($rule) => $call,
+            Step::TorchRmsPropMomentum($rule) => $call,
+            Step::TorchRmsPropCentered($rule) => $call,
+            Step::TorchRmsPropCenteredMomentum($rule) => $call,
+        }
+    };
+}
+
 impl Step {
     /// Leave out what a rule does to a row as a whole: a flat dense vector is no row.
     pub fn without_groups(self) -> Self {
@@ -496,44 +530,33 @@ impl Step {
 
     /// [`Step::update`] compiled for the baseline processor; gives the same bits.
     pub fn update_scalar(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
-        self.update_any(weights, slots, gradients);
+        each_rule!(self, rule => run(rule, weights, slots, gradients));
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn update_avx2(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
-        self.update_any(weights, slots, gradients);
+        each_rule!(self, rule => run(rule, weights, slots, gradients));
     }
 
-    #[inline(always)]
-    fn update_any(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
-        match self {
-            Self::Sgd(rule) => run(rule, weights, slots, gradients),
-            Self::Momentum(rule) => run(rule, weights, slots, gradients),
-            Self::Nesterov(rule) => run(rule, weights, slots, gradients),
-            Self::Adagrad(rule) => run(rule, weights, slots, gradients),
-            Self::Adam(rule) => run(rule, weights, slots, gradients),
-            Self::AmsGrad(rule) => run(rule, weights, slots, gradients),
-            Self::AdamW(rule) => run(rule, weights, slots, gradients),
-            Self::AmsGradW(rule) => run(rule, weights, slots, gradients),
-            Self::RmsProp(rule) => run(rule, weights, slots, gradients),
-            Self::RmsPropMomentum(rule) => run(rule, weights, slots, gradients),
-            Self::RmsPropCentered(rule) => run(rule, weights, slots, gradients),
-            Self::RmsPropCenteredMomentum(rule) => run(rule, weights, slots, gradients),
-            Self::Ftrl(rule) => run(rule, weights, slots, gradients),
-            Self::FtrlSqrt(rule) => run(rule, weights, slots, gradients),
-            Self::GroupFtrl(rule) => run(rule, weights, slots, gradients),
-            Self::TorchSgd(rule) => run(rule, weights, slots, gradients),
-            Self::TorchMomentum(rule) => run(rule, weights, slots, gradients),
-            Self::TorchAdagrad(rule) => run(rule, weights, slots, gradients),
-            Self::TorchAdam(rule) => run(rule, weights, slots, gradients),
-            Self::TorchAmsGrad(rule) => run(rule, weights, slots, gradients),
-            Self::TorchAdamW(rule) => run(rule, weights, slots, gradients),
-            Self::TorchAmsGradW(rule) => run(rule, weights, slots, gradients),
-            Self::TorchRmsProp(rule) => run(rule, weights, slots, gradients),
-            Self::TorchRmsPropMomentum(rule) => run(rule, weights, slots, gradients),
-            Self::TorchRmsPropCentered(rule) => run(rule, weights, slots, gradients),
-            Self::TorchRmsPropCenteredMomentum(rule) => run(rule, weights, slots, gradients),
+    /// Update rows, one after the other.
+    ///
+    /// # Panics
+    /// If the weights or slots of a row are shorter than its gradient asks for.
+    #[inline]
+    pub fn update_rows(&self, rows: &mut impl Rows) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: this processor has AVX2, which is all that the function asks for.
+            unsafe { self.update_rows_avx2(rows) };
+            return;
         }
+        each_rule!(self, rule => run_rows(rule, rows));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn update_rows_avx2(&self, rows: &mut impl Rows) {
+        each_rule!(self, rule => run_rows(rule, rows));
     }
 }

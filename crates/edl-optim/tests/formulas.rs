@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use edl_optim::{OptimError, Optimizer};
+use edl_optim::{OptimError, Optimizer, Row, Rows};
 
 /// One element's update in double precision: weight, slots, gradient, learning rate, t.
 type Formula = fn(&Settings, &mut f64, &mut [f64], f64, f64, i32);
@@ -402,6 +402,61 @@ fn vector_and_scalar_code_give_the_same_bits_at_every_length() {
                 case.kind
             );
             assert!(len == 0 || weights[0].is_nan(), "{} hides a NaN", case.kind);
+        }
+    }
+}
+
+/// Rows that lie one after the other, weights and slots of each together.
+struct Together<'a> {
+    dim: usize,
+    width: usize,
+    rows: &'a mut [f32],
+    gradients: &'a [f32],
+}
+
+impl Rows for Together<'_> {
+    fn len(&self) -> usize {
+        self.gradients.len() / self.dim
+    }
+
+    fn row(&mut self, i: usize) -> Row<'_> {
+        let row = &mut self.rows[i * self.width..(i + 1) * self.width];
+        let (weights, slots) = row.split_at_mut(self.dim);
+        Row {
+            weights,
+            slots,
+            gradient: &self.gradients[i * self.dim..(i + 1) * self.dim],
+        }
+    }
+}
+
+#[test]
+fn rows_are_updated_as_each_alone() {
+    for case in CASES {
+        let optimizer = case.optimizer();
+        for dim in [1, 5, 16] {
+            let width = dim * (1 + optimizer.num_slots());
+            let mut rows = vec![0.5; 3 * width];
+            for row in rows.chunks_exact_mut(width) {
+                optimizer.fill_slots(&mut row[dim..]);
+            }
+            let mut alone = rows.clone();
+            let gradients: Vec<f32> = (0..3 * dim).map(|i| gradient(i, 1)).collect();
+            let step = optimizer.step(0.1, 1);
+            step.update_rows(&mut Together {
+                dim,
+                width,
+                rows: &mut rows,
+                gradients: &gradients,
+            });
+            let parts = alone
+                .chunks_exact_mut(width)
+                .zip(gradients.chunks_exact(dim));
+            for (row, gradients) in parts {
+                let (weights, slots) = row.split_at_mut(dim);
+                step.update_scalar(weights, slots, gradients);
+            }
+            assert_eq!(rows, alone, "{} {dim}", case.kind);
         }
     }
 }

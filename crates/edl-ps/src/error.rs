@@ -183,6 +183,8 @@ pub enum ErrorKind {
     NotDeclared = 13,
     /// The parameters of a gradient are too old.
     TooStale = 14,
+    /// New rows would take more memory than a replica may.
+    MemoryLimit = 15,
 }
 
 impl ErrorKind {
@@ -192,6 +194,7 @@ impl ErrorKind {
             StoreError::ModelMismatch(_) => Self::ModelMismatch,
             StoreError::StaleLease { .. } => Self::StaleLease,
             StoreError::Checkpoint { .. } => Self::Checkpoint,
+            StoreError::MemoryLimit { .. } => Self::MemoryLimit,
             StoreError::Gap { .. } => Self::Gap,
             StoreError::NotDeclared(_) => Self::NotDeclared,
             StoreError::BadModel(_)
@@ -218,6 +221,7 @@ impl ErrorKind {
             12 => Self::Gap,
             13 => Self::NotDeclared,
             14 => Self::TooStale,
+            15 => Self::MemoryLimit,
             _ => Self::Store,
         }
     }

@@ -9,6 +9,7 @@ mod exceptions {
     pyo3::import_exception!(elasticdl.errors, CheckpointError);
     pyo3::import_exception!(elasticdl.errors, GapError);
     pyo3::import_exception!(elasticdl.errors, LaunchError);
+    pyo3::import_exception!(elasticdl.errors, MemoryLimitError);
     pyo3::import_exception!(elasticdl.errors, ModelMismatchError);
     pyo3::import_exception!(elasticdl.errors, NotDeclaredError);
     pyo3::import_exception!(elasticdl.errors, StaleLeaseError);
@@ -25,6 +26,7 @@ pub(crate) fn ps_error(error: PsError) -> PyErr {
         ErrorKind::Store | ErrorKind::Malformed => exceptions::StoreError::new_err(message),
         ErrorKind::UnknownTable => exceptions::UnknownTableError::new_err(message),
         ErrorKind::ModelMismatch => exceptions::ModelMismatchError::new_err(message),
+        ErrorKind::MemoryLimit => exceptions::MemoryLimitError::new_err(message),
         ErrorKind::StaleLease => exceptions::StaleLeaseError::new_err(message),
         ErrorKind::Gap => exceptions::GapError::new_err(message),
         ErrorKind::NotDeclared => exceptions::NotDeclaredError::new_err(message),

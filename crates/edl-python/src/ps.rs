@@ -65,6 +65,11 @@ impl Store {
             .map_err(ps_error)
     }
 
+    #[pyo3(signature = (num_bytes))]
+    fn set_memory_limit(&self, num_bytes: Option<u64>) {
+        self.store.set_memory_limit(num_bytes);
+    }
+
     fn checkpoint(&self, py: Python<'_>, directory: PathBuf) -> PyResult<String> {
         py.detach(|| self.store.checkpoint(&directory))
             .map_err(|error| ps_error(error.into()))

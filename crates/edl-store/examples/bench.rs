@@ -1,41 +1,73 @@
-//! Rows a second of one thread: pull, push, insertion and checkpoint of one table, beside a
-//! hash map of vectors behind one lock, in turns within one process.
+//! What a thread gets out of one table, beside what the memory gives: slices of random cache
+//! lines, of copying, of pulls and of pushes in turn within one process, of a hash map of
+//! vectors too. `benchmarks/store.py` runs it and says what the figures mean.
 //!
-//! `cargo run --release -p edl-store --example bench -- [million rows] [dim] [optimizer] [batch] [slices]`
+//! `cargo run --release -p edl-store --example bench -- [name=value ...]`, with `rows` (millions),
+//! `dim`, `optimizer`, `keys` (uniform or zipf), `miss` (share of pulled keys without a row),
+//! `batch`, `slices`, `peer` (0: no hash map), `checkpoint` (a folder to write to; none if empty).
 //!
-//! Best and median of the slices are printed: under other load the best is steady, the median is
-//! not. Absolute numbers hold for the machine alone; the ratio is what to compare.
+//! One line of JSON is printed: rates by slice, in millions a second (`memcpy`: GB/s).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
+use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use edl_optim::Optimizer;
+use edl_optim::{Optimizer, prefetch};
 use edl_store::{
-    InitializerSpec, ModelSpec, OptimizerSpec, PullMode, Push, Store, TableGrads, TableSpec,
+    InitializerSpec, ModelSpec, OptimizerSpec, PullMode, Push, Store, StoreError, TableGrads,
+    TableSpec,
 };
+use memmap2::{Advice, MmapMut};
+use serde_json::{Value, json};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Lines ahead of the one that is read: as far as a core has requests under way.
+const AHEAD: usize = 24;
+
+/// Random lines of one slice.
+const LINES: usize = 1 << 15;
+
+/// Bytes that are copied in one slice, out of a larger buffer.
+const COPIED: usize = 8 << 20;
 
 struct Settings {
     rows: u64,
     dim: usize,
     optimizer: String,
+    zipf: bool,
+    miss: f64,
     batch: usize,
-    /// Slices of each kind of work, of one batch each: a millisecond, so that some are
-    /// undisturbed on a busy machine.
     slices: usize,
+    peer: bool,
+    checkpoint: String,
 }
 
-fn settings() -> Result<Settings, Box<dyn std::error::Error>> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let arg = |i: usize, default: &str| args.get(i).cloned().unwrap_or_else(|| default.to_owned());
-    Ok(Settings {
-        rows: (arg(0, "10").parse::<f64>()? * 1e6) as u64,
-        dim: arg(1, "16").parse()?,
-        optimizer: arg(2, "adagrad"),
-        batch: arg(3, "16384").parse()?,
-        slices: arg(4, "400").parse()?,
-    })
+fn settings() -> Result<Settings, Failure> {
+    let mut given: HashMap<String, String> = HashMap::new();
+    for arg in std::env::args().skip(1) {
+        let (name, value) = arg.split_once('=').ok_or("expected name=value")?;
+        given.insert(name.to_owned(), value.to_owned());
+    }
+    let mut take = |name: &str, default: &str| given.remove(name).unwrap_or(default.to_owned());
+    let settings = Settings {
+        rows: (take("rows", "4").parse::<f64>()? * 1e6) as u64,
+        dim: take("dim", "16").parse()?,
+        optimizer: take("optimizer", "adagrad"),
+        zipf: take("keys", "uniform") == "zipf",
+        miss: take("miss", "0").parse()?,
+        batch: take("batch", "16384").parse()?,
+        slices: take("slices", "60").parse()?,
+        peer: take("peer", "1") != "0",
+        checkpoint: take("checkpoint", ""),
+    };
+    match given.keys().next() {
+        Some(name) => Err(format!("no setting '{name}'").into()),
+        None => Ok(settings),
+    }
 }
 
 fn model(settings: &Settings) -> ModelSpec {
@@ -65,63 +97,94 @@ fn model(settings: &Settings) -> ModelSpec {
     }
 }
 
-type Vectors = HashMap<u64, Vec<f32>>;
-
-/// The baseline: weights and slots in maps of small vectors, one lock, one key at a time.
+/// The peer: weights, and each optimizer slot, in a map of small vectors; one lock, one key at a
+/// time.
 struct Plain {
-    maps: Mutex<(Vectors, Vectors)>,
+    maps: Mutex<Vec<HashMap<u64, Vec<f32>>>>,
     optimizer: Optimizer,
     dim: usize,
+    centre: Vec<f32>,
 }
 
 impl Plain {
-    fn pull(&self, keys: &[u64], out: &mut [f32]) {
-        for (key, out) in keys.iter().zip(out.chunks_exact_mut(self.dim)) {
-            let maps = self.maps.lock().expect("no thread panics");
-            out.copy_from_slice(&maps.0[key]);
+    fn new(optimizer: Optimizer, dim: usize) -> Self {
+        Self {
+            maps: Mutex::new(vec![HashMap::new(); 1 + optimizer.num_slots()]),
+            optimizer,
+            dim,
+            centre: vec![0.0; dim],
         }
     }
 
-    fn push(&self, keys: &[u64], grads: &[f32], t: u64) {
-        let step = self.optimizer.step(0.01, t);
+    fn pull(&self, keys: &[u64], out: &mut [f32]) {
+        for (key, out) in keys.iter().zip(out.chunks_exact_mut(self.dim)) {
+            let maps = self.maps.lock().expect("no thread panics");
+            out.copy_from_slice(maps[0].get(key).unwrap_or(&self.centre));
+        }
+    }
+
+    /// Update each key's row: it is read from all maps, changed, and written back to them.
+    fn push(&self, keys: &[u64], grads: &[f32]) {
+        let step = self.optimizer.step(0.01, 1);
+        let num_slots = self.optimizer.num_slots();
+        let mut together = vec![0.0; self.dim * num_slots];
         for (key, grad) in keys.iter().zip(grads.chunks_exact(self.dim)) {
             let mut maps = self.maps.lock().expect("no thread panics");
-            let (weights, slots) = &mut *maps;
-            let empty = &mut Vec::new();
-            let weights = weights.get_mut(key).unwrap_or(empty);
-            let none = &mut Vec::new();
-            step.update(weights, slots.get_mut(key).unwrap_or(none), grad);
+            let (weights, slots) = maps.split_at_mut(1);
+            let Some(weights) = weights[0].get_mut(key) else {
+                continue;
+            };
+            match slots {
+                [] => step.update(weights, &mut [], grad),
+                [slot] => {
+                    if let Some(slot) = slot.get_mut(key) {
+                        step.update(weights, slot, grad);
+                    }
+                }
+                many => {
+                    let parts = together.chunks_exact_mut(self.dim);
+                    let mut found: Vec<&mut Vec<f32>> =
+                        many.iter_mut().filter_map(|map| map.get_mut(key)).collect();
+                    for (part, slot) in parts.zip(&found) {
+                        part.copy_from_slice(slot);
+                    }
+                    step.update(weights, &mut together, grad);
+                    for (part, slot) in together.chunks_exact(self.dim).zip(&mut found) {
+                        slot.copy_from_slice(part);
+                    }
+                }
+            }
         }
     }
 
     fn insert(&self, keys: &[u64], rows: &[f32]) {
         let mut maps = self.maps.lock().expect("no thread panics");
+        let mut slots = vec![0.0; self.dim * self.optimizer.num_slots()];
+        if !slots.is_empty() {
+            self.optimizer.fill_slots(&mut slots);
+        }
         for (&key, row) in keys.iter().zip(rows.chunks_exact(self.dim)) {
-            maps.0.insert(key, row.to_vec());
-            let num_slots = self.optimizer.num_slots();
-            if num_slots > 0 {
-                let mut slots = vec![0.0; self.dim * num_slots];
-                self.optimizer.fill_slots(&mut slots);
-                maps.1.insert(key, slots);
+            maps[0].insert(key, row.to_vec());
+            for (map, slot) in maps[1..].iter_mut().zip(slots.chunks_exact(self.dim)) {
+                map.insert(key, slot.to_vec());
             }
         }
     }
 }
 
-/// A generator of keys (xorshift), uniform over the rows.
-struct Keys(u64);
+/// A generator of numbers (xorshift64).
+struct Random(u64);
 
-impl Keys {
-    /// Draw a batch; of millions of rows few come twice in it.
-    fn batch(&mut self, rows: u64, keys: &mut [u64]) {
-        keys.fill_with(|| spread(self.next() % rows));
-    }
-
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
+    }
+
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
@@ -130,164 +193,326 @@ fn spread(n: u64) -> u64 {
     n.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Seconds that slices of `keys` took, as million keys a second.
-struct Rates(Vec<f64>);
+/// Draws batches of keys, each key once in a batch, as the client sends them.
+struct Draw<'a> {
+    settings: &'a Settings,
+    random: Random,
+    /// The batch in which each row came last.
+    last: Vec<u32>,
+    batch: u32,
+}
 
-impl Rates {
-    fn add(&mut self, keys: usize, time: Duration) {
-        self.0.push(keys as f64 / time.as_secs_f64() / 1e6);
+impl<'a> Draw<'a> {
+    fn new(settings: &'a Settings) -> Self {
+        Self {
+            settings,
+            random: Random(0x2545_f491_4f6c_dd1d),
+            last: vec![0; settings.rows as usize],
+            batch: 0,
+        }
     }
 
-    fn best_and_median(&mut self) -> (f64, f64) {
-        self.0.sort_by(f64::total_cmp);
-        (
-            self.0.last().copied().unwrap_or(0.0),
-            self.0[self.0.len() / 2],
-        )
+    /// Fill a batch with keys of which a share `miss` has no row.
+    fn keys(&mut self, miss: f64, keys: &mut [u64]) {
+        self.batch += 1;
+        let rows = self.settings.rows;
+        for key in keys {
+            let mut n = self.row();
+            while std::mem::replace(&mut self.last[n as usize], self.batch) == self.batch {
+                n = self.row();
+            }
+            let missing = miss > 0.0 && self.random.unit() < miss;
+            *key = spread(if missing { rows + n } else { n });
+        }
+    }
+
+    /// Draw a row's number: uniform, or by Zipf's law with exponent 1 (its continuous form).
+    fn row(&mut self) -> u64 {
+        let rows = self.settings.rows;
+        if self.settings.zipf {
+            let rank = (rows as f64).powf(self.random.unit());
+            (rank as u64).min(rows - 1)
+        } else {
+            self.random.next() % rows
+        }
     }
 }
 
-fn fill(store: &Store, plain: &Plain, settings: &Settings) -> Result<(), edl_store::StoreError> {
-    let mut longest = Duration::ZERO;
-    let mut total = Duration::ZERO;
+/// Memory of the same size as the table, for what the machine can do.
+struct Machine {
+    map: MmapMut,
+    places: Vec<u32>,
+    copied: usize,
+}
+
+impl Machine {
+    fn new(bytes: usize) -> Result<Self, Failure> {
+        let bytes = bytes.next_multiple_of(COPIED);
+        let mut map = MmapMut::map_anon(bytes)?;
+        map.advise(Advice::HugePage)?;
+        // Every page is there before anything is measured.
+        map.chunks_mut(4096).for_each(|page| page[0] = 1);
+        Ok(Self {
+            map,
+            places: vec![0; LINES],
+            copied: 0,
+        })
+    }
+
+    /// Read random lines, each asked for before; millions a second.
+    fn lines(&mut self, random: &mut Random) -> f64 {
+        let lines: &[[u64; 8]] = bytemuck::cast_slice(&self.map);
+        self.places
+            .fill_with(|| (random.next() % lines.len() as u64) as u32);
+        let start = Instant::now();
+        let mut sum = 0_u64;
+        for (i, &place) in self.places.iter().enumerate() {
+            let ahead = self.places[(i + AHEAD) % LINES];
+            prefetch(&lines[ahead as usize]);
+            sum = sum.wrapping_add(lines[place as usize][0]);
+        }
+        black_box(sum);
+        rate(LINES, start.elapsed())
+    }
+
+    /// Copy some megabytes from one place to another; GB/s of bytes copied.
+    fn copy(&mut self) -> f64 {
+        let half = self.map.len() / 2;
+        let (from, to) = self.map.split_at_mut(half);
+        let at = (self.copied * COPIED / 2) % (half - COPIED / 2 + 1);
+        self.copied += 1;
+        let start = Instant::now();
+        to[at..at + COPIED / 2].copy_from_slice(&from[at..at + COPIED / 2]);
+        rate(COPIED / 2, start.elapsed()) / 1e3
+    }
+}
+
+/// Millions a second.
+fn rate(count: usize, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64() / 1e6
+}
+
+/// Seconds of processor time that the kernel has spent for this process.
+fn system_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(") ").next().unwrap_or_default();
+    let ticks = after_name.split(' ').nth(12).and_then(|t| t.parse().ok());
+    // A tick is a hundredth of a second on every Linux.
+    ticks.map_or(0.0, |ticks: f64| ticks / 100.0)
+}
+
+/// A value of `/proc/self/smaps_rollup`, in bytes.
+fn memory(what: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with(what));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+fn fill(store: &Store, settings: &Settings) -> Result<Value, StoreError> {
     let mut rows = vec![0.0; settings.batch * settings.dim];
+    let mut times = Vec::new();
     let all: Vec<u64> = (0..settings.rows).map(spread).collect();
+    let system = system_seconds();
     for keys in all.chunks(settings.batch) {
         let out = &mut rows[..keys.len() * settings.dim];
         let start = Instant::now();
         store.pull_rows(0, keys, PullMode::Create, out)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    let system = system_seconds() - system;
+    let total: f64 = times.iter().sum();
+    times.sort_by(f64::total_cmp);
+    Ok(json!({
+        "rate": settings.rows as f64 / total / 1e6,
+        "rate_without_kernel": settings.rows as f64 / (total - system).max(1e-9) / 1e6,
+        "median_batch_ms": times[times.len() / 2] * 1e3,
+        "longest_batch_ms": times[times.len() - 1] * 1e3,
+    }))
+}
+
+/// The longest that one thread waits for one row while rows are created one by one.
+fn longest_insert(store: &Store, settings: &Settings) -> Result<f64, StoreError> {
+    let mut row = vec![0.0; settings.dim];
+    let mut longest = Duration::ZERO;
+    for n in 0..settings.rows / 4 {
+        let start = Instant::now();
+        store.pull_rows(
+            0,
+            &[spread(3 * settings.rows + n)],
+            PullMode::Create,
+            &mut row,
+        )?;
         longest = longest.max(start.elapsed());
-        total += start.elapsed();
+    }
+    Ok(longest.as_secs_f64() * 1e3)
+}
+
+fn push(store: &Store, index: u32, keys: &[u64], grads: &[f32]) -> Result<(), StoreError> {
+    let tables = [TableGrads {
+        table: 0,
+        keys,
+        grads,
+    }];
+    store.apply(&Push {
+        task: 0,
+        lease: 0,
+        index,
+        num_records: 0,
+        learning_rate: 0.01,
+        pulled_version: 0,
+        tables: &tables,
+        dense: &[],
+        state: &[],
+    })?;
+    Ok(())
+}
+
+fn peer(store: &Store, settings: &Settings, optimizer: Optimizer) -> Result<Plain, StoreError> {
+    let plain = Plain::new(optimizer, settings.dim);
+    let mut rows = vec![0.0; settings.batch * settings.dim];
+    let all: Vec<u64> = (0..settings.rows).map(spread).collect();
+    for keys in all.chunks(settings.batch) {
+        let out = &mut rows[..keys.len() * settings.dim];
+        store.pull_rows(0, keys, PullMode::ReadOnly, out)?;
         plain.insert(keys, out);
     }
-    println!(
-        "insert: {:.1} M rows/s, longest batch of {}: {:.1} ms",
-        settings.rows as f64 / total.as_secs_f64() / 1e6,
-        settings.batch,
-        longest.as_secs_f64() * 1e3
-    );
-    Ok(())
+    Ok(plain)
 }
 
+/// Measure slice after slice; return the rates of each kind of work, and how many pushes were made.
 fn measure(
     store: &Store,
-    plain: &Plain,
+    plain: Option<&Plain>,
     settings: &Settings,
-) -> Result<(), Box<dyn std::error::Error>> {
+) -> Result<(BTreeMap<&'static str, Vec<f64>>, u32), Failure> {
     let n = settings.batch;
+    let grads = vec![0.01; n * settings.dim];
+    let mut out = vec![0.0; n * settings.dim];
     let mut keys = vec![0; n];
-    let grads = vec![0.01; settings.batch * settings.dim];
-    let mut out = vec![0.0; settings.batch * settings.dim];
-    let mut random = Keys(0x2545_f491_4f6c_dd1d);
-    let [mut pull, mut push, mut plain_pull, mut plain_push] =
-        std::array::from_fn(|_| Rates(Vec::new()));
-    let mut index = 0;
-    for _ in 0..settings.slices {
-        let mut draw = |keys: &mut Vec<u64>| {
-            for batch in keys.chunks_mut(settings.batch) {
-                random.batch(settings.rows, batch);
-            }
-        };
-        draw(&mut keys);
+    let mut draw = Draw::new(settings);
+    let mut machine = Machine::new(store.stats().resident_bytes as usize)?;
+    let mut random = Random(0x9876_5432_1234_5678);
+    let mut rates: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
+    let mut add = |what, rate| rates.entry(what).or_default().push(rate);
+    for slice in 0..settings.slices {
+        add("lines", machine.lines(&mut random));
+        draw.keys(settings.miss, &mut keys);
         let start = Instant::now();
-        for keys in keys.chunks(settings.batch) {
-            store.pull_rows(0, keys, PullMode::Create, &mut out)?;
-            black_box(&mut out);
-        }
-        pull.add(n, start.elapsed());
-
-        draw(&mut keys);
+        store.pull_rows(0, &keys, PullMode::ReadOnly, black_box(&mut out))?;
+        add("pull", rate(n, start.elapsed()));
+        add("memcpy", machine.copy());
+        draw.keys(0.0, &mut keys);
         let start = Instant::now();
-        for keys in keys.chunks(settings.batch) {
-            let tables = [TableGrads {
-                table: 0,
-                keys,
-                grads: &grads,
-            }];
-            store.apply(&Push {
-                task: 0,
-                lease: 0,
-                index,
-                num_records: 0,
-                learning_rate: 0.01,
-                pulled_version: 0,
-                tables: &tables,
-                dense: &[],
-                state: &[],
-            })?;
-            index += 1;
-        }
-        push.add(n, start.elapsed());
-
-        draw(&mut keys);
+        push(store, slice as u32, &keys, &grads)?;
+        add("push", rate(n, start.elapsed()));
+        let Some(plain) = plain else { continue };
+        draw.keys(settings.miss, &mut keys);
         let start = Instant::now();
-        for keys in keys.chunks(settings.batch) {
-            plain.pull(keys, &mut out);
-            black_box(&mut out);
-        }
-        plain_pull.add(n, start.elapsed());
-
-        draw(&mut keys);
+        plain.pull(&keys, black_box(&mut out));
+        add("plain_pull", rate(n, start.elapsed()));
+        draw.keys(0.0, &mut keys);
         let start = Instant::now();
-        for keys in keys.chunks(settings.batch) {
-            plain.push(keys, &grads, 1);
-        }
-        plain_push.add(n, start.elapsed());
+        plain.push(&keys, &grads);
+        add("plain_push", rate(n, start.elapsed()));
     }
-    for (what, mut ours, mut peer) in [("pull", pull, plain_pull), ("push", push, plain_push)] {
-        let (best, median) = ours.best_and_median();
-        let (plain_best, plain_median) = peer.best_and_median();
-        println!(
-            "{what}: {best:.1} (median {median:.1}) M rows/s, hash map {plain_best:.2} \
-             ({plain_median:.2}), ratio {:.1}",
-            best / plain_best
-        );
-    }
-    Ok(())
+    Ok((rates, settings.slices as u32))
 }
 
-fn checkpoint(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
-    let dir = std::env::temp_dir().join(format!("edl-store-bench-{}", std::process::id()));
+/// Pushes a second that one thread makes until told to stop.
+fn train(
+    store: &Store,
+    settings: &Settings,
+    first: u32,
+    stop: &AtomicBool,
+) -> Result<f64, StoreError> {
+    // Small batches, as steps are, with something else between them.
+    let mut keys = vec![0; 2048];
+    let grads = vec![0.01; keys.len() * settings.dim];
+    let mut draw = Draw::new(settings);
     let start = Instant::now();
-    let entry = store.checkpoint(&dir)?;
-    let written = start.elapsed();
+    let mut count = 0;
+    while !stop.load(Ordering::Relaxed) {
+        draw.keys(0.0, &mut keys);
+        push(store, first + count, &keys, &grads)?;
+        count += 1;
+    }
+    Ok(f64::from(count) / start.elapsed().as_secs_f64())
+}
+
+/// Write a checkpoint while another thread trains, and load it.
+fn checkpoint(store: &Store, settings: &Settings, pushed: u32) -> Result<Value, Failure> {
+    let dir = Path::new(&settings.checkpoint).join(format!("bench-{}", std::process::id()));
+    let stop = AtomicBool::new(false);
+    let quiet = std::thread::scope(|scope| {
+        let trainer = scope.spawn(|| train(store, settings, pushed, &stop));
+        std::thread::sleep(Duration::from_secs(2));
+        stop.store(true, Ordering::Relaxed);
+        trainer.join().expect("no thread panics")
+    })?;
+    let pushed = store.audit()[0].next_index;
+    stop.store(false, Ordering::Relaxed);
+    let start = Instant::now();
+    let (disturbed, written) = std::thread::scope(|scope| {
+        let trainer = scope.spawn(|| train(store, settings, pushed, &stop));
+        let written = store.checkpoint(&dir);
+        stop.store(true, Ordering::Relaxed);
+        (trainer.join().expect("no thread panics"), written)
+    });
+    let (written, seconds) = (written?, start.elapsed());
     let bytes: u64 = std::fs::read_dir(&dir)?
         .filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()))
         .sum();
-    let manifest = format!(r#"{{"format": 1, "replicas": [{entry}]}}"#);
+    let manifest = format!(r#"{{"format": 1, "replicas": [{written}]}}"#);
     std::fs::write(dir.join("manifest.json"), manifest)?;
     let start = Instant::now();
     let restored = Store::restore(&dir, 0, 1, true);
     let read = start.elapsed();
     std::fs::remove_dir_all(&dir)?;
-    let rows = restored?.stats().tables[0].rows;
-    let rate = |time: Duration| bytes as f64 / time.as_secs_f64() / 1e6;
-    println!(
-        "checkpoint: {rows} rows, {:.0} MB/s written and synced, {:.0} MB/s restored",
-        rate(written),
-        rate(read)
-    );
-    Ok(())
+    restored?;
+    Ok(json!({
+        "bytes": bytes,
+        "written_mb": rate(bytes as usize, seconds),
+        "restored_mb": rate(bytes as usize, read),
+        "pushes_alone": quiet,
+        "pushes_meanwhile": disturbed?,
+    }))
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Failure> {
     let settings = settings()?;
     let spec = model(&settings);
-    let plain = Plain {
-        maps: Mutex::default(),
-        optimizer: spec.optimizer.parse()?,
-        dim: settings.dim,
-    };
+    let optimizer = spec.optimizer.parse()?;
     let store = Store::new(0, 1);
     store.declare(spec, &[], &[])?;
-    println!(
-        "{} rows x {}, {}, batches of {}, one thread",
-        settings.rows, settings.dim, settings.optimizer, settings.batch
-    );
-    fill(&store, &plain, &settings)?;
-    let bytes = store.stats().resident_bytes as f64 / settings.rows as f64;
-    println!("memory: {bytes:.1} bytes a row");
-    measure(&store, &plain, &settings)?;
-    drop(plain);
-    checkpoint(&store)
+    let before = memory("Rss");
+    let insert = fill(&store, &settings)?;
+    let stats = store.stats();
+    let grown = memory("Rss").saturating_sub(before);
+    let plain = match settings.peer {
+        true => Some(peer(&store, &settings, optimizer)?),
+        false => None,
+    };
+    let (rates, pushed) = measure(&store, plain.as_ref(), &settings)?;
+    let huge = memory("AnonHugePages");
+    let checkpoint = match settings.checkpoint.as_str() {
+        "" => Value::Null,
+        _ => checkpoint(&store, &settings, pushed)?,
+    };
+    let longest = longest_insert(&store, &settings)?;
+    let width = settings.dim * (1 + optimizer.num_slots());
+    let found = json!({
+        "rows": settings.rows,
+        "width": width,
+        "bytes_per_row": stats.resident_bytes as f64 / settings.rows as f64,
+        "store_bytes": stats.resident_bytes,
+        "resident_growth_bytes": grown,
+        "huge_page_bytes": huge,
+        "insert": insert,
+        "longest_insert_ms": longest,
+        "rates": rates,
+        "checkpoint": checkpoint,
+    });
+    println!("{found}");
+    Ok(())
 }

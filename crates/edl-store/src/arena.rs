@@ -7,6 +7,9 @@ use crate::memory::Buffer;
 /// Bytes of the first segment; each further one doubles the rows.
 const FIRST_BYTES: usize = 4096;
 
+/// Bytes that are skipped at most: half a huge page, so that they are within small segments.
+const SKIPPED_BYTES: usize = 1 << 20;
+
 /// Floats in a cache line.
 const LINE: usize = 16;
 
@@ -14,11 +17,14 @@ const LINE: usize = 16;
 const MAX_SEGMENTS: usize = 29;
 
 /// Rows at a fixed stride in segments that double, so that growing copies nothing: row `r` is
-/// number `r + 2^b` of a sequence whose segments begin at the powers of two from `2^b` on.
+/// number `r + skipped + 2^b` of a sequence whose segments begin at the powers of two from `2^b`
+/// on. What is skipped is never touched, and takes no memory.
 pub(crate) struct Arena {
     stride: usize,
     /// Binary logarithm of the rows in the first segment.
     first_log2: u32,
+    /// Numbers that no row has, so that arenas begin a new page at different numbers of rows.
+    skipped: u32,
     segments: Vec<Buffer>,
     len: u32,
 }
@@ -37,11 +43,13 @@ pub(crate) fn stride(width: usize) -> usize {
 }
 
 impl Arena {
-    /// Make an empty arena for rows of `width` floats.
-    pub(crate) fn new(width: usize) -> Self {
+    /// Make an empty arena for rows of `width` floats; `phase` from 0 to 1 says how far into a
+    /// page it begins.
+    pub(crate) fn new(width: usize, phase: f64) -> Self {
         let stride = stride(width);
         Self {
             stride,
+            skipped: (phase * SKIPPED_BYTES as f64) as u32 / (4 * stride as u32),
             first_log2: (FIRST_BYTES / (4 * stride)).max(1).ilog2(),
             segments: Vec::new(),
             len: 0,
@@ -53,6 +61,11 @@ impl Arena {
         self.len
     }
 
+    /// Return the bytes of one row, padding included.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.stride * 4
+    }
+
     /// Return the bytes taken from the system for rows; those never touched are not resident.
     pub(crate) fn used_bytes(&self) -> usize {
         self.len as usize * self.stride * 4
@@ -62,7 +75,9 @@ impl Arena {
     pub(crate) fn push(&mut self) -> u32 {
         let row = self.len;
         let (segment, _) = self.locate(row);
-        if segment == self.segments.len() {
+        if segment >= self.segments.len() {
+            // Those that are skipped whole are never looked into.
+            self.segments.resize_with(segment, || Buffer::zeroed(0));
             let rows = 1usize << (self.first_log2 as usize + segment);
             self.segments.push(Buffer::zeroed(rows * self.stride * 4));
         }
@@ -75,6 +90,7 @@ impl Arena {
         Layout {
             stride: self.stride,
             first_log2: self.first_log2,
+            skipped: self.skipped,
         }
     }
 
@@ -117,13 +133,14 @@ impl Arena {
 struct Layout {
     stride: usize,
     first_log2: u32,
+    skipped: u32,
 }
 
 impl Layout {
     /// Return the segment of a row, and its first float in there.
     #[inline(always)]
     fn locate(self, row: u32) -> (usize, usize) {
-        let number = u64::from(row) + (1 << self.first_log2);
+        let number = u64::from(row) + u64::from(self.skipped) + (1 << self.first_log2);
         let top = number.ilog2();
         let within = (number ^ (1 << top)) as usize;
         ((top - self.first_log2) as usize, within * self.stride)
@@ -142,25 +159,12 @@ pub(crate) struct ViewMut<'a> {
     segments: [&'a mut [f32]; MAX_SEGMENTS],
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
     /// Return the first `width` floats of a row.
     #[inline(always)]
-    pub(crate) fn row(&self, row: u32, width: usize) -> &[f32] {
+    pub(crate) fn row(&self, row: u32, width: usize) -> &'a [f32] {
         let (segment, at) = self.layout.locate(row);
         &self.segments[segment][at..at + width]
-    }
-
-    /// Ask for the cache lines of a row's first `width` floats.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, row: u32, width: usize) {
-        let row = self.row(row, width);
-        for line in row.chunks(LINE) {
-            prefetch(&line[0]);
-        }
-        // A row that begins amid a line ends in one more.
-        if width > LINE && !width.is_multiple_of(LINE) {
-            prefetch(&row[width - 1]);
-        }
     }
 }
 
@@ -170,6 +174,21 @@ impl ViewMut<'_> {
     pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
         let (segment, at) = self.layout.locate(row);
         &mut self.segments[segment][at..at + width]
+    }
+}
+
+/// Ask for the cache lines of a row.
+///
+/// The loop that asks for many rows should do little else: a request holds up the instructions
+/// after it until its address is translated, and only those at hand are translated together.
+#[inline(always)]
+pub(crate) fn prefetch_row(row: &[f32]) {
+    for line in row.chunks(LINE) {
+        prefetch(&line[0]);
+    }
+    // A row that begins amid a line ends in one more.
+    if row.len() > LINE && !row.len().is_multiple_of(LINE) {
+        prefetch(&row[row.len() - 1]);
     }
 }
 
@@ -185,8 +204,8 @@ mod tests {
 
     #[test]
     fn rows_keep_their_place_as_the_arena_grows() {
-        for width in [1, 3, 16, 33, 5000] {
-            let mut arena = Arena::new(width);
+        for (width, phase) in [(1, 0.0), (3, 0.9), (16, 0.5), (33, 0.2), (5000, 0.7)] {
+            let mut arena = Arena::new(width, phase);
             for i in 0..3000 {
                 let row = arena.push();
                 assert_eq!(row, i);

@@ -75,6 +75,22 @@ pub enum StoreError {
     /// No more rows or updates can be numbered.
     #[error("{0}")]
     Full(String),
+    /// New rows would take more memory than the replica may.
+    #[error(
+        "table '{table}' cannot take {new_rows} new rows: it has {rows}, and the rows of all tables take {used} of the {limit} bytes that --ps_memory_limit allows each ps replica; nothing was created or changed. Raise the limit, or spread the rows over more replicas (--num_ps_pods)"
+    )]
+    MemoryLimit {
+        /// The table that was to grow.
+        table: String,
+        /// Rows that it has.
+        rows: u64,
+        /// Rows that were to be created.
+        new_rows: usize,
+        /// Bytes that the rows of all tables take.
+        used: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// A checkpoint cannot be written or read.
     #[error("checkpoint {}: {problem}", path.display())]
     Checkpoint {

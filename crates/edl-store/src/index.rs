@@ -18,12 +18,29 @@ pub(crate) const MAX_ROWS: usize = (1 << ROW_BITS) - 1;
 /// The last version that an entry can hold.
 pub(crate) const MAX_VERSION: u64 = (1 << (64 - ROW_BITS)) - 1;
 
+/// Keys that are looked up together: enough for their cache misses to overlap, few enough for
+/// their rows to stay in the first-level cache.
+pub(crate) const GROUP: usize = 64;
+
+/// The row of a hash that is not there.
+pub(crate) const NO_ROW: u32 = u32::MAX;
+
+/// Places in a cache line. Searches begin with a line, so that most of them end in it.
+const LINE: usize = 4;
+
 /// Places of a fresh index.
 const FIRST_CAPACITY: usize = 64;
 
-/// Places of the old index that an insertion empties while the index grows. It begins at four
-/// fifths full and is empty after a sixteenth of its places in insertions.
-const MOVED_PER_INSERT: usize = 16;
+/// An index grows by a quarter when it is three quarters full: searches stay within a line
+/// mostly, and an entry takes 27 bytes in the mean, the places that are being emptied included.
+const GROWTH: f64 = 1.25;
+
+/// Bytes that an entry takes at most, places that are being emptied included, unless keys crowd.
+pub(crate) const ENTRY_BYTES: usize = 48;
+
+/// Places of the old index that an insertion empties while the index grows: it is empty after a
+/// 32nd of its places in insertions.
+const MOVED_PER_INSERT: usize = 32;
 
 /// How far from its home an entry may come to lie before the index grows for it. At the usual
 /// load that does not happen; it does when keys come in the order of their hashes, as from a
@@ -73,8 +90,10 @@ impl Entry {
     }
 
     #[inline(always)]
-    fn set_version(&mut self, version: u64) {
+    fn replace_version(&mut self, version: u64) -> u64 {
+        let before = self.version();
         self.place = self.place & ((1 << ROW_BITS) - 1) | version << ROW_BITS;
+        before
     }
 }
 
@@ -86,23 +105,26 @@ pub(crate) struct HashRange {
     pub(crate) width: u128,
 }
 
-/// Places in the order of the hash: an entry lies at its home or, where that is taken, in the
-/// next free place (after the last place comes the first).
+/// Places in the order of the hash: an entry's home is the first place of a line, and it lies in
+/// the first place from there on that was free (after the last place comes the first).
 struct Places {
     buffer: Buffer,
     capacity: usize,
     first: u64,
-    /// `capacity * 2^64 / width`: a hash times this is its home times 2^64.
-    scale: u128,
+    /// Lines times `2^64 / width`: a hash times this is its line times 2^64.
+    scale: u64,
 }
 
 impl Places {
     fn new(capacity: usize, range: HashRange) -> Self {
+        let lines = capacity.div_ceil(LINE);
+        let capacity = lines * LINE;
         Self {
             buffer: Buffer::zeroed(capacity * size_of::<Entry>()),
             capacity,
             first: range.first,
-            scale: ((capacity as u128) << 64) / range.width,
+            // Fits: a range has 2^48 hashes at least, and there are far fewer than 2^48 places.
+            scale: (((lines as u128) << 64) / range.width) as u64,
         }
     }
 
@@ -118,13 +140,15 @@ impl Places {
 
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
-        ((u128::from(hash.wrapping_sub(self.first)) * self.scale) >> 64) as usize
+        home(hash.wrapping_sub(self.first), self.scale)
     }
 
-    /// Return the place of a hash, or the empty place that ends its search.
-    #[inline(always)]
-    fn search(&self, hash: u64) -> (usize, bool) {
-        search(self.entries(), self.home(hash), hash)
+    /// Return the place for a hash that is not there.
+    fn vacancy(&self, hash: u64) -> usize {
+        match search(self.entries(), self.home(hash), hash) {
+            Found::Empty(at) => at,
+            Found::At(at) | Found::Next(at) => unreachable!("hash {hash} is at {at} already"),
+        }
     }
 
     /// Call `visit` for each entry whose home is among `homes`.
@@ -148,20 +172,50 @@ impl Places {
     }
 }
 
+/// Return the home of a hash counted from the shard's first: its line times the places in one.
 #[inline(always)]
-fn search(entries: &[Entry], home: usize, hash: u64) -> (usize, bool) {
-    let mut at = home;
+fn home(hash: u64, scale: u64) -> usize {
+    ((u128::from(hash) * u128::from(scale)) >> 64) as usize * LINE
+}
+
+/// What a search finds.
+#[derive(Clone, Copy, PartialEq)]
+enum Found {
+    /// The hash is at this place.
+    At(usize),
+    /// The hash is nowhere; it would be at this empty place.
+    Empty(usize),
+    /// Neither; the search goes on with the line at this place.
+    Next(usize),
+}
+
+/// Search one line for a hash.
+#[inline(always)]
+fn search_line(entries: &[Entry], line: usize, hash: u64) -> Found {
+    // All places are compared at once: which one it is cannot be predicted.
+    let (mut found, mut empty) = (0_u32, 0_u32);
+    for (i, entry) in entries[line..line + LINE].iter().enumerate() {
+        empty |= u32::from(entry.is_empty()) << i;
+        found |= u32::from(entry.hash == hash) << i;
+    }
+    found &= !empty;
+    if found != 0 {
+        Found::At(line + found.trailing_zeros() as usize)
+    } else if empty != 0 {
+        Found::Empty(line + empty.trailing_zeros() as usize)
+    } else {
+        let next = line + LINE;
+        Found::Next(if next == entries.len() { 0 } else { next })
+    }
+}
+
+/// Search from `line` on; never `Found::Next`.
+#[inline(always)]
+fn search(entries: &[Entry], mut line: usize, hash: u64) -> Found {
     loop {
-        let entry = &entries[at];
-        if entry.hash == hash && !entry.is_empty() {
-            return (at, true);
-        }
-        if entry.is_empty() {
-            return (at, false);
-        }
-        at += 1;
-        if at == entries.len() {
-            at = 0;
+        match search_line(entries, line, hash) {
+            Found::Next(next) => line = next,
+            found => return found,
         }
     }
 }
@@ -172,6 +226,9 @@ fn search(entries: &[Entry], home: usize, hash: u64) -> (usize, bool) {
 /// an entry whose home in `old` is below `moved` is in `current`, all others are in `old`.
 pub(crate) struct Index {
     range: HashRange,
+    /// The capacity of `current` before it was rounded: rounding shall not bring the sizes of
+    /// shards together.
+    size: f64,
     current: Places,
     old: Option<Old>,
     len: usize,
@@ -183,10 +240,13 @@ struct Old {
 }
 
 impl Index {
-    pub(crate) fn new(range: HashRange) -> Self {
+    /// Make an empty index. Those whose `phase`, from 0 to 1, differs grow at different sizes.
+    pub(crate) fn new(range: HashRange, phase: f64) -> Self {
+        let size = FIRST_CAPACITY as f64 * GROWTH.powf(phase);
         Self {
             range,
-            current: Places::new(FIRST_CAPACITY, range),
+            size,
+            current: Places::new(size as usize, range),
             old: None,
             len: 0,
         }
@@ -241,7 +301,13 @@ impl Index {
 
     /// Return the row of a hash.
     pub(crate) fn find(&self, hash: u64) -> Option<u32> {
-        self.view().find(hash)
+        let view = self.view();
+        let (home, old) = view.homes.of(hash);
+        let entries = if old { view.old } else { view.current };
+        match search(entries, home, hash) {
+            Found::At(at) => Some(entries[at].row()),
+            _ => None,
+        }
     }
 
     /// Make room for `additional` entries at once, so that they may come in any order.
@@ -253,14 +319,15 @@ impl Index {
         while self.old.is_some() {
             self.move_some();
         }
-        self.grow(wanted);
+        self.grow(wanted as f64);
         while self.old.is_some() {
             self.move_some();
         }
     }
 
-    fn grow(&mut self, capacity: usize) {
-        let grown = Places::new(capacity, self.range);
+    fn grow(&mut self, size: f64) {
+        self.size = size;
+        let grown = Places::new(size as usize, self.range);
         self.old = Some(Old {
             places: std::mem::replace(&mut self.current, grown),
             moved: 0,
@@ -270,17 +337,16 @@ impl Index {
     /// Add a hash that is not there.
     pub(crate) fn insert(&mut self, hash: u64, row: u32, version: u64) {
         let capacity = self.current.capacity;
-        if self.old.is_none() && (self.len + 1) * 5 > capacity * 4 {
-            self.grow(capacity + capacity / 2);
+        if self.old.is_none() && (self.len + 1) * 4 > capacity * 3 {
+            self.grow(self.size * GROWTH);
         }
         let places = self.places_mut(hash);
-        let (at, found) = places.search(hash);
-        debug_assert!(!found, "a hash is inserted once");
+        let at = places.vacancy(hash);
         places.entries_mut()[at] = Entry::new(hash, row, version);
         let distance = (at + places.capacity - places.home(hash)) % places.capacity;
         self.len += 1;
         if distance > FAR && self.old.is_none() && self.len * MAX_SPARSE > capacity {
-            self.grow(capacity * 4);
+            self.grow(self.size * 4.0);
         }
         self.move_some();
     }
@@ -291,7 +357,7 @@ impl Index {
         let end = (old.moved + MOVED_PER_INSERT).min(old.places.capacity);
         let current = &mut self.current;
         old.places.visit(old.moved..end, |entry| {
-            let (at, _) = current.search(entry.hash);
+            let at = current.vacancy(entry.hash);
             current.entries_mut()[at] = entry;
         });
         old.moved = end;
@@ -325,8 +391,8 @@ impl Index {
 struct Homes {
     first: u64,
     /// The scales of the two places.
-    current: u128,
-    old: u128,
+    current: u64,
+    old: u64,
     /// Homes in `old` from this on are searched there; none if there is no `old`.
     moved: usize,
 }
@@ -335,14 +401,14 @@ impl Homes {
     /// Return the home of a hash, and whether it is in `old`.
     #[inline(always)]
     fn of(&self, hash: u64) -> (usize, bool) {
-        let hash = u128::from(hash.wrapping_sub(self.first));
+        let hash = hash.wrapping_sub(self.first);
         if self.moved != usize::MAX {
-            let home = ((hash * self.old) >> 64) as usize;
+            let home = home(hash, self.old);
             if home >= self.moved {
                 return (home, true);
             }
         }
-        (((hash * self.current) >> 64) as usize, false)
+        (home(hash, self.current), false)
     }
 }
 
@@ -361,48 +427,125 @@ pub(crate) struct ViewMut<'a> {
 }
 
 impl View<'_> {
-    /// Ask for the cache line where the search for a hash begins.
+    /// Ask for the cache lines where the searches for some hashes begin.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        let (home, old) = self.homes.of(hash);
-        prefetch(&if old { self.old } else { self.current }[home]);
+    pub(crate) fn prefetch(&self, hashes: &[u64]) {
+        for &hash in hashes {
+            let (home, old) = self.homes.of(hash);
+            prefetch(&if old { self.old } else { self.current }[home]);
+        }
     }
 
-    /// Return the row of a hash.
+    /// Find the rows of a group of hashes whose lines have been asked for; `NO_ROW` for those
+    /// that have none.
     #[inline(always)]
-    pub(crate) fn find(&self, hash: u64) -> Option<u32> {
-        let (home, old) = self.homes.of(hash);
-        let entries = if old { self.old } else { self.current };
-        let (at, found) = search(entries, home, hash);
-        found.then(|| entries[at].row())
+    pub(crate) fn find(&self, hashes: &[u64], rows: &mut [u32; GROUP]) {
+        let mut later = Later::new();
+        for (i, (row, &hash)) in rows.iter_mut().zip(hashes).enumerate() {
+            let (home, old) = self.homes.of(hash);
+            let entries = if old { self.old } else { self.current };
+            *row = match search_line(entries, home, hash) {
+                Found::At(at) => entries[at].row(),
+                Found::Empty(_) => NO_ROW,
+                Found::Next(next) => {
+                    prefetch(&entries[next]);
+                    later.push(i, next)
+                }
+            };
+        }
+        for (i, line) in later.each() {
+            let (_, old) = self.homes.of(hashes[i]);
+            let entries = if old { self.old } else { self.current };
+            if let Found::At(at) = search(entries, line, hashes[i]) {
+                rows[i] = entries[at].row();
+            }
+        }
+    }
+}
+
+/// Searches of a group that leave the line where they began: put off until their next line has
+/// come.
+struct Later {
+    searches: [(u32, usize); GROUP],
+    len: usize,
+}
+
+impl Later {
+    #[inline(always)]
+    fn new() -> Self {
+        Self {
+            searches: [(0, 0); GROUP],
+            len: 0,
+        }
+    }
+
+    /// Note that hash `i` is to be searched from `line` on.
+    #[inline(always)]
+    fn push(&mut self, i: usize, line: usize) -> u32 {
+        self.searches[self.len] = (i as u32, line);
+        self.len += 1;
+        NO_ROW
+    }
+
+    #[inline(always)]
+    fn each(&self) -> impl Iterator<Item = (usize, usize)> {
+        let searches = self.searches[..self.len].iter();
+        searches.map(|&(i, line)| (i as usize, line))
     }
 }
 
 impl ViewMut<'_> {
-    /// Ask for the cache line where the search for a hash begins.
+    /// Ask for the cache lines where the searches for some hashes begin.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        let (home, old) = self.homes.of(hash);
-        prefetch(&if old { &*self.old } else { &*self.current }[home]);
+    pub(crate) fn prefetch(&self, hashes: &[u64]) {
+        for &hash in hashes {
+            let (home, old) = self.homes.of(hash);
+            prefetch(&if old { &*self.old } else { &*self.current }[home]);
+        }
     }
 
-    /// Set the version of a hash; return its row, and the version that it had.
+    /// Set the version of a group of hashes whose lines have been asked for; return their rows
+    /// as `View::find` does, and in `versions` what they had.
     #[inline(always)]
-    pub(crate) fn touch(&mut self, hash: u64, version: u64) -> Option<(u32, u64)> {
-        let (home, old) = self.homes.of(hash);
-        let entries = if old {
-            &mut *self.old
-        } else {
-            &mut *self.current
-        };
-        let (at, found) = search(entries, home, hash);
-        if !found {
-            return None;
+    pub(crate) fn touch(
+        &mut self,
+        hashes: &[u64],
+        version: u64,
+        rows: &mut [u32; GROUP],
+        versions: &mut [u64; GROUP],
+    ) {
+        let mut later = Later::new();
+        for (i, &hash) in hashes.iter().enumerate() {
+            let (home, old) = self.homes.of(hash);
+            let entries = if old {
+                &mut *self.old
+            } else {
+                &mut *self.current
+            };
+            rows[i] = match search_line(entries, home, hash) {
+                Found::At(at) => {
+                    versions[i] = entries[at].replace_version(version);
+                    entries[at].row()
+                }
+                Found::Empty(_) => NO_ROW,
+                Found::Next(next) => {
+                    prefetch(&entries[next]);
+                    later.push(i, next)
+                }
+            };
         }
-        let entry = &mut entries[at];
-        let before = entry.version();
-        entry.set_version(version);
-        Some((entry.row(), before))
+        for (i, line) in later.each() {
+            let (_, old) = self.homes.of(hashes[i]);
+            let entries = if old {
+                &mut *self.old
+            } else {
+                &mut *self.current
+            };
+            if let Found::At(at) = search(entries, line, hashes[i]) {
+                versions[i] = entries[at].replace_version(version);
+                rows[i] = entries[at].row();
+            }
+        }
     }
 }
 
@@ -433,102 +576,4 @@ fn cut(mut found: Vec<Entry>, max: usize) -> (Vec<Entry>, Option<u64>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::route::hash;
-
-    const ALL: HashRange = HashRange {
-        first: 0,
-        width: 1 << 64,
-    };
-
-    #[test]
-    fn every_key_is_found_at_every_moment_of_growth() {
-        let mut index = Index::new(ALL);
-        for key in 0..3000_u32 {
-            assert_eq!(index.find(hash(u64::from(key))), None);
-            index.insert(hash(u64::from(key)), key, 7);
-            if key < 300 || key % 97 == 0 {
-                for k in 0..=key {
-                    assert_eq!(index.find(hash(u64::from(k))), Some(k));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn touching_sets_the_version_and_returns_the_last() {
-        let mut index = Index::new(ALL);
-        index.insert(5, 3, 10);
-        assert_eq!(index.view_mut().touch(5, MAX_VERSION), Some((3, 10)));
-        assert_eq!(index.view_mut().touch(5, 1), Some((3, MAX_VERSION)));
-        assert_eq!(index.view_mut().touch(6, 1), None);
-    }
-
-    #[test]
-    fn a_walk_gives_each_entry_once_in_order_even_while_growing() {
-        let mut index = Index::new(ALL);
-        let mut hashes = Vec::new();
-        for key in 0..2000_u32 {
-            hashes.push(hash(u64::from(key)));
-            index.insert(hash(u64::from(key)), key, 0);
-            if key % 61 != 0 {
-                continue;
-            }
-            let mut expected = hashes.clone();
-            expected.sort_unstable();
-            for max in [1, 7, 10_000] {
-                let mut seen = Vec::new();
-                let mut cursor = Some(0);
-                while let Some(from) = cursor {
-                    let (entries, next) = index.walk(from, max);
-                    assert!(entries.len() <= max);
-                    seen.extend(entries.iter().map(|e| e.hash));
-                    cursor = next;
-                }
-                assert_eq!(seen, expected);
-            }
-        }
-    }
-
-    #[test]
-    fn keys_in_the_order_of_their_hashes_are_taken_in_linear_time() {
-        let n = 300_000;
-        let mut index = Index::new(ALL);
-        for i in 0..n {
-            index.insert(i * (u64::MAX / n), i as u32, 0);
-        }
-        assert!((0..n).all(|i| index.find(i * (u64::MAX / n)) == Some(i as u32)));
-        assert!(index.bytes() <= n as usize * 16 * 8);
-    }
-
-    #[test]
-    fn reserved_room_is_kept_and_entries_with_it() {
-        let mut index = Index::new(ALL);
-        for key in 0..1000 {
-            index.insert(hash(key), key as u32, 0);
-        }
-        index.reserve(100_000);
-        let bytes = index.bytes();
-        for key in 1000..100_000 {
-            index.insert(hash(key), key as u32, 0);
-        }
-        assert!((0..100_000).all(|key| index.find(hash(key)) == Some(key as u32)));
-        assert_eq!(index.bytes(), bytes);
-    }
-
-    #[test]
-    fn a_range_that_is_crowded_at_its_end_wraps_around() {
-        let mut index = Index::new(ALL);
-        for i in 0..1000_u32 {
-            index.insert(u64::MAX - u64::from(i), i, 0);
-        }
-        for i in 0..1000_u32 {
-            assert_eq!(index.find(u64::MAX - u64::from(i)), Some(i));
-        }
-        let (entries, next) = index.walk(0, 2000);
-        assert_eq!(entries.len(), 1000);
-        assert!(entries.is_sorted_by_key(|e| e.hash));
-        assert_eq!(next, None);
-    }
-}
+mod tests;

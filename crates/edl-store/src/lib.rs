@@ -10,6 +10,7 @@
 compile_error!("checkpoints are little-endian, and are written from memory as it is");
 
 mod arena;
+mod budget;
 mod checkpoint;
 mod error;
 mod index;

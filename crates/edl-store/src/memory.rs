@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 
 /// From this size on memory is mapped, so that a page costs nothing before it is touched.
-const MAPPED_BYTES: usize = 256 << 10;
+const MAPPED_BYTES: usize = 64 << 10;
 
 /// Size and alignment of a huge page.
 const HUGE_BYTES: usize = 2 << 20;

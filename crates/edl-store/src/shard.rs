@@ -1,9 +1,9 @@
 //! One shard of a table: an index and its rows, under one lock.
 
-use edl_optim::{Optimizer, Step, prefetch};
+use edl_optim::{Optimizer, Row, Rows, Step};
 
-use crate::arena::Arena;
-use crate::index::{HashRange, Index};
+use crate::arena::{Arena, ViewMut, prefetch_row};
+use crate::index::{ENTRY_BYTES, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::Gate;
 use crate::route::unhash;
@@ -11,13 +11,6 @@ use crate::route::unhash;
 mod life;
 
 pub(crate) use life::Admitted;
-
-/// Keys that are looked up together: enough for their cache misses to overlap, few enough for
-/// their rows to stay in the first-level cache.
-const GROUP: usize = 32;
-
-/// No row.
-const NONE: (u32, u64) = (u32::MAX, u64::MAX);
 
 /// A row's layout: weights, then each optimizer slot, all of length `dim`.
 #[derive(Debug, Clone)]
@@ -39,6 +32,16 @@ pub(crate) struct Keys<'a> {
     pub(crate) positions: &'a [u32],
 }
 
+impl<'a> Keys<'a> {
+    /// Return the hashes and positions of a group; of none, beyond the last.
+    #[inline(always)]
+    fn group(&self, group: usize) -> (&'a [u64], &'a [u32]) {
+        let first = (group * GROUP).min(self.hashes.len());
+        let end = (first + GROUP).min(self.hashes.len());
+        (&self.hashes[first..end], &self.positions[first..end])
+    }
+}
+
 /// A row as it was at the instant of a snapshot.
 pub(crate) struct SavedRows {
     pub(crate) keys: Vec<u64>,
@@ -48,7 +51,14 @@ pub(crate) struct SavedRows {
 }
 
 impl SavedRows {
-    fn empty() -> Self {
+    /// Append other rows.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.keys.append(&mut other.keys);
+        self.versions.append(&mut other.versions);
+        self.rows.append(&mut other.rows);
+    }
+
+    pub(crate) fn empty() -> Self {
         Self {
             keys: Vec::new(),
             versions: Vec::new(),
@@ -63,6 +73,14 @@ impl SavedRows {
     }
 }
 
+/// What is of an earlier checkpoint already: a row is not that is numbered from `rows` on, or has
+/// a later version.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Since {
+    pub(crate) version: u64,
+    pub(crate) rows: u32,
+}
+
 /// A snapshot that is being copied out.
 ///
 /// Every row below `rows` is written exactly once as it was at `version`: by the reader that
@@ -72,6 +90,8 @@ struct Snapshot {
     version: u64,
     /// Rows that existed.
     rows: u32,
+    /// Only what has changed since is wanted, if given.
+    since: Option<Since>,
     /// The reader has passed all hashes below.
     cursor: u64,
     saved: SavedRows,
@@ -81,7 +101,11 @@ impl Snapshot {
     /// Whether a row that is about to change must be saved first.
     #[inline(always)]
     fn wants(&self, hash: u64, row: u32, version: u64) -> bool {
-        row < self.rows && version <= self.version && hash >= self.cursor
+        let has_changed = match self.since {
+            None => true,
+            Some(since) => version > since.version || row >= since.rows,
+        };
+        row < self.rows && version <= self.version && hash >= self.cursor && has_changed
     }
 }
 
@@ -95,11 +119,43 @@ pub(crate) struct Shard {
     snapshot: Option<Snapshot>,
 }
 
+/// The rows of a group of keys and their gradients.
+struct Group<'a> {
+    arena: ViewMut<'a>,
+    rows: &'a [u32],
+    /// Where each gradient stands in `grads`.
+    positions: &'a [u32],
+    grads: &'a [f32],
+    dim: usize,
+    width: usize,
+}
+
+impl Rows for Group<'_> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    #[inline(always)]
+    fn row(&mut self, i: usize) -> Row<'_> {
+        let at = self.positions[i] as usize * self.dim;
+        let row = self.arena.row_mut(self.rows[i], self.width);
+        let (weights, slots) = row.split_at_mut(self.dim);
+        Row {
+            weights,
+            slots,
+            gradient: &self.grads[at..at + self.dim],
+        }
+    }
+}
+
 impl Shard {
-    pub(crate) fn new(range: HashRange, width: usize, gate: Option<Gate>) -> Self {
+    /// Make an empty shard. Those whose `phase`, from 0 to 1, differs take memory at different
+    /// numbers of rows: if all did at once, the batch that comes then would wait for all.
+    pub(crate) fn new(range: HashRange, width: usize, phase: f64, gate: Option<Gate>) -> Self {
         Self {
-            index: Index::new(range),
-            arena: Arena::new(width),
+            index: Index::new(range, phase),
+            arena: Arena::new(width, phase),
             free: Vec::new(),
             gate,
             snapshot: None,
@@ -108,6 +164,25 @@ impl Shard {
 
     pub(crate) fn len(&self) -> usize {
         self.arena.len() as usize - self.free.len()
+    }
+
+    /// Return the bytes that one more row takes at most.
+    pub(crate) fn new_row_bytes(&self) -> usize {
+        self.arena.row_bytes() + ENTRY_BYTES
+    }
+
+    /// Count the keys without a row.
+    pub(crate) fn count_missing(&self, keys: Keys<'_>) -> usize {
+        let index = self.index.view();
+        let mut rows = [NO_ROW; GROUP];
+        let mut missing = 0;
+        for hashes in keys.hashes.chunks(GROUP) {
+            index.prefetch(hashes);
+            index.find(hashes, &mut rows);
+            let found = &rows[..hashes.len()];
+            missing += found.iter().filter(|&&row| row == NO_ROW).count();
+        }
+        missing
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -127,7 +202,15 @@ impl Shard {
         }
     }
 
-    /// `DIM` is `dim` where the compiler shall know it, else 0.
+    /// Ask for the index lines of the first keys of a batch, which nothing else asks for in time.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, keys: Keys<'_>) {
+        let first = &keys.hashes[..keys.hashes.len().min(GROUP)];
+        self.index.view().prefetch(first);
+    }
+
+    /// `DIM` is `dim` where the compiler shall know it, else 0. The index lines of the first group
+    /// have been asked for.
     fn pull_rows<const DIM: usize>(
         &self,
         keys: Keys<'_>,
@@ -137,30 +220,41 @@ impl Shard {
     ) {
         let dim = if DIM == 0 { dim } else { DIM };
         let (index, arena) = (self.index.view(), self.arena.view());
-        let mut rows = [None; GROUP];
-        let look_ahead = |first: usize| {
-            let ahead = keys.hashes.iter().skip(first).take(GROUP);
-            ahead.for_each(|&hash| index.prefetch(hash));
-        };
-        look_ahead(0);
-        for (group, hashes) in keys.hashes.chunks(GROUP).enumerate() {
-            let first = group * GROUP;
-            look_ahead(first + GROUP);
-            let positions = &keys.positions[first..first + hashes.len()];
-            for ((row, &hash), &position) in rows.iter_mut().zip(hashes).zip(positions) {
-                *row = index.find(hash);
-                prefetch(&out[position as usize * dim]);
-                if let Some(row) = *row {
-                    arena.prefetch(row, dim);
+        let mut rows = [NO_ROW; GROUP];
+        let mut weights: [[&[f32]; GROUP]; 2] = [[&[]; GROUP]; 2];
+        let num_groups = keys.hashes.len().div_ceil(GROUP);
+        // A group's rows are copied while those of the next one are on their way.
+        for group in 0..=num_groups {
+            if group < num_groups {
+                let (hashes, positions) = keys.group(group);
+                let weights = &mut weights[group % 2];
+                index.prefetch(keys.group(group + 1).0);
+                index.find(hashes, &mut rows);
+                for (weights, &row) in weights.iter_mut().zip(&rows[..hashes.len()]) {
+                    *weights = if row == NO_ROW {
+                        &[]
+                    } else {
+                        arena.row(row, dim)
+                    };
+                }
+                for weights in &weights[..hashes.len()] {
+                    prefetch_row(weights);
+                }
+                for &position in positions {
+                    prefetch_row(&out[position as usize * dim..][..dim]);
                 }
             }
-            for (i, (row, &position)) in rows.iter().zip(positions).enumerate() {
-                let Some(row) = *row else {
-                    missing.push((first + i) as u32);
-                    continue;
-                };
-                let at = position as usize * dim;
-                out[at..at + dim].copy_from_slice(arena.row(row, dim));
+            if group > 0 {
+                let first = (group - 1) * GROUP;
+                let weights = &weights[(group - 1) % 2];
+                for (i, &position) in keys.group(group - 1).1.iter().enumerate() {
+                    if weights[i].is_empty() {
+                        missing.push((first + i) as u32);
+                        continue;
+                    }
+                    let at = position as usize * dim;
+                    out[at..at + dim].copy_from_slice(&weights[i][..dim]);
+                }
             }
         }
     }
@@ -197,74 +291,67 @@ impl Shard {
         version: u64,
     ) {
         let RowSpec { dim, width, .. } = *spec;
-        let mut rows = [NONE; GROUP];
-        let index = self.index.view();
-        let ahead = keys.hashes.iter().take(GROUP);
-        ahead.for_each(|&hash| index.prefetch(hash));
-        for (group, hashes) in keys.hashes.chunks(GROUP).enumerate() {
-            let first = group * GROUP;
-            let next = keys.hashes.iter().skip(first + hashes.len()).take(GROUP);
-            let positions = &keys.positions[first..first + hashes.len()];
-            for &position in positions {
-                prefetch(&grads[position as usize * dim]);
-            }
-            if self.touch(hashes, next, &mut rows, width, version) > 0 {
-                for (row, &hash) in rows.iter_mut().zip(hashes) {
-                    if *row == NONE {
-                        *row = (self.find_or_create(hash, spec, version), version);
+        let mut rows = [[NO_ROW; GROUP]; 2];
+        let mut versions = [0; GROUP];
+        let num_groups = keys.hashes.len().div_ceil(GROUP);
+        // A group's rows are updated while those of the next one are on their way.
+        for group in 0..=num_groups {
+            if group < num_groups {
+                let (hashes, positions) = keys.group(group);
+                let rows = &mut rows[group % 2];
+                let mut index = self.index.view_mut();
+                index.prefetch(keys.group(group + 1).0);
+                index.touch(hashes, version, rows, &mut versions);
+                for (i, &hash) in hashes.iter().enumerate() {
+                    if rows[i] == NO_ROW {
+                        // A key that comes twice was created the first time.
+                        rows[i] = self.find_or_create(hash, spec, version);
+                        versions[i] = version;
                     }
                 }
+                let rows = &rows[..hashes.len()];
+                self.prefetch_rows(rows, width);
+                for &position in positions {
+                    prefetch_row(&grads[position as usize * dim..][..dim]);
+                }
+                if self.snapshot.is_some() {
+                    self.save(hashes, rows, &versions, width);
+                }
             }
-            if self.snapshot.is_some() {
-                self.save(hashes, &rows, width);
-            }
-            let mut arena = self.arena.view_mut();
-            for (&(row, _), &position) in rows.iter().zip(positions) {
-                let at = position as usize * dim;
-                let (weights, slots) = arena.row_mut(row, width).split_at_mut(dim);
-                step.update(weights, slots, &grads[at..at + dim]);
+            if group > 0 {
+                let (_, positions) = keys.group(group - 1);
+                step.update_rows(&mut Group {
+                    arena: self.arena.view_mut(),
+                    rows: &rows[(group - 1) % 2][..positions.len()],
+                    positions,
+                    grads,
+                    dim,
+                    width,
+                });
             }
         }
     }
 
-    /// Set the version of a group of keys, note their rows and versions before, and ask for the
-    /// rows' cache lines and for those of the `next` keys. Return how many have no row.
     #[inline(always)]
-    fn touch<'k>(
-        &mut self,
-        hashes: &[u64],
-        next: impl Iterator<Item = &'k u64>,
-        rows: &mut [(u32, u64); GROUP],
-        width: usize,
-        version: u64,
-    ) -> usize {
-        let mut index = self.index.view_mut();
+    fn prefetch_rows(&self, rows: &[u32], width: usize) {
         let arena = self.arena.view();
-        next.for_each(|&hash| index.prefetch(hash));
-        let mut missing = 0;
-        for (row, &hash) in rows.iter_mut().zip(hashes) {
-            *row = match index.touch(hash, version) {
-                Some(found) => {
-                    arena.prefetch(found.0, width);
-                    found
-                }
-                None => {
-                    missing += 1;
-                    NONE
-                }
-            };
+        let mut slices: [&[f32]; GROUP] = [&[]; GROUP];
+        for (slice, &row) in slices.iter_mut().zip(rows) {
+            *slice = arena.row(row, width);
         }
-        missing
+        for slice in &slices[..rows.len()] {
+            prefetch_row(slice);
+        }
     }
 
     /// Keep the rows of a group that a snapshot still wants, before they change.
     #[cold]
-    fn save(&mut self, hashes: &[u64], rows: &[(u32, u64)], width: usize) {
+    fn save(&mut self, hashes: &[u64], rows: &[u32], versions: &[u64], width: usize) {
         let Some(snapshot) = &mut self.snapshot else {
             return;
         };
         let arena = self.arena.view();
-        for (&hash, &(row, version)) in hashes.iter().zip(rows) {
+        for ((&hash, &row), &version) in hashes.iter().zip(rows).zip(versions) {
             if snapshot.wants(hash, row, version) {
                 snapshot.saved.push(hash, version, arena.row(row, width));
             }
@@ -301,7 +388,7 @@ impl Shard {
         let arena = self.arena.view();
         for group in entries.chunks(GROUP) {
             for entry in group {
-                arena.prefetch(entry.row(), dim);
+                prefetch_row(arena.row(entry.row(), dim));
             }
             for entry in group {
                 keys.push(unhash(entry.hash));
@@ -311,12 +398,14 @@ impl Shard {
         next
     }
 
-    /// Begin a snapshot of this instant; return the number of its rows.
-    pub(crate) fn begin_snapshot(&mut self, version: u64) -> usize {
+    /// Begin a snapshot of this instant, of all rows or of those that have changed; return the
+    /// number of all.
+    pub(crate) fn begin_snapshot(&mut self, version: u64, since: Option<Since>) -> usize {
         self.begin_gate_snapshot(version);
         self.snapshot = Some(Snapshot {
             version,
             rows: self.arena.len(),
+            since,
             cursor: 0,
             saved: SavedRows::empty(),
         });
@@ -336,7 +425,7 @@ impl Shard {
         let arena = self.arena.view();
         for group in entries.chunks(GROUP) {
             for entry in group {
-                arena.prefetch(entry.row(), width);
+                prefetch_row(arena.row(entry.row(), width));
             }
             for entry in group {
                 let version = entry.version();

@@ -3,14 +3,16 @@
 //! Locks are taken in this order: the gate (shared by updates, exclusive for the instant of a
 //! checkpoint), the task's watermark, then one shard or the vectors at a time.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint;
+use crate::budget::Budget;
+use crate::checkpoint::{self, Base, LastWhole};
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::{Occurrence, Times};
@@ -148,10 +150,15 @@ pub struct Store {
     declaring: Mutex<()>,
     /// Updates hold it shared; a checkpoint takes it alone to mark its instant.
     gate: RwLock<()>,
-    /// Held by the one checkpoint that is being written.
-    checkpointing: Mutex<()>,
+    /// Held by the one checkpoint that is being written. By folder, what the last checkpoint with
+    /// all rows was.
+    checkpointing: Mutex<BTreeMap<PathBuf, LastWhole>>,
+    /// How often rows were removed, under the shared gate: a checkpoint before is no base.
+    removals: AtomicU64,
     /// Late gradients are applied with a smaller learning rate.
     modulates: AtomicBool,
+    /// What rows take, and may take.
+    budget: Arc<Budget>,
 }
 
 /// All that depends on what the model is.
@@ -179,8 +186,10 @@ impl Store {
             model: OnceLock::new(),
             declaring: Mutex::new(()),
             gate: RwLock::new(()),
-            checkpointing: Mutex::new(()),
+            checkpointing: Mutex::default(),
+            removals: AtomicU64::new(0),
             modulates: AtomicBool::new(false),
+            budget: Arc::default(),
         }
     }
 
@@ -202,6 +211,14 @@ impl Store {
     /// Return the number of updates applied; 0 before a model is declared.
     pub fn version(&self) -> u64 {
         self.model.get().map_or(0, Model::version)
+    }
+
+    /// Create no more rows once all rows take so many bytes; `None` for no limit.
+    ///
+    /// A batch that would go beyond is refused whole with [`StoreError::MemoryLimit`]; rows that
+    /// exist are pulled and pushed as before. A checkpoint that has more is restored all the same.
+    pub fn set_memory_limit(&self, bytes: Option<u64>) {
+        self.budget.set_limit(bytes);
     }
 
     /// Return this replica's number.
@@ -236,7 +253,8 @@ impl Store {
         check_len("the dense vector", range(spec.dense_len()?), dense.len())?;
         check_len("the state vector", range(spec.state_len()?), state.len())?;
         let tables = spec.tables.iter();
-        let tables = tables.map(|table| Table::new(table, spec.seed, placement));
+        let tables =
+            tables.map(|table| Table::new(table, spec.seed, placement, self.budget.clone()));
         let model = Model {
             restored: false,
             placement,
@@ -285,7 +303,7 @@ impl Store {
         let table = model.table(table)?;
         table.check("the array for rows", keys, out.len())?;
         if mode == PullMode::Create {
-            table.check_room(keys.len())?;
+            table.check_room(keys)?;
         }
         table.pull(keys, mode, model.version(), out);
         Ok(())
@@ -401,6 +419,10 @@ impl Store {
     /// Write what this replica holds at one instant into files in `dir`, which is created;
     /// return its manifest entry as JSON.
     ///
+    /// If `dir/base.json` holds `{"base": FOLDER}`, and `../FOLDER` is the last checkpoint that this
+    /// store wrote with all its rows, only rows that have changed since are written, and the entry
+    /// names the base.
+    ///
     /// Updates go on meanwhile, and are not part of it. The checkpoint is valid once
     /// `dir/manifest.json` holds `{"format": 1, "replicas": [entry, ...]}` of all replicas.
     ///
@@ -408,10 +430,15 @@ impl Store {
     /// [`StoreError::Checkpoint`] if a file cannot be written; none is left then.
     pub fn checkpoint(&self, dir: &Path) -> Result<String, StoreError> {
         let model = self.declared("a checkpoint is written")?;
-        let _checkpointing = self.checkpointing.lock();
+        let mut last = self.checkpointing.lock();
+        let folder = dir.parent().unwrap_or(dir).to_owned();
+        let base = checkpoint::wished_base(dir, self.replica, last.get(&folder))?;
         let snapshot = Snapshot { model };
-        let source = self.mark(&snapshot);
+        let source = self.mark(&snapshot, base, last.get(&folder));
         let entry = checkpoint::write(&source, dir)?;
+        if source.base.is_none() {
+            last.insert(folder, source.last_whole(&entry.files));
+        }
         serde_json::to_string(&entry).map_err(|e| StoreError::Checkpoint {
             path: dir.to_owned(),
             problem: format!("cannot be described: {e}"),
@@ -419,19 +446,33 @@ impl Store {
     }
 
     /// Mark one instant, between two updates, for a checkpoint.
-    fn mark<'a>(&self, snapshot: &Snapshot<'a>) -> checkpoint::Source<'a> {
+    fn mark<'a>(
+        &self,
+        snapshot: &Snapshot<'a>,
+        base: Option<Base>,
+        last: Option<&LastWhole>,
+    ) -> checkpoint::Source<'a> {
         let model = snapshot.model;
         let _gate = self.gate.write();
         let version = model.version();
-        let tables = model.tables.iter();
+        let tables = model.tables.iter().enumerate();
+        let removals = self.removals.load(Ordering::Relaxed);
+        let last = last.filter(|last| base.is_some() && last.removals == removals);
         checkpoint::Source {
+            base: base.filter(|_| last.is_some()),
+            removals,
             replica: self.replica,
             num_replicas: self.num_replicas,
             version,
             model: &model.spec,
             placement: model.placement,
             tables: &model.tables,
-            rows: tables.map(|table| table.begin_snapshot(version)).collect(),
+            rows: tables
+                .map(|(number, table)| {
+                    let since = last.map(|last| &last.since[number][..]);
+                    table.begin_snapshot(version, since)
+                })
+                .collect(),
             vectors: model.vectors.read().values(),
             watermarks: model.tasks.all(),
             times: model.times.lock().clone(),
@@ -453,8 +494,14 @@ impl Store {
         num_replicas: u32,
         keep_watermarks: bool,
     ) -> Result<Self, StoreError> {
-        let restored = checkpoint::read(checkpoint, replica, num_replicas, keep_watermarks)?;
         let store = Self::new(replica, num_replicas);
+        let wanted = checkpoint::Wanted {
+            replica,
+            num_replicas,
+            keep_watermarks,
+            budget: &store.budget,
+        };
+        let restored = checkpoint::read(checkpoint, &wanted)?;
         let model = Model {
             spec: Arc::new(restored.model),
             restored: true,
@@ -516,7 +563,7 @@ impl Model {
         for grads in push.tables {
             let table = self.table(grads.table)?;
             table.check("the gradient", grads.keys, grads.grads.len())?;
-            table.check_room(grads.keys.len())?;
+            table.check_room(grads.keys)?;
         }
         let vectors = self.vectors.read();
         vectors.check(push.dense.len(), push.state.len())?;

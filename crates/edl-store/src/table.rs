@@ -1,16 +1,18 @@
 //! One embedding table: shards by hash slot, and the way of a batch through them.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use edl_optim::Step;
 use parking_lot::{RwLock, RwLockWriteGuard};
 
+use crate::budget::Budget;
 use crate::error::StoreError;
-use crate::index::{HashRange, MAX_ROWS};
+use crate::index::{ENTRY_BYTES, HashRange, MAX_ROWS};
 use crate::initial::Generator;
 use crate::life::{Admission, Expiry, Gate, Occurrence};
 use crate::route::{NUM_SLOTS, hash, slot_range};
-use crate::shard::{Admitted, Keys, RowSpec, SavedRows, Shard};
+use crate::shard::{Admitted, Keys, RowSpec, SavedRows, Shard, Since};
 use crate::spec::{MAX_ROW_FLOATS, TableSpec};
 use crate::store::{Chunk, PullMode};
 
@@ -89,6 +91,9 @@ impl Placement {
 
     /// Check that all keys belong to this replica.
     pub(crate) fn check(&self, keys: &[u64]) -> Result<(), StoreError> {
+        if self.num_replicas == 1 {
+            return Ok(());
+        }
         match keys.iter().find(|&&key| !self.owns(hash(key))) {
             None => Ok(()),
             Some(&key) => Err(StoreError::WrongReplica {
@@ -108,6 +113,8 @@ pub(crate) struct Table {
     expiry: Option<Expiry>,
     placement: Placement,
     shards: Vec<RwLock<Shard>>,
+    /// Shared with the other tables of the store.
+    budget: Arc<Budget>,
 }
 
 /// A block of keys, sorted by shard; kept by each thread for the next batch.
@@ -117,15 +124,16 @@ struct Sorted {
     positions: Vec<u32>,
     /// Where each shard's keys end.
     ends: [usize; NUM_SHARDS],
-    /// Hash and shard of each key, in the batch's order.
-    unsorted: Vec<(u64, u8)>,
-    /// Keys without a row, by their number within a shard's.
-    missing: Vec<u32>,
-    admitted: Admitted,
+    /// The hashes in the batch's order.
+    unsorted: Vec<u64>,
 }
 
 thread_local! {
     static SORTED: RefCell<Sorted> = RefCell::default();
+    /// Keys without a row, by their number within a shard's.
+    static MISSING: RefCell<Vec<u32>> = RefCell::default();
+    /// Keys that are let in.
+    static ADMITTED: RefCell<Admitted> = RefCell::default();
 }
 
 impl Sorted {
@@ -134,9 +142,8 @@ impl Sorted {
         self.unsorted.clear();
         self.unsorted.extend(keys.iter().map(|&key| {
             let hash = hash(key);
-            let shard = placement.shard(hash);
-            starts[shard] += 1;
-            (hash, shard as u8)
+            starts[placement.shard(hash)] += 1;
+            hash
         }));
         let mut sum = 0;
         for start in &mut starts {
@@ -144,22 +151,24 @@ impl Sorted {
         }
         self.hashes.resize(keys.len(), 0);
         self.positions.resize(keys.len(), 0);
-        for (position, &(hash, shard)) in self.unsorted.iter().enumerate() {
-            let at = &mut starts[usize::from(shard)];
-            self.hashes[*at] = hash;
-            self.positions[*at] = position as u32;
+        let (hashes, positions) = (&mut self.hashes[..], &mut self.positions[..]);
+        for (position, &hash) in self.unsorted.iter().enumerate() {
+            let at = &mut starts[placement.shard(hash)];
+            hashes[*at] = hash;
+            positions[*at] = position as u32;
             *at += 1;
         }
         self.ends = starts;
     }
-}
 
-/// Return the keys of one shard.
-fn keys_of<'a>(hashes: &'a [u64], positions: &'a [u32], ends: &[usize], shard: usize) -> Keys<'a> {
-    let start = if shard == 0 { 0 } else { ends[shard - 1] };
-    Keys {
-        hashes: &hashes[start..ends[shard]],
-        positions: &positions[start..ends[shard]],
+    /// Return the keys of one shard.
+    fn keys(&self, shard: usize) -> Keys<'_> {
+        let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
+        let end = self.ends[shard];
+        Keys {
+            hashes: &self.hashes[start..end],
+            positions: &self.positions[start..end],
+        }
     }
 }
 
@@ -168,6 +177,7 @@ impl Table {
         spec: &TableSpec,
         seed: u64,
         placement: Placement,
+        budget: Arc<Budget>,
     ) -> Result<Self, StoreError> {
         let bad =
             |problem: String| StoreError::BadModel(format!("table '{}': {problem}", spec.name));
@@ -197,9 +207,13 @@ impl Table {
                 count,
             ))
         };
-        let shard = |shard| Shard::new(placement.hashes(shard), width, gate(shard));
+        let shard = |shard| {
+            let phase = shard as f64 / NUM_SHARDS as f64;
+            Shard::new(placement.hashes(shard), width, phase, gate(shard))
+        };
         let shards = (0..NUM_SHARDS).map(|i| RwLock::new(shard(i))).collect();
         Ok(Self {
+            budget,
             name: spec.name.clone(),
             spec: RowSpec {
                 dim: spec.dim as usize,
@@ -244,8 +258,42 @@ impl Table {
         self.placement.check(keys)
     }
 
-    /// Check that a batch of `num_keys` new rows fits.
-    pub(crate) fn check_room(&self, num_keys: usize) -> Result<(), StoreError> {
+    /// Check that rows for those of `keys` that have none may be created.
+    pub(crate) fn check_room(&self, keys: &[u64]) -> Result<(), StoreError> {
+        self.check_numbers(keys.len())?;
+        let row_bytes = self.shards[0].read().new_row_bytes() as u64;
+        if self.budget.has_room(keys.len() as u64 * row_bytes) {
+            return Ok(());
+        }
+        // Close to the limit it matters how many rows there are already.
+        let new_rows: usize = keys
+            .chunks(BLOCK)
+            .map(|keys| self.count_missing(keys))
+            .sum();
+        if new_rows == 0 || self.budget.has_room(new_rows as u64 * row_bytes) {
+            return Ok(());
+        }
+        Err(StoreError::MemoryLimit {
+            table: self.name.clone(),
+            rows: self.size().0,
+            new_rows,
+            used: self.budget.used(),
+            limit: self.budget.limit().unwrap_or(0),
+        })
+    }
+
+    fn count_missing(&self, keys: &[u64]) -> usize {
+        SORTED.with_borrow_mut(|sorted| {
+            sorted.sort(keys, &self.placement);
+            let shards = self.shards.iter().enumerate();
+            shards
+                .map(|(number, shard)| shard.read().count_missing(sorted.keys(number)))
+                .sum()
+        })
+    }
+
+    /// Check that `num_keys` more rows can be numbered.
+    fn check_numbers(&self, num_keys: usize) -> Result<(), StoreError> {
         let limit = MAX_ROWS - HEADROOM;
         let full = |shard: &RwLock<Shard>| shard.read().len() + num_keys > limit;
         if self.shards.iter().any(full) {
@@ -266,24 +314,42 @@ impl Table {
         for (keys, out) in keys.chunks(BLOCK).zip(blocks) {
             SORTED.with_borrow_mut(|sorted| {
                 sorted.sort(keys, &self.placement);
-                self.pull_block(sorted, mode, version, out);
+                MISSING.with_borrow_mut(|missing| {
+                    self.pull_block(sorted, missing, mode, version, out);
+                });
             });
         }
     }
 
-    fn pull_block(&self, sorted: &mut Sorted, mode: PullMode, version: u64, out: &mut [f32]) {
+    /// Ask for what a batch needs first of a shard, unless it is being changed.
+    #[inline(always)]
+    fn prefetch(&self, sorted: &Sorted, shard: usize) {
+        if let Some(next) = self.shards.get(shard).and_then(RwLock::try_read) {
+            next.prefetch(sorted.keys(shard));
+        }
+    }
+
+    fn pull_block(
+        &self,
+        sorted: &Sorted,
+        missing: &mut Vec<u32>,
+        mode: PullMode,
+        version: u64,
+        out: &mut [f32],
+    ) {
         let dim = self.spec.dim;
         for (number, shard) in self.shards.iter().enumerate() {
-            let keys = keys_of(&sorted.hashes, &sorted.positions, &sorted.ends, number);
+            let keys = sorted.keys(number);
             if keys.hashes.is_empty() {
                 continue;
             }
-            sorted.missing.clear();
-            shard.read().pull(keys, dim, out, &mut sorted.missing);
-            if sorted.missing.is_empty() {
+            self.prefetch(sorted, number + 1);
+            missing.clear();
+            shard.read().pull(keys, dim, out, missing);
+            if missing.is_empty() {
                 continue;
             }
-            let missing = sorted.missing.iter().map(|&i| {
+            let missing = missing.iter().map(|&i| {
                 let (i, at) = (i as usize, keys.positions[i as usize] as usize * dim);
                 (keys.hashes[i], at..at + dim)
             });
@@ -294,9 +360,11 @@ impl Table {
                 }
                 PullMode::Create => {
                     let mut shard = shard.write();
+                    let before = shard.bytes();
                     for (hash, at) in missing {
                         out[at].copy_from_slice(shard.weights(hash, &self.spec, version));
                     }
+                    self.budget.note(before, shard.bytes());
                 }
             }
         }
@@ -316,30 +384,36 @@ impl Table {
         for (keys, grads) in keys.chunks(BLOCK).zip(blocks) {
             SORTED.with_borrow_mut(|sorted| {
                 sorted.sort(keys, &self.placement);
-                self.push_block(sorted, grads, &step, version, occurrence);
+                ADMITTED.with_borrow_mut(|admitted| {
+                    self.push_block(sorted, admitted, grads, &step, version, occurrence);
+                });
             });
         }
     }
 
     fn push_block(
         &self,
-        sorted: &mut Sorted,
+        sorted: &Sorted,
+        admitted: &mut Admitted,
         grads: &[f32],
         step: &Step,
         version: u64,
         occurrence: Occurrence,
     ) {
         for (number, shard) in self.shards.iter().enumerate() {
-            let mut keys = keys_of(&sorted.hashes, &sorted.positions, &sorted.ends, number);
+            let mut keys = sorted.keys(number);
             if keys.hashes.is_empty() {
                 continue;
             }
+            self.prefetch(sorted, number + 1);
             let mut shard = shard.write();
+            let before = shard.bytes();
             if self.admission.is_some() {
-                shard.admit(keys, version, occurrence, &mut sorted.admitted);
-                keys = sorted.admitted.keys();
+                shard.admit(keys, version, occurrence, admitted);
+                keys = admitted.keys();
             }
             shard.push(keys, grads, &self.spec, step, version);
+            self.budget.note(before, shard.bytes());
         }
     }
 
@@ -381,16 +455,28 @@ impl Table {
                 counts[self.placement.shard(hash)] += 1;
             }
         }
-        self.check_room(counts.into_iter().max().unwrap_or(0))?;
+        self.check_numbers(counts.into_iter().max().unwrap_or(0))?;
         for (shard, count) in self.shards.iter().zip(counts) {
-            shard.write().reserve(count);
+            let mut shard = shard.write();
+            let before = shard.bytes();
+            shard.reserve(count);
+            // What the rows of a checkpoint take is counted before they are put back.
+            let rows = count * (shard.new_row_bytes() - ENTRY_BYTES);
+            self.budget.note(before, shard.bytes() + rows);
         }
         Ok(())
     }
 
     /// Put back rows as a checkpoint has them, weights and slots; those of other replicas are
-    /// left out. Return the first key that is there twice.
-    pub(crate) fn restore(&self, keys: &[u64], versions: &[u64], rows: &[f32]) -> Option<u64> {
+    /// left out. Return the first key that is there twice, unless a base is put under a later
+    /// checkpoint: `is_base`.
+    pub(crate) fn restore(
+        &self,
+        keys: &[u64],
+        versions: &[u64],
+        rows: &[f32],
+        is_base: bool,
+    ) -> Option<u64> {
         let mut rows = keys
             .iter()
             .zip(versions)
@@ -411,15 +497,21 @@ impl Table {
                     &mut other.insert((number, self.shards[number].write())).1
                 }
             };
-            !shard.restore(hash, version, row)
+            !shard.restore(hash, version, row) && !is_base
         });
         twice.map(|((&key, _), _)| key)
     }
 
-    /// Begin a snapshot of this instant; return the rows of each shard.
-    pub(crate) fn begin_snapshot(&self, version: u64) -> Vec<usize> {
-        let begin = |shard: &RwLock<Shard>| shard.write().begin_snapshot(version);
-        self.shards.iter().map(begin).collect()
+    /// Begin a snapshot of this instant, of all rows or of those that have changed; return the
+    /// number of all in each shard.
+    pub(crate) fn begin_snapshot(&self, version: u64, since: Option<&[Since]>) -> Vec<usize> {
+        let shards = self.shards.iter().enumerate();
+        shards
+            .map(|(number, shard)| {
+                let since = since.map(|since| since[number]);
+                shard.write().begin_snapshot(version, since)
+            })
+            .collect()
     }
 
     /// Return some more rows of a shard's snapshot, about `max`.

@@ -33,6 +33,8 @@ enum Call {
         table: usize,
         max_rows: usize,
     },
+    Checkpoint,
+    /// From a checkpoint of what has changed since the last one, or of everything.
     Restore {
         count: u32,
     },
@@ -60,6 +62,7 @@ fn call() -> impl Strategy<Value = Call> {
         1 => (0_u64..3).prop_map(|task| Call::Skip { task }),
         1 => (0_usize..3, prop_oneof![Just(1_usize), Just(7), Just(5000)])
             .prop_map(|(table, max_rows)| Call::Scan { table, max_rows }),
+        1 => Just(Call::Checkpoint),
         1 => (1_u32..6).prop_map(|count| Call::Restore { count }),
     ]
 }
@@ -191,7 +194,9 @@ fn check(kind: &str, calls: Vec<Call>) {
     let mut replicas = Replicas::declared(2, &spec);
     let mut plain = Plain::new(&spec);
     let mut last = None;
-    for call in calls {
+    let root = tempfile::tempdir().unwrap();
+    let (mut base, mut is_known) = ("none".to_owned(), false);
+    for (number, call) in calls.into_iter().enumerate() {
         match call {
             Call::Pull { table, keys, mode } => {
                 let found = replicas.pull(table as u32, DIMS[table], &keys, mode);
@@ -234,10 +239,17 @@ fn check(kind: &str, calls: Vec<Call>) {
                 let found = replicas.scan(table as u32, dim, max_rows);
                 assert_eq!(found, expected.collect());
             }
+            Call::Checkpoint => {
+                base = format!("base-{number}");
+                replicas.checkpoint(&root.path().join(&base));
+                is_known = true;
+            }
             Call::Restore { count } => {
-                let dir = tempfile::tempdir().unwrap();
-                replicas.checkpoint(dir.path());
-                replicas = Replicas::restore(dir.path(), count, true).unwrap();
+                let dir = root.path().join(format!("since-{number}"));
+                let entries = replicas.checkpoint_since(&base, &dir);
+                assert!(entries.iter().all(|e| e["base"].is_object() == is_known));
+                replicas = Replicas::restore(&dir, count, true).unwrap();
+                is_known = false;
             }
         }
         assert_eq!(

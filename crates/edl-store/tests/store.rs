@@ -570,6 +570,19 @@ fn rows_of_every_width_keep_their_values() {
 }
 
 #[test]
+fn rows_take_few_bytes_at_every_size() {
+    let mut spec = sgd();
+    spec.tables[0].optimizer.kind = "adagrad".to_owned();
+    let store = declared(&spec);
+    for step in 1..=60_u64 {
+        let keys: Vec<u64> = ((step - 1) * 5000..step * 5000).collect();
+        pull(&store, 0, 16, &keys, PullMode::Create);
+        let wide = store.stats().tables[0].bytes.div_ceil(step * 5000);
+        assert!(wide <= 160, "{wide} bytes a row at {} rows", step * 5000);
+    }
+}
+
+#[test]
 fn stats_count_rows_and_bytes() {
     let mut spec = sgd();
     spec.dense = vec![variable("kernel", 1000)];
@@ -588,4 +601,89 @@ fn stats_count_rows_and_bytes() {
     assert_eq!(stats.resident_bytes, tables + 1002 * 4);
     let json = serde_json::to_value(&stats).unwrap();
     assert_eq!(json["tables"][0]["name"], "user");
+}
+
+#[test]
+fn a_memory_limit_refuses_new_rows_and_serves_those_that_exist() {
+    let store = declared(&sgd());
+    let keys: Vec<u64> = (0..50_000).collect();
+    pull(&store, 0, 16, &keys, PullMode::Create);
+    let bytes = store.stats().tables[0].bytes;
+    store.set_memory_limit(Some(bytes + 100_000));
+    let more: Vec<u64> = (40_000..60_000).collect();
+    let mut out = vec![0.0; more.len() * 16];
+    let error = store
+        .pull_rows(0, &more, PullMode::Create, &mut out)
+        .unwrap_err();
+    let said = error.to_string();
+    assert!(
+        matches!(
+            error,
+            StoreError::MemoryLimit {
+                rows: 50_000,
+                new_rows: 10_000,
+                ..
+            }
+        ),
+        "{said}"
+    );
+    for part in [
+        "'user'",
+        "--ps_memory_limit",
+        "--num_ps_pods",
+        "10000",
+        "50000",
+    ] {
+        assert!(said.contains(part), "{said}");
+    }
+    let tables = [TableGrads {
+        table: 0,
+        keys: &more,
+        grads: &vec![1.0; more.len() * 16],
+    }];
+    let refused = store.apply(&push_of(0, &tables));
+    assert!(matches!(refused, Err(StoreError::MemoryLimit { .. })));
+    assert_eq!(store.stats().tables[0].rows, 50_000);
+    assert_eq!(store.stats().version, 0);
+    pull(&store, 0, 16, &keys, PullMode::Create);
+    let tables = [TableGrads {
+        table: 0,
+        keys: &keys,
+        grads: &vec![1.0; keys.len() * 16],
+    }];
+    assert!(store.apply(&push_of(0, &tables)).unwrap().applied);
+    // A few rows still fit.
+    pull(
+        &store,
+        0,
+        16,
+        &(50_000..50_100).collect::<Vec<_>>(),
+        PullMode::Create,
+    );
+    store.set_memory_limit(None);
+    pull(&store, 0, 16, &more, PullMode::Create);
+}
+
+#[test]
+fn a_restored_store_counts_its_rows_against_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = declared(&sgd());
+    let keys: Vec<u64> = (0..20_000).collect();
+    pull(&store, 0, 16, &keys, PullMode::Create);
+    let entry = store.checkpoint(dir.path()).unwrap();
+    let manifest = format!(r#"{{"format": 1, "replicas": [{entry}]}}"#);
+    std::fs::write(dir.path().join("manifest.json"), manifest).unwrap();
+    let store = Store::restore(dir.path(), 0, 1, true).unwrap();
+    store.set_memory_limit(Some(1_000_000));
+    pull(&store, 0, 16, &keys, PullMode::Create);
+    let mut out = [0.0; 16];
+    let refused = store.pull_rows(0, &[77_777], PullMode::Create, &mut out);
+    assert!(matches!(refused, Err(StoreError::MemoryLimit { .. })));
+}
+
+fn push_of<'a>(index: u32, tables: &'a [TableGrads<'a>]) -> Push<'a> {
+    Push {
+        tables,
+        ..bare(1, 1, index)
+    }
 }

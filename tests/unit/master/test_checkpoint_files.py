@@ -7,7 +7,7 @@ import pytest
 
 from elasticdl.errors import CheckpointError
 from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
-from elasticdl.ps.checkpoint import resolve, version_folder, versions
+from elasticdl.ps.checkpoint import bases, resolve, version_folder, versions
 
 
 def rows(content="rows"):
@@ -93,3 +93,43 @@ def test_old_checkpoints_are_deleted(tmp_path):
         write_checkpoint(tmp_path, version, "m", rows())
     delete_checkpoints(tmp_path, [1, 2, 99])
     assert versions(tmp_path) == [3]
+
+
+def based(directory):
+    """Write as a replica does that knows its base: rows that it lacks are there."""
+    entry = {"replica": 0, "files": []}
+    wish = directory / "base.json"
+    if wish.exists():
+        entry["base"] = {"folder": json.loads(wish.read_text())["base"], "files": []}
+    return [json.dumps(entry)]
+
+
+def test_one_of_so_many_checkpoints_has_all_rows(tmp_path):
+    lacking = []
+    for version in range(1, 8):
+        folder = write_checkpoint(tmp_path, version, "m", based, full_every=3)
+        assert not (folder / "base.json").exists()
+        lacking.append(bases(folder))
+        assert json.loads((folder / "manifest.json").read_text())["format"] == 1 + bool(lacking[-1])
+    first, fourth = {"version-00000001"}, {"version-00000004"}
+    assert lacking == [set(), first, first, set(), fourth, fourth, set()]
+
+
+def test_replicas_that_write_all_rows_make_a_checkpoint_without_a_base(tmp_path):
+    write_checkpoint(tmp_path, 1, "m", rows(), full_every=2)
+    folder = write_checkpoint(tmp_path, 2, "m", rows(), full_every=2)
+    assert bases(folder) == set()
+    # Written again, it is not its own base.
+    again = write_checkpoint(tmp_path, 2, "m", based, full_every=2)
+    assert bases(again) == {"version-00000001"}
+
+
+def test_a_base_is_deleted_with_the_last_that_needs_it(tmp_path):
+    for version in range(1, 5):
+        write_checkpoint(tmp_path, version, "m", based, full_every=3)
+    delete_checkpoints(tmp_path, [1])
+    assert versions(tmp_path) == [1, 2, 3, 4]
+    delete_checkpoints(tmp_path, [2])
+    assert versions(tmp_path) == [1, 3, 4]
+    delete_checkpoints(tmp_path, [3])
+    assert versions(tmp_path) == [4]

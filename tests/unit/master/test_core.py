@@ -349,6 +349,17 @@ def test_fatal_report_fails_the_job_at_once(master_kit):
     assert picture(play.core, 0.0).message == "loss is NaN in minibatch 3"
 
 
+def test_fatal_report_keeps_what_was_trained_in_a_last_checkpoint(master_kit):
+    play = start(master_kit, num_workers=2, checkpoint_dir=Path("c"))
+    fail(play, 1, "table 'user' cannot take 5 new rows", fatal=True)
+    assert play.do(WriteCheckpoint) == [WriteCheckpoint(0)]
+    assert isinstance(play.lease(1), Wait)
+    assert not play.core.has_ended
+    play.core.checkpoint_written(0, play.now)
+    status = picture(play.core, 0.0)
+    assert (status.status, status.message) == ("failed", "table 'user' cannot take 5 new rows")
+
+
 # --- evaluation -----------------------------------------------------------------------------------
 
 

@@ -11,8 +11,14 @@ use serde::{Deserialize, Serialize};
 use crate::error::StoreError;
 use crate::spec::ModelSpec;
 
-/// The version of the format that this code reads and writes.
+/// The version of the format that this code writes.
 pub(crate) const FORMAT: u32 = 1;
+
+/// The versions that it reads: 2 is that of manifests in which an entry has a base.
+pub(crate) const FORMATS: std::ops::RangeInclusive<u64> = 1..=2;
+
+/// In a folder that is to be written into: names the checkpoint that may serve as a base.
+pub(crate) const BASE: &str = "base.json";
 
 /// The file that makes a checkpoint valid.
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -39,10 +45,28 @@ pub(crate) struct ReplicaEntry {
     /// Counts of keys without a row and times of versions, where there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) life: Option<FileEntry>,
+    /// The checkpoint that holds the rows that the files lack.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) base: Option<Base>,
+}
+
+/// `base.json`, which whoever coordinates the replicas writes.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Wish {
+    pub(crate) base: String,
+}
+
+/// A checkpoint in a folder beside, without a base of its own.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Base {
+    /// The folder's name.
+    pub(crate) folder: String,
+    /// This replica's files there, which tell it from another of the same name.
+    pub(crate) files: Vec<FileEntry>,
 }
 
 /// One file.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct FileEntry {
     /// A name without directories.
     pub(crate) name: String,

@@ -4,10 +4,13 @@
 //! writes `manifest.json` with all entries, and that is what makes the checkpoint valid. See
 //! `docs/designs/store.md` for the format.
 
+mod base;
 mod file;
 mod format;
 mod read;
 mod write;
 
-pub(crate) use read::read;
+pub(crate) use base::{LastWhole, wished_base};
+pub(crate) use format::Base;
+pub(crate) use read::{Wanted, read};
 pub(crate) use write::{Source, write};

@@ -12,8 +12,9 @@ use bytemuck::Pod;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
+use crate::budget::Budget;
 use crate::checkpoint::format::{
-    FORMAT, FileEntry, MANIFEST, Manifest, PREFIX, ReplicaEntry, TableNames, broken,
+    FORMATS, FileEntry, MANIFEST, Manifest, PREFIX, ReplicaEntry, TableNames, broken,
 };
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
@@ -45,15 +46,26 @@ pub(crate) struct Restored {
     pub(crate) times: Times,
 }
 
-/// Read the part of `replica` of `num_replicas`.
-pub(crate) fn read(
-    dir: &Path,
-    replica: u32,
-    num_replicas: u32,
-    keep_watermarks: bool,
-) -> Result<Restored, StoreError> {
+/// What is wanted of a checkpoint.
+pub(crate) struct Wanted<'a> {
+    pub(crate) replica: u32,
+    pub(crate) num_replicas: u32,
+    pub(crate) keep_watermarks: bool,
+    /// Where the bytes of rows are counted.
+    pub(crate) budget: &'a Arc<Budget>,
+}
+
+/// Read the part of a replica.
+pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreError> {
+    let Wanted {
+        replica,
+        num_replicas,
+        keep_watermarks,
+        budget,
+    } = *wanted;
     let placement = Placement::new(replica, num_replicas)?;
     let entries = read_manifest(dir)?;
+    let dir = dir.to_owned();
     let mut checkpoint = Checkpoint { dir, entries };
     checkpoint.check()?;
     let (vectors, version, mut watermarks) =
@@ -65,13 +77,15 @@ pub(crate) fn read(
     let tables = model
         .tables
         .iter()
-        .map(|spec| Table::new(spec, model.seed, placement))
+        .map(|spec| Table::new(spec, model.seed, placement, budget.clone()))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| checkpoint.broken(e))?;
     let slots = slot_range(replica, num_replicas);
-    checkpoint.read_rows(slots.clone(), &tables)?;
+    checkpoint.read_rows(slots.clone(), &tables, false)?;
+    for base in checkpoint.bases()? {
+        base.read_rows(slots.clone(), &tables, true)?;
+    }
     let times = life::read(&checkpoint, &slots, &tables)?;
-    checkpoint.entries.clear();
     Ok(Restored {
         model,
         tables,
@@ -82,7 +96,8 @@ pub(crate) fn read(
     })
 }
 
-fn read_manifest(dir: &Path) -> Result<Vec<ReplicaEntry>, StoreError> {
+/// Read the entries of a manifest, unchecked.
+pub(crate) fn read_manifest(dir: &Path) -> Result<Vec<ReplicaEntry>, StoreError> {
     let path = dir.join(MANIFEST);
     let json = std::fs::read(&path).map_err(|e| {
         let problem = format!("cannot be read: {e}; is this the folder of a whole checkpoint?");
@@ -92,11 +107,14 @@ fn read_manifest(dir: &Path) -> Result<Vec<ReplicaEntry>, StoreError> {
     let value: serde_json::Value = serde_json::from_slice(&json)
         .map_err(|e| broken(&path, format!("is not JSON ({e}); it is torn or foreign")))?;
     let format = value.get("format").and_then(serde_json::Value::as_u64);
-    if format != Some(u64::from(FORMAT)) {
+    if !format.is_some_and(|format| FORMATS.contains(&format)) {
         let found = format.map_or("none".to_owned(), |f| f.to_string());
+        let (first, last) = (FORMATS.start(), FORMATS.end());
         return Err(broken(
             &path,
-            format!("has format {found}, expected {FORMAT}; it is foreign or of another version"),
+            format!(
+                "has format {found}, expected {first} or {last}; it is foreign or of another version"
+            ),
         ));
     }
     let manifest: Manifest = serde_json::from_slice(&json)
@@ -105,12 +123,12 @@ fn read_manifest(dir: &Path) -> Result<Vec<ReplicaEntry>, StoreError> {
 }
 
 /// The manifest's entries, one for each replica and in order once they are checked.
-struct Checkpoint<'a> {
-    dir: &'a Path,
+struct Checkpoint {
+    dir: PathBuf,
     entries: Vec<ReplicaEntry>,
 }
 
-impl Checkpoint<'_> {
+impl Checkpoint {
     fn broken(&self, problem: impl std::fmt::Display) -> StoreError {
         broken(&self.dir.join(MANIFEST), problem)
     }
@@ -152,6 +170,61 @@ impl Checkpoint<'_> {
             self.check_files(entry)?;
         }
         Ok(())
+    }
+
+    /// Return the checkpoints that hold what this one lacks, each with the entries of the replicas
+    /// that have it as their base.
+    fn bases(&self) -> Result<Vec<Self>, StoreError> {
+        let mut bases: Vec<(&str, Self)> = Vec::new();
+        for entry in &self.entries {
+            let Some(base) = &entry.base else { continue };
+            let known = bases.iter().position(|(folder, _)| *folder == base.folder);
+            let at = match known {
+                Some(at) => at,
+                None => {
+                    bases.push((&base.folder, self.base(&base.folder)?));
+                    bases.len() - 1
+                }
+            };
+            let there = &bases[at].1;
+            let found = there.entries.get(entry.replica as usize);
+            let is_it = |e: &&ReplicaEntry| e.base.is_none() && e.files == base.files;
+            if found.filter(is_it).is_none() {
+                return Err(self.broken(format!(
+                    "has '{}' as the base of replica {}, and that checkpoint was replaced since; \
+                     use another one",
+                    base.folder, entry.replica
+                )));
+            }
+        }
+        // Replicas that wrote all their rows have nothing in a base.
+        for (folder, base) in &mut bases {
+            let needs = |number: u32| {
+                let entry = self.entries.get(number as usize);
+                let own = entry.and_then(|entry| entry.base.as_ref());
+                own.is_some_and(|own| own.folder == *folder)
+            };
+            base.entries.retain(|entry| needs(entry.replica));
+        }
+        Ok(bases.into_iter().map(|(_, base)| base).collect())
+    }
+
+    fn base(&self, folder: &str) -> Result<Self, StoreError> {
+        if Path::new(folder).file_name() != Some(std::ffi::OsStr::new(folder)) {
+            return Err(self.broken(format!("has a base '{folder}' that is not beside it")));
+        }
+        let dir = self.dir.parent().unwrap_or(Path::new("")).join(folder);
+        let entries = read_manifest(&dir).map_err(|e| {
+            self.broken(format!(
+                "needs '{folder}' beside it, which cannot be used: {e}"
+            ))
+        })?;
+        let mut base = Self { dir, entries };
+        base.check()?;
+        if let Some(said) = base.model().difference(self.model()) {
+            return Err(self.broken(format!("has a base of another model: {said}")));
+        }
+        Ok(base)
     }
 
     fn check_files(&self, entry: &ReplicaEntry) -> Result<(), StoreError> {
@@ -213,7 +286,7 @@ impl Checkpoint<'_> {
                     || gathered.state.overlaps(&part.state)
             };
             if wanted {
-                watermarks.push(gathered.read(self.dir, entry, &part)?);
+                watermarks.push(gathered.read(&self.dir, entry, &part)?);
             }
         }
         let version = if same {
@@ -225,8 +298,14 @@ impl Checkpoint<'_> {
         Ok((vectors, version, lowest(watermarks)))
     }
 
-    /// Read all rows whose slots are among `slots` into `tables`, some files at a time.
-    fn read_rows(&self, slots: Range<u32>, tables: &[Table]) -> Result<(), StoreError> {
+    /// Read all rows whose slots are among `slots` into `tables`, some files at a time; of a base,
+    /// those that are not there.
+    fn read_rows(
+        &self,
+        slots: Range<u32>,
+        tables: &[Table],
+        is_base: bool,
+    ) -> Result<(), StoreError> {
         let overlaps = |[first, end]: [u32; 2]| first < slots.end && slots.start < end;
         let files: Vec<(&FileEntry, [u32; 2], u64)> = self
             .entries
@@ -240,7 +319,13 @@ impl Checkpoint<'_> {
             while let Some(&(file, slots, version)) =
                 files.get(next.fetch_add(1, Ordering::Relaxed))
             {
-                if let Err(error) = read_rows_file(self.dir, file, slots, version, tables) {
+                let part = RowsFile {
+                    file,
+                    slots,
+                    version,
+                    is_base,
+                };
+                if let Err(error) = read_rows_file(&self.dir, &part, tables) {
                     // The others stop at their next file.
                     next.store(files.len(), Ordering::Relaxed);
                     return Err(error);
@@ -271,7 +356,7 @@ struct Part {
 
 impl Part {
     fn new(
-        checkpoint: &Checkpoint<'_>,
+        checkpoint: &Checkpoint,
         whole: Result<usize, StoreError>,
         replica: u32,
         num_replicas: u32,
@@ -415,14 +500,23 @@ fn lowest(replicas: Vec<HashMap<u64, Watermark>>) -> Watermarks {
         .collect()
 }
 
-/// Read one file of rows into the tables; rows of other replicas are left out.
-fn read_rows_file(
-    dir: &Path,
-    file: &FileEntry,
+/// A file of rows.
+struct RowsFile<'a> {
+    file: &'a FileEntry,
     slots: [u32; 2],
+    /// No row is of a later one.
     version: u64,
-    tables: &[Table],
-) -> Result<(), StoreError> {
+    is_base: bool,
+}
+
+/// Read a file of rows into the tables; rows of other replicas are left out.
+fn read_rows_file(dir: &Path, part: &RowsFile<'_>, tables: &[Table]) -> Result<(), StoreError> {
+    let RowsFile {
+        file,
+        slots,
+        version,
+        is_base,
+    } = *part;
     let mut reader = TensorReader::open(dir, file)?;
     let mut found = Vec::new();
     for number in 0..tables.len() {
@@ -453,7 +547,7 @@ fn read_rows_file(
         for (keys, versions) in keys.chunks(rows).zip(versions.chunks(rows)) {
             let mut values = vec![0.0_f32; keys.len() * width];
             reader.fill(&mut values)?;
-            if let Some(key) = table.restore(keys, versions, &values) {
+            if let Some(key) = table.restore(keys, versions, &values, is_base) {
                 return Err(reader.broken(format!(
                     "has key {key} of table '{}' that was read before; it is corrupt",
                     table.name()

@@ -4,10 +4,14 @@ use std::path::Path;
 
 use safetensors::Dtype;
 
+use crate::checkpoint::base::LastWhole;
 use crate::checkpoint::file::{PendingFile, laid_out, publish, unwritable};
-use crate::checkpoint::format::{FORMAT, FileEntry, Layout, ReplicaEntry, TableNames, file_name};
+use crate::checkpoint::format::{
+    Base, FORMAT, FileEntry, Layout, ReplicaEntry, TableNames, file_name,
+};
 use crate::error::StoreError;
 use crate::life::Times;
+use crate::shard::{SavedRows, Since};
 use crate::spec::ModelSpec;
 use crate::table::{NUM_SHARDS, Placement, Table};
 use crate::tasks::Watermarks;
@@ -35,6 +39,28 @@ pub(crate) struct Source<'a> {
     pub(crate) vectors: Values,
     pub(crate) watermarks: Watermarks,
     pub(crate) times: Times,
+    /// How often rows had been removed.
+    pub(crate) removals: u64,
+    /// Only rows that have changed since are in the snapshot, if given.
+    pub(crate) base: Option<Base>,
+}
+
+impl Source<'_> {
+    /// Note what is needed to write a later checkpoint of what has changed since this one.
+    pub(crate) fn last_whole(&self, files: &[FileEntry]) -> LastWhole {
+        let since = |&rows: &usize| Since {
+            version: self.version,
+            rows: rows as u32,
+        };
+        let tables = self.rows.iter();
+        LastWhole {
+            files: files.to_vec(),
+            removals: self.removals,
+            since: tables
+                .map(|rows| rows.iter().map(since).collect())
+                .collect(),
+        }
+    }
 }
 
 /// Write all files of a replica into `dir`, which is created; either all appear or none.
@@ -60,6 +86,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         model: source.model.clone(),
         files,
         life,
+        base: source.base.clone(),
     })
 }
 
@@ -126,11 +153,17 @@ fn write_rows(
     shards: std::ops::Range<usize>,
     part: usize,
 ) -> Result<(PendingFile, FileEntry), StoreError> {
-    let counts = source
-        .rows
-        .iter()
-        .map(|rows| rows[shards.clone()].iter().sum());
-    let counts: Vec<usize> = counts.collect();
+    // How many rows have changed is known when all have been looked at.
+    let changed = source.base.as_ref().map(|_| changed_rows(source, &shards));
+    let counts: Vec<usize> = match &changed {
+        Some(tables) => tables.iter().map(|rows| rows.keys.len()).collect(),
+        None => {
+            let counts = source.rows.iter();
+            counts
+                .map(|rows| rows[shards.clone()].iter().sum())
+                .collect()
+        }
+    };
     let mut layout = Layout::default();
     for (table, &count) in counts.iter().enumerate() {
         let names = TableNames::new(table);
@@ -151,16 +184,42 @@ fn write_rows(
     let what = format!("rows-{part:02}");
     let name = file_name(source.replica, source.num_replicas, &what);
     let mut file = PendingFile::create(dir, &name, &lens, &header)?;
-    for (number, table) in source.tables.iter().enumerate() {
-        for shard in shards.clone() {
-            while let Some(saved) = table.read_snapshot(shard, CHUNK_ROWS) {
-                file.write(2 * number, bytemuck::cast_slice(&saved.keys))?;
-                file.write(2 * number + 1, bytemuck::cast_slice(&saved.versions))?;
-                let rows = 2 * source.tables.len() + number;
-                file.write(rows, bytemuck::cast_slice(&saved.rows))?;
+    let mut write = |number: usize, saved: &SavedRows| {
+        file.write(2 * number, bytemuck::cast_slice(&saved.keys))?;
+        file.write(2 * number + 1, bytemuck::cast_slice(&saved.versions))?;
+        let rows = 2 * source.tables.len() + number;
+        file.write(rows, bytemuck::cast_slice(&saved.rows))
+    };
+    match changed {
+        Some(tables) => {
+            for (number, saved) in tables.iter().enumerate() {
+                write(number, saved)?;
+            }
+        }
+        None => {
+            for (number, table) in source.tables.iter().enumerate() {
+                for shard in shards.clone() {
+                    while let Some(saved) = table.read_snapshot(shard, CHUNK_ROWS) {
+                        write(number, &saved)?;
+                    }
+                }
             }
         }
     }
     let entry = file.finish(Some(slots))?;
     Ok((file, entry))
+}
+
+/// Return what has changed in some shards, by table: of one file, so it fits the memory.
+fn changed_rows(source: &Source<'_>, shards: &std::ops::Range<usize>) -> Vec<SavedRows> {
+    let changed = |table: &Table| {
+        let mut all = SavedRows::empty();
+        for shard in shards.clone() {
+            while let Some(saved) = table.read_snapshot(shard, CHUNK_ROWS) {
+                all.append(saved);
+            }
+        }
+        all
+    };
+    source.tables.iter().map(changed).collect()
 }

@@ -100,7 +100,7 @@ mod tests {
         fn any_sequence_of_changes_equals_a_plain_map(
             calls in prop::collection::vec((hashes(), 0_u8..3, 0_u64..100), 1..2000)
         ) {
-            let mut index = Index::new(HashRange { first: 0, width: 1 << 64 });
+            let mut index = Index::new(HashRange { first: 0, width: 1 << 64 }, 0.0);
             let mut plain = BTreeMap::new();
             for (i, (hash, call, version)) in calls.into_iter().enumerate() {
                 let row = i as u32;

@@ -36,7 +36,7 @@ pub(crate) struct Candidates {
 impl Candidates {
     pub(crate) fn new(range: HashRange) -> Self {
         Self {
-            index: Index::new(range),
+            index: Index::new(range, 0.0),
             snapshot: None,
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{Keys, RowSpec, Shard};
+use crate::index::{GROUP, NO_ROW};
 use crate::life::{Candidate, Cut, Fate, Gate, Occurrence, Tally};
 use crate::route::unhash;
 use crate::store::Chunk;
@@ -43,17 +44,16 @@ impl Shard {
         admitted.positions.clear();
         let Some(gate) = &mut self.gate else { return };
         let index = self.index.view();
-        let mut ahead = keys.hashes.iter().skip(super::GROUP);
-        for &hash in keys.hashes.iter().take(super::GROUP) {
-            index.prefetch(hash);
-        }
-        for (&hash, &position) in keys.hashes.iter().zip(keys.positions) {
-            if let Some(&hash) = ahead.next() {
-                index.prefetch(hash);
-            }
-            if index.find(hash).is_some() || gate.admits(hash, version, occurrence) {
-                admitted.hashes.push(hash);
-                admitted.positions.push(position);
+        let mut rows = [NO_ROW; GROUP];
+        let groups = keys.hashes.chunks(GROUP).zip(keys.positions.chunks(GROUP));
+        for (hashes, positions) in groups {
+            index.prefetch(hashes);
+            index.find(hashes, &mut rows);
+            for ((&hash, &position), &row) in hashes.iter().zip(positions).zip(&rows) {
+                if row != NO_ROW || gate.admits(hash, version, occurrence) {
+                    admitted.hashes.push(hash);
+                    admitted.positions.push(position);
+                }
             }
         }
     }
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn rows_that_go_make_room_for_new_ones() {
-        let mut shard = Shard::new(ALL, 1, None);
+        let mut shard = Shard::new(ALL, 1, 0.0, None);
         push(&mut shard, 0..10_000, 1);
         let bytes = shard.bytes();
         for version in 2..20 {
@@ -268,10 +268,10 @@ mod tests {
 
     #[test]
     fn a_snapshot_has_the_rows_that_go_while_it_is_read_and_none_that_come() {
-        let mut shard = Shard::new(ALL, 1, None);
+        let mut shard = Shard::new(ALL, 1, 0.0, None);
         push(&mut shard, 0..6000, 1);
         push(&mut shard, 0..3000, 2);
-        assert_eq!(shard.begin_snapshot(2), 6000);
+        assert_eq!(shard.begin_snapshot(2, None), 6000);
         let mut found = Vec::new();
         let mut read = |shard: &mut Shard| match shard.read_snapshot(1000, 1) {
             Some(rows) => {

@@ -1,5 +1,7 @@
 //! Passes of expiry.
 
+use std::sync::atomic::Ordering;
+
 use super::{Chunk, Model, Store};
 use crate::error::StoreError;
 use crate::life::{Cut, Expired};
@@ -32,6 +34,8 @@ impl Store {
             table.expire(&cut, |slice| {
                 let _gate = self.gate.read();
                 slice();
+                // A list of changed rows cannot say which are gone.
+                self.removals.fetch_add(1, Ordering::Relaxed);
             })
         });
         Ok(expired.collect())

@@ -220,6 +220,18 @@ impl Replicas {
         write_manifest(dir, &entries.collect::<Vec<_>>());
     }
 
+    /// Write a checkpoint of what has changed since `base`, a folder beside `dir`, where that is
+    /// known; return the manifest's entries.
+    pub fn checkpoint_since(&self, base: &str, dir: &Path) -> Vec<serde_json::Value> {
+        std::fs::create_dir_all(dir).unwrap();
+        let wish = format!(r#"{{"base": "{base}"}}"#);
+        std::fs::write(dir.join("base.json"), wish).unwrap();
+        self.checkpoint(dir);
+        let manifest = std::fs::read(dir.join("manifest.json")).unwrap();
+        let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
+        manifest["replicas"].as_array().unwrap().clone()
+    }
+
     pub fn restore(dir: &Path, count: u32, keep_watermarks: bool) -> Result<Self, StoreError> {
         (0..count)
             .map(|r| Store::restore(dir, r, count, keep_watermarks))

@@ -13,7 +13,7 @@ use crate::table::Table;
 
 /// Read what belongs to `slots` into the tables, and return the times of versions.
 pub(super) fn read(
-    checkpoint: &Checkpoint<'_>,
+    checkpoint: &Checkpoint,
     slots: &Range<u32>,
     tables: &[Table],
 ) -> Result<Times, StoreError> {
@@ -28,7 +28,7 @@ pub(super) fn read(
 }
 
 fn read_replica(
-    checkpoint: &Checkpoint<'_>,
+    checkpoint: &Checkpoint,
     entry: &ReplicaEntry,
     slots: Range<u32>,
     tables: &[Table],
@@ -48,7 +48,7 @@ fn read_replica(
             ))),
         };
     };
-    let mut reader = TensorReader::open(checkpoint.dir, file)?;
+    let mut reader = TensorReader::open(&checkpoint.dir, file)?;
     let times = read_times(&mut reader, entry.version)?;
     let mut found = Vec::new();
     for &(number, _) in &remembered {

@@ -1,0 +1,375 @@
+"""The parameter store: rows a second of one thread against what the memory and the socket can do.
+
+Three bounds, each the ratio of two best slices:
+
+- f_mem: cache lines that pulls and pushes must touch (one of the index, those of the row), against
+  random lines of the same footprint, read one after the other with prefetch. A push also writes
+  its lines back, which the bound does not count.
+- f_wire: an RPC of the client against an echo of the same byte counts over a Unix socket. The
+  client's dedup and scatter and the store's work are in it.
+- f_e2e: rows a second of `PsClient.pull` and `push` as a worker calls them, unique ids.
+
+Slices of a millisecond take turns within one process (random lines, pull, copy, push, hash map), in
+several fresh processes: on shared machines the best slice is steady where the median is not. The
+hash map is Rust's, of small vectors, with one lock, one key at a time and each optimizer slot in a
+map of its own. `crates/edl-store/examples/bench.rs` is the part in Rust. Every table is ten times
+the last-level cache or more.
+
+    python benchmarks/store.py [--processes 5] [--slices 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+import numpy as np
+from report import Row, Side, compare, write_results
+
+from elasticdl._core import PsClient
+
+ROOT = Path(__file__).parent.parent
+LINE_BYTES = 64
+E2E_DIM, E2E_ROWS, E2E_BATCH = 8, 2_000_000, 65_536
+TAKE_DIM, TAKE_ROWS, TAKE_BATCH = 16, 6_000_000, 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One table. `miss` is the share of pulled keys that have no row (pushes have none)."""
+
+    million_rows: float
+    dim: int
+    optimizer: str
+    keys: str = "uniform"
+    miss: float = 0.0
+    peer: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is called in the results."""
+        missing = f", {self.miss:.0%} missing" if self.miss else ""
+        return f"{self.million_rows:g} M x {self.dim} {self.optimizer}, {self.keys}{missing}"
+
+    def words(self, slices: int, checkpoint: str) -> list[str]:
+        """Return the settings for the part in Rust."""
+        return [
+            f"rows={self.million_rows}",
+            f"dim={self.dim}",
+            f"optimizer={self.optimizer}",
+            f"keys={self.keys}",
+            f"miss={self.miss}",
+            f"peer={int(self.peer)}",
+            f"slices={slices}",
+            f"checkpoint={checkpoint}",
+        ]
+
+
+MAIN = Case(4, 16, "adagrad", peer=True)
+CASES = (
+    MAIN,
+    Case(4, 16, "adagrad", keys="zipf"),
+    Case(4, 16, "adagrad", miss=0.1),
+    Case(10, 1, "ftrl", peer=True),
+    Case(5, 8, "adagrad"),
+    Case(3, 16, "adam"),
+    Case(2, 64, "sgd"),
+)
+
+
+def main() -> None:
+    """Measure and write `benchmarks/results/store.json`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--processes", type=int, default=5, help="Fresh processes of each case.")
+    parser.add_argument("--slices", type=int, default=60, help="Slices of each in a process.")
+    arguments = parser.parse_args()
+    binary = build()
+    load_before = os.getloadavg()
+    found: dict[Case, list[dict[str, Any]]] = {case: [] for case in CASES}
+    take: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(arguments.processes):
+            for case in CASES:
+                words = case.words(arguments.slices, folder if case is MAIN else "")
+                output = subprocess.run([binary, *words], check=True, stdout=subprocess.PIPE)
+                found[case].append(json.loads(output.stdout))
+                print(f"  process {number + 1}/{arguments.processes}: {case.name}", file=sys.stderr)
+            take += numpy_take(arguments.slices)
+    wire = over_the_wire(arguments.processes, arguments.slices)
+    rows = [row for case in CASES for row in case_rows(case, found[case])]
+    rows += main_rows(found[MAIN], Side(tuple(take)))
+    rows += wire_rows(wire)
+    notes = {
+        "processes": arguments.processes,
+        "slices_of_each_process": arguments.slices,
+        "hit_miss": "all pulled and pushed keys have rows, but for the share named as missing",
+        "last_level_cache_bytes": last_level_cache(),
+        "load_average_before": [round(load, 2) for load in load_before],
+        "transparent_huge_pages": huge_page_state(),
+        "cases": {case.name: case_notes(found[case]) for case in CASES},
+        "targets": {
+            "pull against hash map": 8,
+            "adagrad push against hash map": 14,
+            "f_wire": 0.6,
+            "client pull, M rows/s": 4,
+            "client push, M rows/s": 3,
+            "checkpoint, MB/s": 500,
+            "training while checkpointing": 0.9,
+        },
+    }
+    write_results("store", rows, notes)
+
+
+def build() -> str:
+    """Compile the part in Rust; return its path."""
+    command = ["cargo", "build", "--release", "--locked", "--package", "edl-store"]
+    subprocess.run([*command, "--example", "bench"], check=True, cwd=ROOT)
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+    return str(target / "release/examples/bench")
+
+
+# --- in process -----------------------------------------------------------------------------------
+
+
+def slices(processes: list[dict[str, Any]], what: str, times: float = 1.0) -> Side:
+    """Return all slices of one kind of work."""
+    return Side(tuple(rate * times for found in processes for rate in found["rates"][what]))
+
+
+def lines_of(num_floats: int) -> int:
+    """Return the cache lines that a lookup touches: one of the index, those of the row."""
+    return 1 + max(1, -(-4 * num_floats // LINE_BYTES))
+
+
+def case_rows(case: Case, processes: list[dict[str, Any]]) -> list[Row]:
+    """Return the lines of the report for one table."""
+    rows = []
+    touched = {"pull": lines_of(case.dim), "push": lines_of(processes[0]["width"])}
+    for what, lines in touched.items():
+        ours = slices(processes, what)
+        peer = slices(processes, f"plain_{what}") if case.peer else None
+        against = " (hash map)" if case.peer else ""
+        rows.append(compare(f"{what}: {case.name}{against}", "M rows/s", ours, peer))
+        ours, bound = slices(processes, what, lines), slices(processes, "lines")
+        rows.append(compare(f"f_mem {what}: {case.name}", "M lines/s", ours, bound))
+    return rows
+
+
+def main_rows(processes: list[dict[str, Any]], take: Side) -> list[Row]:
+    """Return what is measured of one table only."""
+
+    def side(*path: str, higher_is_better: bool = True) -> Side:
+        def value(found: Any) -> float:
+            for name in path:
+                found = found[name]
+            return float(found)
+
+        return Side(tuple(value(found) for found in processes), higher_is_better)
+
+    alone, meanwhile = side("checkpoint", "pushes_alone"), side("checkpoint", "pushes_meanwhile")
+    name = MAIN.name
+    return [
+        compare(f"pull: {name} (numpy.take)", "M rows/s", slices(processes, "pull"), take),
+        compare("memcpy", "GB/s", slices(processes, "memcpy")),
+        compare(f"insert: {name}", "M rows/s", side("insert", "rate")),
+        compare(
+            "insert, without the kernel's time", "M rows/s", side("insert", "rate_without_kernel")
+        ),
+        compare(
+            "longest pause of one insert", "ms", side("longest_insert_ms", higher_is_better=False)
+        ),
+        compare("checkpoint written", "MB/s", side("checkpoint", "written_mb")),
+        compare("checkpoint restored", "MB/s", side("checkpoint", "restored_mb")),
+        compare("pushes while a checkpoint is written (alone)", "pushes/s", meanwhile, alone),
+    ]
+
+
+def case_notes(processes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Say how large a table was, and how much of it lay in huge pages."""
+    first = processes[0]
+    names = ("rows", "store_bytes", "bytes_per_row", "resident_growth_bytes", "huge_page_bytes")
+    return {name: first[name] for name in names}
+
+
+def numpy_take(num_slices: int) -> list[float]:
+    """Rows a second of taking random rows of a dense array: no keys, no growth, no lock."""
+    array = np.ones((TAKE_ROWS, TAKE_DIM), np.float32)
+    out = np.empty((TAKE_BATCH, TAKE_DIM), np.float32)
+    random = np.random.default_rng(0)
+    rates = []
+    for _ in range(num_slices):
+        at = random.integers(0, TAKE_ROWS, TAKE_BATCH)
+        seconds = timed(lambda at=at: np.take(array, at, axis=0, out=out, mode="clip"))
+        rates.append(TAKE_BATCH / seconds / 1e6)
+    return rates
+
+
+def last_level_cache() -> int:
+    """Return the bytes of the last-level cache; 0 if the system does not say."""
+    folders = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"))
+    return int(folders[-1].read_text().strip().removesuffix("K")) * 1024 if folders else 0
+
+
+def huge_page_state() -> str:
+    """Return how the kernel gives huge pages, such as `madvise`."""
+    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    text = path.read_text() if path.is_file() else "[absent]"
+    return text.partition("[")[2].partition("]")[0]
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+# --- over the wire --------------------------------------------------------------------------------
+
+_SERVER = """
+import sys
+from elasticdl._core import PsServer, Store
+server = PsServer(Store(), "127.0.0.1", 0, sys.argv[1].encode())
+print(server.address, flush=True)
+sys.stdin.read()
+"""
+
+_ECHO = """
+import socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("ready", flush=True)
+peer, _ = listener.accept()
+reply = bytes(1 << 24)
+buffer = memoryview(bytearray(1 << 24))
+def take(count):
+    at = 0
+    while at < count:
+        got = peer.recv_into(buffer[at:count])
+        if not got:
+            sys.exit()
+        at += got
+while True:
+    take(16)
+    request, answer = int.from_bytes(buffer[:8], "little"), int.from_bytes(buffer[8:16], "little")
+    take(request)
+    peer.sendall(memoryview(reply)[:answer])
+"""
+
+
+@contextmanager
+def child(program: str, argument: str) -> Iterator[str]:
+    """Run a Python program; give the line that it prints, and end it."""
+    command = [sys.executable, "-c", program, argument]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+class Echo:
+    """RPCs that carry bytes and do nothing else."""
+
+    def __init__(self, path: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+        self._out = bytes(1 << 24)
+        self._in = memoryview(bytearray(1 << 24))
+
+    def call(self, request: int, answer: int) -> None:
+        """Send so many bytes, receive so many."""
+        self._socket.sendall(request.to_bytes(8, "little") + answer.to_bytes(8, "little"))
+        self._socket.sendall(memoryview(self._out)[:request])
+        at = 0
+        while at < answer:
+            at += self._socket.recv_into(self._in[at:answer])
+
+    def close(self) -> None:
+        """End the connection, and with it the peer."""
+        self._socket.close()
+
+
+def over_the_wire(processes: int, num_slices: int) -> dict[str, Side]:
+    """Measure client calls and echoes in turn, one table of the server for all."""
+    rates: dict[str, list[float]] = {}
+    for number in range(processes):
+        token = secrets.token_hex(16)
+        with tempfile.TemporaryDirectory() as folder, child(_SERVER, token) as address:
+            path = f"{folder}/echo"
+            with child(_ECHO, path):
+                echo = Echo(path)
+                client = PsClient.connect([address], token.encode(), 0, 30.0)
+                for name, found in wire_slices(client, echo, num_slices).items():
+                    rates.setdefault(name, []).extend(found)
+                echo.close()
+        print(f"  process {number + 1}/{processes}: client and server", file=sys.stderr)
+    return {name: Side(tuple(found)) for name, found in rates.items()}
+
+
+def wire_slices(client: PsClient, echo: Echo, num_slices: int) -> dict[str, list[float]]:
+    """Return millions of rows a second of pulls, pushes, and echoes of as many bytes."""
+    optimizer = {"kind": "adagrad", "params": {}}
+    initializer = {"kind": "uniform", "params": {"low": -0.05, "high": 0.05}}
+    table = {"name": "table", "dim": E2E_DIM, "initializer": initializer, "optimizer": optimizer}
+    model = {"tables": [table], "dense": [], "state": [], "optimizer": optimizer, "seed": 1}
+    nothing = np.zeros(0, np.float32)
+    client.declare(json.dumps(model), nothing, nothing)
+    client.begin_task(0, 1)
+    everything = np.random.default_rng(0).permutation(E2E_ROWS).astype(np.int64)
+    for ids in np.array_split(everything, E2E_ROWS // E2E_BATCH):
+        client.pull([(0, ids)], training=True)
+    random = np.random.default_rng(1)
+    grads = np.full((E2E_BATCH, E2E_DIM), 0.01, np.float32)
+    key_bytes, row_bytes = 8 * E2E_BATCH, 4 * E2E_DIM * E2E_BATCH
+    rates: dict[str, list[float]] = {"pull": [], "push": [], "echo pull": [], "echo push": []}
+
+    def measure(name: str, work: Callable[[], object]) -> None:
+        rates[name].append(E2E_BATCH / timed(work) / 1e6)
+
+    for index in range(num_slices):
+        ids = random.choice(everything, E2E_BATCH, replace=False)
+        measure("pull", lambda ids=ids: client.pull([(0, ids)], training=True))
+        measure("echo pull", lambda: echo.call(key_bytes, row_bytes))
+        pulled = client.pull([(0, ids)], training=True)
+        measure(
+            "push",
+            lambda pulled=pulled, index=index: client.push(
+                pulled, [grads], nothing, nothing, 0.01, 0, 1, index, 1
+            ),
+        )
+        measure("echo push", lambda: echo.call(key_bytes + row_bytes, 64))
+    return rates
+
+
+def wire_rows(wire: dict[str, Side]) -> list[Row]:
+    """Return the lines of the report for the client and its server."""
+    return [
+        compare(
+            f"f_wire, f_e2e: PsClient.{what}, {E2E_BATCH} unique ids, dim {E2E_DIM} (echo)",
+            "M rows/s",
+            wire[what],
+            wire[f"echo {what}"],
+        )
+        for what in ("pull", "push")
+    ]
+
+
+if __name__ == "__main__":
+    main()

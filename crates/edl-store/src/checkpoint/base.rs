@@ -1,0 +1,44 @@
+//! When a checkpoint may hold only what has changed since another.
+
+use std::path::Path;
+
+use crate::checkpoint::format::{BASE, Base, FileEntry, Wish, broken};
+use crate::checkpoint::read::read_manifest;
+use crate::error::StoreError;
+use crate::shard::Since;
+
+/// The last checkpoint with all rows that this process wrote. What is in it is known by heart,
+/// but not whether all replicas came through and where it lies now.
+pub(crate) struct LastWhole {
+    /// Its files, which tell it from any other.
+    pub(crate) files: Vec<FileEntry>,
+    /// How often rows had been removed.
+    pub(crate) removals: u64,
+    /// By table and shard.
+    pub(crate) since: Vec<Vec<Since>>,
+}
+
+/// Return the base that `dir/base.json` asks for, if that is `last`; the rows of any other are not
+/// known, and all must be written.
+pub(crate) fn wished_base(
+    dir: &Path,
+    replica: u32,
+    last: Option<&LastWhole>,
+) -> Result<Option<Base>, StoreError> {
+    let path = dir.join(BASE);
+    let Some(last) = last.filter(|_| path.exists()) else {
+        return Ok(None);
+    };
+    let json = std::fs::read(&path).map_err(|e| broken(&path, format!("cannot be read: {e}")))?;
+    let wish: Wish = serde_json::from_slice(&json)
+        .map_err(|e| broken(&path, format!("does not name a base: {e}")))?;
+    let parent = dir.parent().unwrap_or(Path::new(""));
+    // One that cannot be read is no base either; it says so to whoever restores it.
+    let entries = read_manifest(&parent.join(&wish.base)).unwrap_or_default();
+    let own = entries.into_iter().find(|entry| entry.replica == replica);
+    let is_last = own.is_some_and(|entry| entry.base.is_none() && entry.files == last.files);
+    Ok(is_last.then(|| Base {
+        folder: wish.base,
+        files: last.files.clone(),
+    }))
+}
