@@ -5,6 +5,9 @@ PYTHON := $(VENV)/bin/python
 export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 SEED ?= 0
 MINUTES ?= 10
+FUZZ_SECONDS ?= 120
+FUZZ_TARGETS := frame checkpoint recordio
+CARGO_FUZZ := 0.13.1
 # Two at a time; the tests of one file stay together, with what they have set up.
 PYTEST_FLAGS ?= --numprocesses=2 --dist=loadfile
 
@@ -24,7 +27,7 @@ BENCHMARKS := $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py)
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
-    test-python bench bench-store demo chaos soak proto lock clean
+    test-python bench bench-store demo chaos soak fuzz proto lock clean
 
 help: ## Print this list.
 	@echo 'make TARGET, where TARGET is one of'
@@ -101,6 +104,15 @@ chaos: build ## Kill processes of a job and prove that every count is exact: mak
 
 soak: build ## Chaos with random kills, for MINUTES (10): soak.json says what was killed.
 	@$(PYTHON) scripts/chaos.py --seed $(SEED) --minutes $(MINUTES) --record soak.json
+# Without the address sanitizer: the crates forbid unsafe code, and what is looked for are panics.
+# RUSTC_BOOTSTRAP lets a stable compiler count which code the bytes reach.
+fuzz: ## Read any bytes as frames, checkpoints and record files: make fuzz FUZZ_SECONDS=300
+	@test -x $(CACHE)/fuzz/bin/cargo-fuzz || \
+	    cargo install --quiet --locked --root $(CACHE)/fuzz cargo-fuzz --version $(CARGO_FUZZ)
+	@set -e; for target in $(FUZZ_TARGETS); do \
+	    RUSTC_BOOTSTRAP=1 PATH=$(CACHE)/fuzz/bin:$$PATH cargo fuzz run --sanitizer none \
+	        --target-dir $(CARGO_TARGET_DIR)/fuzz $$target -- \
+	        -max_total_time=$(FUZZ_SECONDS) -max_len=16384 -timeout=20 -print_final_stats=1; done
 
 proto: $(VENV)/.packages ## Generate the messages between processes from proto/.
 	$(PYTHON) proto/generate.py
