@@ -104,6 +104,7 @@ chaos: build ## Kill processes of a job and prove that every count is exact: mak
 
 soak: build ## Chaos with random kills, for MINUTES (10): soak.json says what was killed.
 	@$(PYTHON) scripts/chaos.py --seed $(SEED) --minutes $(MINUTES) --record soak.json
+
 # Without the address sanitizer: the crates forbid unsafe code, and what is looked for are panics.
 # RUSTC_BOOTSTRAP lets a stable compiler count which code the bytes reach.
 fuzz: ## Read any bytes as frames, checkpoints and record files: make fuzz FUZZ_SECONDS=300
