@@ -85,7 +85,10 @@ class Updates:
             "adam": self._adam,
         }[kind]
         fills = {"sgd": [], "adagrad": [0.1], "adam": [0.0, 0.0]}[kind]
-        self._slots = [[tf.Variable(tf.fill(v.shape, fill)) for fill in fills] for v in variables]
+        self._slots = []
+        for variable in variables:
+            with tf.distribute.get_strategy().extended.colocate_vars_with(variable):
+                self._slots.append([tf.Variable(tf.fill(variable.shape, f)) for f in fills])
         self._step = tf.Variable(0.0)
         self._variables = list(variables)
 
