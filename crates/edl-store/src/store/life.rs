@@ -33,9 +33,8 @@ impl Store {
             // As an update, a slice comes before a checkpoint's instant or after it.
             table.expire(&cut, |slice| {
                 let _gate = self.gate.read();
-                slice();
                 // A list of changed rows cannot say which are gone.
-                self.removals.fetch_add(1, Ordering::Relaxed);
+                self.removals.fetch_add(slice(), Ordering::Relaxed);
             })
         });
         Ok(expired.collect())

@@ -49,8 +49,13 @@ impl Table {
         })
     }
 
-    /// Remove what a pass asks to go, a slice at a time; `pass` is called around each slice.
-    pub(crate) fn expire(&self, cut: &Cut, mut pass: impl FnMut(&mut dyn FnMut())) -> Expired {
+    /// Remove what a pass asks to go, a slice at a time; `pass` is called around each slice, which
+    /// returns how much it has removed.
+    pub(crate) fn expire(
+        &self,
+        cut: &Cut,
+        mut pass: impl FnMut(&mut dyn FnMut() -> u64),
+    ) -> Expired {
         let mut expired = Expired::default();
         for shard in &self.shards {
             let mut cursor = Some(0);
@@ -59,6 +64,7 @@ impl Table {
                     let (next, removed) = shard.write().expire_rows(from, cut, &self.spec);
                     expired.rows += removed;
                     cursor = next;
+                    removed
                 });
             }
             let mut cursor = Some(0);
@@ -67,6 +73,7 @@ impl Table {
                     let (next, removed) = shard.write().expire_candidates(from, cut);
                     expired.candidates += removed;
                     cursor = next;
+                    removed
                 });
             }
         }
