@@ -206,10 +206,12 @@ class _Compiled(_Way):
         """Parse several minibatches in one call, and cut the result up."""
         if len(batch) > size and self.vectorised is not None:
             try:
-                yield from _cut(self.vectorised(batch.tensors()), len(batch), size)
-                return
+                minibatches = _cut(self.vectorised(batch.tensors()), len(batch), size)
             except RUN_ERRORS:
                 pass  # one minibatch fails; found below
+            else:
+                yield from minibatches
+                return
         for start in range(0, len(batch), size):
             yield self._parse(batch.take(np.arange(start, min(start + size, len(batch)))))
 
@@ -297,13 +299,13 @@ def _records_together(noted: Noted, parsed: Any, num_records: int) -> int:
     return int(min(TOGETHER_RECORDS, TOGETHER_BYTES * num_records // max(record_bytes, 1)))
 
 
-def _cut(parsed: Any, num_records: int, size: int) -> Iterator[Any]:
+def _cut(parsed: Any, num_records: int, size: int) -> list[Any]:
     """Cut dense tensors of many records into those of minibatches."""
     whole, rest = divmod(num_records, size)
     sizes = [size] * whole + [rest] * bool(rest)
     columns = [tf.split(leaf, sizes) for leaf in tf.nest.flatten(parsed)]
-    for minibatch in zip(*columns, strict=True):
-        yield tf.nest.pack_sequence_as(parsed, list(minibatch))
+    parts = zip(*columns, strict=True)
+    return [tf.nest.pack_sequence_as(parsed, list(minibatch)) for minibatch in parts]
 
 
 def _compile_one_by_one(noted: Noted, sample: _Batch) -> Any:

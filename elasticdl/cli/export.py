@@ -8,7 +8,6 @@ import rich_click as click
 from rich.console import Console
 
 from elasticdl.config import CheckpointSection
-from elasticdl.errors import ConfigError
 
 
 def _help(field: str) -> str:
@@ -54,14 +53,12 @@ def export(
     import json
 
     from elasticdl._core import Store
+    from elasticdl.cli.preflight import check_new_folder
     from elasticdl.ps.checkpoint import MANIFEST, resolve
     from elasticdl.ps.export import write_tables
 
     source = resolve(checkpoint)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ConfigError(
-            f"--export_tables: expected a folder that is new or empty, found {directory}"
-        )
+    check_new_folder("export_tables", directory)
     # Damage of the manifest is told by `restore`; here it only says how many parts there are.
     try:
         parts = max(1, len(json.loads((source / MANIFEST).read_text())["replicas"]))

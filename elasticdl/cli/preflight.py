@@ -175,12 +175,7 @@ def _check_destinations(config: JobConfig) -> None:
         ("job_dir", job_dir),
     ):
         if folder is not None:
-            _check_folder(flag, folder)
-            if folder.is_dir() and any(folder.iterdir()):
-                raise ConfigError(
-                    f"--{flag}: expected a folder that is new or empty, found {folder} with "
-                    f"{len(list(folder.iterdir()))} entries; name another or remove it"
-                )
+            check_new_folder(flag, folder)
     if checkpoint.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
     if checkpoint.summary is not None:
@@ -189,6 +184,20 @@ def _check_destinations(config: JobConfig) -> None:
                 f"--summary: expected a file name, found a folder, {checkpoint.summary}"
             )
         _check_folder("summary", checkpoint.summary.absolute().parent)
+
+
+def check_new_folder(flag: str, folder: Path) -> None:
+    """Check that results can be written to a folder; makes nothing.
+
+    Raises:
+        ConfigError: It has something in it, or cannot be written to; names the flag.
+    """
+    _check_folder(flag, folder)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(
+            f"--{flag}: expected a folder that is new or empty, found {folder} with "
+            f"{len(list(folder.iterdir()))} entries; name another or remove it"
+        )
 
 
 def _check_folder(flag: str, folder: Path) -> None:

@@ -43,12 +43,7 @@ def write_tables(
         manifest = _manifest(request, [json.loads(answer) for answer in write(json.dumps(request))])
         _write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
         _write_durably(partial / SUCCESS, "")
-        if directory.is_dir():
-            if attempt == 1:
-                directory.rmdir()
-            else:
-                shutil.rmtree(directory)
-        partial.rename(directory)
+        put_in_place(partial, directory, attempt)
     except OSError as error:
         raise CheckpointError(
             f"{error.filename or partial}: the tables cannot be exported: {error.strerror}"
@@ -56,6 +51,23 @@ def write_tables(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return sum(file["rows"] for table in manifest["tables"] for file in table["files"])
+
+
+def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
+    """Give a complete folder its name.
+
+    Args:
+        partial: The folder, beside its place.
+        directory: Its place: nothing, or an empty folder.
+        attempt: After the first, what an earlier one has left there is replaced; nobody may have
+            heard that it was complete.
+    """
+    if directory.is_dir():
+        if attempt == 1:
+            directory.rmdir()  # of what is not empty, nothing is lost
+        else:
+            shutil.rmtree(directory)
+    partial.rename(directory)
 
 
 def _manifest(request: dict[str, Any], replicas: list[dict[str, Any]]) -> dict[str, Any]:

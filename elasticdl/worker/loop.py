@@ -23,13 +23,13 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from elasticdl.backends.base import Backend, Minibatch, StepResult
+from elasticdl.backends.base import Backend, Int64, Minibatch, StepResult
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.errors import (
@@ -58,6 +58,7 @@ from elasticdl.job import (
     Wait,
     staleness_bucket,
 )
+from elasticdl.ps.export import put_in_place
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.exchange import Committed, Exchange, Parameters, Step
 from elasticdl.worker.predictions import PredictionSink
@@ -97,6 +98,7 @@ class Item:
     running: Running
     index: int = -1
     minibatch: Minibatch | None = None
+    ids: Sequence[Int64] = ()  # from prepare on
     parameters: Parameters | None = None  # from prepare on
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
     committed: Committed | None = None  # from commit on; in synchronous training from compute on
@@ -233,7 +235,7 @@ class Worker:
         # A first lease has nothing to go on from, but in synchronous training others wait for it.
         if mode is Mode.TRAINING and (lease.number > 1 or self._synchronous):
             start = self._exchange.start_index(lease)
-        if lease.number > 1:
+        if mode is Mode.TRAINING and lease.number > 1:
             log.info(
                 "task %d, lease %d: goes on at minibatch %d", lease.task.id, lease.number, start
             )
@@ -276,7 +278,10 @@ class Worker:
         self._prepared.end()
 
     def _fetch(self, item: Item) -> None:
+        assert item.minibatch is not None
         training = item.running.lease.task.kind is TaskKind.TRAINING
+        with self._clock.measure("ids"):
+            item.ids = self._backend.ids(item.minibatch)
         if training:
             with self._clock.measure("staleness wait"):
                 self._in_flight.acquire()
@@ -288,13 +293,10 @@ class Worker:
             raise
 
     def _pull(self, item: Item) -> None:
-        assert item.minibatch is not None
         lease = item.running.lease
         step = Step(lease, item.index) if lease.task.kind is TaskKind.TRAINING else None
-        with self._clock.measure("ids"):
-            ids = self._backend.ids(item.minibatch)
         with self._clock.measure("pull"):
-            item.parameters = self._exchange.pull(ids, step)
+            item.parameters = self._exchange.pull(item.ids, step)
 
     # --- compute ---------------------------------------------------------------------------------
 
@@ -440,12 +442,7 @@ class Worker:
         if self._exchange.generation != lease.generation:
             shutil.rmtree(partial)
             return
-        if output.is_dir():
-            if lease.number == 1:
-                output.rmdir()  # empty, or it would not have been accepted
-            else:
-                shutil.rmtree(output)  # perhaps of an earlier lease, whose end nobody heard of
-        partial.rename(output)
+        put_in_place(partial, output, lease.number)
 
     # --- commit ----------------------------------------------------------------------------------
 
