@@ -62,7 +62,16 @@ class _Batch:
             return {name: tf.constant(column) for name, column in self.records.items()}
         return tf.constant(self.records, tf.string)
 
+    def part(self, start: int, stop: int) -> _Batch:
+        """Return the records from `start` up to `stop`."""
+        if isinstance(self.records, dict):
+            chosen: Any = {name: column[start:stop] for name, column in self.records.items()}
+        else:
+            chosen = self.records[start:stop]
+        return _Batch(chosen, self.numbers[start:stop])
+
     def take(self, indices: NDArray[np.int64]) -> _Batch:
+        """Return the records of these indices, in their order."""
         if isinstance(self.records, dict):
             chosen: Any = {name: column[indices] for name, column in self.records.items()}
         else:
@@ -108,7 +117,7 @@ class FeedRunner:
             if way is None:
                 user = _UserFeed(self._feed, mode, self._metadata, minibatch_size)
                 sample = _as_batch(first)
-                way = _choose(user, sample.take(np.arange(min(len(sample), NUM_SAMPLES))))
+                way = _choose(user, sample.part(0, NUM_SAMPLES))
                 self._ways[mode, minibatch_size] = way
             return way
 
@@ -213,7 +222,7 @@ class _Compiled(_Way):
                 yield from minibatches
                 return
         for start in range(0, len(batch), size):
-            yield self._parse(batch.take(np.arange(start, min(start + size, len(batch)))))
+            yield self._parse(batch.part(start, start + size))
 
     def one_by_one(self, batch: _Batch) -> Any:
         """Run the maps record by record; the reference for the vectorised form."""
@@ -403,8 +412,8 @@ def _batches(records: Iterator[Records], size: int, seed: int | None) -> Iterato
         joined = _as_batch(waiting)
         whole = num_waiting - num_waiting % size
         for start in range(0, whole, size):
-            yield joined.take(np.arange(start, start + size))
-        left = joined.take(np.arange(whole, num_waiting))
+            yield joined.part(start, start + size)
+        left = joined.part(whole, num_waiting)
         num_waiting = len(left)
         waiting = [_as_records(left)] if num_waiting else []
     if waiting:
@@ -427,8 +436,7 @@ def _naming_the_record(run: Callable[[_Batch], Any], batch: _Batch, name: str) -
     suspects = batch
     while len(suspects) > 1:
         middle = len(suspects) // 2
-        for part in (np.arange(middle), np.arange(middle, len(suspects))):
-            half = suspects.take(part)
+        for half in (suspects.part(0, middle), suspects.part(middle, len(suspects))):
             try:
                 run(half)
             except RUN_ERRORS as error:
@@ -469,6 +477,11 @@ def _say_slow(user: _UserFeed, why: str) -> None:
 
 
 def _mix(seed: int, index: int) -> int:
-    """Return a number below 2**31 - 1 that depends on both, and looks drawn at random."""
-    state = np.random.SeedSequence([seed & (2**64 - 1), index]).generate_state(1)[0]
-    return int(state) % _HIGH_SEED
+    """Return a number below 2**31 - 1 that depends on both, and looks drawn at random.
+
+    SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+    """
+    x = (seed + (index + 1) * 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return (x ^ x >> 31) % _HIGH_SEED

@@ -9,10 +9,12 @@ import tensorflow as tf
 
 
 class FlatFunction:
-    """A concrete function of tensors that returns tensors.
+    """A concrete function of tensors or NumPy arrays that returns tensors.
 
     TensorFlow's own call binds and checks a Python signature each time, which costs a fifth of
     a small training step. The caller answers for the number, types and shapes of the inputs.
+    An array goes to TensorFlow as it is, without a copy where it lies at a multiple of 64 bytes
+    (`tf.constant` makes one or two), and must not change during the call.
     """
 
     def __init__(self, concrete: Any) -> None:

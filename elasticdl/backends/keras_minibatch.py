@@ -20,6 +20,7 @@ class Structure:
         labels: The same for the labels, or None in PREDICTION.
         key: Equal for equal structures.
         specs: The `TensorSpec`s of a minibatch of any size, sparse and ragged ones taken apart.
+        is_static: Whether the shapes of a minibatch depend on nothing but its size.
     """
 
     def __init__(self, features: Any, labels: Any) -> None:
@@ -29,6 +30,13 @@ class Structure:
         self.specs: list[Any] = feature_specs + ([] if labels is None else _components(labels))
         self._num_features = len(feature_specs)
         self.key = repr((features, labels))
+        leaves = tf.nest.flatten(features) + ([] if labels is None else tf.nest.flatten(labels))
+        self.is_static = all(
+            isinstance(leaf, tf.TensorSpec)
+            and leaf.shape.rank is not None
+            and leaf.shape[1:].is_fully_defined()
+            for leaf in leaves
+        )
 
     @classmethod
     def of(cls, features: Any, labels: Any) -> Structure:
@@ -48,18 +56,6 @@ class Structure:
             return None if part is None else tf.nest.map_structure(relaxed, part)
 
         return cls(specs(features), specs(labels))
-
-    @property
-    def is_static(self) -> bool:
-        """Whether the shapes of a minibatch depend on nothing but its size."""
-        leaves = tf.nest.flatten(self.features)
-        leaves += [] if self.labels is None else tf.nest.flatten(self.labels)
-        return all(
-            isinstance(leaf, tf.TensorSpec)
-            and leaf.shape.rank is not None
-            and leaf.shape[1:].is_fully_defined()
-            for leaf in leaves
-        )
 
     def static_specs(self, size: int) -> list[Any]:
         """Return `specs` for minibatches of exactly `size` records; needs `is_static`."""

@@ -74,13 +74,7 @@ class TrainStep:
         is_static = minibatch.is_full and minibatch.structure.is_static
         size = minibatch.size if is_static else None
         function = self._functions.get(size)
-        inputs = [
-            tf.constant(dense),
-            tf.constant(state),
-            tf.constant(minibatch.seed, tf.int64),
-            *minibatch.tensors,
-            *(tf.constant(r) for r in rows),
-        ]
+        inputs = [dense, state, np.int64(minibatch.seed), *minibatch.tensors, *rows]
         if function is None:
             function = self._compile(minibatch, size, inputs)
             self._functions[size] = function
@@ -199,13 +193,7 @@ class Inference:
         """Return the outputs, as tensors in the structure that the model gives."""
         tensors = minibatch.tensors[: len(minibatch.structure.feature_specs)]
         try:
-            outputs = self._function(
-                tf.constant(dense),
-                tf.constant(state),
-                tf.constant(minibatch.seed, tf.int64),
-                *tensors,
-                *(tf.constant(r) for r in rows),
-            )
+            outputs = self._function(dense, state, np.int64(minibatch.seed), *tensors, *rows)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             raise ModelError(_step_failed(minibatch, error)) from error
         return tf.nest.pack_sequence_as(self._outputs, list(outputs), expand_composites=True)
