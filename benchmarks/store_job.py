@@ -1,6 +1,6 @@
 """The whole job on ten million ids: elasticdl beside what else could train the same model.
 
-    python benchmarks/store_job.py [--runs=3] [--only=TEXT]
+    python benchmarks/store_job.py [--runs=3] [--group=GROUP ...]
 
 The DeepFM of `model_zoo/criteo` (13 numbers, 26 categories, 10 M ids in all, vectors of 8 and
 weights of 1), each side in fresh processes, in turn with the others, on an otherwise idle machine:
@@ -17,6 +17,9 @@ weights of 1), each side in fresh processes, in turn with the others, on an othe
 
 The peers' minibatches are parsed and in memory (but for `fit`); the job's are not. Figures are
 records/s in the steady state. The fastest run of each side counts, medians are beside them.
+
+A group is a minibatch size and an optimizer, or `flights`, the DeepFM of `make demo` against Redis.
+The sides of a group run in turn; each group writes `results/store_job_GROUP.json` of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from functools import partial
 from pathlib import Path
 
 from jobs import ROOT, JobRun, environment, print_stages, run_job
-from report import Side, compare, interleave, write_results
+from report import compare, interleave, write_results
 
 from elasticdl._core import RecordReader, TFRecordWriter
 
@@ -42,115 +45,85 @@ EPOCHS = {512: 3, 4096: 4}
 SIZES = (512, 4096)
 OPTIMIZERS = ("sgd", "adagrad", "adam")
 PEER_SECONDS = 8.0
-FLIGHTS_DATA = ROOT / "demo" / "data" / "train"
+FLIGHTS_DATA = ROOT / "demo" / "data"
+FLIGHTS = "flights"
+GROUPS = (*(f"{size}_{optimizer}" for size in SIZES for optimizer in OPTIMIZERS), FLIGHTS)
 Sides = dict[str, Callable[[], float]]
 
 
 def main() -> None:
-    """Run all sides and write `results/store_job.json`."""
+    """Run the groups and write a file of results for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument(
-        "--only", default="", help="run the sides whose name has this text, or one of several: a|b"
+        "--group", action="append", choices=GROUPS, help="may be repeated; default: all"
     )
     args = parser.parse_args()
     records = prepare()
-    jobs: dict[str, JobRun] = {}
-    sides = {
-        name: side
-        for name, side in all_sides(jobs, records).items()
-        if any(part in name for part in args.only.split("|"))
-    }
-    measured = interleave(sides, args.runs)
-    rows = [
-        compare(what, "records/s", measured[ours], measured.get(peer))
-        for what, ours, peer in comparisons()
-        if ours in measured and (peer in measured or not peer)
-    ]
-    notes = {
-        "records": NUM_RECORDS,
-        "sides": f"those with {args.only!r} in their name" if args.only else "all",
-        "share of the bound reached": shares(measured),
-        "microseconds a record by stage": {name: run.stages for name, run in jobs.items()},
-    }
-    write_results("store_job", rows, notes)
-    print_stages({name: run.stages for name, run in jobs.items()})
+    for group in args.group or GROUPS:
+        jobs: dict[str, JobRun] = {}
+        if group == FLIGHTS:
+            sides, comparisons = flights_sides(jobs)
+        else:
+            size, optimizer = group.split("_")
+            sides, comparisons = criteo_sides(jobs, int(size), optimizer, records)
+        measured = interleave(sides, args.runs)
+        rows = [
+            compare(f"{ours} against {peer}", "records/s", measured[ours], measured[peer])
+            for ours, peer in comparisons
+        ]
+        stages = {name: run.stages for name, run in jobs.items()}
+        write_results(f"store_job_{group}", rows, {"microseconds a record by stage": stages})
+        print_stages(stages)
 
 
-def all_sides(jobs: dict[str, JobRun], records: Path) -> Sides:
-    """Return what can be run, by name; the best run of each job is put into `jobs`."""
-    sides: Sides = {}
-    for size in SIZES:
-        for optimizer in OPTIMIZERS:
-            sides[_name("elasticdl 2 + 4", size, optimizer)] = partial(
-                job, jobs, _name("elasticdl 2 + 4", size, optimizer), 2, 4, size, optimizer
-            )
-            sides[_name("ParameterServerStrategy", size, optimizer)] = partial(
-                peer, "criteo_tf_ps.py", size, f"--optimizer={optimizer}"
-            )
-        sides[_name("elasticdl 1 + 1", size, "sgd")] = partial(
-            job, jobs, _name("elasticdl 1 + 1", size, "sgd"), 1, 1, size, "sgd"
-        )
-        sides[_name("tf.function", size, "sgd")] = partial(
-            peer, "criteo_tf_function.py", size, "--optimizer=sgd"
-        )
-        sides[_name("compute alone", size, "none")] = partial(compute_alone, size)
-    sides[_name("ParameterServerStrategy pack 10", 512, "sgd")] = partial(
-        peer, "criteo_tf_ps.py", 512, "--optimizer=sgd", "--pack=10"
-    )
+def criteo_sides(
+    jobs: dict[str, JobRun], size: int, optimizer: str, records: Path
+) -> tuple[Sides, list[tuple[str, str]]]:
+    """Return what is run, by name, and who is compared; the best of each job goes to `jobs`."""
+    many, single = "elasticdl 2 + 4", "elasticdl 1 + 1"
+    options = (f"--optimizer={optimizer}",)
+    sides: Sides = {
+        many: partial(job, jobs, many, 2, 4, size, optimizer),
+        "ParameterServerStrategy": partial(peer, "criteo_tf_ps.py", size, *options),
+    }
+    comparisons = [(many, "ParameterServerStrategy")]
+    if optimizer != "sgd":
+        return sides, comparisons
+    sides[single] = partial(job, jobs, single, 1, 1, size, optimizer)
+    sides["tf.function"] = partial(peer, "criteo_tf_function.py", size, *options)
+    sides["compute alone"] = partial(compute_alone, size)
+    comparisons += [(single, "tf.function"), (many, "compute alone"), (single, "compute alone")]
+    if size == SIZES[0]:
+        packed = (*options, "--pack=10")
+        sides["ParameterServerStrategy, pack 10"] = partial(peer, "criteo_tf_ps.py", size, *packed)
+        comparisons.append((many, "ParameterServerStrategy, pack 10"))
+        for style in ("get", "mget"):
+            name = f"Redis {style}"
+            sides[name] = partial(peer, "redis_store.py", size, *options, f"--style={style}")
+            comparisons.append((many, name))
+        sides["Keras fit"] = partial(keras_fit, size, records)
+        comparisons.append((single, "Keras fit"))
+    return sides, comparisons
+
+
+def flights_sides(jobs: dict[str, JobRun]) -> tuple[Sides, list[tuple[str, str]]]:
+    """Return the same for the flights: 2 ps replicas and 2 workers."""
+    ours = "elasticdl 2 + 2, flights"
+    sides: Sides = {ours: partial(flights_job, jobs, ours)}
+    options = ("--optimizer=adagrad", "--model=flights", "--workers=2")
     for style in ("get", "mget"):
-        sides[_name(f"Redis {style}", 512, "sgd")] = partial(
-            peer, "redis_store.py", 512, "--optimizer=sgd", f"--style={style}"
+        sides[f"Redis {style}, flights"] = partial(
+            peer, "redis_store.py", 512, *options, f"--style={style}"
         )
-    sides[_name("Keras fit", 512, "sgd")] = partial(keras_fit, 512, records)
-    if FLIGHTS_DATA.exists():
-        sides[_name("flights, elasticdl 2 + 2", 512, "adagrad")] = partial(flights_job, jobs)
-        sides[_name("flights, Redis mget", 512, "adagrad")] = partial(
-            peer,
-            "redis_store.py",
-            512,
-            *("--optimizer=adagrad", "--style=mget", "--model=flights", "--workers=2"),
-        )
-    return sides
-
-
-def comparisons() -> list[tuple[str, str, str]]:
-    """Return (what, ours, peer) of each line of the report."""
-    lines = []
-    for size in SIZES:
-        for optimizer in OPTIMIZERS:
-            ours = _name("elasticdl 2 + 4", size, optimizer)
-            lines.append((ours, _name("ParameterServerStrategy", size, optimizer)))
-        lines.append((_name("elasticdl 1 + 1", size, "sgd"), _name("tf.function", size, "sgd")))
-        lines.append((_name("elasticdl 2 + 4", size, "sgd"), _name("compute alone", size, "none")))
-    job = _name("elasticdl 2 + 4", 512, "sgd")
-    lines.append((job, _name("ParameterServerStrategy pack 10", 512, "sgd")))
-    lines += [(job, _name(f"Redis {style}", 512, "sgd")) for style in ("get", "mget")]
-    lines.append((_name("elasticdl 1 + 1", 512, "sgd"), _name("Keras fit", 512, "sgd")))
-    lines.append(
-        (
-            _name("flights, elasticdl 2 + 2", 512, "adagrad"),
-            _name("flights, Redis mget", 512, "adagrad"),
-        )
-    )
-    return [(f"{ours} against {peer}", ours, peer) for ours, peer in lines]
-
-
-def shares(measured: dict[str, Side]) -> dict[str, float]:
-    """Return, for each size, the job's speed as a share of what the cores could compute."""
-    found = {}
-    for size in SIZES:
-        bound = measured.get(_name("compute alone", size, "none"))
-        for optimizer in OPTIMIZERS:
-            ours = measured.get(_name("elasticdl 2 + 4", size, optimizer))
-            if bound is not None and ours is not None:
-                share = round(ours.best / bound.best, 3)
-                found[_name("elasticdl 2 + 4", size, optimizer)] = share
-    return found
+    return sides, [(ours, name) for name in sides if name != ours]
 
 
 def prepare() -> Path:
     """Make sure that the records are there; return a TFRecord file of some of them."""
+    if not (FLIGHTS_DATA / "validation").exists():
+        command = [sys.executable, "-m", "flights.prepare", f"--output={FLIGHTS_DATA}"]
+        subprocess.run(command, check=True, env=environment())
     if not (DATA / "train").exists():
         command = [sys.executable, "-m", "criteo.prepare", f"--output={DATA / 'train'}"]
         command.append(f"--num_records={NUM_RECORDS}")
@@ -180,18 +153,18 @@ def job(
     return _best(jobs, name, run)
 
 
-def flights_job(jobs: dict[str, JobRun]) -> float:
+def flights_job(jobs: dict[str, JobRun], name: str) -> float:
     """Run the job of `make demo` with more epochs; return its records/s."""
     run = run_job(
         "--model_def=flights.deepfm.forward",
-        f"--training_data={FLIGHTS_DATA}",
+        f"--training_data={FLIGHTS_DATA / 'train'}",
         "--distribution_strategy=ParameterServerStrategy",
         "--num_workers=2",
         "--num_ps_pods=2",
         "--minibatch_size=512",
         "--num_epochs=6",
     )
-    return _best(jobs, _name("flights, elasticdl 2 + 2", 512, "adagrad"), run)
+    return _best(jobs, name, run)
 
 
 def _best(jobs: dict[str, JobRun], name: str, run: JobRun) -> float:
@@ -222,10 +195,6 @@ def keras_fit(size: int, records: Path) -> float:
     command += [f"--minibatch_size={size}", "--warm_up_steps=4", "--steps=20", str(records)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment())
     return float(json.loads(done.stdout.splitlines()[-1])["records_per_second"])
-
-
-def _name(side: str, size: int, optimizer: str) -> str:
-    return f"{side}, {size}, {optimizer}"
 
 
 if __name__ == "__main__":

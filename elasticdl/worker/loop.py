@@ -21,10 +21,7 @@ import logging
 import math
 import shutil
 import threading
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +59,7 @@ from elasticdl.ps.export import put_in_place
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.exchange import Committed, Exchange, Parameters, Step
 from elasticdl.worker.predictions import PredictionSink
+from elasticdl.worker.stages import StageClock
 
 log = logging.getLogger(__name__)
 
@@ -103,24 +101,6 @@ class Item:
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
     committed: Committed | None = None  # from commit on; in synchronous training from compute on
     report: TaskReport | None = None  # the end of the lease; nothing of it follows
-
-
-class StageClock:
-    """Seconds spent in each stage, for the job's status. Written by all threads."""
-
-    def __init__(self) -> None:
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-
-    @contextmanager
-    def measure(self, stage: str) -> Iterator[None]:
-        """Add the time of the block to a stage; a stage belongs to one thread."""
-        started = time.perf_counter()
-        yield
-        self._seconds[stage] += time.perf_counter() - started
-
-    def seconds(self) -> dict[str, float]:
-        """Return a copy."""
-        return dict(self._seconds)
 
 
 class Worker:
