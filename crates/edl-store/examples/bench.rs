@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use edl_optim::{Optimizer, prefetch};
@@ -301,6 +301,13 @@ fn system_seconds() -> f64 {
     ticks.map_or(0.0, |ticks: f64| ticks / 100.0)
 }
 
+/// Seconds of processor time of this thread.
+fn thread_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = stat.split(' ').next().and_then(|n| n.parse::<f64>().ok());
+    nanoseconds.unwrap_or(0.0) / 1e9
+}
+
 /// A value of `/proc/self/smaps_rollup`, in bytes.
 fn memory(what: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
@@ -419,63 +426,99 @@ fn measure(
     Ok((rates, settings.slices as u32))
 }
 
-/// Pushes a second that one thread makes until told to stop.
+/// Push until told to stop, and count.
 fn train(
     store: &Store,
     settings: &Settings,
     first: u32,
+    count: &AtomicU32,
     stop: &AtomicBool,
-) -> Result<f64, StoreError> {
+) -> Result<(), StoreError> {
     // Small batches, as steps are, with something else between them.
     let mut keys = vec![0; 2048];
     let grads = vec![0.01; keys.len() * settings.dim];
     let mut draw = Draw::new(settings);
-    let start = Instant::now();
-    let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
         draw.keys(0.0, &mut keys);
-        push(store, first + count, &keys, &grads)?;
-        count += 1;
+        push(store, first + count.load(Ordering::Relaxed), &keys, &grads)?;
+        count.fetch_add(1, Ordering::Relaxed);
     }
-    Ok(f64::from(count) / start.elapsed().as_secs_f64())
+    Ok(())
 }
 
-/// Write a checkpoint while another thread trains, and load it.
+/// Checkpoints of each kind.
+const CHECKPOINTS: usize = 3;
+
+/// Write checkpoints while another thread trains, with as much time between them, and without it;
+/// and load one.
 fn checkpoint(store: &Store, settings: &Settings, pushed: u32) -> Result<Value, Failure> {
     let dir = Path::new(&settings.checkpoint).join(format!("bench-{}", std::process::id()));
-    let stop = AtomicBool::new(false);
-    let quiet = std::thread::scope(|scope| {
-        let trainer = scope.spawn(|| train(store, settings, pushed, &stop));
-        std::thread::sleep(Duration::from_secs(2));
+    let write = || -> Result<(String, u64, f64, f64), Failure> {
+        let (start, processor) = (Instant::now(), thread_seconds());
+        let entry = store.checkpoint(&dir)?;
+        let (seconds, processor) = (start.elapsed(), thread_seconds() - processor);
+        let files = std::fs::read_dir(&dir)?;
+        let bytes = files.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
+        Ok((entry, bytes.sum(), seconds.as_secs_f64(), processor))
+    };
+    let (count, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+    let (mut alone, mut meanwhile, mut paced, mut busy) = (vec![], vec![], vec![], vec![]);
+    std::thread::scope(|scope| -> Result<(), Failure> {
+        let trainer = scope.spawn(|| train(store, settings, pushed, &count, &stop));
+        let pushes = |rates: &mut Vec<f64>, work: &mut dyn FnMut() -> Result<(), Failure>| {
+            let (start, before) = (Instant::now(), count.load(Ordering::Relaxed));
+            let done = work();
+            let made = count.load(Ordering::Relaxed) - before;
+            rates.push(f64::from(made) / start.elapsed().as_secs_f64());
+            done
+        };
+        let mut pause = Duration::from_secs(1);
+        let mut all = || -> Result<(), Failure> {
+            for _ in 0..CHECKPOINTS {
+                pushes(&mut alone, &mut || {
+                    std::thread::sleep(pause);
+                    Ok(())
+                })?;
+                pushes(&mut meanwhile, &mut || {
+                    let (_, bytes, seconds, processor) = write()?;
+                    paced.push(bytes as f64 / seconds / 1e6);
+                    busy.push(bytes as f64 / processor / 1e6);
+                    pause = Duration::from_secs_f64(seconds);
+                    Ok(())
+                })?;
+            }
+            Ok(())
+        };
+        let done = all();
         stop.store(true, Ordering::Relaxed);
-        trainer.join().expect("no thread panics")
+        trainer.join().expect("no thread panics")?;
+        done
     })?;
-    let pushed = store.audit()[0].next_index;
-    stop.store(false, Ordering::Relaxed);
-    let start = Instant::now();
-    let (disturbed, written) = std::thread::scope(|scope| {
-        let trainer = scope.spawn(|| train(store, settings, pushed, &stop));
-        let written = store.checkpoint(&dir);
-        stop.store(true, Ordering::Relaxed);
-        (trainer.join().expect("no thread panics"), written)
-    });
-    let (written, seconds) = (written?, start.elapsed());
-    let bytes: u64 = std::fs::read_dir(&dir)?
-        .filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()))
-        .sum();
-    let manifest = format!(r#"{{"format": 1, "replicas": [{written}]}}"#);
+    let mut written = Vec::new();
+    let (mut entry, mut bytes) = (String::new(), 0);
+    for _ in 0..CHECKPOINTS {
+        let seconds;
+        (entry, bytes, seconds, _) = write()?;
+        written.push(bytes as f64 / seconds / 1e6);
+    }
+    let manifest = format!(r#"{{"format": 1, "replicas": [{entry}]}}"#);
     std::fs::write(dir.join("manifest.json"), manifest)?;
-    let start = Instant::now();
-    let restored = Store::restore(&dir, 0, 1, true);
-    let read = start.elapsed();
+    let mut restored = Vec::new();
+    for _ in 0..CHECKPOINTS {
+        let start = Instant::now();
+        let store = Store::restore(&dir, 0, 1, true)?;
+        restored.push(rate(bytes as usize, start.elapsed()));
+        drop(store);
+    }
     std::fs::remove_dir_all(&dir)?;
-    restored?;
     Ok(json!({
         "bytes": bytes,
-        "written_mb": rate(bytes as usize, seconds),
-        "restored_mb": rate(bytes as usize, read),
-        "pushes_alone": quiet,
-        "pushes_meanwhile": disturbed?,
+        "written_mb": written,
+        "written_mb_meanwhile": paced,
+        "written_mb_of_processor_second": busy,
+        "restored_mb": restored,
+        "pushes_alone": alone,
+        "pushes_meanwhile": meanwhile,
     }))
 }
 

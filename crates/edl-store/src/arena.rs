@@ -2,6 +2,7 @@
 
 use edl_optim::prefetch;
 
+use crate::index::AHEAD;
 use crate::memory::Buffer;
 
 /// Bytes of the first segment; each further one doubles the rows.
@@ -168,7 +169,44 @@ impl<'a> View<'a> {
     }
 }
 
+impl<'a> View<'a> {
+    /// Return the first `width` floats of a row, if it is there; `NO_ROW` never is.
+    #[inline(always)]
+    fn get(&self, row: u32, width: usize) -> Option<&'a [f32]> {
+        let (segment, at) = self.layout.locate(row);
+        self.segments.get(segment)?.get(at..at + width)
+    }
+
+    /// Visit rows one after the other, asking for those to come; `None` for one that is not there.
+    #[inline(always)]
+    pub(crate) fn each(
+        &self,
+        rows: impl Iterator<Item = u32> + Clone,
+        width: usize,
+        mut visit: impl FnMut(usize, Option<&'a [f32]>),
+    ) {
+        let mut ahead = rows.clone();
+        let mut ask_for_next = || {
+            if let Some(row) = ahead.next().and_then(|row| self.get(row, width)) {
+                prefetch_row(row);
+            }
+        };
+        (0..AHEAD).for_each(|_| ask_for_next());
+        for (i, row) in rows.enumerate() {
+            ask_for_next();
+            visit(i, self.get(row, width));
+        }
+    }
+}
+
 impl ViewMut<'_> {
+    /// Ask for the first `width` floats of a row.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, row: u32, width: usize) {
+        let (segment, at) = self.layout.locate(row);
+        prefetch_row(&self.segments[segment][at..at + width]);
+    }
+
     /// Return the first `width` floats of a row.
     #[inline(always)]
     pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
@@ -178,9 +216,6 @@ impl ViewMut<'_> {
 }
 
 /// Ask for the cache lines of a row.
-///
-/// The loop that asks for many rows should do little else: a request holds up the instructions
-/// after it until its address is translated, and only those at hand are translated together.
 #[inline(always)]
 pub(crate) fn prefetch_row(row: &[f32]) {
     for line in row.chunks(LINE) {

@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use bytemuck::{Pod, Zeroable};
-use edl_optim::prefetch;
-
 use crate::memory::Buffer;
+use bytemuck::{Pod, Zeroable};
 
 mod change;
+mod view;
+
+pub(crate) use view::AHEAD;
 
 /// Bits of an entry for the row; the rest is for the version.
 const ROW_BITS: u32 = 28;
@@ -18,9 +19,8 @@ pub(crate) const MAX_ROWS: usize = (1 << ROW_BITS) - 1;
 /// The last version that an entry can hold.
 pub(crate) const MAX_VERSION: u64 = (1 << (64 - ROW_BITS)) - 1;
 
-/// Keys that are looked up together: enough for their cache misses to overlap, few enough for
-/// their rows to stay in the first-level cache.
-pub(crate) const GROUP: usize = 64;
+/// Keys that are looked up together.
+pub(crate) const GROUP: usize = 256;
 
 /// The row of a hash that is not there.
 pub(crate) const NO_ROW: u32 = u32::MAX;
@@ -129,25 +129,39 @@ impl Places {
     }
 
     #[inline(always)]
-    fn entries(&self) -> &[Entry] {
-        &self.buffer.slice()[..self.capacity]
+    fn lines(&self) -> &[[Entry; LINE]] {
+        &self.buffer.slice()[..self.capacity / LINE]
     }
 
     #[inline(always)]
-    fn entries_mut(&mut self) -> &mut [Entry] {
-        &mut self.buffer.slice_mut()[..self.capacity]
+    fn lines_mut(&mut self) -> &mut [[Entry; LINE]] {
+        &mut self.buffer.slice_mut()[..self.capacity / LINE]
     }
 
+    fn entries(&self) -> &[Entry] {
+        self.lines().as_flattened()
+    }
+
+    fn entries_mut(&mut self) -> &mut [Entry] {
+        self.lines_mut().as_flattened_mut()
+    }
+
+    #[inline(always)]
+    fn home_line(&self, hash: u64) -> usize {
+        home_line(hash.wrapping_sub(self.first), self.scale)
+    }
+
+    /// Return the place at which the search for a hash begins.
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
-        home(hash.wrapping_sub(self.first), self.scale)
+        self.home_line(hash) * LINE
     }
 
     /// Return the place for a hash that is not there.
     fn vacancy(&self, hash: u64) -> usize {
-        match search(self.entries(), self.home(hash), hash) {
-            Found::Empty(at) => at,
-            Found::At(at) | Found::Next(at) => unreachable!("hash {hash} is at {at} already"),
+        match search(self.lines(), self.home_line(hash), hash) {
+            (line, Found::Empty(at)) => line * LINE + at,
+            _ => unreachable!("hash {hash} is there already"),
         }
     }
 
@@ -172,50 +186,49 @@ impl Places {
     }
 }
 
-/// Return the home of a hash counted from the shard's first: its line times the places in one.
+/// Return the home of a hash, which is counted from the shard's first.
 #[inline(always)]
-fn home(hash: u64, scale: u64) -> usize {
-    ((u128::from(hash) * u128::from(scale)) >> 64) as usize * LINE
+fn home_line(hash: u64, scale: u64) -> usize {
+    ((u128::from(hash) * u128::from(scale)) >> 64) as usize
 }
 
-/// What a search finds.
+/// What a search of one line finds.
 #[derive(Clone, Copy, PartialEq)]
 enum Found {
-    /// The hash is at this place.
+    /// The hash, at this place of the line.
     At(usize),
     /// The hash is nowhere; it would be at this empty place.
     Empty(usize),
-    /// Neither; the search goes on with the line at this place.
-    Next(usize),
+    /// Neither; the search goes on with the next line.
+    Nothing,
 }
 
 /// Search one line for a hash.
 #[inline(always)]
-fn search_line(entries: &[Entry], line: usize, hash: u64) -> Found {
+fn search_line(line: &[Entry; LINE], hash: u64) -> Found {
     // All places are compared at once: which one it is cannot be predicted.
-    let (mut found, mut empty) = (0_u32, 0_u32);
-    for (i, entry) in entries[line..line + LINE].iter().enumerate() {
-        empty |= u32::from(entry.is_empty()) << i;
-        found |= u32::from(entry.hash == hash) << i;
+    let mut equal = 0_u32;
+    for (i, entry) in line.iter().enumerate() {
+        equal |= u32::from(entry.hash == hash) << i;
     }
-    found &= !empty;
-    if found != 0 {
-        Found::At(line + found.trailing_zeros() as usize)
-    } else if empty != 0 {
-        Found::Empty(line + empty.trailing_zeros() as usize)
-    } else {
-        let next = line + LINE;
-        Found::Next(if next == entries.len() { 0 } else { next })
+    let at = equal.trailing_zeros() as usize % LINE;
+    // An empty place reads as hash 0.
+    if equal != 0 && !line[at].is_empty() {
+        return Found::At(at);
+    }
+    match line.iter().position(Entry::is_empty) {
+        Some(at) => Found::Empty(at),
+        None => Found::Nothing,
     }
 }
 
-/// Search from `line` on; never `Found::Next`.
+/// Search from `line` on; return the line where the search ends, and how.
 #[inline(always)]
-fn search(entries: &[Entry], mut line: usize, hash: u64) -> Found {
+fn search(lines: &[[Entry; LINE]], mut line: usize, hash: u64) -> (usize, Found) {
     loop {
-        match search_line(entries, line, hash) {
-            Found::Next(next) => line = next,
-            found => return found,
+        match search_line(&lines[line], hash) {
+            Found::Nothing => line = if line + 1 == lines.len() { 0 } else { line + 1 },
+            found => return (line, found),
         }
     }
 }
@@ -259,36 +272,7 @@ impl Index {
 
     #[inline(always)]
     fn homes(&self) -> Homes {
-        let old = self.old.as_ref();
-        Homes {
-            first: self.current.first,
-            current: self.current.scale,
-            old: old.map_or(0, |old| old.places.scale),
-            moved: old.map_or(usize::MAX, |old| old.moved),
-        }
-    }
-
-    /// Return access to the entries for a loop over many.
-    #[inline(always)]
-    pub(crate) fn view(&self) -> View<'_> {
-        View {
-            homes: self.homes(),
-            current: self.current.entries(),
-            old: self.old.as_ref().map_or(&[], |old| old.places.entries()),
-        }
-    }
-
-    /// Return access to the entries for a loop that changes many.
-    #[inline(always)]
-    pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut {
-            homes: self.homes(),
-            current: self.current.entries_mut(),
-            old: self
-                .old
-                .as_mut()
-                .map_or(&mut [], |old| old.places.entries_mut()),
-        }
+        Homes::new(&self.current, self.old.as_ref())
     }
 
     #[inline(always)]
@@ -301,11 +285,11 @@ impl Index {
 
     /// Return the row of a hash.
     pub(crate) fn find(&self, hash: u64) -> Option<u32> {
-        let view = self.view();
-        let (home, old) = view.homes.of(hash);
-        let entries = if old { view.old } else { view.current };
-        match search(entries, home, hash) {
-            Found::At(at) => Some(entries[at].row()),
+        let (line, in_old) = self.homes().of(hash);
+        let old = self.old.as_ref().filter(|_| in_old);
+        let lines = old.map_or(&self.current, |old| &old.places).lines();
+        match search(lines, line, hash) {
+            (line, Found::At(at)) => Some(lines[line][at].row()),
             _ => None,
         }
     }
@@ -393,159 +377,32 @@ struct Homes {
     /// The scales of the two places.
     current: u64,
     old: u64,
-    /// Homes in `old` from this on are searched there; none if there is no `old`.
+    /// Lines of `old` from this on are searched there; none if there is no `old`.
     moved: usize,
 }
 
 impl Homes {
-    /// Return the home of a hash, and whether it is in `old`.
+    #[inline(always)]
+    fn new(current: &Places, old: Option<&Old>) -> Self {
+        Self {
+            first: current.first,
+            current: current.scale,
+            old: old.map_or(0, |old| old.places.scale),
+            moved: old.map_or(usize::MAX, |old| old.moved / LINE),
+        }
+    }
+
+    /// Return the line that is the home of a hash, and whether it is one of `old`.
     #[inline(always)]
     fn of(&self, hash: u64) -> (usize, bool) {
         let hash = hash.wrapping_sub(self.first);
         if self.moved != usize::MAX {
-            let home = home(hash, self.old);
-            if home >= self.moved {
-                return (home, true);
+            let line = home_line(hash, self.old);
+            if line >= self.moved {
+                return (line, true);
             }
         }
-        (home(hash, self.current), false)
-    }
-}
-
-/// The entries of an index, with what it takes to get at them done once.
-pub(crate) struct View<'a> {
-    homes: Homes,
-    current: &'a [Entry],
-    old: &'a [Entry],
-}
-
-/// The same, to change versions.
-pub(crate) struct ViewMut<'a> {
-    homes: Homes,
-    current: &'a mut [Entry],
-    old: &'a mut [Entry],
-}
-
-impl View<'_> {
-    /// Ask for the cache lines where the searches for some hashes begin.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, hashes: &[u64]) {
-        for &hash in hashes {
-            let (home, old) = self.homes.of(hash);
-            prefetch(&if old { self.old } else { self.current }[home]);
-        }
-    }
-
-    /// Find the rows of a group of hashes whose lines have been asked for; `NO_ROW` for those
-    /// that have none.
-    #[inline(always)]
-    pub(crate) fn find(&self, hashes: &[u64], rows: &mut [u32; GROUP]) {
-        let mut later = Later::new();
-        for (i, (row, &hash)) in rows.iter_mut().zip(hashes).enumerate() {
-            let (home, old) = self.homes.of(hash);
-            let entries = if old { self.old } else { self.current };
-            *row = match search_line(entries, home, hash) {
-                Found::At(at) => entries[at].row(),
-                Found::Empty(_) => NO_ROW,
-                Found::Next(next) => {
-                    prefetch(&entries[next]);
-                    later.push(i, next)
-                }
-            };
-        }
-        for (i, line) in later.each() {
-            let (_, old) = self.homes.of(hashes[i]);
-            let entries = if old { self.old } else { self.current };
-            if let Found::At(at) = search(entries, line, hashes[i]) {
-                rows[i] = entries[at].row();
-            }
-        }
-    }
-}
-
-/// Searches of a group that leave the line where they began: put off until their next line has
-/// come.
-struct Later {
-    searches: [(u32, usize); GROUP],
-    len: usize,
-}
-
-impl Later {
-    #[inline(always)]
-    fn new() -> Self {
-        Self {
-            searches: [(0, 0); GROUP],
-            len: 0,
-        }
-    }
-
-    /// Note that hash `i` is to be searched from `line` on.
-    #[inline(always)]
-    fn push(&mut self, i: usize, line: usize) -> u32 {
-        self.searches[self.len] = (i as u32, line);
-        self.len += 1;
-        NO_ROW
-    }
-
-    #[inline(always)]
-    fn each(&self) -> impl Iterator<Item = (usize, usize)> {
-        let searches = self.searches[..self.len].iter();
-        searches.map(|&(i, line)| (i as usize, line))
-    }
-}
-
-impl ViewMut<'_> {
-    /// Ask for the cache lines where the searches for some hashes begin.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, hashes: &[u64]) {
-        for &hash in hashes {
-            let (home, old) = self.homes.of(hash);
-            prefetch(&if old { &*self.old } else { &*self.current }[home]);
-        }
-    }
-
-    /// Set the version of a group of hashes whose lines have been asked for; return their rows
-    /// as `View::find` does, and in `versions` what they had.
-    #[inline(always)]
-    pub(crate) fn touch(
-        &mut self,
-        hashes: &[u64],
-        version: u64,
-        rows: &mut [u32; GROUP],
-        versions: &mut [u64; GROUP],
-    ) {
-        let mut later = Later::new();
-        for (i, &hash) in hashes.iter().enumerate() {
-            let (home, old) = self.homes.of(hash);
-            let entries = if old {
-                &mut *self.old
-            } else {
-                &mut *self.current
-            };
-            rows[i] = match search_line(entries, home, hash) {
-                Found::At(at) => {
-                    versions[i] = entries[at].replace_version(version);
-                    entries[at].row()
-                }
-                Found::Empty(_) => NO_ROW,
-                Found::Next(next) => {
-                    prefetch(&entries[next]);
-                    later.push(i, next)
-                }
-            };
-        }
-        for (i, line) in later.each() {
-            let (_, old) = self.homes.of(hashes[i]);
-            let entries = if old {
-                &mut *self.old
-            } else {
-                &mut *self.current
-            };
-            if let Found::At(at) = search(entries, line, hashes[i]) {
-                versions[i] = entries[at].replace_version(version);
-                rows[i] = entries[at].row();
-            }
-        }
+        (home_line(hash, self.current), false)
     }
 }
 

@@ -3,7 +3,7 @@
 use edl_optim::{Optimizer, Row, Rows, Step};
 
 use crate::arena::{Arena, ViewMut, prefetch_row};
-use crate::index::{ENTRY_BYTES, GROUP, HashRange, Index, NO_ROW};
+use crate::index::{AHEAD, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::Gate;
 use crate::route::unhash;
@@ -33,12 +33,17 @@ pub(crate) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
-    /// Return the hashes and positions of a group; of none, beyond the last.
+    /// Return groups of hashes, their positions, and the hashes that come after each group.
     #[inline(always)]
-    fn group(&self, group: usize) -> (&'a [u64], &'a [u32]) {
-        let first = (group * GROUP).min(self.hashes.len());
-        let end = (first + GROUP).min(self.hashes.len());
-        (&self.hashes[first..end], &self.positions[first..end])
+    fn groups(&self) -> impl Iterator<Item = (&'a [u64], &'a [u32], &'a [u64])> {
+        let Self { hashes, positions } = *self;
+        let groups = hashes.chunks(GROUP).zip(positions.chunks(GROUP));
+        groups
+            .enumerate()
+            .map(move |(group, (of_group, positions))| {
+                let end = group * GROUP + of_group.len();
+                (of_group, positions, &hashes[end..])
+            })
     }
 }
 
@@ -51,11 +56,22 @@ pub(crate) struct SavedRows {
 }
 
 impl SavedRows {
-    /// Append other rows.
-    pub(crate) fn append(&mut self, mut other: Self) {
+    /// Append other rows, which are gone there; memory is kept in both.
+    pub(crate) fn append(&mut self, other: &mut Self) {
         self.keys.append(&mut other.keys);
         self.versions.append(&mut other.versions);
         self.rows.append(&mut other.rows);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Forget all rows, and keep the memory.
+    pub(crate) fn clear(&mut self) {
+        self.keys.clear();
+        self.versions.clear();
+        self.rows.clear();
     }
 
     pub(crate) fn empty() -> Self {
@@ -130,6 +146,17 @@ struct Group<'a> {
     width: usize,
 }
 
+impl Group<'_> {
+    /// Ask for row `i` and its gradient, if there is one.
+    #[inline(always)]
+    fn prefetch(&self, i: usize) {
+        if let (Some(&row), Some(&position)) = (self.rows.get(i), self.positions.get(i)) {
+            self.arena.prefetch(row, self.width);
+            prefetch_row(&self.grads[position as usize * self.dim..][..self.dim]);
+        }
+    }
+}
+
 impl Rows for Group<'_> {
     #[inline(always)]
     fn len(&self) -> usize {
@@ -138,6 +165,10 @@ impl Rows for Group<'_> {
 
     #[inline(always)]
     fn row(&mut self, i: usize) -> Row<'_> {
+        if i == 0 {
+            (0..AHEAD).for_each(|i| self.prefetch(i));
+        }
+        self.prefetch(i + AHEAD);
         let at = self.positions[i] as usize * self.dim;
         let row = self.arena.row_mut(self.rows[i], self.width);
         let (weights, slots) = row.split_at_mut(self.dim);
@@ -176,9 +207,8 @@ impl Shard {
         let index = self.index.view();
         let mut rows = [NO_ROW; GROUP];
         let mut missing = 0;
-        for hashes in keys.hashes.chunks(GROUP) {
-            index.prefetch(hashes);
-            index.find(hashes, &mut rows);
+        for (hashes, _, next) in keys.groups() {
+            index.find(hashes, next, &mut rows);
             let found = &rows[..hashes.len()];
             missing += found.iter().filter(|&&row| row == NO_ROW).count();
         }
@@ -205,11 +235,13 @@ impl Shard {
     /// Ask for the index lines of the first keys of a batch, which nothing else asks for in time.
     #[inline(always)]
     pub(crate) fn prefetch(&self, keys: Keys<'_>) {
-        let first = &keys.hashes[..keys.hashes.len().min(GROUP)];
-        self.index.view().prefetch(first);
+        let index = self.index.view();
+        for &hash in keys.hashes.iter().take(AHEAD) {
+            index.prefetch(hash);
+        }
     }
 
-    /// `DIM` is `dim` where the compiler shall know it, else 0. The index lines of the first group
+    /// `DIM` is `dim` where the compiler shall know it, else 0. The index lines of the first keys
     /// have been asked for.
     fn pull_rows<const DIM: usize>(
         &self,
@@ -221,41 +253,21 @@ impl Shard {
         let dim = if DIM == 0 { dim } else { DIM };
         let (index, arena) = (self.index.view(), self.arena.view());
         let mut rows = [NO_ROW; GROUP];
-        let mut weights: [[&[f32]; GROUP]; 2] = [[&[]; GROUP]; 2];
-        let num_groups = keys.hashes.len().div_ceil(GROUP);
-        // A group's rows are copied while those of the next one are on their way.
-        for group in 0..=num_groups {
-            if group < num_groups {
-                let (hashes, positions) = keys.group(group);
-                let weights = &mut weights[group % 2];
-                index.prefetch(keys.group(group + 1).0);
-                index.find(hashes, &mut rows);
-                for (weights, &row) in weights.iter_mut().zip(&rows[..hashes.len()]) {
-                    *weights = if row == NO_ROW {
-                        &[]
-                    } else {
-                        arena.row(row, dim)
-                    };
-                }
-                for weights in &weights[..hashes.len()] {
-                    prefetch_row(weights);
-                }
-                for &position in positions {
+        let mut first = 0;
+        for (hashes, positions, next) in keys.groups() {
+            index.find(hashes, next, &mut rows);
+            arena.each(rows[..hashes.len()].iter().copied(), dim, |i, weights| {
+                if let Some(&position) = positions.get(i + AHEAD) {
                     prefetch_row(&out[position as usize * dim..][..dim]);
                 }
-            }
-            if group > 0 {
-                let first = (group - 1) * GROUP;
-                let weights = &weights[(group - 1) % 2];
-                for (i, &position) in keys.group(group - 1).1.iter().enumerate() {
-                    if weights[i].is_empty() {
-                        missing.push((first + i) as u32);
-                        continue;
+                match weights {
+                    Some(weights) => {
+                        out[positions[i] as usize * dim..][..dim].copy_from_slice(weights);
                     }
-                    let at = position as usize * dim;
-                    out[at..at + dim].copy_from_slice(&weights[i][..dim]);
+                    None => missing.push(first + i as u32),
                 }
-            }
+            });
+            first += hashes.len() as u32;
         }
     }
 
@@ -291,56 +303,30 @@ impl Shard {
         version: u64,
     ) {
         let RowSpec { dim, width, .. } = *spec;
-        let mut rows = [[NO_ROW; GROUP]; 2];
+        let mut rows = [NO_ROW; GROUP];
         let mut versions = [0; GROUP];
-        let num_groups = keys.hashes.len().div_ceil(GROUP);
-        // A group's rows are updated while those of the next one are on their way.
-        for group in 0..=num_groups {
-            if group < num_groups {
-                let (hashes, positions) = keys.group(group);
-                let rows = &mut rows[group % 2];
-                let mut index = self.index.view_mut();
-                index.prefetch(keys.group(group + 1).0);
-                index.touch(hashes, version, rows, &mut versions);
-                for (i, &hash) in hashes.iter().enumerate() {
-                    if rows[i] == NO_ROW {
-                        // A key that comes twice was created the first time.
-                        rows[i] = self.find_or_create(hash, spec, version);
-                        versions[i] = version;
-                    }
-                }
-                let rows = &rows[..hashes.len()];
-                self.prefetch_rows(rows, width);
-                for &position in positions {
-                    prefetch_row(&grads[position as usize * dim..][..dim]);
-                }
-                if self.snapshot.is_some() {
-                    self.save(hashes, rows, &versions, width);
+        for (hashes, positions, next) in keys.groups() {
+            let mut index = self.index.view_mut();
+            index.touch(hashes, next, version, &mut rows, &mut versions);
+            for (i, &hash) in hashes.iter().enumerate() {
+                if rows[i] == NO_ROW {
+                    // A key that comes twice was created the first time.
+                    rows[i] = self.find_or_create(hash, spec, version);
+                    versions[i] = version;
                 }
             }
-            if group > 0 {
-                let (_, positions) = keys.group(group - 1);
-                step.update_rows(&mut Group {
-                    arena: self.arena.view_mut(),
-                    rows: &rows[(group - 1) % 2][..positions.len()],
-                    positions,
-                    grads,
-                    dim,
-                    width,
-                });
+            let rows = &rows[..hashes.len()];
+            if self.snapshot.is_some() {
+                self.save(hashes, rows, &versions, width);
             }
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch_rows(&self, rows: &[u32], width: usize) {
-        let arena = self.arena.view();
-        let mut slices: [&[f32]; GROUP] = [&[]; GROUP];
-        for (slice, &row) in slices.iter_mut().zip(rows) {
-            *slice = arena.row(row, width);
-        }
-        for slice in &slices[..rows.len()] {
-            prefetch_row(slice);
+            step.update_rows(&mut Group {
+                arena: self.arena.view_mut(),
+                rows,
+                positions,
+                grads,
+                dim,
+                width,
+            });
         }
     }
 
@@ -350,12 +336,20 @@ impl Shard {
         let Some(snapshot) = &mut self.snapshot else {
             return;
         };
-        let arena = self.arena.view();
-        for ((&hash, &row), &version) in hashes.iter().zip(rows).zip(versions) {
-            if snapshot.wants(hash, row, version) {
-                snapshot.saved.push(hash, version, arena.row(row, width));
-            }
+        let mut wanted = [0_u16; GROUP];
+        let mut len = 0;
+        for (i, ((&hash, &row), &version)) in hashes.iter().zip(rows).zip(versions).enumerate() {
+            wanted[len] = i as u16;
+            len += usize::from(snapshot.wants(hash, row, version));
         }
+        let wanted = wanted[..len].iter().map(|&i| usize::from(i));
+        let saved = &mut snapshot.saved;
+        saved.keys.extend(wanted.clone().map(|i| unhash(hashes[i])));
+        saved.versions.extend(wanted.clone().map(|i| versions[i]));
+        let arena = self.arena.view();
+        arena.each(wanted.map(|i| rows[i]), width, |_, row| {
+            saved.rows.extend_from_slice(row.unwrap_or_default());
+        });
     }
 
     /// Make room for `additional` keys.
@@ -386,15 +380,10 @@ impl Shard {
     ) -> Option<u64> {
         let (entries, next) = self.index.walk(from, max);
         let arena = self.arena.view();
-        for group in entries.chunks(GROUP) {
-            for entry in group {
-                prefetch_row(arena.row(entry.row(), dim));
-            }
-            for entry in group {
-                keys.push(unhash(entry.hash));
-                rows.extend_from_slice(arena.row(entry.row(), dim));
-            }
-        }
+        keys.extend(entries.iter().map(|entry| unhash(entry.hash)));
+        arena.each(entries.iter().map(Entry::row), dim, |_, row| {
+            rows.extend_from_slice(row.unwrap_or_default());
+        });
         next
     }
 
@@ -417,27 +406,44 @@ impl Shard {
         self.end_gate_snapshot();
     }
 
-    /// Return some more rows of the snapshot, about `max`; `None` when all have been returned.
-    pub(crate) fn read_snapshot(&mut self, max: usize, width: usize) -> Option<SavedRows> {
-        let snapshot = self.snapshot.as_mut()?;
-        let mut out = std::mem::replace(&mut snapshot.saved, SavedRows::empty());
-        let (entries, next) = self.index.walk(snapshot.cursor, max);
-        let arena = self.arena.view();
-        for group in entries.chunks(GROUP) {
-            for entry in group {
-                prefetch_row(arena.row(entry.row(), width));
-            }
-            for entry in group {
-                let version = entry.version();
-                if snapshot.wants(entry.hash, entry.row(), version) {
-                    out.push(entry.hash, version, arena.row(entry.row(), width));
-                }
-            }
+    /// Return how many rows are kept aside for the snapshot.
+    pub(crate) fn num_saved(&self) -> usize {
+        let snapshot = self.snapshot.as_ref();
+        snapshot.map_or(0, |snapshot| snapshot.saved.len())
+    }
+
+    /// Move the rows that are kept aside to `out`, which is best empty.
+    pub(crate) fn take_saved(&mut self, out: &mut SavedRows) {
+        let Some(snapshot) = &mut self.snapshot else {
+            return;
+        };
+        // The memory changes hands with the rows, so that none is asked of the system.
+        if out.len() == 0 {
+            std::mem::swap(&mut snapshot.saved, out);
+        } else {
+            out.append(&mut snapshot.saved);
         }
+    }
+
+    /// Append some more rows of the snapshot to `out`, about `max` beside those kept aside; return
+    /// whether there are more.
+    pub(crate) fn read_snapshot(&mut self, max: usize, width: usize, out: &mut SavedRows) -> bool {
+        self.take_saved(out);
+        let Some(snapshot) = &mut self.snapshot else {
+            return false;
+        };
+        let (mut entries, next) = self.index.walk(snapshot.cursor, max);
+        entries.retain(|e| snapshot.wants(e.hash, e.row(), e.version()));
+        out.keys.extend(entries.iter().map(|e| unhash(e.hash)));
+        out.versions.extend(entries.iter().map(Entry::version));
+        let arena = self.arena.view();
+        arena.each(entries.iter().map(Entry::row), width, |_, row| {
+            out.rows.extend_from_slice(row.unwrap_or_default());
+        });
         match next {
             Some(next) => snapshot.cursor = next,
             None => self.snapshot = None,
         }
-        Some(out)
+        next.is_some()
     }
 }

@@ -330,6 +330,7 @@ impl Store {
     /// changed then.
     pub fn apply(&self, push: &Push<'_>) -> Result<Applied, StoreError> {
         let model = self.declared("gradients are pushed")?;
+        self.budget.wait_for_saved();
         let _gate = self.gate.read();
         model.check(push)?;
         let watermark = model.tasks.get(push.task);
@@ -447,7 +448,7 @@ impl Store {
 
     /// Mark one instant, between two updates, for a checkpoint.
     fn mark<'a>(
-        &self,
+        &'a self,
         snapshot: &Snapshot<'a>,
         base: Option<Base>,
         last: Option<&LastWhole>,
@@ -466,6 +467,8 @@ impl Store {
             version,
             model: &model.spec,
             placement: model.placement,
+            updates: &model.version,
+            budget: &self.budget,
             tables: &model.tables,
             rows: tables
                 .map(|(number, table)| {

@@ -24,6 +24,12 @@ pub(crate) const NUM_SHARDS: usize = 16;
 /// Keys that are sorted by shard at a time: their hashes and gradients stay in the cache.
 const BLOCK: usize = 1 << 12;
 
+/// Rows of a snapshot that are read under one taking of a shard's lock: few, since updates wait.
+const READ_ROWS: usize = 512;
+
+/// Times that the lock is taken for one return of rows.
+const READS: usize = 8;
+
 /// Rows below the limit of a shard at which it takes no more: room for the batches in flight.
 const HEADROOM: usize = 1 << 25;
 
@@ -407,13 +413,14 @@ impl Table {
             }
             self.prefetch(sorted, number + 1);
             let mut shard = shard.write();
-            let before = shard.bytes();
+            let (before, saved) = (shard.bytes(), shard.num_saved());
             if self.admission.is_some() {
                 shard.admit(keys, version, occurrence, admitted);
                 keys = admitted.keys();
             }
             shard.push(keys, grads, &self.spec, step, version);
             self.budget.note(before, shard.bytes());
+            self.note_saved(&shard, saved);
         }
     }
 
@@ -514,16 +521,49 @@ impl Table {
             .collect()
     }
 
-    /// Return some more rows of a shard's snapshot, about `max`.
-    pub(crate) fn read_snapshot(&self, shard: usize, max: usize) -> Option<SavedRows> {
-        self.shards[shard]
-            .write()
-            .read_snapshot(max, self.spec.width)
+    /// Append some more rows of a shard's snapshot to `out`; return whether there are more.
+    pub(crate) fn read_snapshot(&self, shard: usize, out: &mut SavedRows) -> bool {
+        for _ in 0..READS {
+            let mut shard = self.shards[shard].write();
+            let saved = shard.num_saved();
+            let more = shard.read_snapshot(READ_ROWS, self.spec.width, out);
+            drop(shard);
+            self.budget.note_taken(saved * self.saved_bytes());
+            if !more {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Append the rows that a shard has kept aside for its snapshot to `out`, if they are many.
+    pub(crate) fn take_saved(&self, shard: usize, out: &mut SavedRows) {
+        let mut shard = self.shards[shard].write();
+        let saved = shard.num_saved();
+        if saved >= READ_ROWS {
+            shard.take_saved(out);
+            drop(shard);
+            self.budget.note_taken(saved * self.saved_bytes());
+        }
     }
 
     pub(crate) fn end_snapshot(&self) {
         for shard in &self.shards {
-            shard.write().end_snapshot();
+            let mut shard = shard.write();
+            let saved = shard.num_saved();
+            shard.end_snapshot();
+            self.budget.note_taken(saved * self.saved_bytes());
         }
+    }
+
+    /// Note what a shard that is being changed has kept aside beyond `before` rows.
+    fn note_saved(&self, shard: &Shard, before: usize) {
+        let saved = shard.num_saved() - before;
+        self.budget.note_saved(saved * self.saved_bytes());
+    }
+
+    /// Return the bytes of a row that is kept aside.
+    pub(crate) fn saved_bytes(&self) -> usize {
+        2 * size_of::<u64>() + self.spec.width * size_of::<f32>()
     }
 }

@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use crate::checkpoint::format::{FileEntry, Layout, broken};
 use crate::error::StoreError;
@@ -16,6 +17,8 @@ pub(crate) struct PendingFile {
     crc32c: u32,
     regions: Vec<Region>,
     bytes: u64,
+    /// Brings what is written to the disk, once that is all.
+    sync: Option<JoinHandle<io::Result<()>>>,
 }
 
 /// The bytes of one tensor, written front to back while other tensors are written too.
@@ -59,6 +62,7 @@ impl PendingFile {
             crc32c: crc32c::crc32c(header),
             regions: lens.iter().map(region).collect(),
             bytes: at,
+            sync: None,
         };
         let written = pending.file.write_all_at(header, 0);
         written.map_err(|e| unwritable(dir, &e))?;
@@ -78,15 +82,19 @@ impl PendingFile {
         Ok(())
     }
 
-    /// Bring everything to the disk; return the file's manifest entry.
+    /// Begin to bring everything to the disk; return the file's manifest entry.
     pub(crate) fn finish(&mut self, slots: Option<[u32; 2]>) -> Result<FileEntry, StoreError> {
         let mut crc32c = self.crc32c;
         for region in &self.regions {
             assert!(region.at == region.end, "a tensor has the length announced");
             crc32c = crc32c::crc32c_combine(crc32c, region.crc32c, region.written);
         }
-        let synced = self.file.sync_all();
-        synced.map_err(|e| unwritable(parent(&self.path), &e))?;
+        // The disk is slow at times: the next file is written meanwhile.
+        let sync = self.file.try_clone().and_then(|file| {
+            let thread = std::thread::Builder::new().name("checkpoint-sync".to_owned());
+            thread.spawn(move || file.sync_all())
+        });
+        self.sync = Some(sync.map_err(|e| unwritable(parent(&self.path), &e))?);
         let name = self.path.file_name().unwrap_or_default();
         Ok(FileEntry {
             name: name.to_string_lossy().into_owned(),
@@ -105,8 +113,15 @@ impl Drop for PendingFile {
     }
 }
 
-/// Give all files their names, or none; the directory is synced.
-pub(crate) fn publish(dir: &Path, files: Vec<PendingFile>) -> Result<(), StoreError> {
+/// Give all files their names, or none, once they are on the disk; the directory is synced.
+pub(crate) fn publish(dir: &Path, mut files: Vec<PendingFile>) -> Result<(), StoreError> {
+    for file in &mut files {
+        let synced = file.sync.take().map(JoinHandle::join);
+        match synced.expect("a file is finished before it is published") {
+            Ok(synced) => synced.map_err(|e| unwritable(dir, &e))?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
     let mut published: Vec<&Path> = Vec::new();
     for file in &files {
         if let Err(e) = fs::rename(&file.temporary, &file.path) {

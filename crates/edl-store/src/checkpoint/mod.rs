@@ -7,6 +7,7 @@
 mod base;
 mod file;
 mod format;
+mod pace;
 mod read;
 mod write;
 

@@ -1,14 +1,19 @@
 //! Writes the files of one replica.
 
+use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use safetensors::Dtype;
 
+use crate::budget::Budget;
 use crate::checkpoint::base::LastWhole;
 use crate::checkpoint::file::{PendingFile, laid_out, publish, unwritable};
 use crate::checkpoint::format::{
     Base, FORMAT, FileEntry, Layout, ReplicaEntry, TableNames, file_name,
 };
+use crate::checkpoint::pace::Pace;
 use crate::error::StoreError;
 use crate::life::Times;
 use crate::shard::{SavedRows, Since};
@@ -19,7 +24,7 @@ use crate::vectors::Values;
 
 mod life;
 
-/// Rows that are copied under one taking of a shard's lock.
+/// Candidates that are copied under one taking of a shard's lock.
 const CHUNK_ROWS: usize = 2048;
 
 /// Aim for the size of a file of rows.
@@ -32,6 +37,10 @@ pub(crate) struct Source<'a> {
     pub(crate) version: u64,
     pub(crate) model: &'a ModelSpec,
     pub(crate) placement: Placement,
+    /// The version, as updates raise it meanwhile.
+    pub(crate) updates: &'a AtomicU64,
+    /// Where rows that are kept aside are counted.
+    pub(crate) budget: &'a Budget,
     /// With a snapshot begun.
     pub(crate) tables: &'a [Table],
     /// Rows of the snapshot, by table and shard.
@@ -71,11 +80,12 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
     let (file, entry) = write_vectors(source, dir)?;
     pending.push(file);
     files.push(entry);
-    for shards in parts(source) {
-        let (file, entry) = write_rows(source, dir, shards, files.len() - 1)?;
-        pending.push(file);
-        files.push(entry);
-    }
+    let (row_files, entries) = match source.base {
+        None => write_all_rows(source, dir)?,
+        Some(_) => write_changed_rows(source, dir)?,
+    };
+    pending.extend(row_files);
+    files.extend(entries);
     let (file, life) = life::write(source, dir)?.unzip();
     pending.extend(file);
     publish(dir, pending)?;
@@ -91,15 +101,18 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
 }
 
 /// Split the shards into files of about equal size: one for a small store, at most one a shard.
-fn parts(source: &Source<'_>) -> Vec<std::ops::Range<usize>> {
-    let bytes = |(table, rows): (&Table, &Vec<usize>)| {
-        rows.iter().sum::<usize>() * (16 + 4 * table.width())
-    };
-    let total: usize = source.tables.iter().zip(&source.rows).map(bytes).sum();
+fn parts_of(source: &Source<'_>) -> Vec<Range<usize>> {
+    let tables = source.tables.iter().zip(&source.rows);
+    let total: usize = tables.map(|(table, rows)| table_bytes(table, rows)).sum();
     let count = total.div_ceil(FILE_BYTES).clamp(1, NUM_SHARDS);
     (0..count)
         .map(|i| i * NUM_SHARDS / count..(i + 1) * NUM_SHARDS / count)
         .collect()
+}
+
+/// Return the bytes of some rows of a table in a file.
+fn table_bytes(table: &Table, rows: &[usize]) -> usize {
+    rows.iter().sum::<usize>() * table.saved_bytes()
 }
 
 fn notes(source: &Source<'_>) -> Vec<(&'static str, String)> {
@@ -146,80 +159,206 @@ fn write_vectors(source: &Source<'_>, dir: &Path) -> Result<(PendingFile, FileEn
     Ok((file, entry))
 }
 
-/// Write the rows of some shards, all tables.
-fn write_rows(
-    source: &Source<'_>,
-    dir: &Path,
-    shards: std::ops::Range<usize>,
-    part: usize,
-) -> Result<(PendingFile, FileEntry), StoreError> {
-    // How many rows have changed is known when all have been looked at.
-    let changed = source.base.as_ref().map(|_| changed_rows(source, &shards));
-    let counts: Vec<usize> = match &changed {
-        Some(tables) => tables.iter().map(|rows| rows.keys.len()).collect(),
-        None => {
-            let counts = source.rows.iter();
-            counts
-                .map(|rows| rows[shards.clone()].iter().sum())
-                .collect()
+/// A file of rows that is being written.
+struct Part {
+    shards: Range<usize>,
+    /// First and last-but-one.
+    slots: [u32; 2],
+    num_tables: usize,
+    file: PendingFile,
+}
+
+impl Part {
+    /// Create a file for so many rows of each table.
+    fn create(
+        source: &Source<'_>,
+        dir: &Path,
+        number: usize,
+        shards: Range<usize>,
+        counts: &[usize],
+    ) -> Result<Self, StoreError> {
+        let mut layout = Layout::default();
+        for (table, &count) in counts.iter().enumerate() {
+            let names = TableNames::new(table);
+            layout.add(names.keys, Dtype::U64, vec![count]);
+            layout.add(names.versions, Dtype::U64, vec![count]);
         }
-    };
-    let mut layout = Layout::default();
-    for (table, &count) in counts.iter().enumerate() {
-        let names = TableNames::new(table);
-        layout.add(names.keys, Dtype::U64, vec![count]);
-        layout.add(names.versions, Dtype::U64, vec![count]);
-    }
-    for (number, (table, &count)) in source.tables.iter().zip(&counts).enumerate() {
-        let names = TableNames::new(number);
-        layout.add(names.rows, Dtype::F32, vec![count, table.width()]);
-    }
-    let slots = [
-        source.placement.first_slot(shards.start),
-        source.placement.first_slot(shards.end),
-    ];
-    let mut notes = notes(source);
-    notes.push(("slots", format!("{}-{}", slots[0], slots[1])));
-    let (lens, header) = laid_out(dir, layout, &notes)?;
-    let what = format!("rows-{part:02}");
-    let name = file_name(source.replica, source.num_replicas, &what);
-    let mut file = PendingFile::create(dir, &name, &lens, &header)?;
-    let mut write = |number: usize, saved: &SavedRows| {
-        file.write(2 * number, bytemuck::cast_slice(&saved.keys))?;
-        file.write(2 * number + 1, bytemuck::cast_slice(&saved.versions))?;
-        let rows = 2 * source.tables.len() + number;
-        file.write(rows, bytemuck::cast_slice(&saved.rows))
-    };
-    match changed {
-        Some(tables) => {
-            for (number, saved) in tables.iter().enumerate() {
-                write(number, saved)?;
-            }
+        for (number, (table, &count)) in source.tables.iter().zip(counts).enumerate() {
+            let names = TableNames::new(number);
+            layout.add(names.rows, Dtype::F32, vec![count, table.width()]);
         }
-        None => {
+        let slots = [
+            source.placement.first_slot(shards.start),
+            source.placement.first_slot(shards.end),
+        ];
+        let mut notes = notes(source);
+        notes.push(("slots", format!("{}-{}", slots[0], slots[1])));
+        let (lens, header) = laid_out(dir, layout, &notes)?;
+        let what = format!("rows-{number:02}");
+        let name = file_name(source.replica, source.num_replicas, &what);
+        Ok(Self {
+            shards,
+            slots,
+            num_tables: counts.len(),
+            file: PendingFile::create(dir, &name, &lens, &header)?,
+        })
+    }
+
+    /// Write rows of a table, which are gone then.
+    fn write(&mut self, table: usize, saved: &mut SavedRows) -> Result<(), StoreError> {
+        if saved.len() > 0 {
+            let rows = 2 * self.num_tables + table;
+            let file = &mut self.file;
+            file.write(2 * table, bytemuck::cast_slice(&saved.keys))?;
+            file.write(2 * table + 1, bytemuck::cast_slice(&saved.versions))?;
+            file.write(rows, bytemuck::cast_slice(&saved.rows))?;
+            saved.clear();
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(PendingFile, FileEntry), StoreError> {
+        let entry = self.file.finish(Some(self.slots))?;
+        Ok((self.file, entry))
+    }
+}
+
+type Written = (Vec<PendingFile>, Vec<FileEntry>);
+
+/// Write all rows, part by part in the order of the hash.
+///
+/// All files are there from the beginning: rows of later parts that an update is about to change
+/// are kept aside by it, and written before there are many.
+fn write_all_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError> {
+    let mut parts = Vec::new();
+    for (number, shards) in parts_of(source).into_iter().enumerate() {
+        let counts = source
+            .rows
+            .iter()
+            .map(|rows| rows[shards.clone()].iter().sum());
+        let counts: Vec<usize> = counts.collect();
+        parts.push(Part::create(source, dir, number, shards, &counts)?);
+    }
+    let (mut pacer, mut saved) = (Pacer::new(source), SavedRows::empty());
+    let mut written = Written::default();
+    let mut aside = 0;
+    let mut parts = parts.into_iter();
+    while let Some(mut part) = parts.next() {
+        for shard in part.shards.clone() {
             for (number, table) in source.tables.iter().enumerate() {
-                for shard in shards.clone() {
-                    while let Some(saved) = table.read_snapshot(shard, CHUNK_ROWS) {
-                        write(number, &saved)?;
-                    }
+                let mut more = true;
+                while more {
+                    pacer.begin();
+                    more = table.read_snapshot(shard, &mut saved);
+                    pacer.count(&saved, table);
+                    part.write(number, &mut saved)?;
+                    aside = (aside + 1) % NUM_SHARDS;
+                    let others = std::iter::once(&mut part).chain(parts.as_mut_slice());
+                    write_aside(source, others, aside, &mut saved, &mut pacer)?;
+                    pacer.rest();
                 }
             }
         }
+        let (file, entry) = part.finish()?;
+        written.0.push(file);
+        written.1.push(entry);
     }
-    let entry = file.finish(Some(slots))?;
-    Ok((file, entry))
+    Ok(written)
 }
 
-/// Return what has changed in some shards, by table: of one file, so it fits the memory.
-fn changed_rows(source: &Source<'_>, shards: &std::ops::Range<usize>) -> Vec<SavedRows> {
-    let changed = |table: &Table| {
-        let mut all = SavedRows::empty();
-        for shard in shards.clone() {
-            while let Some(saved) = table.read_snapshot(shard, CHUNK_ROWS) {
-                all.append(saved);
-            }
-        }
-        all
+/// Write what has been kept aside in a shard, if it belongs to one of `parts`.
+fn write_aside<'a>(
+    source: &Source<'_>,
+    mut parts: impl Iterator<Item = &'a mut Part>,
+    shard: usize,
+    saved: &mut SavedRows,
+    pacer: &mut Pacer<'_>,
+) -> Result<(), StoreError> {
+    let Some(part) = parts.find(|part| part.shards.contains(&shard)) else {
+        return Ok(());
     };
-    source.tables.iter().map(changed).collect()
+    for (number, table) in source.tables.iter().enumerate() {
+        table.take_saved(shard, saved);
+        pacer.count(saved, table);
+        part.write(number, saved)?;
+    }
+    Ok(())
+}
+
+/// Write the rows that have changed, part by part. How many they are is known when all of a part
+/// have been looked at, so they are collected: a part fits the memory.
+fn write_changed_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError> {
+    let (mut pacer, mut saved) = (Pacer::new(source), SavedRows::empty());
+    let mut written = Written::default();
+    for (part, shards) in parts_of(source).into_iter().enumerate() {
+        let mut changed = Vec::new();
+        for table in source.tables {
+            let mut all = SavedRows::empty();
+            for shard in shards.clone() {
+                let mut more = true;
+                while more {
+                    pacer.begin();
+                    more = table.read_snapshot(shard, &mut saved);
+                    pacer.count(&saved, table);
+                    all.append(&mut saved);
+                    pacer.rest();
+                }
+            }
+            changed.push(all);
+        }
+        let counts: Vec<usize> = changed.iter().map(SavedRows::len).collect();
+        let mut part = Part::create(source, dir, part, shards, &counts)?;
+        for (number, rows) in changed.iter_mut().enumerate() {
+            part.write(number, rows)?;
+        }
+        let (file, entry) = part.finish()?;
+        written.0.push(file);
+        written.1.push(entry);
+    }
+    Ok(written)
+}
+
+/// Rests between pieces of work, as `Pace` has it.
+struct Pacer<'a> {
+    source: &'a Source<'a>,
+    pace: Pace,
+    began: Instant,
+    /// Bytes of rows that there are, and of those that were read.
+    total: usize,
+    done: usize,
+}
+
+impl<'a> Pacer<'a> {
+    fn new(source: &'a Source<'a>) -> Self {
+        let bytes = source.tables.iter().zip(&source.rows);
+        Self {
+            source,
+            pace: Pace::new(source.version),
+            began: Instant::now(),
+            total: bytes.map(|(table, rows)| table_bytes(table, rows)).sum(),
+            done: 0,
+        }
+    }
+
+    fn begin(&mut self) {
+        self.began = Instant::now();
+    }
+
+    fn count(&mut self, saved: &SavedRows, table: &Table) {
+        self.done += table_bytes(table, &[saved.len()]);
+    }
+
+    /// Rest, unless there is too much to be written already.
+    fn rest(&mut self) {
+        if self.source.budget.saved_is_large() {
+            return;
+        }
+        let now = Instant::now();
+        let share = self.done as f64 / self.total.max(1) as f64;
+        let version = self.source.updates.load(Ordering::Relaxed);
+        let rest = self.pace.rest(now - self.began, share, version, now);
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
+    }
 }

@@ -26,9 +26,9 @@ fn touching_sets_the_version_and_returns_the_last() {
     index.insert(5, 3, 10);
     let (mut rows, mut versions) = ([0; GROUP], [0; GROUP]);
     let mut view = index.view_mut();
-    view.touch(&[6, 5], MAX_VERSION, &mut rows, &mut versions);
+    view.touch(&[6, 5], &[], MAX_VERSION, &mut rows, &mut versions);
     assert_eq!((rows[0], rows[1], versions[1]), (NO_ROW, 3, 10));
-    view.touch(&[5], 1, &mut rows, &mut versions);
+    view.touch(&[5], &[], 1, &mut rows, &mut versions);
     assert_eq!((rows[0], versions[0]), (3, MAX_VERSION));
 }
 
@@ -40,14 +40,16 @@ fn groups_are_found_as_single_hashes_are() {
         index.insert(hash(u64::from(key)) >> 3, key, 0);
         let (mut rows, mut versions) = ([0; GROUP], [0; GROUP]);
         let first = u64::from(key) * 3 / 4;
-        let hashes: Vec<u64> = (first..first + 64).map(|k| hash(k) >> 3).collect();
-        index.view().find(&hashes, &mut rows);
+        let hashes: Vec<u64> = (first..first + GROUP as u64)
+            .map(|k| hash(k) >> 3)
+            .collect();
+        index.view().find(&hashes, &[], &mut rows);
         let alone = |&h: &u64| index.find(h).unwrap_or(NO_ROW);
         assert_eq!(rows.to_vec(), hashes.iter().map(alone).collect::<Vec<_>>());
         let mut touched = [0; GROUP];
         index
             .view_mut()
-            .touch(&hashes, 1, &mut touched, &mut versions);
+            .touch(&hashes, &[], 1, &mut touched, &mut versions);
         assert_eq!(touched, rows);
     }
 }

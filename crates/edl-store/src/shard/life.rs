@@ -45,10 +45,8 @@ impl Shard {
         let Some(gate) = &mut self.gate else { return };
         let index = self.index.view();
         let mut rows = [NO_ROW; GROUP];
-        let groups = keys.hashes.chunks(GROUP).zip(keys.positions.chunks(GROUP));
-        for (hashes, positions) in groups {
-            index.prefetch(hashes);
-            index.find(hashes, &mut rows);
+        for (hashes, positions, next) in keys.groups() {
+            index.find(hashes, next, &mut rows);
             for ((&hash, &position), &row) in hashes.iter().zip(positions).zip(&rows) {
                 if row != NO_ROW || gate.admits(hash, version, occurrence) {
                     admitted.hashes.push(hash);
@@ -200,6 +198,7 @@ mod tests {
     use crate::initial::Generator;
     use crate::life::{Expiry, Times};
     use crate::route::hash;
+    use crate::shard::SavedRows;
     use crate::spec::{InitializerSpec, ModelSpec};
 
     const ALL: HashRange = HashRange {
@@ -273,14 +272,13 @@ mod tests {
         push(&mut shard, 0..3000, 2);
         assert_eq!(shard.begin_snapshot(2, None), 6000);
         let mut found = Vec::new();
-        let mut read = |shard: &mut Shard| match shard.read_snapshot(1000, 1) {
-            Some(rows) => {
-                let values = rows.versions.iter().zip(&rows.rows);
-                let values = values.map(|(&version, &weight)| (version, weight));
-                found.extend(rows.keys.iter().copied().zip(values));
-                true
-            }
-            None => false,
+        let mut read = |shard: &mut Shard| {
+            let mut rows = SavedRows::empty();
+            let more = shard.read_snapshot(1000, 1, &mut rows);
+            let values = rows.versions.iter().zip(&rows.rows);
+            let values = values.map(|(&version, &weight)| (version, weight));
+            found.extend(rows.keys.iter().copied().zip(values));
+            more
         };
         assert!(read(&mut shard));
         assert_eq!(expire_up_to(&mut shard, 1), 3000);

@@ -67,6 +67,7 @@ impl Store {
         merge: impl FnOnce(&[bool]) -> RoundGradient,
     ) -> Result<(Vec<bool>, Applied), StoreError> {
         let model = self.declared("gradients are pushed")?;
+        self.budget.wait_for_saved();
         let _gate = self.gate.read();
         let tasks: Vec<_> = members.iter().map(|m| model.tasks.get(m.task)).collect();
         // In the order of tasks, so that two rounds never wait for each other.

@@ -61,7 +61,10 @@ impl Table {
             let mut cursor = Some(0);
             while let Some(from) = cursor {
                 pass(&mut || {
-                    let (next, removed) = shard.write().expire_rows(from, cut, &self.spec);
+                    let mut shard = shard.write();
+                    let saved = shard.num_saved();
+                    let (next, removed) = shard.expire_rows(from, cut, &self.spec);
+                    self.note_saved(&shard, saved);
                     expired.rows += removed;
                     cursor = next;
                     removed
