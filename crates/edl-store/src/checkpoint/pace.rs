@@ -44,7 +44,7 @@ impl Pace {
         if version != self.version {
             (self.version, self.updated) = (version, Some(now));
         }
-        if !self.updated.is_some_and(|at| now - at <= FLOWING) {
+        if self.updated.is_none_or(|at| now - at > FLOWING) {
             return Duration::ZERO;
         }
         let share = share.clamp(0.001, 1.0);
