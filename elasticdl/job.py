@@ -257,8 +257,14 @@ class MasterClient(Protocol):
         """Announce a ps replica that listens at `address` and has restored its checkpoint."""
         ...
 
-    def restore_point(self, index: int) -> str:
-        """Return the checkpoint of this job that a ps replica is to restore; "" if none."""
+    def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
+        """Return the checkpoint of this job that a ps replica is to restore; "" if none.
+
+        Args:
+            index: Which replica.
+            num_unsound: How many it has tried in vain, newest first: they are torn or corrupt.
+            problem: What was wrong with the last of these.
+        """
         ...
 
     def ps_route(self) -> PsRoute:

@@ -10,8 +10,8 @@ from elasticdl.master.journal import Journal
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
-    """The last checkpoint of this job that is whole: what a ps replica restores."""
+class WholeCheckpoint:
+    """A checkpoint of this job that a ps replica can restore."""
 
     version: int
     is_private: bool  # the job's own, not one that the user asked for
@@ -35,10 +35,17 @@ class Checkpoints:
         self.is_private = False  # the one that is being written is the job's own
         self._is_again = False  # the last one came to nothing, through no fault of the files
         self.kept: list[int] = []
-        self.newest: Newest | None = None
+        self.newest: WholeCheckpoint | None = None
         journal.handle("checkpoint", self._apply_written)
         journal.handle("private checkpoint", self._apply_private)
         journal.handle("checkpoint due", self._apply_due)
+
+    def candidates(self) -> list[WholeCheckpoint]:
+        """Return what there is to restore, the best first."""
+        if self.newest is None:
+            return []
+        older = (WholeCheckpoint(version, is_private=False) for version in reversed(self.kept))
+        return [self.newest, *(point for point in older if point != self.newest)]
 
     def is_due(self, version: int) -> bool:
         """Whether a checkpoint while training should start at this model version."""
@@ -86,10 +93,10 @@ class Checkpoints:
 
     def _apply_written(self, version: int, deleted: list[int]) -> None:
         self.kept = sorted({*self.kept, version} - set(deleted))
-        self.newest = Newest(version, is_private=False)
+        self.newest = WholeCheckpoint(version, is_private=False)
 
     def _apply_private(self, version: int) -> None:
-        self.newest = Newest(version, is_private=True)
+        self.newest = WholeCheckpoint(version, is_private=True)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
@@ -105,7 +112,7 @@ class Checkpoints:
         self.kept = list(snapshot["kept"])
         self._next_version = snapshot["next_version"]
         newest = snapshot["newest"]
-        self.newest = None if newest is None else Newest(*newest)
+        self.newest = None if newest is None else WholeCheckpoint(*newest)
 
 
 def to_delete(versions: Sequence[int], keep: int) -> list[int]:

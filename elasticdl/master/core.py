@@ -38,7 +38,7 @@ from elasticdl.master.actions import (
     StopProcess,
 )
 from elasticdl.master.audit import Replicas
-from elasticdl.master.checkpoints import Checkpoints, Newest
+from elasticdl.master.checkpoints import Checkpoints, WholeCheckpoint
 from elasticdl.master.course import Course
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.journal import Journal
@@ -183,12 +183,29 @@ class JobCore:
             self._actions.append(AskWatermarks(index, session, address))
         self._advance(now)
 
-    def restore_point(self, index: int) -> Newest | None:
-        """A ps replica that has been started asks which checkpoint of this job it is to restore."""
-        newest = self.checkpoints.newest
-        if newest is not None:
-            self.places.restores(index, newest.version)
-        return newest
+    def restore_point(
+        self, index: int, num_unsound: int = 0, problem: str = ""
+    ) -> WholeCheckpoint | None:
+        """A ps replica that has been started asks which checkpoint of this job it is to restore.
+
+        Any of this job's own will do: it brings its own watermarks, and the ledger gives back what
+        they lack. After all it is the start of the job, and everything is replayed.
+
+        Args:
+            index: Which replica.
+            num_unsound: How many it has tried in vain, newest first.
+            problem: What was wrong with the last of these.
+        """
+        candidates = self.checkpoints.candidates()
+        point = candidates[num_unsound] if num_unsound < len(candidates) else None
+        if num_unsound:
+            instead = f"version {point.version:,}" if point else "the start of the job"
+            text = f"ps replica {index} goes back to {instead}: {problem}"
+            self._note("checkpoint unsound", text, True, replica=index, problem=problem)
+        version = point.version if point else 0
+        if candidates:
+            self.places.restores(index, version)
+        return point
 
     def replica_back(
         self, index: int, session: str, applied: Iterable[TaskAudit], now: float

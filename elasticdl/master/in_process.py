@@ -95,7 +95,7 @@ class InProcessMaster:
         """Refuse: a job in one process has no ps replicas."""
         raise ElasticdlError("a job in one process has no ps replicas")
 
-    def restore_point(self, index: int) -> str:
+    def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
         """Refuse: a job in one process has no ps replicas."""
         raise ElasticdlError("a job in one process has no ps replicas")
 

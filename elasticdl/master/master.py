@@ -142,9 +142,9 @@ class Master:
         """Return a picture of the job."""
         return picture(self.core, self.now())
 
-    def restore_point(self, index: int) -> str:
+    def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
-        newest = self.handle(lambda: self.core.restore_point(index))
+        newest = self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
         if newest is None:
             return ""
         return str(version_folder(self._checkpoint_dir(newest.is_private), newest.version))

@@ -41,7 +41,7 @@ class Front(Protocol):
         """Wait until something has changed, or for so long."""
         ...
 
-    def restore_point(self, index: int) -> str:
+    def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
         ...
 
@@ -86,7 +86,8 @@ class Servicer(MasterServicer):
 
     async def RestorePoint(self, request: Any, context: Any) -> Any:
         """A ps replica that has been started asks what to begin with."""
-        return pb.RestorePointResponse(checkpoint=self._master.restore_point(request.index))
+        checkpoint = self._master.restore_point(request.index, request.num_unsound, request.problem)
+        return pb.RestorePointResponse(checkpoint=checkpoint)
 
     async def GetPsRoute(self, request: Any, context: Any) -> Any:
         """Answer when every ps replica is there, or "not yet" after some seconds."""

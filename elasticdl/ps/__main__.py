@@ -3,10 +3,12 @@
 import logging
 import os
 import threading
+from collections.abc import Callable
 
 from elasticdl import process
 from elasticdl._core import PsServer, Store
 from elasticdl.config import JobConfig
+from elasticdl.errors import CheckpointError
 from elasticdl.job import Role
 from elasticdl.ps.checkpoint import resolve
 from elasticdl.rpc.client import GrpcMasterClient
@@ -18,7 +20,7 @@ def main() -> None:
     """Restore or create the store, serve it, and tell the master where."""
     arguments = process.start(Role.PS)
     master = GrpcMasterClient(arguments.master, arguments.token)
-    store = make_store(arguments.config, arguments.index, master.restore_point(arguments.index))
+    store = make_store(arguments.config, arguments.index, master.restore_point)
     training = arguments.config.training
     if training.staleness_lr_modulation:
         store.modulate_learning_rate()
@@ -40,25 +42,44 @@ def main() -> None:
         server.stop()
 
 
-def make_store(config: JobConfig, replica: int, restore_point: str) -> Store:
+def make_store(
+    config: JobConfig, replica: int, restore_point: Callable[[int, int, str], str]
+) -> Store:
     """Return the replica's part of the checkpoint to start from, or an empty store.
 
     Args:
         config: The job's settings.
         replica: Which replica.
-        restore_point: Checkpoint of this job, written before this replica was lost; "" if none.
+        restore_point: Given the replica, how many checkpoints it has tried in vain and the last
+            problem, returns one of this job, written before this replica was lost; "" if none.
     """
-    replicas = config.cluster.num_ps_pods
-    if restore_point:
-        log.info("restoring %s", restore_point)
-        return Store.restore(restore_point, replica, replicas, keep_watermarks=True)
-    source = config.checkpoint.checkpoint_dir_for_init
-    if source is None:
-        store = Store(replica, replicas)
-    else:
-        store = Store.restore(str(resolve(source)), replica, replicas, keep_watermarks=False)
+    store = _restored(config, replica, restore_point) or _first(config, replica)
     store.set_memory_limit(config.cluster.ps_memory_limit)
     return store
+
+
+def _restored(
+    config: JobConfig, replica: int, restore_point: Callable[[int, int, str], str]
+) -> Store | None:
+    """Return the replica's part of the newest sound checkpoint of this job; `None` if none."""
+    num_unsound, problem = 0, ""
+    while folder := restore_point(replica, num_unsound, problem):
+        log.info("restoring %s", folder)
+        try:
+            return Store.restore(folder, replica, config.cluster.num_ps_pods, keep_watermarks=True)
+        except CheckpointError as error:
+            log.warning("%s cannot be restored, an older one is tried: %s", folder, error)
+            num_unsound, problem = num_unsound + 1, str(error)
+    return None
+
+
+def _first(config: JobConfig, replica: int) -> Store:
+    """Return what the replica had at the start of the job."""
+    replicas = config.cluster.num_ps_pods
+    source = config.checkpoint.checkpoint_dir_for_init
+    if source is None:
+        return Store(replica, replicas)
+    return Store.restore(str(resolve(source)), replica, replicas, keep_watermarks=False)
 
 
 if __name__ == "__main__":

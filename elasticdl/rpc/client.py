@@ -66,9 +66,9 @@ class GrpcMasterClient:
             pb.RegisterPsRequest(index=index, address=address, pid=pid, session=self._session),
         )
 
-    def restore_point(self, index: int) -> str:
+    def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
         """Return the checkpoint of this job that a ps replica is to restore; "" if none."""
-        request = pb.RestorePointRequest(index=index)
+        request = pb.RestorePointRequest(index=index, num_unsound=num_unsound, problem=problem)
         return str(self._connection.call(self._master.RestorePoint, request).checkpoint)
 
     def ps_route(self) -> PsRoute:

@@ -285,15 +285,23 @@ class RestorePointRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
+    NUM_UNSOUND_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
     index: _builtins.int
+    num_unsound: _builtins.int
+    """of the checkpoints, newest first, that it has tried in vain"""
+    problem: _builtins.str
+    """what was wrong with the last of these"""
     def __init__(
         self,
         *,
         index: _builtins.int = ...,
+        num_unsound: _builtins.int = ...,
+        problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "num_unsound", b"num_unsound", "problem", b"problem"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -417,3 +417,18 @@ def test_evaluation_job_goes_on_with_a_restored_replica(game):
     assert job.core.ps_route() == PsRoute(1, ("host:0", "host:11"))
     job.play.run()
     assert picture(job.core, 0.0).status == "finished"
+
+
+def test_replica_goes_back_to_an_older_checkpoint_if_the_newest_is_unsound(game):
+    job = game(checkpoint_dir=Path("c"))
+    for version in (4, 8):
+        job.core.checkpoints.written(version, keep=0)
+    job.core.checkpoints.written_privately(9)
+    tried = [job.core.restore_point(1, tries, "torn") for tries in range(4)]
+    assert [point and point.version for point in tried] == [9, 8, 4, None]
+    notes = [note.text for note in job.play.do(Note) if note.is_warning]
+    assert notes == [
+        "ps replica 1 goes back to version 8: torn",
+        "ps replica 1 goes back to version 4: torn",
+        "ps replica 1 goes back to the start of the job: torn",
+    ]
