@@ -141,6 +141,8 @@ class PsClient:
         worker_id: int,
         timeout_seconds: float,
         connect_seconds: float | None = None,
+        *,
+        whole_job: bool = True,
     ) -> PsClient:
         """Reach the replicas of a job.
 
@@ -151,6 +153,9 @@ class PsClient:
             timeout_seconds: How long any call waits for a replica that does not answer.
             connect_seconds: How long the first connections may take; default: as long. A replica
                 that moves meanwhile cannot be followed: ask for the addresses again.
+            whole_job: The addresses are those of all replicas: another one at the place of one
+                (a port is used again) is refused, and waited for until `set_address` says where
+                the right one is. False for some of the replicas, whichever.
 
         Raises:
             AuthenticationError: A replica refuses the token; names the address.
@@ -231,6 +236,31 @@ class PsClient:
             StaleParametersError: The parameters are older than the replicas' synchrony allows;
                 nothing has changed, the minibatch may be pulled and computed again.
             UnavailableError: A replica could not be reached within the deadline.
+        """
+
+    def push_pull(
+        self,
+        pulled: Pulled,
+        row_grads: Sequence[NDArray[np.float32]],
+        dense_grad: NDArray[np.float32],
+        state_delta: NDArray[np.float32],
+        learning_rate: float,
+        task_id: int,
+        lease: int,
+        index: int,
+        num_records: int,
+        *,
+        sites: Sequence[tuple[int, NDArray[np.int64]]],
+        step: tuple[int, int, int],
+    ) -> tuple[int, int, Pulled | None]:
+        """Push, then pull for the next step, in fewer round trips than one after the other.
+
+        For those who may not pull before they have pushed. `sites` and `step` are those of a
+        training `pull`, whose result comes third; None if it would have to wait for others, or
+        was refused: `pull` then waits, or says why.
+
+        Raises:
+            StaleLeaseError: As `push`, and so are all others; then nothing is pulled.
         """
 
     def skip(self, task_id: int, lease: int, index: int) -> None:

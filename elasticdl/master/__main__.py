@@ -87,10 +87,12 @@ def _custom_data_reader(config: JobConfig) -> Callable[..., Any] | None:
     return load_model_spec(model).custom_data_reader
 
 
-def _connect(token: bytes) -> Callable[[Sequence[str]], ReplicaClient]:
+def _connect(token: bytes) -> Callable[[Sequence[str], bool], ReplicaClient]:
     from elasticdl._core import PsClient
 
-    return lambda addresses: PsClient.connect(addresses, token, _MASTER_ID, _PS_DEADLINE_SECONDS)
+    return lambda addresses, whole_job: PsClient.connect(
+        addresses, token, _MASTER_ID, _PS_DEADLINE_SECONDS, whole_job=whole_job
+    )
 
 
 if __name__ == "__main__":

@@ -43,8 +43,9 @@ class PsReplicas:
     def __init__(
         self,
         route: Callable[[], PsRoute],
-        connect: Callable[[Sequence[str]], ReplicaClient],
+        connect: Callable[[Sequence[str], bool], ReplicaClient],
     ) -> None:
+        """Given the route of the job, and what connects to addresses, all of them or some."""
         self._route = route
         self._connect = connect
         self._client: tuple[PsRoute, ReplicaClient] | None = None
@@ -63,7 +64,7 @@ class PsReplicas:
 
     def applied_by(self, address: str) -> list[TaskAudit]:
         """Ask one replica, which nobody else knows yet, what it has applied of each task."""
-        (applied,) = audits(self._connect([address]).audit())
+        (applied,) = audits(self._connect([address], False).audit())
         return list(applied)
 
     def _reach(self) -> ReplicaClient:
@@ -71,7 +72,7 @@ class PsReplicas:
         if not all(route.addresses):
             raise UnavailableError("a ps replica is gone")
         if self._client is None or self._client[0] != route:
-            self._client = (route, self._connect(route.addresses))
+            self._client = (route, self._connect(route.addresses, True))
         return self._client[1]
 
 

@@ -62,6 +62,18 @@ class Step:
     index: int
 
 
+@dataclass(slots=True)
+class Following:
+    """The step after a push that may not be pulled before it.
+
+    parameters: Set by the push if they came with its answer; if not, they are to be pulled.
+    """
+
+    ids: Sequence[Int64]
+    step: Step
+    parameters: Parameters | None = None
+
+
 class Exchange(Protocol):
     """What the loop asks of those who hold the parameters.
 
@@ -114,8 +126,11 @@ class Exchange(Protocol):
         lease: Lease,
         index: int,
         num_records: int,
+        following: Following | None = None,
     ) -> Committed:
         """Hand in the gradients of one minibatch, exactly once.
+
+        What is `following` may be pulled with it; that saves a round trip.
 
         Raises:
             StaleLeaseError: The task has been given to somebody else.
@@ -202,18 +217,21 @@ class StoreExchange:
 
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
         """Pull rows and vectors, one frame to each replica."""
-        sites = list(zip(self._tables, ids, strict=True)) if ids else []
+        sites = self._sites(ids)
         if step is None:
             return self.look_up(sites, training=False)
         if self._steps_since_dense == 0:
             self._dense_of = None
         self._steps_since_dense = (self._steps_since_dense + 1) % self._get_model_steps
-        minibatch, earlier = (step.lease.task.id, step.lease.number, step.index), self._dense_of
+        minibatch, earlier = _numbers(step), self._dense_of
         pulled = self._declared(
             lambda: self._client.pull(sites, training=True, step=minibatch, vectors_of=earlier)
         )
         self._dense_of = pulled if self._get_model_steps > 1 else None
         return pulled
+
+    def _sites(self, ids: Sequence[Int64]) -> list[tuple[int, Int64]]:
+        return list(zip(self._tables, ids, strict=True)) if ids else []
 
     def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
         """Pull the rows for (table, ids) of each site, and the vectors."""
@@ -227,21 +245,27 @@ class StoreExchange:
         lease: Lease,
         index: int,
         num_records: int,
+        following: Following | None = None,
     ) -> Committed:
         """Push gradients, one frame to each replica."""
         assert isinstance(pulled, Pulled)
-        version, staleness = self._declared(
-            lambda: self._client.push(
-                pulled,
-                result.row_grads,
-                result.dense_grad,
-                result.state_delta,
-                learning_rate,
-                lease.task.id,
-                lease.number,
-                index,
-                num_records,
-            )
+        push = (
+            pulled,
+            result.row_grads,
+            result.dense_grad,
+            result.state_delta,
+            learning_rate,
+            lease.task.id,
+            lease.number,
+            index,
+            num_records,
+        )
+        # Vectors that are used for several steps are not pulled each time.
+        if following is None or self._get_model_steps > 1:
+            return Committed(*self._declared(lambda: self._client.push(*push)))
+        sites, step = self._sites(following.ids), _numbers(following.step)
+        version, staleness, following.parameters = self._declared(
+            lambda: self._client.push_pull(*push, sites=sites, step=step)
         )
         return Committed(version, staleness)
 
@@ -275,6 +299,10 @@ class StoreExchange:
             except NotDeclaredError:
                 log.info("a ps replica came back empty: the model is declared to it again")
                 self._declare()
+
+
+def _numbers(step: Step) -> tuple[int, int, int]:
+    return step.lease.task.id, step.lease.number, step.index
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,6 +346,7 @@ class SavedModelExchange:
         lease: Lease,
         index: int,
         num_records: int,
+        following: Following | None = None,
     ) -> Committed:
         """Refuse: nothing is trained."""
         raise self._no_training()

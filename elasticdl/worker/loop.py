@@ -57,7 +57,7 @@ from elasticdl.job import (
 )
 from elasticdl.ps.export import put_in_place
 from elasticdl.worker.channel import Channel, Closed
-from elasticdl.worker.exchange import Committed, Exchange, Parameters, Step
+from elasticdl.worker.exchange import Committed, Exchange, Following, Parameters, Step
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.stages import StageClock
 
@@ -128,6 +128,9 @@ class Worker:
         self._progress = Progress()
         # Steps whose pull was sent and whose push is not acknowledged.
         self._in_flight = threading.Semaphore(config.pipeline_depth + 1)
+        # With one step in flight, what the next push may bring back with it.
+        self._pulls_with_push = config.pipeline_depth == 0
+        self._following: Following | None = None
         self._synchronous = not config.training.use_async
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
@@ -262,11 +265,19 @@ class Worker:
         training = item.running.lease.task.kind is TaskKind.TRAINING
         with self._clock.measure("ids"):
             item.ids = self._backend.ids(item.minibatch)
+        following = None
         if training:
+            if self._pulls_with_push:
+                following = Following(item.ids, Step(item.running.lease, item.index))
+            self._following = following
             with self._clock.measure("staleness wait"):
                 self._in_flight.acquire()
+            self._following = None
         try:
-            self._pull(item)
+            if following is not None and following.parameters is not None:
+                item.parameters = following.parameters
+            else:
+                self._pull(item)
         except BaseException:
             if training:
                 self._in_flight.release()
@@ -470,6 +481,7 @@ class Worker:
                 item.running.lease,
                 item.index,
                 item.minibatch.num_records,
+                self._following,
             )
 
     def _lost(self, running: Running, error: StaleLeaseError) -> None:

@@ -56,8 +56,20 @@ struct Verdict {
     magic: [u8; 4],
     version: u16,
     status: u16,
+    /// Which replica it is, and of how many.
+    replica: u32,
+    num_replicas: u32,
     local_name: [u8; LOCAL_NAME_BYTES],
     tag: Tag,
+}
+
+/// What a replica says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity<'a> {
+    pub(crate) replica: u32,
+    pub(crate) num_replicas: u32,
+    /// Its Unix socket, where clients that know the token may reconnect; empty for none.
+    pub(crate) local_name: &'a str,
 }
 
 /// Bytes that both ends hash before their own: everything that was said before.
@@ -120,13 +132,11 @@ fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), PsError> {
     Ok(())
 }
 
-/// The server's side. Returns the worker's number.
-///
-/// `local_name` is told to clients that know the token, who may reconnect there; empty for none.
+/// The server's side. Returns the worker's number. Who it is is told to those who know the token.
 pub(crate) fn accept(
     socket: &Socket,
     token: &[u8],
-    local_name: &str,
+    identity: Identity<'_>,
     deadline: Instant,
 ) -> Result<i64, PsError> {
     let greeting = Greeting {
@@ -157,11 +167,14 @@ pub(crate) fn accept(
         magic: MAGIC,
         version: VERSION,
         status: if accepted { ACCEPTED } else { REFUSED },
+        replica: 0,
+        num_replicas: 0,
         local_name: [0; LOCAL_NAME_BYTES],
         tag: [0; 32],
     };
     if accepted {
-        let name = local_name.as_bytes();
+        (verdict.replica, verdict.num_replicas) = (identity.replica, identity.num_replicas);
+        let name = identity.local_name.as_bytes();
         let len = name.len().min(LOCAL_NAME_BYTES);
         verdict.local_name[..len].copy_from_slice(&name[..len]);
         let said = [
@@ -191,11 +204,17 @@ fn no_proof(error: io::Error) -> PsError {
     }
 }
 
-/// The client's side. Returns the server's local name, empty if it has none.
+/// The client's side, which may expect replica (number, of how many). Returns the server's local
+/// name, empty if it has none.
+///
+/// # Errors
+/// [`PsError::Connection`] if another replica of the job is there: the one that was looked for has
+/// moved, or is about to.
 pub(crate) fn connect(
     socket: &Socket,
     token: &[u8],
     worker_id: i64,
+    expected: Option<(u32, u32)>,
     address: &str,
     deadline: Instant,
 ) -> Result<Vec<u8>, PsError> {
@@ -234,6 +253,15 @@ pub(crate) fn connect(
             .is_err()
     {
         return Err(refused());
+    }
+    let found = (verdict.replica, verdict.num_replicas);
+    if let Some(expected) = expected.filter(|&expected| expected != found) {
+        return Err(io::Error::other(format!(
+            "ps replica {} of {} is there, expected replica {} of {}; waiting to be told where \
+             that is",
+            found.0, found.1, expected.0, expected.1
+        ))
+        .into());
     }
     let end = verdict.local_name.iter().position(|&byte| byte == 0);
     Ok(verdict.local_name[..end.unwrap_or(LOCAL_NAME_BYTES)].to_vec())

@@ -1,6 +1,7 @@
 //! The client: ids in, rows out; gradients in, one update each.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit};
 
@@ -10,7 +11,7 @@ use crate::frame::Element;
 use crate::half_rows::element_of;
 use crate::local::Local;
 use crate::remote::Remote;
-use crate::replicas::{Gradients, Replicas, Vectors};
+use crate::replicas::{Gradients, Pull, Replicas, Vectors};
 use crate::synchrony::Step;
 
 /// Which minibatch a push is of, and how it is to be applied.
@@ -44,8 +45,8 @@ pub struct Pulled {
 /// What a push needs to know of its pull. Any number of pulls may be made before it is used.
 #[derive(Debug)]
 pub struct Receipt {
-    plan: Plan,
-    versions: Vec<u64>,
+    pub(crate) plan: Plan,
+    pub(crate) versions: Vec<u64>,
 }
 
 impl Receipt {
@@ -61,6 +62,31 @@ impl Receipt {
         }
         self
     }
+}
+
+/// What is to be pulled.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The ids of every site.
+    pub sites: &'a [Site<'a>],
+    /// Whether rows are made that are missing.
+    pub mode: PullMode,
+    /// Whether the dense and state vectors are wanted too.
+    pub vectors: bool,
+    /// Of a pull whose gradient will be pushed; with bounded staleness it waits until that
+    /// gradient cannot come too late.
+    pub step: Option<Step>,
+}
+
+/// What a minibatch's backward pass gave.
+#[derive(Clone, Copy, Debug)]
+pub struct StepGradients<'a> {
+    /// For each site of the pull, a gradient for each id.
+    pub rows: &'a [&'a [f32]],
+    /// Of the dense vector.
+    pub dense: &'a [f32],
+    /// The change of the state vector.
+    pub state: &'a [f32],
 }
 
 /// How far a scan of a table has come.
@@ -130,7 +156,7 @@ impl Scratch {
 
 /// Reads and updates a model spread over ps replicas.
 pub struct PsClient {
-    replicas: Box<dyn Replicas>,
+    pub(crate) replicas: Box<dyn Replicas>,
     shape: OnceLock<Shape>,
     scratch: Mutex<Vec<Scratch>>,
 }
@@ -201,8 +227,7 @@ impl PsClient {
 
     /// Fetches the rows of every site and, if `vectors`, the dense and state vectors.
     ///
-    /// Args: `step` of a pull whose gradient will be pushed; with bounded staleness it waits until
-    /// that gradient cannot come too late.
+    /// Args: `step` as in [`Wanted`].
     ///
     /// # Errors
     /// An unknown table, or an unreachable replica.
@@ -213,42 +238,61 @@ impl PsClient {
         vectors: bool,
         step: Option<Step>,
     ) -> Result<Pulled, PsError> {
+        let wanted = Wanted {
+            sites,
+            mode,
+            vectors,
+            step,
+        };
+        let (pulled, ()) = self.pulled_by(&wanted, |pull| self.replicas.pull(pull))?;
+        Ok(pulled)
+    }
+
+    /// Plans a pull, has it made, and gives every occurrence of an id its row.
+    fn pulled_by<T>(
+        &self,
+        wanted: &Wanted<'_>,
+        pull: impl FnOnce(Pull<'_>) -> Result<T, PsError>,
+    ) -> Result<(Pulled, T), PsError> {
         let shape = self.shape()?;
         let mut scratch = self.take_scratch();
-        let pulled = self.pull_with(&mut scratch, shape, sites, mode, vectors, step);
+        let pulled = self.pulled_with(&mut scratch, shape, wanted, pull);
         self.give_scratch(scratch);
         pulled
     }
 
-    fn pull_with(
+    fn pulled_with<T>(
         &self,
         scratch: &mut Scratch,
         shape: &Shape,
-        sites: &[Site<'_>],
-        mode: PullMode,
-        vectors: bool,
-        step: Option<Step>,
-    ) -> Result<Pulled, PsError> {
+        wanted: &Wanted<'_>,
+        pull: impl FnOnce(Pull<'_>) -> Result<T, PsError>,
+    ) -> Result<(Pulled, T), PsError> {
         let mut plan = scratch
             .planner
-            .plan(sites, &shape.dims, self.replicas.count())?;
+            .plan(wanted.sites, &shape.dims, self.replicas.count())?;
         for table in &mut plan.tables {
             table.element = shape.elements[table.table as usize];
         }
         let unique = scratch.rows_of(&plan);
-        let (dense_len, state_len) = if vectors {
+        let (dense_len, state_len) = if wanted.vectors {
             (shape.dense_len, shape.state_len)
         } else {
             (0, 0)
         };
         let (mut dense, mut state) = (vec![0.0; dense_len], vec![0.0; state_len]);
         let mut versions = vec![0; self.replicas.count()];
-        let wanted = vectors.then_some(Vectors {
-            dense: &mut dense,
-            state: &mut state,
-        });
-        self.replicas
-            .pull(&plan, mode, step, unique, wanted, &mut versions)?;
+        let told = pull(Pull {
+            plan: &plan,
+            mode: wanted.mode,
+            step: wanted.step,
+            rows: unique,
+            vectors: wanted.vectors.then_some(Vectors {
+                dense: &mut dense,
+                state: &mut state,
+            }),
+            versions: &mut versions,
+        })?;
         let mut rows: Vec<Vec<f32>> = plan
             .site_elements
             .iter()
@@ -257,12 +301,13 @@ impl PsClient {
         for (table, unique) in plan.tables.iter().zip(unique) {
             table.gather(unique, &mut rows);
         }
-        Ok(Pulled {
+        let pulled = Pulled {
             rows,
             dense,
             state,
             receipt: Receipt { plan, versions },
-        })
+        };
+        Ok((pulled, told))
     }
 
     /// Applies one minibatch's gradients exactly once; returns (version, staleness).
@@ -280,6 +325,59 @@ impl PsClient {
         state: &[f32],
         minibatch: &Minibatch,
     ) -> Result<(u64, u64), PsError> {
+        let gradients = StepGradients {
+            rows: row_grads,
+            dense,
+            state,
+        };
+        self.merged(receipt, &gradients, |merged| {
+            self.replicas
+                .push(&receipt.plan, merged, minibatch, &receipt.versions)
+        })
+    }
+
+    /// Pushes, then pulls for the next step, in one exchange of messages where the order that the
+    /// replicas' synchrony demands allows it.
+    ///
+    /// Nothing is pulled if the pull would have to wait for others, or was refused: the caller then
+    /// pulls by itself, and waits there or learns why.
+    ///
+    /// # Errors
+    /// Those of the push alone.
+    pub fn push_pull(
+        &self,
+        receipt: &Receipt,
+        gradients: &StepGradients<'_>,
+        minibatch: &Minibatch,
+        next: &Wanted<'_>,
+    ) -> Result<((u64, u64), Option<Pulled>), PsError> {
+        let (plan, versions) = (&receipt.plan, &receipt.versions);
+        self.merged(receipt, gradients, |merged| {
+            let both = self.pulled_by(next, |next| {
+                self.replicas
+                    .push_pull(plan, merged, minibatch, versions, next)
+            });
+            match both {
+                Ok((pulled, (pushed, true))) => Ok((pushed, Some(pulled))),
+                Ok((_, (pushed, false))) => Ok((pushed, None)),
+                // Which half was refused is not said. A push is known again, so it is asked alone.
+                Err(PsError::Remote { .. } | PsError::Invalid(_) | PsError::Store(_)) => {
+                    let pushed = self.replicas.push(plan, merged, minibatch, versions)?;
+                    Ok((pushed, None))
+                }
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Checks gradients against their pull, and adds those of equal ids.
+    fn merged<T>(
+        &self,
+        receipt: &Receipt,
+        gradients: &StepGradients<'_>,
+        push: impl FnOnce(&Gradients<'_>) -> Result<T, PsError>,
+    ) -> Result<T, PsError> {
+        let StepGradients { rows, dense, state } = *gradients;
         let shape = self.shape()?;
         let plan = &receipt.plan;
         if receipt.versions.len() != self.replicas.count() {
@@ -287,14 +385,14 @@ impl PsClient {
                 "the pull was made by another client".to_owned(),
             ));
         }
-        if row_grads.len() != plan.site_elements.len() {
+        if rows.len() != plan.site_elements.len() {
             return Err(PsError::Invalid(format!(
                 "gradients of {} sites, {} were pulled",
-                row_grads.len(),
+                rows.len(),
                 plan.site_elements.len()
             )));
         }
-        for (site, (grads, &elements)) in row_grads.iter().zip(&plan.site_elements).enumerate() {
+        for (site, (grads, &elements)) in rows.iter().zip(&plan.site_elements).enumerate() {
             check_len(
                 &format!("the gradient of site {site}"),
                 grads.len(),
@@ -308,18 +406,21 @@ impl PsClient {
         let merged = scratch.rows_of(plan);
         for (table, merged) in plan.tables.iter().zip(merged.iter_mut()) {
             merged.fill(0.0);
-            table.merge(row_grads, merged);
+            table.merge(rows, merged);
         }
-        let gradients = Gradients {
+        let pushed = push(&Gradients {
             rows: merged,
             dense,
             state,
-        };
-        let pushed = self
-            .replicas
-            .push(plan, &gradients, minibatch, &receipt.versions);
+        });
         self.give_scratch(scratch);
         pushed
+    }
+
+    /// What pulls and pushes have spent in the stores of replicas, as these measured it, all
+    /// together; in a push that waits for its round, the wait is in it.
+    pub fn store_time(&self) -> Duration {
+        self.replicas.store_time()
     }
 
     /// Counts a minibatch as dealt with, without an update.

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 mod auth;
+#[doc(hidden)]
+pub mod bare;
 mod client;
 mod dedup;
 mod error;
@@ -22,7 +24,7 @@ mod synchrony;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Cursor, Minibatch, PsClient, Pulled, Receipt};
+pub use client::{Cursor, Minibatch, PsClient, Pulled, Receipt, StepGradients, Wanted};
 pub use dedup::Site;
 pub use error::{ErrorKind, PsError};
 pub use life::export;

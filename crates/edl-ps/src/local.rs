@@ -2,16 +2,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, PullMode, Push, Store, StoreError, TableGrads, TaskAudit};
+use edl_store::{Chunk, ModelSpec, Push, Store, StoreError, TableGrads, TaskAudit};
 
 use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::life;
-use crate::replicas::{Gradients, Replicas, Vectors};
+use crate::replicas::{Gradients, Pull, Replicas, Vectors};
 use crate::service::{dim_of, scan_rows, stats_json};
-use crate::synchrony::Step;
 
 pub(crate) struct Local {
     store: Arc<Store>,
@@ -54,15 +54,15 @@ impl Replicas for Local {
         Ok(())
     }
 
-    fn pull(
-        &self,
-        plan: &Plan,
-        mode: PullMode,
-        _step: Option<Step>,
-        rows: &mut [Vec<f32>],
-        vectors: Option<Vectors<'_>>,
-        versions: &mut [u64],
-    ) -> Result<(), PsError> {
+    fn pull(&self, pull: Pull<'_>) -> Result<(), PsError> {
+        let Pull {
+            plan,
+            mode,
+            rows,
+            vectors,
+            versions,
+            ..
+        } = pull;
         // The version is read before the rows: staleness may be overstated, never understated.
         versions[0] = match vectors {
             Some(Vectors { dense, state }) => self.store.pull_vectors(dense, state)?,
@@ -104,6 +104,24 @@ impl Replicas for Local {
             state: gradients.state,
         })?;
         Ok((applied.version, applied.staleness))
+    }
+
+    fn push_pull(
+        &self,
+        plan: &Plan,
+        gradients: &Gradients<'_>,
+        minibatch: &Minibatch,
+        versions: &[u64],
+        next: Pull<'_>,
+    ) -> Result<((u64, u64), bool), PsError> {
+        let pushed = self.push(plan, gradients, minibatch, versions)?;
+        self.pull(next)?;
+        Ok((pushed, true))
+    }
+
+    /// There is nothing else to tell it from.
+    fn store_time(&self) -> Duration {
+        Duration::ZERO
     }
 
     fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError> {

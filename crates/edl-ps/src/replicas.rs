@@ -1,6 +1,7 @@
 //! The seam below the client: the same requests, over sockets or in process.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit};
 
@@ -13,6 +14,20 @@ use crate::synchrony::Step;
 pub(crate) struct Vectors<'a> {
     pub(crate) dense: &'a mut [f32],
     pub(crate) state: &'a mut [f32],
+}
+
+/// What is pulled, and where it goes.
+pub(crate) struct Pull<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) mode: PullMode,
+    /// The training step that it is for, which may have to wait for others.
+    pub(crate) step: Option<Step>,
+    /// For each table of the plan: the rows of its keys.
+    pub(crate) rows: &'a mut [Vec<f32>],
+    /// If wanted.
+    pub(crate) vectors: Option<Vectors<'a>>,
+    /// Of each replica.
+    pub(crate) versions: &'a mut [u64],
 }
 
 /// What a push carries, all replicas together; each gets its ranges.
@@ -39,18 +54,8 @@ pub(crate) trait Replicas: Send + Sync {
     /// Nothing of a lease is under way any more.
     fn end_task(&self, task: u64, lease: u32) -> Result<(), PsError>;
 
-    /// Fills the rows of the plan's keys, the vectors if wanted, and each replica's version.
-    ///
-    /// A pull for a training step may have to wait for others.
-    fn pull(
-        &self,
-        plan: &Plan,
-        mode: PullMode,
-        step: Option<Step>,
-        rows: &mut [Vec<f32>],
-        vectors: Option<Vectors<'_>>,
-        versions: &mut [u64],
-    ) -> Result<(), PsError>;
+    /// Fills what is wanted.
+    fn pull(&self, pull: Pull<'_>) -> Result<(), PsError>;
 
     /// Returns replica 0's version and the largest staleness.
     fn push(
@@ -60,6 +65,20 @@ pub(crate) trait Replicas: Send + Sync {
         minibatch: &Minibatch,
         versions: &[u64],
     ) -> Result<(u64, u64), PsError>;
+
+    /// The same, and then pulls, in fewer exchanges of messages than one after the other takes;
+    /// false if the pull has to wait and was not made.
+    fn push_pull(
+        &self,
+        plan: &Plan,
+        gradients: &Gradients<'_>,
+        minibatch: &Minibatch,
+        versions: &[u64],
+        next: Pull<'_>,
+    ) -> Result<((u64, u64), bool), PsError>;
+
+    /// What pulls and pushes have spent in the stores so far, all replicas together.
+    fn store_time(&self) -> Duration;
 
     fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError>;
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use edl_store::Store;
 
-use crate::auth;
+use crate::auth::{self, Identity};
 use crate::error::PsError;
 use crate::frame::{Buffer, HEADER_BYTES, Header, Op, Outgoing};
 use crate::service::Service;
@@ -282,7 +282,12 @@ impl Drop for Unproven {
 
 fn serve(shared: &Shared, socket: &Socket, id: u64, peer: &str, unproven: Unproven) {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-    let proven = auth::accept(socket, &shared.token, &shared.local_name, deadline);
+    let identity = Identity {
+        replica: shared.store.replica(),
+        num_replicas: shared.store.num_replicas(),
+        local_name: &shared.local_name,
+    };
+    let proven = auth::accept(socket, &shared.token, identity, deadline);
     drop(unproven);
     let worker_id = match proven {
         Ok(worker_id) => worker_id,

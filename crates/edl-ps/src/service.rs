@@ -1,23 +1,26 @@
 //! What a ps replica does with one request: read its arrays, ask the store, answer.
 
 use std::path::Path;
+use std::time::Instant;
 
-use edl_store::{ModelSpec, PullMode, Push, Store, StoreError, TableGrads, dense_range};
+use edl_store::{ModelSpec, Push, Store, StoreError, TableGrads};
+
+use self::rows::{Answer, Asked, nanos_since};
 
 use crate::error::PsError;
 use crate::frame::{
-    Array, Element, FLAG_APPLIED, FLAG_CREATE, FLAG_MORE, FLAG_NOT_YET, FLAG_STEP, FLAG_VECTORS,
-    Header, Kind, MAX_PAYLOAD_BYTES, Op, Outgoing, parse,
+    Array, Element, FLAG_APPLIED, FLAG_MORE, FLAG_NOT_YET, FLAG_PUSHED, FLAG_STEP, Header, Kind,
+    Op, Outgoing, parse,
 };
-use crate::half_rows::{element_of, narrow, widen};
+use crate::half_rows::widen;
 use crate::life;
 use crate::synchrony::{Coordinator, Part, Peer, Pushed, Round, Step};
+
+mod rows;
 
 /// Rows of one scanned chunk, unless rows are so wide that fewer fill a sensible frame.
 const SCAN_ROWS: usize = 65_536;
 const SCAN_BYTES: usize = 4 << 20;
-/// A buffer of answers that has grown beyond this is given back when it is much too large.
-const KEEP_FLOATS: usize = 4 << 20;
 
 /// Answers the requests of one connection; the buffers of its answers are used again.
 pub(crate) struct Service<'s> {
@@ -25,11 +28,7 @@ pub(crate) struct Service<'s> {
     coordinator: &'s Coordinator,
     protocol: u64,
     peer: &'s dyn Peer,
-    rows: Vec<f32>,
-    /// Those of them that travel as 16-bit floats.
-    halves: Vec<u16>,
-    dense: Vec<f32>,
-    state: Vec<f32>,
+    rows: Answer,
 }
 
 impl<'s> Service<'s> {
@@ -44,10 +43,7 @@ impl<'s> Service<'s> {
             coordinator,
             protocol,
             peer,
-            rows: Vec::new(),
-            halves: Vec::new(),
-            dense: Vec::new(),
-            state: Vec::new(),
+            rows: Answer::default(),
         }
     }
 
@@ -80,11 +76,13 @@ impl<'s> Service<'s> {
             }
             Op::Pull => self.pull(header, &arrays, send),
             Op::Push | Op::Stage => self.push(header, &arrays, send),
+            Op::PushPull => self.push_pull(header, &arrays, send),
             Op::Commit => {
-                let round = round_of(header, &arrays)?;
+                let round = round_of(header, only(&arrays, Kind::Parts)?)?;
                 self.coordinator.commit(self.store, &round)?;
                 send(Outgoing::new(Op::Commit))
             }
+            Op::CommitPull => self.commit_pull(header, &arrays, send),
             Op::EndTask => {
                 let (task, lease) = (header.args[0], operand(header, 1)?);
                 self.coordinator.ended(self.store, task, lease);
@@ -152,70 +150,19 @@ impl<'s> Service<'s> {
         send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
     ) -> Result<(), PsError> {
         let model = self.model()?;
-        if header.flags & FLAG_STEP != 0 {
-            let (lease, index) = halves(header.args[1]);
-            let task = header.args[0];
-            let step = Step { task, lease, index };
-            if !self.coordinator.admit(self.store, step, self.peer) {
-                return send(Outgoing::new(Op::Pull).flags(FLAG_NOT_YET));
-            }
+        let step = (header.flags & FLAG_STEP != 0).then(|| step_of(header.args[0], header.args[1]));
+        if !self.is_admitted(step) {
+            return send(Outgoing::new(Op::Pull).flags(FLAG_NOT_YET));
         }
-        // The version is read before the rows: staleness may be overstated, never understated.
-        let vectors = header.flags & FLAG_VECTORS != 0;
-        let version = if vectors {
-            let range =
-                |len| dense_range(len, self.store.replica(), self.store.num_replicas()).len();
-            fit(&mut self.dense, range(model.dense_len()?));
-            fit(&mut self.state, range(model.state_len()?));
-            self.store.pull_vectors(&mut self.dense, &mut self.state)?
-        } else {
-            self.store.version()
-        };
-        let wanted = wanted_rows(arrays, &model)?;
-        let total: usize = wanted.iter().map(|w| w.keys.len() * w.dim).sum();
-        fit(&mut self.rows, total);
-        let mode = if header.flags & FLAG_CREATE != 0 {
-            PullMode::Create
-        } else {
-            PullMode::ReadOnly
-        };
-        let mut rest = &mut self.rows[..];
-        for wanted in &wanted {
-            let (rows, after) = rest.split_at_mut(wanted.keys.len() * wanted.dim);
-            self.store
-                .pull_rows(wanted.table, wanted.keys, mode, rows)?;
-            rest = after;
-        }
+        let asked = Asked::of(header, arrays, &model)?;
+        let (version, nanos) = self.rows.fill(self.store, &model, &asked)?;
+        let reply = Outgoing::new(Op::Pull).args([version, 0, 0, nanos]);
+        send(self.rows.add_to(reply, &asked))
+    }
 
-        let mut reply = Outgoing::new(Op::Pull).args([version, 0, 0, 0]);
-        self.halves.clear();
-        let mut start = 0;
-        for wanted in wanted.iter() {
-            let rows = &self.rows[start..start + wanted.len()];
-            start += rows.len();
-            if wanted.is_half() {
-                let halves = self.halves.len();
-                self.halves.resize(halves + rows.len(), 0);
-                narrow(wanted.element, rows, &mut self.halves[halves..]);
-            }
-        }
-        let (mut rest, mut halves) = (&self.rows[..], &self.halves[..]);
-        for wanted in &wanted {
-            let (table, dim) = (wanted.table, wanted.dim as u32);
-            let (rows, after) = rest.split_at(wanted.len());
-            rest = after;
-            if wanted.is_half() {
-                let (rows, after) = halves.split_at(wanted.len());
-                halves = after;
-                reply = reply.half_rows(table, dim, wanted.element, rows);
-            } else {
-                reply = reply.rows(table, dim, rows);
-            }
-        }
-        if vectors {
-            reply = reply.dense(&self.dense).state(&self.state);
-        }
-        send(reply)
+    /// Whether a pull may begin now; the step of one that need not wait is not given.
+    fn is_admitted(&self, step: Option<Step>) -> bool {
+        step.is_none_or(|step| self.coordinator.admit(self.store, step, self.peer))
     }
 
     fn push(
@@ -224,6 +171,93 @@ impl<'s> Service<'s> {
         arrays: &[Array<'_>],
         send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
     ) -> Result<(), PsError> {
+        let began = Instant::now();
+        let pushed = self.apply(header, arrays)?;
+        let nanos = nanos_since(began);
+        let reply = Outgoing::new(header.op);
+        match pushed {
+            Pushed::Applied(applied) => {
+                let flags = if applied.applied { FLAG_APPLIED } else { 0 };
+                let args = [applied.version, applied.staleness, 0, nanos];
+                send(reply.args(args).flags(flags))
+            }
+            Pushed::Staged => send(reply),
+            Pushed::NotYet => send(reply.flags(FLAG_NOT_YET)),
+            Pushed::InRound(round, staleness) => {
+                let learning_rate = u64::from(round.learning_rate.to_bits());
+                let parts: Vec<[u64; 4]> = round.parts.iter().map(Part::encode).collect();
+                let args = [round.version, staleness, learning_rate, nanos];
+                send(reply.args(args).flags(FLAG_APPLIED).parts(&parts))
+            }
+        }
+    }
+
+    /// Applies a push, then answers what the next step needs of the parameters.
+    ///
+    /// A pull that is refused refuses all: the client repeats the push by itself, which changes
+    /// nothing, and is told what became of it.
+    fn push_pull(
+        &mut self,
+        header: &Header,
+        arrays: &[Array<'_>],
+        send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
+    ) -> Result<(), PsError> {
+        let model = self.model()?;
+        let parts = arrays.iter().position(|a| a.entry.kind == Kind::Parts);
+        let no_step = || PsError::malformed("a push and pull without the step to pull".to_owned());
+        let (push, pull) = arrays.split_at(parts.ok_or_else(no_step)?);
+        let (next, pull) = pull.split_first().ok_or_else(no_step)?;
+        let &[task, lease_and_index, ..] = next.u64s()? else {
+            return Err(no_step());
+        };
+        let asked = Asked::of(header, pull, &model)?;
+
+        let reply = Outgoing::new(Op::PushPull);
+        let (args, applied, round) = match self.apply(header, push)? {
+            Pushed::Applied(done) => ([done.version, done.staleness, 0, 0], done.applied, vec![]),
+            Pushed::InRound(round, staleness) => {
+                let learning_rate = u64::from(round.learning_rate.to_bits());
+                let parts = round.parts.iter().map(Part::encode).collect();
+                ([round.version, staleness, learning_rate, 0], true, parts)
+            }
+            Pushed::NotYet => return send(reply.flags(FLAG_NOT_YET)),
+            Pushed::Staged => {
+                return Err(PsError::Invalid(
+                    "a push and pull of a gradient that is only staged".to_owned(),
+                ));
+            }
+        };
+        let reply = reply.flags(FLAG_PUSHED | if applied { FLAG_APPLIED } else { 0 });
+        let reply = reply.parts(&round);
+        let step = step_of(task, lease_and_index);
+        if !self.is_admitted((header.flags & FLAG_STEP != 0).then_some(step)) {
+            return send(reply.args(args).flags(FLAG_NOT_YET));
+        }
+        let (version, _) = self.rows.fill(self.store, &model, &asked)?;
+        let reply = reply.args([args[0], args[1], args[2], version]);
+        send(self.rows.add_to(reply, &asked))
+    }
+
+    fn commit_pull(
+        &mut self,
+        header: &Header,
+        arrays: &[Array<'_>],
+        send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
+    ) -> Result<(), PsError> {
+        let model = self.model()?;
+        let no_parts = || PsError::malformed("a commit without the parts of a round".to_owned());
+        let (round, pull) = arrays.split_first().ok_or_else(no_parts)?;
+        let [round] = exactly(std::slice::from_ref(round), [Kind::Parts])?;
+        let asked = Asked::of(header, pull, &model)?;
+        self.coordinator
+            .commit(self.store, &round_of(header, round)?)?;
+        let (version, _) = self.rows.fill(self.store, &model, &asked)?;
+        let reply = Outgoing::new(Op::CommitPull).args([version, 0, 0, 0]);
+        send(self.rows.add_to(reply, &asked))
+    }
+
+    /// Hands a gradient to those who decide when it counts.
+    fn apply(&self, header: &Header, arrays: &[Array<'_>]) -> Result<Pushed, PsError> {
         let too_short = || PsError::malformed("a push without dense and state".to_owned());
         let (pairs, vectors) = arrays.split_at(arrays.len().checked_sub(2).ok_or_else(too_short)?);
         let [dense, state] = exactly(vectors, [Kind::Dense, Kind::State])?;
@@ -233,31 +267,14 @@ impl<'s> Service<'s> {
         }
         let widened = pairs.iter().map(|[_, grads]| widened(grads));
         let widened = widened.collect::<Result<Vec<_>, _>>()?;
-        let tables = pairs
-            .iter()
-            .zip(&widened)
-            .map(|(pair, widened)| {
-                let [keys, grads] = exactly(pair, [Kind::Keys, Kind::Rows])?;
-                if keys.entry.table != grads.entry.table || keys.entry.count != grads.entry.count {
-                    return Err(PsError::malformed(format!(
-                        "{} keys of table {} with {} gradients of table {}",
-                        keys.entry.count, keys.entry.table, grads.entry.count, grads.entry.table
-                    )));
-                }
-                Ok(TableGrads {
-                    table: keys.entry.table,
-                    keys: keys.u64s()?,
-                    grads: match widened {
-                        Some(widened) => widened,
-                        None => grads.f32s()?,
-                    },
-                })
-            })
+        let tables = pairs.iter().zip(&widened);
+        let tables = tables
+            .map(|([keys, grads], widened)| table_grads(keys, grads, widened.as_deref()))
             .collect::<Result<Vec<_>, _>>()?;
-        let (lease, index) = halves(header.args[1]);
         let (num_records, learning_rate) = halves(header.args[2]);
+        let Step { task, lease, index } = step_of(header.args[0], header.args[1]);
         let push = Push {
-            task: header.args[0],
+            task,
             lease,
             index,
             num_records,
@@ -267,29 +284,7 @@ impl<'s> Service<'s> {
             dense: dense.f32s()?,
             state: state.f32s()?,
         };
-        let reply = Outgoing::new(header.op);
-        match self.coordinator.push(self.store, &push, self.peer)? {
-            Pushed::Applied(applied) => {
-                let flags = if applied.applied { FLAG_APPLIED } else { 0 };
-                send(
-                    reply
-                        .args([applied.version, applied.staleness, 0, 0])
-                        .flags(flags),
-                )
-            }
-            Pushed::Staged => send(reply),
-            Pushed::NotYet => send(reply.flags(FLAG_NOT_YET)),
-            Pushed::InRound(round, staleness) => {
-                let learning_rate = u64::from(round.learning_rate.to_bits());
-                let parts: Vec<[u64; 4]> = round.parts.iter().map(Part::encode).collect();
-                send(
-                    reply
-                        .args([round.version, staleness, learning_rate, 0])
-                        .flags(FLAG_APPLIED)
-                        .parts(&parts),
-                )
-            }
-        }
+        self.coordinator.push(self.store, &push, self.peer)
     }
 
     fn scan(
@@ -313,22 +308,19 @@ impl<'s> Service<'s> {
 }
 
 /// The round that a commit, or the answer to a push, speaks of.
-pub(crate) fn round_of(header: &Header, arrays: &[Array<'_>]) -> Result<Round, PsError> {
-    let parts = only(arrays, Kind::Parts)?.u64s()?.as_chunks::<4>().0;
+pub(crate) fn round_of(header: &Header, parts: Array<'_>) -> Result<Round, PsError> {
+    let parts = parts.u64s()?.as_chunks::<4>().0;
+    Ok(round_from(header, parts))
+}
+
+/// The same, of parts that were read.
+pub(crate) fn round_from(header: &Header, parts: &[[u64; 4]]) -> Round {
     let (learning_rate, _) = halves(header.args[2]);
-    Ok(Round {
+    Round {
         parts: parts.iter().map(Part::decode).collect(),
         learning_rate: f32::from_bits(learning_rate),
         version: header.args[0],
-    })
-}
-
-/// Gives a buffer the length of the next answer, and gives memory back that it rarely needs.
-fn fit(buffer: &mut Vec<f32>, len: usize) {
-    if buffer.capacity() > KEEP_FLOATS && len < buffer.capacity() / 8 {
-        *buffer = Vec::new();
     }
-    buffer.resize(len, 0.0);
 }
 
 /// Rows of one chunk of a scan.
@@ -362,45 +354,33 @@ fn widened(grads: &Array<'_>) -> Result<Option<Vec<f32>>, PsError> {
     }
 }
 
-struct Wanted<'a> {
-    table: u32,
-    dim: usize,
-    element: Element,
-    keys: &'a [u64],
-}
-
-impl Wanted<'_> {
-    fn len(&self) -> usize {
-        self.keys.len() * self.dim
-    }
-
-    fn is_half(&self) -> bool {
-        matches!(self.element, Element::F16 | Element::Bf16)
-    }
-}
-
-/// The keys of a pull; an error if their rows would not fit into a frame.
-fn wanted_rows<'a>(arrays: &[Array<'a>], model: &ModelSpec) -> Result<Vec<Wanted<'a>>, PsError> {
-    let mut bytes = 0u64;
-    let mut wanted = Vec::with_capacity(arrays.len());
-    for array in arrays {
-        let [keys] = exactly(std::slice::from_ref(array), [Kind::Keys])?;
-        let dim = dim_of(model, keys.entry.table)?;
-        bytes = bytes.saturating_add(keys.entry.count.saturating_mul(4 * dim as u64));
-        wanted.push(Wanted {
-            table: keys.entry.table,
-            dim,
-            element: element_of(model.tables[keys.entry.table as usize].wire_dtype),
-            keys: keys.u64s()?,
-        });
-    }
-    if bytes > MAX_PAYLOAD_BYTES {
-        return Err(PsError::Invalid(format!(
-            "the rows asked for take {bytes} bytes, the limit is {MAX_PAYLOAD_BYTES}: use smaller \
-             minibatches or more ps replicas"
+/// The gradients of one table's rows.
+fn table_grads<'a>(
+    keys: &Array<'a>,
+    grads: &Array<'a>,
+    widened: Option<&'a [f32]>,
+) -> Result<TableGrads<'a>, PsError> {
+    let [keys, grads] = exactly(&[*keys, *grads], [Kind::Keys, Kind::Rows])?;
+    if keys.entry.table != grads.entry.table || keys.entry.count != grads.entry.count {
+        return Err(PsError::malformed(format!(
+            "{} keys of table {} with {} gradients of table {}",
+            keys.entry.count, keys.entry.table, grads.entry.count, grads.entry.table
         )));
     }
-    Ok(wanted)
+    Ok(TableGrads {
+        table: keys.entry.table,
+        keys: keys.u64s()?,
+        grads: match widened {
+            Some(widened) => widened,
+            None => grads.f32s()?,
+        },
+    })
+}
+
+/// The step that two operands name.
+fn step_of(task: u64, lease_and_index: u64) -> Step {
+    let (lease, index) = halves(lease_and_index);
+    Step { task, lease, index }
 }
 
 /// The arrays, if they are of exactly these kinds.

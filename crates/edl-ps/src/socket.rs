@@ -12,6 +12,9 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
 
+/// Bytes that may be under way in a Unix socket.
+const UNIX_SEND_BUFFER_BYTES: usize = 1 << 20;
+
 /// A connected stream; reading and writing need only a shared reference.
 #[derive(Debug)]
 pub(crate) enum Socket {
@@ -42,12 +45,21 @@ impl Socket {
         Ok(Self::Tcp(stream))
     }
 
+    /// A frame then fits into the socket, as a rule: its sender is not woken in the middle of it.
+    ///
+    /// TCP is left alone: the kernel fits its buffers to the path, unless they are set.
+    fn from_unix(stream: UnixStream) -> Self {
+        // Where the system allows less, it gives what it allows.
+        let _ = SockRef::from(&stream).set_send_buffer_size(UNIX_SEND_BUFFER_BYTES);
+        Self::Unix(stream)
+    }
+
     /// Connects to the abstract Unix socket of a server on this host, if it is on this host.
     #[cfg(target_os = "linux")]
     pub(crate) fn connect_local(name: &[u8]) -> io::Result<Self> {
         use std::os::linux::net::SocketAddrExt;
         let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-        UnixStream::connect_addr(&address).map(Self::Unix)
+        UnixStream::connect_addr(&address).map(Self::from_unix)
     }
 
     /// Abstract Unix sockets are Linux'.
@@ -191,7 +203,10 @@ impl Listener {
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
-                Ok((Socket::Unix(stream), "a process on this host".to_owned()))
+                Ok((
+                    Socket::from_unix(stream),
+                    "a process on this host".to_owned(),
+                ))
             }
         }
     }

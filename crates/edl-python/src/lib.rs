@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 
+mod arrays;
 mod errors;
 mod log_stderr;
 mod ps;

@@ -4,16 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_ps::{Cursor, Minibatch, Receipt, Remote, RemoteOptions, Site, Step, Synchrony};
-use edl_store::PullMode;
-use numpy::ndarray::{ArrayD, IxDyn};
-use numpy::{
-    Element, IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray,
-    PyUntypedArrayMethods,
+use edl_ps::{
+    Cursor, Minibatch, Receipt, Remote, RemoteOptions, Step, StepGradients, Synchrony, Wanted,
 };
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use edl_store::PullMode;
+use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyUntypedArrayMethods};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
+use crate::arrays::{Grads, Ids, array, shaped};
 use crate::errors::ps_error;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -174,12 +173,46 @@ impl PsClient {
             client: Arc::new(client),
         }
     }
+
+    /// Gives the rows of each site the shape of its ids.
+    fn arrays_of(&self, py: Python<'_>, ids: &Ids<'_>, pulled: edl_ps::Pulled) -> PyResult<Pulled> {
+        let sites = ids.tables.iter().zip(&ids.arrays);
+        let rows = pulled.rows.into_iter().zip(sites);
+        let rows = rows
+            .map(|(rows, (&table, ids))| {
+                let dim = self.client.dim(table).map_err(ps_error)?;
+                let mut shape = ids.shape().to_vec();
+                shape.push(dim);
+                shaped(py, rows, &shape)
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        Ok(Pulled {
+            rows,
+            dense: pulled.dense.into_pyarray(py).unbind(),
+            state: pulled.state.into_pyarray(py).unbind(),
+            receipt: pulled.receipt,
+        })
+    }
+}
+
+fn mode_of(training: bool) -> PullMode {
+    if training {
+        PullMode::Create
+    } else {
+        PullMode::ReadOnly
+    }
+}
+
+fn step_of((task, lease, index): (u64, u32, u32)) -> Step {
+    Step { task, lease, index }
 }
 
 #[pymethods]
 impl PsClient {
     #[staticmethod]
-    #[pyo3(signature = (addresses, token, worker_id, timeout_seconds, connect_seconds = None))]
+    #[pyo3(signature = (
+        addresses, token, worker_id, timeout_seconds, connect_seconds = None, *, whole_job = true
+    ))]
     fn connect(
         py: Python<'_>,
         addresses: Vec<String>,
@@ -187,6 +220,7 @@ impl PsClient {
         worker_id: i64,
         timeout_seconds: f64,
         connect_seconds: Option<f64>,
+        whole_job: bool,
     ) -> PyResult<Self> {
         let timeout = timeout_of("timeout_seconds", timeout_seconds)?;
         let connect_timeout = match connect_seconds {
@@ -198,6 +232,7 @@ impl PsClient {
             timeout,
             connect_timeout,
             unix_sockets: true,
+            whole_job,
         };
         let remote = py.detach(|| Remote::connect(&addresses, token, options));
         Ok(Self::over(edl_ps::PsClient::remote(
@@ -244,55 +279,26 @@ impl PsClient {
         step: Option<(u64, u32, u32)>,
         vectors_of: Option<&Bound<'_, Pulled>>,
     ) -> PyResult<Pulled> {
-        let arrays = sites
-            .iter()
-            .enumerate()
-            .map(|(site, (_, ids))| array::<i64>(ids, &format!("ids of site {site}")))
-            .collect::<PyResult<Vec<_>>>()?;
-        let wanted = sites
-            .iter()
-            .zip(&arrays)
-            .map(|((table, _), ids)| {
-                // Ids are the same 64 bits on both sides; only Python calls them signed.
-                let ids = bytemuck::cast_slice(ids.as_slice()?);
-                Ok(Site { table: *table, ids })
-            })
-            .collect::<PyResult<Vec<_>>>()?;
-        let mode = if training {
-            PullMode::Create
-        } else {
-            PullMode::ReadOnly
+        let ids = Ids::of(&sites)?;
+        let wanted = Wanted {
+            sites: &ids.sites()?,
+            mode: mode_of(training),
+            vectors: dense && vectors_of.is_none(),
+            step: step.map(step_of),
         };
-        let step = step.map(|(task, lease, index)| Step { task, lease, index });
-        let dense = dense && vectors_of.is_none();
         let pulled = py
-            .detach(|| self.client.pull(&wanted, mode, dense, step))
-            .map_err(ps_error)?;
-        let rows = pulled
-            .rows
-            .into_iter()
-            .zip(wanted.iter().zip(&arrays))
-            .map(|(rows, (site, ids))| {
-                let dim = self.client.dim(site.table).map_err(ps_error)?;
-                let mut shape = ids.shape().to_vec();
-                shape.push(dim);
-                shaped(py, rows, &shape)
+            .detach(|| {
+                self.client
+                    .pull(wanted.sites, wanted.mode, wanted.vectors, wanted.step)
             })
-            .collect::<PyResult<Vec<_>>>()?;
-        Ok(match vectors_of.map(|earlier| earlier.get()) {
-            None => Pulled {
-                rows,
-                dense: pulled.dense.into_pyarray(py).unbind(),
-                state: pulled.state.into_pyarray(py).unbind(),
-                receipt: pulled.receipt,
-            },
-            Some(earlier) => Pulled {
-                rows,
-                dense: earlier.dense.clone_ref(py),
-                state: earlier.state.clone_ref(py),
-                receipt: pulled.receipt.with_vectors_of(&earlier.receipt),
-            },
-        })
+            .map_err(ps_error)?;
+        let mut pulled = self.arrays_of(py, &ids, pulled)?;
+        if let Some(earlier) = vectors_of.map(|earlier| earlier.get()) {
+            pulled.dense = earlier.dense.clone_ref(py);
+            pulled.state = earlier.state.clone_ref(py);
+            pulled.receipt = pulled.receipt.with_vectors_of(&earlier.receipt);
+        }
+        Ok(pulled)
     }
 
     #[pyo3(signature = (
@@ -314,26 +320,9 @@ impl PsClient {
         num_records: u32,
     ) -> PyResult<(u64, u64)> {
         let pulled = pulled.get();
-        let grads = row_grads
-            .iter()
-            .enumerate()
-            .map(|(site, grads)| array::<f32>(grads, &format!("row_grads[{site}]")))
-            .collect::<PyResult<Vec<_>>>()?;
-        for (site, (grads, rows)) in grads.iter().zip(&pulled.rows).enumerate() {
-            let expected = rows.bind(py).shape();
-            if grads.shape() != expected {
-                return Err(PyValueError::new_err(format!(
-                    "row_grads[{site}] has shape {:?}, expected {expected:?}, that of the rows \
-                     pulled",
-                    grads.shape()
-                )));
-            }
-        }
-        let grads = grads.iter().map(|grads| Ok(grads.as_slice()?));
-        let grads = grads.collect::<PyResult<Vec<&[f32]>>>()?;
-        let dense = array(dense_grad, "dense_grad")?;
-        let state = array(state_delta, "state_delta")?;
-        let (dense, state) = (dense.as_slice()?, state.as_slice()?);
+        let grads = Grads::of(py, &pulled.rows, &row_grads, dense_grad, state_delta)?;
+        let rows = grads.rows()?;
+        let gradients = grads.step(&rows)?;
         let minibatch = Minibatch {
             task: task_id,
             lease,
@@ -341,9 +330,60 @@ impl PsClient {
             num_records,
             learning_rate,
         };
+        let StepGradients { rows, dense, state } = gradients;
         let receipt = &pulled.receipt;
-        py.detach(|| self.client.push(receipt, &grads, dense, state, &minibatch))
+        py.detach(|| self.client.push(receipt, rows, dense, state, &minibatch))
             .map_err(ps_error)
+    }
+
+    #[pyo3(signature = (
+        pulled, row_grads, dense_grad, state_delta, learning_rate, task_id, lease, index,
+        num_records, *, sites, step
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
+    fn push_pull(
+        &self,
+        py: Python<'_>,
+        pulled: &Bound<'_, Pulled>,
+        row_grads: Vec<Bound<'_, PyAny>>,
+        dense_grad: &Bound<'_, PyAny>,
+        state_delta: &Bound<'_, PyAny>,
+        learning_rate: f32,
+        task_id: u64,
+        lease: u32,
+        index: u32,
+        num_records: u32,
+        sites: Vec<(u32, Bound<'_, PyAny>)>,
+        step: (u64, u32, u32),
+    ) -> PyResult<(u64, u64, Option<Pulled>)> {
+        let pulled = pulled.get();
+        let grads = Grads::of(py, &pulled.rows, &row_grads, dense_grad, state_delta)?;
+        let rows = grads.rows()?;
+        let gradients = grads.step(&rows)?;
+        let minibatch = Minibatch {
+            task: task_id,
+            lease,
+            index,
+            num_records,
+            learning_rate,
+        };
+        let ids = Ids::of(&sites)?;
+        let next = Wanted {
+            sites: &ids.sites()?,
+            mode: PullMode::Create,
+            vectors: true,
+            step: Some(step_of(step)),
+        };
+        let receipt = &pulled.receipt;
+        let both = py.detach(|| {
+            self.client
+                .push_pull(receipt, &gradients, &minibatch, &next)
+        });
+        let ((version, staleness), next) = both.map_err(ps_error)?;
+        let next = next
+            .map(|next| self.arrays_of(py, &ids, next))
+            .transpose()?;
+        Ok((version, staleness, next))
     }
 
     fn skip(&self, py: Python<'_>, task_id: u64, lease: u32, index: u32) -> PyResult<()> {
@@ -437,40 +477,4 @@ fn timeout_of(name: &str, seconds: f64) -> PyResult<Duration> {
                 MAX_TIMEOUT.as_secs()
             ))
         })
-}
-
-/// Checks that an argument is a C-contiguous array of the right type, without copying it.
-fn array<'py, T: Element>(
-    argument: &Bound<'py, PyAny>,
-    name: &str,
-) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
-    let py = argument.py();
-    let untyped = argument.cast::<PyUntypedArray>().map_err(|_| {
-        PyTypeError::new_err(format!(
-            "{name}: expected a NumPy array, found {}",
-            argument.get_type()
-        ))
-    })?;
-    let typed = argument.cast::<PyArrayDyn<T>>().map_err(|_| {
-        PyTypeError::new_err(format!(
-            "{name}: expected an array of {}, found {}",
-            T::get_dtype(py),
-            untyped.dtype()
-        ))
-    })?;
-    if !typed.is_c_contiguous() {
-        return Err(PyValueError::new_err(format!(
-            "{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(...)"
-        )));
-    }
-    typed
-        .try_readonly()
-        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
-}
-
-/// Makes a NumPy array of a vector without copying it.
-fn shaped(py: Python<'_>, elements: Vec<f32>, shape: &[usize]) -> PyResult<Py<PyArrayDyn<f32>>> {
-    let array = ArrayD::from_shape_vec(IxDyn(shape), elements)
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(array.into_pyarray(py).unbind())
 }

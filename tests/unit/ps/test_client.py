@@ -113,6 +113,33 @@ def test_rows_have_the_shape_of_their_ids_and_equal_ids_equal_rows(client):
     assert (one == 1.0).all()
 
 
+def test_a_push_and_pull_in_one_gives_what_a_pull_after_the_push_would(client):
+    client.begin_task(9, 1)
+    ids = np.array([[4, 5], [5, 6]])
+    pulled = client.pull([(0, ids)], True, step=(9, 1, 0))
+    following = np.array([6, 5, 7])
+    version, staleness, next_pulled = client.push_pull(
+        pulled,
+        [np.ones((2, 2, 1), np.float32)],
+        np.ones(35, np.float32),
+        np.ones(2, np.float32),
+        learning_rate=0.5,
+        task_id=9,
+        lease=1,
+        index=0,
+        num_records=4,
+        sites=[(0, following), (1, following)],
+        step=(9, 1, 1),
+    )
+    assert (version, staleness, next_pulled.version) == (1, 0, 1)
+    np.testing.assert_array_equal(next_pulled.rows[0][:, 0], [0.5, 0.0, 1.0])
+    again = pull(client, (0, following), (1, following))
+    for rows, expected in zip(next_pulled.rows, again.rows, strict=True):
+        np.testing.assert_array_equal(rows, expected)
+    np.testing.assert_array_equal(next_pulled.dense, DENSE - 0.5)
+    np.testing.assert_array_equal(next_pulled.state, STATE + 1)
+
+
 def test_dense_and_state_come_whole_or_not_at_all(client):
     pulled = pull(client)
     np.testing.assert_array_equal(pulled.dense, DENSE)

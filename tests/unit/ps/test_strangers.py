@@ -60,14 +60,14 @@ def exactly(connection, count):
 def shake_hands(connection, token=TOKEN):
     """Prove the token; return the replica's verdict."""
     greeting = exactly(connection, 40)
-    proof = struct.pack("<4sHHq32s", b"EDLP", 1, 0, 7, bytes(range(32)))
+    proof = struct.pack("<4sHHq32s", b"EDLP", 2, 0, 7, bytes(range(32)))
     said = b"elasticdl ps: client knows the token" + greeting + proof
     proof += hmac.digest(token, said, hashlib.sha256)
     connection.sendall(proof)
-    verdict = exactly(connection, 104)
-    said = b"elasticdl ps: server knows the token" + greeting + proof + verdict[:72]
-    proven = hmac.compare_digest(verdict[72:], hmac.digest(token, said, hashlib.sha256))
-    return struct.unpack_from("<4sHH", verdict), proven
+    verdict = exactly(connection, 112)
+    said = b"elasticdl ps: server knows the token" + greeting + proof + verdict[:80]
+    proven = hmac.compare_digest(verdict[80:], hmac.digest(token, said, hashlib.sha256))
+    return struct.unpack_from("<4sHHII", verdict), proven
 
 
 def padded(data):
@@ -82,7 +82,7 @@ def frame(op, arrays=(), flags=0, args=(0, 0, 0, 0)):
         for kind, table, width, array in arrays
     )
     payload = padded(directory) + b"".join(padded(array.tobytes()) for *_, array in arrays)
-    header = struct.pack("<4sHHIIQQ4Q", b"EDLW", 1, op, flags, len(arrays), 1, len(payload), *args)
+    header = struct.pack("<4sHHIIQQ4Q", b"EDLW", 2, op, flags, len(arrays), 1, len(payload), *args)
     return header + payload
 
 
@@ -124,10 +124,10 @@ def resident_bytes():
 def test_the_wire_is_as_documented(server):
     assert serves(server)
     connection = dial(server)
-    assert shake_hands(connection) == ((b"EDLP", 1, 1), True)
+    assert shake_hands(connection) == ((b"EDLP", 2, 1, 0, 1), True)
     connection.sendall(valid_frames()[0])
     header = struct.unpack("<4sHHIIQQ4Q", exactly(connection, 64))
-    assert header[:7] == (b"EDLW", 1, PULL, 0, 3, 1, 128 + 320)
+    assert header[:7] == (b"EDLW", 2, PULL, 0, 3, 1, 128 + 320)
     payload = exactly(connection, 128 + 320)
     assert struct.unpack_from("<HHIIIQ", payload) == (ROWS, 3, 0, 4, 0, 20)
     np.testing.assert_array_equal(np.frombuffer(payload, np.float32, 80, 128), np.ones(80))
@@ -137,7 +137,7 @@ def test_the_wire_is_as_documented(server):
 def test_a_wrong_token_is_refused_and_logged(server, capfd):
     connection = dial(server)
     verdict, proven = shake_hands(connection, b"a guess")
-    assert (verdict, proven) == ((b"EDLP", 1, 2), False)
+    assert (verdict, proven) == ((b"EDLP", 2, 2, 0, 0), False)
     until_closed(connection)
     assert "turned away: it does not know this job's token" in capfd.readouterr().err
     assert serves(server)
@@ -181,7 +181,7 @@ def test_promised_lengths_cost_nothing(server):
     before = resident_bytes()
     connections = []
     for payload_bytes in [GIBIBYTE] * 20 + [GIBIBYTE + 1, 2**63, 2**64 - 1]:
-        header = struct.pack("<4sHHIIQQ4Q", b"EDLW", 1, PULL, 0, 1, 1, payload_bytes, 0, 0, 0, 0)
+        header = struct.pack("<4sHHIIQQ4Q", b"EDLW", 2, PULL, 0, 1, 1, payload_bytes, 0, 0, 0, 0)
         connection = dial(server)
         assert shake_hands(connection)[1]
         connection.sendall(header + bytes(1000))

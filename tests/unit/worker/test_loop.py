@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import threading
+import time
 from collections import deque
 from pathlib import Path
 
@@ -274,15 +275,62 @@ class TooStaleOnce(StoreExchange):
         self._tables = [0]
         self.refused, self.ended = set(), []
 
-    def push(self, pulled, result, learning_rate, lease, index, num_records):
+    def push(self, pulled, result, learning_rate, lease, index, *rest):
         step = (lease.task.id, lease.number, index)
         if index % 3 == 1 and step not in self.refused:
             self.refused.add(step)
             raise StaleParametersError("too old")
-        return super().push(pulled, result, learning_rate, lease, index, num_records)
+        return super().push(pulled, result, learning_rate, lease, index, *rest)
 
     def end_task(self, lease):
         self.ended.append((lease.task.id, lease.number))
+
+
+class CountsPulls(StoreExchange):
+    """Counts the training steps that were pulled by themselves."""
+
+    def __init__(self, client, backend):
+        super().__init__(client, backend)
+        self._tables = [0]
+        self.pulls = 0
+
+    def pull(self, ids, step=None):
+        self.pulls += step is not None
+        return super().pull(ids, step)
+
+
+@pytest.mark.parametrize("settings", [{"use_async": False}, {"max_staleness": 0}])
+def test_what_may_not_be_pulled_before_the_push_comes_with_its_answer(settings):
+    run = Run([training(1, 0, 20), training(2, 20, 40)], **settings)
+    run.worker._exchange = CountsPulls(run.client, run.worker._backend)
+    waits_for_the_next(run.worker)
+    run()
+    assert run.counts() == [1.0] * 40
+    assert [(r.outcome, r.num_records) for r in run.master.reports] == [(Outcome.DONE, 20)] * 2
+    assert run.worker._exchange.pulls == 1
+
+
+def waits_for_the_next(worker):
+    """Have each step computed when the next one's ids are there, all but the last."""
+    train_step, left = worker._backend.train_step, [9]
+
+    def train_when_the_next_is_prepared(*args):
+        deadline = time.monotonic() + 30
+        while left[0] and worker._following is None:
+            assert time.monotonic() < deadline
+            time.sleep(0)
+        left[0] -= 1
+        return train_step(*args)
+
+    worker._backend.train_step = train_when_the_next_is_prepared
+
+
+def test_steps_that_may_be_pulled_ahead_are_not_kept_for_the_push():
+    run = Run([training(1, 0, 20), training(2, 20, 40)], max_staleness=2)
+    run.worker._exchange = CountsPulls(run.client, run.worker._backend)
+    run()
+    assert run.counts() == [1.0] * 40
+    assert run.worker._exchange.pulls == 10
 
 
 def test_a_gradient_that_came_too_late_for_its_round_is_computed_again():

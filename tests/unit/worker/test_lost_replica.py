@@ -136,11 +136,11 @@ class Losing(StoreExchange):
 
     at, happen = None, None
 
-    def push(self, pulled, result, learning_rate, lease, index, num_records):
+    def push(self, pulled, result, learning_rate, lease, index, *rest):
         if self.happen is not None and index == self.at:
             happen, self.happen = self.happen, None
             happen()
-        return super().push(pulled, result, learning_rate, lease, index, num_records)
+        return super().push(pulled, result, learning_rate, lease, index, *rest)
 
 
 class Job:

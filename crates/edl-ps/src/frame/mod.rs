@@ -22,7 +22,7 @@ compile_error!("frames are used where they lie, which needs a little-endian mach
 /// First bytes of every frame.
 pub const MAGIC: [u8; 4] = *b"EDLW";
 /// Version of the wire, in every header and in the handshake.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 64;
 /// Bytes of one directory entry.
@@ -47,6 +47,8 @@ pub const FLAG_MORE: u32 = 8;
 pub const FLAG_STEP: u32 = 16;
 /// Reply flag of [`Op::Pull`] and [`Op::Push`]: not yet, ask again.
 pub const FLAG_NOT_YET: u32 = 32;
+/// Reply flag of [`Op::PushPull`]: the push is done, also where the pull is not yet.
+pub const FLAG_PUSHED: u32 = 64;
 
 /// What a frame asks for, or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +82,10 @@ pub enum Op {
     Commit = 12,
     /// A lease is over.
     EndTask = 13,
+    /// One minibatch's gradients, then rows and vectors for the next.
+    PushPull = 14,
+    /// Apply a round as replica 0 has, then rows and vectors.
+    CommitPull = 15,
     /// Remove the rows that have come to their end.
     Expire = 20,
     /// Write this replica's part of an export.
@@ -103,6 +109,8 @@ impl Op {
             11 => Self::Stage,
             12 => Self::Commit,
             13 => Self::EndTask,
+            14 => Self::PushPull,
+            15 => Self::CommitPull,
             20 => Self::Expire,
             21 => Self::Export,
             _ => return None,

@@ -95,7 +95,7 @@ proptest! {
     ) {
         let mut bytes = [0u8; HEADER_BYTES];
         bytes[..32].copy_from_slice(&header);
-        bytes[..8].copy_from_slice(b"EDLW\x01\0\x04\0");
+        bytes[..8].copy_from_slice(b"EDLW\x02\0\x04\0");
         let _ = Header::decode(bytes);
         let _ = parse(num_arrays, received(&payload).bytes()).map(|arrays| {
             arrays.iter().for_each(|a| { let _ = (a.u64s(), a.f32s(), a.text()); });

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use crate::error::{ErrorKind, PsError};
 use crate::frame::{
-    ALIGNMENT, Array, Buffer, ENTRY_BYTES, Element, Entry, HEADER_BYTES, Header, Op, Outgoing,
-    directory_bytes, padded, parse,
+    ALIGNMENT, Array, Buffer, ENTRY_BYTES, Element, Entry, HEADER_BYTES, Header, Kind, Op,
+    Outgoing, directory_bytes, padded, parse,
 };
 use crate::half_rows::widen;
 use crate::socket::Socket;
 
 const READ_BUFFER_BYTES: usize = 16 << 10;
+
+/// The parts of a round are few: one for each worker.
+const MAX_PARTS_BYTES: usize = 1 << 20;
 
 struct SocketReader(Arc<Socket>);
 
@@ -98,32 +101,53 @@ impl Connection {
         header: &Header,
         places: &mut [(Entry, &mut [f32])],
     ) -> Result<(), PsError> {
+        let arrays = bytes_of(places);
         let directory = directory_bytes(places.len());
-        let arrays: usize = places
-            .iter()
-            .map(|(entry, place)| padded(place.len() * entry.element.bytes() as usize))
-            .sum();
         if header.num_arrays as usize != places.len()
             || header.payload_bytes != (directory + arrays) as u64
         {
-            return Err(PsError::malformed(format!(
-                "a reply of {} arrays in {} bytes, expected {} in {}",
-                header.num_arrays,
-                header.payload_bytes,
-                places.len(),
-                directory + arrays
-            )));
+            return Err(unexpected(header, places.len(), directory + arrays));
         }
         self.buffer.read(&mut self.reader, directory)?;
         let (entries, _) = self.buffer.bytes().as_chunks::<ENTRY_BYTES>();
-        for (found, (expected, _)) in entries.iter().zip(&*places) {
-            let found = Entry::decode(*found)?;
-            if found != *expected {
-                return Err(PsError::malformed(format!(
-                    "a reply with {found:?}, expected {expected:?}"
-                )));
-            }
+        expect(entries, places)?;
+        self.read_places(places)
+    }
+
+    /// The same of a payload that begins with the parts of a round, however many.
+    pub(super) fn read_parts_and_arrays(
+        &mut self,
+        header: &Header,
+        places: &mut [(Entry, &mut [f32])],
+    ) -> Result<Vec<[u64; 4]>, PsError> {
+        let known = directory_bytes(1 + places.len()) + bytes_of(places);
+        let parts_bytes = (header.payload_bytes as usize).checked_sub(known);
+        let Some(parts_bytes) = parts_bytes.filter(|&bytes| bytes <= MAX_PARTS_BYTES) else {
+            return Err(unexpected(header, 1 + places.len(), known));
+        };
+        if header.num_arrays as usize != 1 + places.len() {
+            return Err(unexpected(header, 1 + places.len(), known));
         }
+        let directory = directory_bytes(1 + places.len());
+        self.buffer.read(&mut self.reader, directory)?;
+        let (entries, _) = self.buffer.bytes().as_chunks::<ENTRY_BYTES>();
+        let parts = Entry::decode(entries[0])?;
+        expect(&entries[1..], places)?;
+        let count = parts.count as usize;
+        let is_parts = parts.kind == Kind::Parts && parts.width == 4;
+        if !is_parts || padded(count.saturating_mul(32)) != parts_bytes {
+            return Err(PsError::malformed(format!(
+                "a reply with {parts:?}, expected the parts of a round in {parts_bytes} bytes"
+            )));
+        }
+        self.buffer.read(&mut self.reader, parts_bytes)?;
+        let parts: &[[u64; 4]] = bytemuck::cast_slice(&self.buffer.bytes()[..count * 32]);
+        let parts = parts.to_vec();
+        self.read_places(places)?;
+        Ok(parts)
+    }
+
+    fn read_places(&mut self, places: &mut [(Entry, &mut [f32])]) -> Result<(), PsError> {
         let mut padding = [0; ALIGNMENT];
         for (entry, place) in places {
             let is_half = matches!(entry.element, Element::F16 | Element::Bf16);
@@ -142,6 +166,31 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+fn bytes_of(places: &[(Entry, &mut [f32])]) -> usize {
+    let bytes =
+        |(entry, place): &(Entry, &mut [f32])| padded(place.len() * entry.element.bytes() as usize);
+    places.iter().map(bytes).sum()
+}
+
+fn unexpected(header: &Header, num_arrays: usize, bytes: usize) -> PsError {
+    PsError::malformed(format!(
+        "a reply of {} arrays in {} bytes, expected {num_arrays} in {bytes}",
+        header.num_arrays, header.payload_bytes
+    ))
+}
+
+fn expect(entries: &[[u8; ENTRY_BYTES]], places: &[(Entry, &mut [f32])]) -> Result<(), PsError> {
+    for (found, (expected, _)) in entries.iter().zip(places) {
+        let found = Entry::decode(*found)?;
+        if found != *expected {
+            return Err(PsError::malformed(format!(
+                "a reply with {found:?}, expected {expected:?}"
+            )));
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn text_of<'a>(arrays: &[Array<'a>]) -> Result<&'a str, PsError> {

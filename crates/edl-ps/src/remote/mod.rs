@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::synchrony::Protocol;
 
 mod connection;
 mod endpoint;
+mod frames;
 mod requests;
 
 /// One attempt to connect takes no longer, and one to prove the token.
@@ -48,6 +49,9 @@ pub struct RemoteOptions {
     pub connect_timeout: Duration,
     /// Use the Unix socket of a replica that is on this host.
     pub unix_sockets: bool,
+    /// The addresses are those of all replicas of the job, in their order: another replica at the
+    /// place of one is refused. If not, whoever is there is meant.
+    pub whole_job: bool,
 }
 
 /// The replicas of a job, by their addresses.
@@ -59,6 +63,8 @@ pub struct Remote {
     pub(crate) options: RemoteOptions,
     /// As replica 0 said when the model was declared or asked for, which comes first.
     protocol: OnceLock<Protocol>,
+    /// What replicas said that they spent in their stores.
+    store_nanos: AtomicU64,
 }
 
 impl Remote {
@@ -88,6 +94,7 @@ impl Remote {
             token: token.to_vec(),
             options,
             protocol: OnceLock::new(),
+            store_nanos: AtomicU64::new(0),
         };
         let deadline = Instant::now() + remote.options.connect_timeout;
         for lane in [Lane::Pull, Lane::Push] {
@@ -136,6 +143,10 @@ impl Remote {
                 deadline,
                 |connection, address| {
                     let header = connection.read_header(op, replica, address)?;
+                    if matches!(op, Op::Pull | Op::Push) {
+                        self.store_nanos
+                            .fetch_add(header.args[3], Ordering::Relaxed);
+                    }
                     receive(replica, &header, connection)
                 },
             )
@@ -295,7 +306,9 @@ impl Remote {
         let started = Instant::now();
         let deadline = deadline.min(started + HANDSHAKE_TIMEOUT);
         let worker_id = self.options.worker_id;
-        match auth::connect(&socket, &self.token, worker_id, address, deadline) {
+        let place = (replica as u32, self.endpoints.len() as u32);
+        let expected = self.options.whole_job.then_some(place);
+        match auth::connect(&socket, &self.token, worker_id, expected, address, deadline) {
             Ok(local) => Ok((socket, local)),
             Err(PsError::Malformed { message, .. }) => Err(PsError::Unavailable {
                 replica,

@@ -2,47 +2,21 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit, dense_range};
+use edl_store::{Chunk, ModelSpec, TaskAudit};
 
 use super::connection::text_of;
+use super::frames::{PushFrames, add_keys, commit_args, ranges_of, step_args};
 use super::{Lane, Remote};
 use crate::client::Minibatch;
-use crate::dedup::{Plan, TablePlan};
+use crate::dedup::Plan;
 use crate::error::PsError;
-use crate::frame::{
-    Element, Entry, FLAG_CREATE, FLAG_MORE, FLAG_NOT_YET, FLAG_STEP, FLAG_VECTORS, Kind, Op,
-    Outgoing,
-};
-use crate::half_rows::narrow;
-use crate::replicas::{Gradients, Replicas, Vectors};
-use crate::service::{joined, round_of};
+use crate::frame::{FLAG_MORE, FLAG_NOT_YET, FLAG_PUSHED, FLAG_STEP, Op, Outgoing};
+use crate::replicas::{Gradients, Pull, Replicas};
+use crate::service::{round_from, round_of};
 use crate::synchrony::{Part, Protocol, Round, Step};
-
-fn rows_entry(table: &TablePlan, replica: usize) -> Entry {
-    Entry {
-        kind: Kind::Rows,
-        element: table.element,
-        table: table.table,
-        width: table.dim as u32,
-        count: table.range(replica).len() as u64,
-    }
-}
-
-fn vector_entry(kind: Kind, len: usize) -> Entry {
-    Entry {
-        kind,
-        element: kind.element(),
-        table: 0,
-        width: 1,
-        count: len as u64,
-    }
-}
-
-/// Cuts a flat vector, or the place for one, into what each replica holds of it.
-fn ranges_of(len: usize, num_replicas: usize) -> impl Fn(usize) -> Range<usize> {
-    move |replica| dense_range(len, replica as u32, num_replicas as u32)
-}
 
 impl Replicas for Remote {
     fn count(&self) -> usize {
@@ -115,34 +89,14 @@ impl Replicas for Remote {
         self.operands(self.all(), Op::EndTask, request).map(|_| ())
     }
 
-    fn pull(
-        &self,
-        plan: &Plan,
-        mode: PullMode,
-        step: Option<Step>,
-        rows: &mut [Vec<f32>],
-        vectors: Option<Vectors<'_>>,
-        versions: &mut [u64],
-    ) -> Result<(), PsError> {
-        let mut pull = Pull {
-            plan,
-            mode,
-            step,
-            rows,
-            vectors,
-            versions,
-        };
-        match step {
-            Some(_) if self.protocol() == Protocol::Gated => {
+    fn pull(&self, mut pull: Pull<'_>) -> Result<(), PsError> {
+        match pull.step.take() {
+            Some(step) if self.protocol() == Protocol::Gated => {
                 // What the others answer must not be older than the admission by replica 0.
-                while !self.pull_from(0..1, &mut pull)? {}
-                pull.step = None;
-                self.pull_from(1..self.count(), &mut pull).map(|_| ())
+                while !self.pull_from(0..1, Some(step), &mut pull)? {}
+                self.pull_from(1..self.count(), None, &mut pull).map(|_| ())
             }
-            _ => {
-                pull.step = None;
-                self.pull_from(self.all(), &mut pull).map(|_| ())
-            }
+            _ => self.pull_from(self.all(), None, &mut pull).map(|_| ()),
         }
     }
 
@@ -153,59 +107,71 @@ impl Replicas for Remote {
         minibatch: &Minibatch,
         versions: &[u64],
     ) -> Result<(u64, u64), PsError> {
-        let dense_of = ranges_of(gradients.dense.len(), self.count());
-        let state_of = ranges_of(gradients.state.len(), self.count());
-        let halves = halves_of(plan, gradients.rows);
-        let request = |op: Op, replica: usize| {
-            let request = Outgoing::new(op).args([
-                minibatch.task,
-                joined(minibatch.lease, minibatch.index),
-                joined(minibatch.num_records, minibatch.learning_rate.to_bits()),
-                versions[replica],
-            ]);
-            let tables = plan.tables.iter().zip(gradients.rows).zip(&halves);
-            tables
-                .fold(request, |request, ((table, grads), halves)| {
-                    let request = request.keys(table.table, &table.keys()[table.range(replica)]);
-                    let (number, dim) = (table.table, table.dim as u32);
-                    let range = table.row_range(replica);
-                    match table.element {
-                        Element::F16 | Element::Bf16 => {
-                            request.half_rows(number, dim, table.element, &halves[range])
-                        }
-                        Element::U8 | Element::U64 | Element::F32 => {
-                            request.rows(number, dim, &grads[range])
-                        }
-                    }
-                })
-                .dense(&gradients.dense[dense_of(replica)])
-                .state(&gradients.state[state_of(replica)])
-        };
-        let push = |replica| request(Op::Push, replica);
+        let push = PushFrames::new(plan, gradients, minibatch, versions);
         let (first, others) = (0..1, 1..self.count());
+        let request = |replica| push.frame(Op::Push, replica);
         let answers = match self.protocol() {
-            Protocol::Direct => self.operands(self.all(), Op::Push, push)?,
+            Protocol::Direct => self.operands(self.all(), Op::Push, request)?,
             Protocol::Gated => {
                 // Replica 0 lets go of the pull: nothing of it is under way by then.
-                let late = self.operands(others, Op::Push, push)?;
-                let mut answers = self.operands(first, Op::Push, push)?;
+                let late = self.operands(others, Op::Push, request)?;
+                let mut answers = self.operands(first, Op::Push, request)?;
                 answers.extend(late);
                 answers
             }
             Protocol::Rounds => {
-                self.operands(others.clone(), Op::Stage, |replica| {
-                    request(Op::Stage, replica)
-                })?;
-                let (round, staleness) = self.join_round(|| push(0))?;
+                self.operands(others.clone(), Op::Stage, |r| push.frame(Op::Stage, r))?;
+                let (round, staleness) = self.join_round(|| request(0))?;
                 self.commit(others, &round)?;
                 return Ok((round.version, staleness));
             }
         };
-        let version = answers.first().map_or(0, |args| args[0]);
-        Ok((
-            version,
-            answers.iter().map(|args| args[1]).max().unwrap_or(0),
-        ))
+        Ok(pushed_of(&answers))
+    }
+
+    fn push_pull(
+        &self,
+        plan: &Plan,
+        gradients: &Gradients<'_>,
+        minibatch: &Minibatch,
+        versions: &[u64],
+        mut next: Pull<'_>,
+    ) -> Result<((u64, u64), bool), PsError> {
+        let push = PushFrames::new(plan, gradients, minibatch, versions);
+        let (first, others) = (0..1, 1..self.count());
+        match self.protocol() {
+            Protocol::Direct => {
+                next.step = None;
+                let answers = self.push_pull_at(self.all(), &push, &mut next)?;
+                Ok((pushed_of(&answers.args), true))
+            }
+            Protocol::Gated => {
+                // The order in which a push and a pull ask, with the middle two in one.
+                let mut args =
+                    self.operands(others.clone(), Op::Push, |r| push.frame(Op::Push, r))?;
+                let answer = self.push_pull_at(first, &push, &mut next)?;
+                args.splice(..0, answer.args);
+                let pulled = answer.pulled && self.pull_from(others, None, &mut next)?;
+                Ok((pushed_of(&args), pulled))
+            }
+            Protocol::Rounds => {
+                next.step = None;
+                self.operands(others.clone(), Op::Stage, |r| push.frame(Op::Stage, r))?;
+                let answer = loop {
+                    let answer = self.push_pull_at(first.clone(), &push, &mut next)?;
+                    if let Some(round) = answer.round {
+                        break (round, answer.args[0][1]);
+                    }
+                };
+                let (round, staleness) = answer;
+                self.commit_pull(others, &round, &mut next)?;
+                Ok(((round.version, staleness), true))
+            }
+        }
+    }
+
+    fn store_time(&self) -> Duration {
+        Duration::from_nanos(self.store_nanos.load(Ordering::Relaxed))
     }
 
     fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), PsError> {
@@ -292,30 +258,6 @@ impl Replicas for Remote {
     }
 }
 
-/// The gradients of those tables whose rows travel as 16-bit floats.
-fn halves_of(plan: &Plan, rows: &[Vec<f32>]) -> Vec<Vec<u16>> {
-    let tables = plan.tables.iter().zip(rows);
-    let halves = tables.map(|(table, rows)| match table.element {
-        Element::F16 | Element::Bf16 => {
-            let mut halves = vec![0; rows.len()];
-            narrow(table.element, rows, &mut halves);
-            halves
-        }
-        Element::U8 | Element::U64 | Element::F32 => Vec::new(),
-    });
-    halves.collect()
-}
-
-/// A pull, and where its answers go.
-struct Pull<'a> {
-    plan: &'a Plan,
-    mode: PullMode,
-    step: Option<Step>,
-    rows: &'a mut [Vec<f32>],
-    vectors: Option<Vectors<'a>>,
-    versions: &'a mut [u64],
-}
-
 impl Remote {
     fn learn(&self, protocol: u64) -> Result<(), PsError> {
         let protocol = Protocol::from_code(protocol)?;
@@ -325,33 +267,25 @@ impl Remote {
     }
 
     /// Pulls from some of the replicas; false if one says "not yet".
-    fn pull_from(&self, replicas: Range<usize>, pull: &mut Pull<'_>) -> Result<bool, PsError> {
-        let mut flags = 0;
-        let mut args = [0; 4];
-        if pull.mode == PullMode::Create {
-            flags |= FLAG_CREATE;
-        }
-        if pull.vectors.is_some() {
-            flags |= FLAG_VECTORS;
-        }
-        if let Some(Step { task, lease, index }) = pull.step {
-            flags |= FLAG_STEP;
-            args = [task, joined(lease, index), 0, 0];
-        }
+    fn pull_from(
+        &self,
+        replicas: Range<usize>,
+        step: Option<Step>,
+        pull: &mut Pull<'_>,
+    ) -> Result<bool, PsError> {
+        let args = step.map_or([0; 4], step_args);
+        let step_flag = if step.is_some() { FLAG_STEP } else { 0 };
+        let flags = pull.flags() | step_flag;
         let plan = pull.plan;
-        let request = |replica: usize| {
-            let request = Outgoing::new(Op::Pull).flags(flags).args(args);
-            plan.tables.iter().fold(request, |request, table| {
-                request.keys(table.table, &table.keys()[table.range(replica)])
-            })
+        let request = |replica| {
+            add_keys(
+                Outgoing::new(Op::Pull).flags(flags).args(args),
+                plan,
+                replica,
+            )
         };
-        let lens = pull
-            .vectors
-            .as_ref()
-            .map_or((0, 0), |v| (v.dense.len(), v.state.len()));
-        let dense_of = ranges_of(lens.0, self.count());
-        let state_of = ranges_of(lens.1, self.count());
         let mut granted = true;
+        let count = self.count();
         self.call(
             Lane::Pull,
             replicas,
@@ -362,25 +296,88 @@ impl Remote {
                     granted = false;
                     return connection.read_arrays(header, &mut []);
                 }
-                let tables = plan.tables.iter().zip(pull.rows.iter_mut());
-                let mut places: Vec<(Entry, &mut [f32])> = tables
-                    .map(|(table, rows)| {
-                        let place = &mut rows[table.row_range(replica)];
-                        (rows_entry(table, replica), place)
-                    })
-                    .collect();
-                if let Some(vectors) = &mut pull.vectors {
-                    let dense = &mut vectors.dense[dense_of(replica)];
-                    let state = &mut vectors.state[state_of(replica)];
-                    places.push((vector_entry(Kind::Dense, dense.len()), dense));
-                    places.push((vector_entry(Kind::State, state.len()), state));
-                }
-                connection.read_arrays(header, &mut places)?;
+                connection.read_arrays(header, &mut pull.places(replica, count))?;
                 pull.versions[replica] = header.args[0];
                 Ok(())
             },
         )?;
         Ok(granted)
+    }
+
+    /// Pushes to some replicas and pulls from them in one exchange.
+    fn push_pull_at(
+        &self,
+        replicas: Range<usize>,
+        push: &PushFrames<'_>,
+        next: &mut Pull<'_>,
+    ) -> Result<Answered, PsError> {
+        let step_flag = if next.step.is_some() { FLAG_STEP } else { 0 };
+        let flags = next.flags() | step_flag;
+        let step = [next.step.map_or([0; 4], step_args)];
+        let plan = next.plan;
+        let request = |replica| {
+            let frame = push.frame(Op::PushPull, replica).flags(flags);
+            add_keys(frame.parts(&step), plan, replica)
+        };
+        let first = replicas.start;
+        let mut answered = Answered {
+            args: vec![[0; 4]; replicas.len()],
+            round: None,
+            pulled: true,
+        };
+        let count = self.count();
+        self.call(
+            Lane::Push,
+            replicas,
+            Op::PushPull,
+            request,
+            |replica, header, connection| {
+                answered.args[replica - first] = header.args;
+                if header.flags & FLAG_PUSHED == 0 {
+                    answered.pulled = false;
+                    return connection.read_arrays(header, &mut []);
+                }
+                let pulled = header.flags & FLAG_NOT_YET == 0;
+                let mut places = if pulled {
+                    next.places(replica, count)
+                } else {
+                    Vec::new()
+                };
+                let parts = connection.read_parts_and_arrays(header, &mut places)?;
+                answered.round = Some(round_from(header, &parts));
+                answered.pulled = pulled;
+                next.versions[replica] = header.args[3];
+                Ok(())
+            },
+        )?;
+        Ok(answered)
+    }
+
+    /// Has the other replicas do what replica 0 has done, and pulls from them.
+    fn commit_pull(
+        &self,
+        replicas: Range<usize>,
+        round: &Round,
+        next: &mut Pull<'_>,
+    ) -> Result<(), PsError> {
+        let parts: Vec<[u64; 4]> = round.parts.iter().map(Part::encode).collect();
+        let (args, flags, plan) = (commit_args(round), next.flags(), next.plan);
+        let request = |replica| {
+            let frame = Outgoing::new(Op::CommitPull).flags(flags).args(args);
+            add_keys(frame.parts(&parts), plan, replica)
+        };
+        let count = self.count();
+        self.call(
+            Lane::Push,
+            replicas,
+            Op::CommitPull,
+            request,
+            |replica, header, connection| {
+                connection.read_arrays(header, &mut next.places(replica, count))?;
+                next.versions[replica] = header.args[0];
+                Ok(())
+            },
+        )
     }
 
     /// Hands replica 0 its part of a gradient and waits for its round; the staleness beside it.
@@ -396,8 +393,10 @@ impl Remote {
                     if header.flags & FLAG_NOT_YET != 0 {
                         return connection.read_arrays(header, &mut []);
                     }
-                    let round =
-                        connection.read_payload(header, |arrays| round_of(header, arrays))?;
+                    let round = connection.read_payload(header, |arrays| match arrays {
+                        [parts] => round_of(header, *parts),
+                        _ => Err(PsError::malformed("a round without its parts".to_owned())),
+                    })?;
                     answer = Some((round, header.args[1]));
                     Ok(())
                 },
@@ -411,11 +410,26 @@ impl Remote {
     /// Has the other replicas do what replica 0 has done.
     fn commit(&self, replicas: Range<usize>, round: &Round) -> Result<(), PsError> {
         let parts: Vec<[u64; 4]> = round.parts.iter().map(Part::encode).collect();
-        let learning_rate = u64::from(round.learning_rate.to_bits());
-        let args = [round.version, 0, learning_rate, 0];
+        let args = commit_args(round);
         let request = |_| Outgoing::new(Op::Commit).args(args).parts(&parts);
         self.operands(replicas, Op::Commit, request).map(|_| ())
     }
+}
+
+/// What replicas said to a push and pull.
+struct Answered {
+    args: Vec<[u64; 4]>,
+    /// The round that the gradient became part of; none while that is open.
+    round: Option<Round>,
+    /// Whether the pull was made.
+    pulled: bool,
+}
+
+/// Replica 0's version and the largest staleness.
+fn pushed_of(answers: &[[u64; 4]]) -> (u64, u64) {
+    let version = answers.first().map_or(0, |args| args[0]);
+    let staleness = answers.iter().map(|args| args[1]).max();
+    (version, staleness.unwrap_or(0))
 }
 
 fn audit_of(triples: &[u64]) -> Result<Vec<TaskAudit>, PsError> {

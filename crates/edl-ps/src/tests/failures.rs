@@ -331,8 +331,85 @@ fn a_replica_that_is_not_there_is_waited_for_as_long_as_connecting_may_take() {
         timeout: Duration::from_secs(3600),
         connect_timeout: SHORT,
         unix_sockets: true,
+        whole_job: true,
     };
     let error = Remote::connect(&addresses, TOKEN, options).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("within 0.2 s"), "{error}");
+}
+
+#[test]
+fn a_replica_at_the_place_of_another_is_refused_and_named() {
+    let cluster = Cluster::start(2);
+    let mut addresses = cluster.addresses();
+    addresses.reverse();
+    let error = connect(&addresses, TOKEN, SHORT, true).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let message = error.to_string();
+    assert!(
+        message.contains("ps replica 1 of 2 is there, expected replica 0 of 2"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_replica_of_a_job_of_another_size_is_refused() {
+    let cluster = Cluster::start(2);
+    let error = connect(&cluster.addresses()[..1], TOKEN, SHORT, false);
+    let message = error.err().unwrap().to_string();
+    assert!(
+        message.contains("ps replica 0 of 2 is there, expected replica 0 of 1"),
+        "{message}"
+    );
+}
+
+#[test]
+fn one_replica_can_be_asked_by_itself_whichever_it_is() {
+    let cluster = Cluster::start(2);
+    declare(&cluster.client());
+    let options = RemoteOptions {
+        worker_id: 3,
+        timeout: TIMEOUT,
+        connect_timeout: TIMEOUT,
+        unix_sockets: true,
+        whole_job: false,
+    };
+    let alone = Remote::connect(&cluster.addresses()[1..], TOKEN, options).unwrap();
+    assert_eq!(PsClient::remote(alone).audit().unwrap().len(), 1);
+}
+
+#[test]
+fn replicas_that_come_back_at_each_others_ports_are_found_when_the_route_is_known() {
+    let mut cluster = Cluster::start(2);
+    let client = cluster.client();
+    declare(&client);
+    client.begin_task(1, 1).unwrap();
+    let pulled = pull(&client, 0);
+    let addresses = cluster.addresses();
+    cluster.servers.clear();
+    for (store, address) in cluster.stores.iter().zip(addresses.iter().rev()) {
+        let port = address.rsplit_once(':').unwrap().1.parse().unwrap();
+        cluster.servers.push(serve(store, port));
+    }
+
+    // Whoever follows the old route meets the wrong replicas, which take nothing from it.
+    let mut misled = connect(&cluster.addresses(), TOKEN, TIMEOUT, true).unwrap();
+    misled.options.timeout = SHORT;
+    let misled = PsClient::remote(misled);
+    declare(&misled);
+    for (replica, address) in addresses.iter().enumerate() {
+        misled.set_address(replica, address).unwrap();
+    }
+    let error = push(&misled, &pulled, minibatch(1, 0)).unwrap_err();
+    assert!(error.to_string().contains("is there, expected"), "{error}");
+    assert!(cluster.stores.iter().all(|store| store.version() == 0));
+
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| push(&client, &pulled, minibatch(1, 0)));
+        for (replica, address) in cluster.addresses().iter().enumerate() {
+            client.set_address(replica, address).unwrap();
+        }
+        assert_eq!(waiting.join().unwrap().unwrap(), (1, 0));
+    });
+    assert_eq!(client.begin_task(1, 1).unwrap(), 1);
 }

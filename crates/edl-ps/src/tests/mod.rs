@@ -9,6 +9,7 @@ use crate::{
     Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site, Step, Synchrony,
 };
 
+mod combined;
 mod exchange;
 mod failures;
 mod pressure;
@@ -101,6 +102,7 @@ fn connect(
         timeout,
         connect_timeout: timeout,
         unix_sockets,
+        whole_job: true,
     };
     Remote::connect(addresses, token, options)
 }
@@ -148,17 +150,20 @@ fn minibatch(task: u64, index: u32) -> Minibatch {
 
 /// Pushes gradients that differ by site, element and minibatch.
 fn push(client: &PsClient, pulled: &Pulled, minibatch: Minibatch) -> Result<(u64, u64), PsError> {
-    let grads: Vec<Vec<f32>> = (1u32..)
-        .zip(&pulled.rows)
-        .map(|(site, rows)| {
-            let factor = (site + minibatch.index) as f32;
-            (0..rows.len())
-                .map(|i| factor * ((i % 13) as f32 - 6.0))
-                .collect()
-        })
-        .collect();
+    let grads = gradients_of(pulled, minibatch);
     let grads: Vec<&[f32]> = grads.iter().map(Vec::as_slice).collect();
     let dense = vec![0.5; pulled.dense.len()];
     let state = vec![0.25; pulled.state.len()];
     client.push(&pulled.receipt, &grads, &dense, &state, &minibatch)
+}
+
+fn gradients_of(pulled: &Pulled, minibatch: Minibatch) -> Vec<Vec<f32>> {
+    let sites = (1u32..).zip(&pulled.rows);
+    let grads = sites.map(|(site, rows)| {
+        let factor = (site + minibatch.index) as f32;
+        (0..rows.len())
+            .map(|i| factor * ((i % 13) as f32 - 6.0))
+            .collect()
+    });
+    grads.collect()
 }

@@ -4,11 +4,12 @@ use std::net::TcpListener;
 use std::time::Instant;
 
 use super::*;
+use crate::ErrorKind;
+use crate::auth::{self, Identity};
 use crate::dedup::Planner;
 use crate::frame::{FLAG_CREATE, Op, Outgoing};
 use crate::replicas::{Gradients, Replicas};
 use crate::socket::{Socket, timed_out};
-use crate::{ErrorKind, auth};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -20,7 +21,7 @@ fn a_client_that_reads_no_answers_is_read_no_further_and_others_go_on() {
     let address = cluster.addresses().remove(0);
     let deadline = Instant::now() + TIMEOUT;
     let socket = Socket::connect(&address, deadline).unwrap();
-    auth::connect(&socket, TOKEN, 9, &address, deadline).unwrap();
+    auth::connect(&socket, TOKEN, 9, None, &address, deadline).unwrap();
     socket.set_timeout(SHORT).unwrap();
     let keys: Vec<u64> = (0..10_000).collect();
     let request = Outgoing::new(Op::Pull).flags(FLAG_CREATE).keys(0, &keys);
@@ -49,7 +50,12 @@ fn a_replica_that_does_not_read_holds_its_sender_up_until_the_deadline() {
         // The pull and push connections.
         for _ in 0..2 {
             let socket = Socket::Tcp(listener.accept().unwrap().0);
-            auth::accept(&socket, TOKEN, "", Instant::now() + TIMEOUT).unwrap();
+            let identity = Identity {
+                replica: 0,
+                num_replicas: 1,
+                local_name: "",
+            };
+            auth::accept(&socket, TOKEN, identity, Instant::now() + TIMEOUT).unwrap();
             held.push(socket);
         }
         let _ = stopped.recv();

@@ -43,7 +43,13 @@ impl Relay {
 
     /// A client of two replicas that reaches replica 1 through this relay.
     pub(super) fn client(&self, cluster: &Cluster) -> PsClient {
-        let addresses = [cluster.addresses()[0].clone(), self.address.clone()];
+        self.client_to(cluster, 1)
+    }
+
+    /// A client that reaches one replica through this relay and the others directly.
+    pub(super) fn client_to(&self, cluster: &Cluster, replica: usize) -> PsClient {
+        let mut addresses = cluster.addresses();
+        addresses[replica].clone_from(&self.address);
         PsClient::remote(connect(&addresses, TOKEN, TIMEOUT, false).unwrap())
     }
 

@@ -18,7 +18,7 @@ fn proven(cluster: &Cluster) -> Socket {
     let deadline = Instant::now() + TIMEOUT;
     let address = &cluster.addresses()[0];
     let socket = Socket::connect(address, deadline).unwrap();
-    auth::connect(&socket, TOKEN, 0, address, deadline).unwrap();
+    auth::connect(&socket, TOKEN, 0, None, address, deadline).unwrap();
     socket.set_timeout(TIMEOUT).unwrap();
     socket
 }
@@ -87,7 +87,7 @@ fn a_proof_that_is_heard_again_is_refused() {
         let mut proof = [0; 80];
         near.read_exact(&mut proof).unwrap();
         // It answers with what it heard: it knows no other bytes made with the token.
-        near.write_all(&[&b"EDLP\x01\0\x01\0"[..], &[0; 64], &proof[48..]].concat())
+        near.write_all(&[&b"EDLP\x02\0\x01\0"[..], &[0; 72], &proof[48..]].concat())
             .unwrap();
         let error = client.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::Authentication);
@@ -97,7 +97,7 @@ fn a_proof_that_is_heard_again_is_refused() {
     stream.read_exact(&mut [0; 40]).unwrap();
     stream.write_all(&proof).unwrap();
     let verdict = last_words(stream);
-    assert_eq!(&verdict[..8], b"EDLP\x01\0\x02\0");
+    assert_eq!(&verdict[..8], b"EDLP\x02\0\x02\0");
     assert!(verdict[8..].iter().all(|&byte| byte == 0));
 }
 
@@ -180,7 +180,7 @@ fn malformed_frames_are_told_why() {
             "too short for a directory of 1 arrays",
         ),
         (unknown_op, "unknown operation 200"),
-        (other_version, "wire version 9, this process speaks 1"),
+        (other_version, "wire version 9, this process speaks 2"),
     ] {
         let socket = proven(&cluster);
         (&socket).write_all(&bytes).unwrap();
