@@ -5,15 +5,21 @@ Three bounds, each the ratio of two best slices:
 - f_mem: cache lines that pulls and pushes must touch (one of the index, those of the row), against
   random lines of the same footprint, read one after the other with prefetch. A push also writes
   its lines back, which the bound does not count.
-- f_wire: an RPC of the client against an echo of the same byte counts over a Unix socket. The
-  client's dedup and scatter and the store's work are in it.
-- f_e2e: rows a second of `PsClient.pull` and `push` as a worker calls them, unique ids.
+- f_wire: an RPC of the Rust client with its frames made before, less the time that the replica was
+  in its store (which it says in its answer), against an echo of the same byte counts over a Unix
+  socket: one thread and one process each side. Beside it the same RPC with the store in it.
+- f_e2e: `PsClient.pull` and `push` as a worker calls them, unique ids, deduplication, the store and
+  all, against an echo of the same bytes.
+
+Then what a step of the Criteo-shaped job costs in processor time (512 records, two replicas), and
+steps a second where each is pulled after the push before it, apart and in one exchange.
+`docs/designs/wire.md` says why f_wire and the RPC with the store in it differ as they do.
 
 Slices of a millisecond take turns within one process (random lines, pull, copy, push, hash map), in
 several fresh processes: on shared machines the best slice is steady where the median is not. The
 hash map is Rust's, of small vectors, with one lock, one key at a time and each optimizer slot in a
-map of its own. `crates/edl-store/examples/bench.rs` is the part in Rust. Every table is ten times
-the last-level cache or more.
+map of its own. `crates/edl-store/examples/bench.rs` and `crates/edl-ps/examples/wire` are the parts
+in Rust. Every table is ten times the last-level cache or more, but for those of the wire.
 
     python benchmarks/store.py [--processes 5] [--slices 60]
 """
@@ -96,7 +102,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=5, help="Fresh processes of each case.")
     parser.add_argument("--slices", type=int, default=60, help="Slices of each in a process.")
     arguments = parser.parse_args()
-    binary = build()
+    binary, wire_binary = build("edl-store", "bench"), build("edl-ps", "wire")
     load_before = os.getloadavg()
     found: dict[Case, list[dict[str, Any]]] = {case: [] for case in CASES}
     take: list[float] = []
@@ -108,10 +114,14 @@ def main() -> None:
                 found[case].append(json.loads(output.stdout))
                 print(f"  process {number + 1}/{arguments.processes}: {case.name}", file=sys.stderr)
             take += numpy_take(arguments.slices)
+    bare = {
+        shape: bare_wire(wire_binary, arguments.processes, shape, arguments.slices)
+        for shape in WIRE_SHAPES
+    }
     wire = over_the_wire(arguments.processes, arguments.slices)
     rows = [row for case in CASES for row in case_rows(case, found[case])]
     rows += main_rows(found[MAIN], Side(tuple(take)))
-    rows += wire_rows(wire)
+    rows += bare_rows(bare) + wire_rows(wire)
     notes = {
         "processes": arguments.processes,
         "slices_of_each_process": arguments.slices,
@@ -133,12 +143,12 @@ def main() -> None:
     write_results("store", rows, notes)
 
 
-def build() -> str:
-    """Compile the part in Rust; return its path."""
-    command = ["cargo", "build", "--release", "--locked", "--package", "edl-store"]
-    subprocess.run([*command, "--example", "bench"], check=True, cwd=ROOT)
+def build(package: str, example: str) -> str:
+    """Compile a part in Rust; return its path."""
+    command = ["cargo", "build", "--release", "--locked", "--package", package]
+    subprocess.run([*command, "--example", example], check=True, cwd=ROOT)
     target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
-    return str(target / "release/examples/bench")
+    return str(target / "release/examples" / example)
 
 
 # --- in process -----------------------------------------------------------------------------------
@@ -249,6 +259,56 @@ def timed(work: Callable[[], object]) -> float:
 
 
 # --- over the wire --------------------------------------------------------------------------------
+
+Seconds = dict[str, list[float]]
+"""What `crates/edl-ps/examples/wire` prints: seconds of each slice, by what was done."""
+
+WIRE_SHAPES = {
+    "65,536 keys": ("shape=calls", "batch=65536"),
+    "8,192 keys": ("shape=calls", "batch=8192"),
+    "step": ("shape=step", "batch=512"),
+    "ordered, 512 records": ("shape=ordered", "batch=512"),
+    "ordered, 32 records": ("shape=ordered", "batch=32"),
+}
+
+
+def bare_wire(binary: str, processes: int, shape: str, num_slices: int) -> Seconds:
+    """Run one case of the part in Rust in fresh processes; return all their slices."""
+    found: Seconds = {}
+    for number in range(processes):
+        command = [binary, *WIRE_SHAPES[shape], f"slices={num_slices}"]
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+        for name, seconds in json.loads(output.stdout).items():
+            found.setdefault(name, []).extend(seconds)
+        print(f"  process {number + 1}/{processes}: wire, {shape}", file=sys.stderr)
+    return found
+
+
+def bare_rows(found: dict[str, Seconds]) -> list[Row]:
+    """Return the lines of the report for the wire without Python."""
+    rows = []
+    for shape, batch in (("65,536 keys", 65536), ("8,192 keys", 8192)):
+        for what in ("pull", "push"):
+
+            def rate(name: str, shape: str = shape, batch: int = batch) -> Side:
+                return Side(tuple(batch / taken / 1e6 for taken in found[shape][name]))
+
+            call = f"{what}, {shape}, dim {E2E_DIM}"
+            echo = rate(f"echo {what}")
+            wire, whole = rate(f"rpc {what} without the store"), rate(f"rpc {what}")
+            rows.append(compare(f"f_wire {call} (echo)", "M rows/s", wire, echo))
+            rows.append(compare(f"RPC with the store {call} (echo)", "M rows/s", whole, echo))
+    for name in ("client cpu", "replicas cpu", "replicas in the store"):
+        times = Side(tuple(1e6 * taken for taken in found["step"][name]), higher_is_better=False)
+        rows.append(compare(f"Criteo-shaped step: {name}", "us", times))
+    for shape in ("ordered, 512 records", "ordered, 32 records"):
+        together, apart = (
+            Side(tuple(1 / taken for taken in found[shape][name])) for name in ("together", "apart")
+        )
+        what = f"{shape}: push and next pull in one exchange (apart)"
+        rows.append(compare(what, "steps/s", together, apart))
+    return rows
+
 
 _SERVER = """
 import sys
@@ -373,7 +433,7 @@ def wire_rows(wire: dict[str, Side]) -> list[Row]:
     """Return the lines of the report for the client and its server."""
     return [
         compare(
-            f"f_wire, f_e2e: PsClient.{what}, {E2E_BATCH} unique ids, dim {E2E_DIM} (echo)",
+            f"f_e2e: PsClient.{what}, {E2E_BATCH} unique ids, dim {E2E_DIM} (echo)",
             "M rows/s",
             wire[what],
             wire[f"echo {what}"],
