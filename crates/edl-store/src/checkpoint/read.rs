@@ -1,20 +1,15 @@
 //! Reads what a replica needs of a checkpoint that any number of replicas wrote.
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use bytemuck::Pod;
 use safetensors::Dtype;
-use safetensors::tensor::Metadata;
 
 use crate::budget::Budget;
 use crate::checkpoint::format::{
-    FORMATS, FileEntry, MANIFEST, Manifest, PREFIX, ReplicaEntry, TableNames, broken,
+    FORMATS, FileEntry, MANIFEST, Manifest, ReplicaEntry, TableNames, broken,
 };
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
@@ -22,16 +17,18 @@ use crate::life::Times;
 use crate::route::{NUM_SLOTS, dense_range, slot_of, slot_range};
 use crate::spec::ModelSpec;
 use crate::table::{Placement, Table};
-use crate::tasks::{Watermark, Watermarks};
-use crate::vectors::{Values, Vectors};
+use crate::tasks::Watermarks;
+use crate::vectors::Vectors;
 
 mod life;
+mod tensors;
+mod vectors;
+
+use tensors::TensorReader;
+use vectors::{Gathered, Part, RangesOf, lowest};
 
 /// Bytes of rows that are read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
-
-/// Bytes of a header that is accepted; those written here have about 200 a table.
-const MAX_HEADER_BYTES: usize = 64 << 20;
 
 /// Threads that read files of rows.
 const MAX_READERS: usize = 8;
@@ -347,159 +344,6 @@ impl Checkpoint {
     }
 }
 
-/// A range of a flat vector, gathered from the ranges of other replicas.
-struct Part {
-    whole: usize,
-    range: Range<usize>,
-    values: Vec<f32>,
-}
-
-impl Part {
-    fn new(
-        checkpoint: &Checkpoint,
-        whole: Result<usize, StoreError>,
-        replica: u32,
-        num_replicas: u32,
-    ) -> Result<Self, StoreError> {
-        let whole = whole.map_err(|e| checkpoint.broken(e))?;
-        let range = dense_range(whole, replica, num_replicas);
-        // The model comes from a file: reserve no more than its vectors' files turn out to have.
-        let on_disk: u64 = checkpoint
-            .entries
-            .iter()
-            .flat_map(|entry| &entry.files)
-            .filter(|file| file.slots.is_none())
-            .map(|file| std::fs::metadata(checkpoint.dir.join(&file.name)).map_or(0, |m| m.len()))
-            .sum();
-        if range.len() as u64 * 4 > on_disk {
-            return Err(checkpoint.broken(format!(
-                "describes a vector of {whole} floats, but the files of vectors have {on_disk} \
-                 bytes; one is missing, torn or of another checkpoint"
-            )));
-        }
-        Ok(Self {
-            whole,
-            values: vec![0.0; range.len()],
-            range,
-        })
-    }
-
-    fn overlaps(&self, other: &Range<usize>) -> bool {
-        self.range.start < other.end && other.start < self.range.end
-    }
-
-    /// Return the overlap with `other`: where it lies here, and where it lies there.
-    fn overlap(&self, other: &Range<usize>) -> (Range<usize>, Range<usize>) {
-        let start = self.range.start.max(other.start);
-        let end = self.range.end.min(other.end).max(start);
-        let within = |range: &Range<usize>| start - range.start..end - range.start;
-        if self.overlaps(other) {
-            (within(&self.range), within(other))
-        } else {
-            (0..0, 0..0)
-        }
-    }
-}
-
-/// What one replica's file of vectors holds.
-struct RangesOf {
-    dense: Range<usize>,
-    state: Range<usize>,
-    num_slots: usize,
-}
-
-struct Gathered {
-    dense: Part,
-    slots: Vec<f32>,
-    state: Part,
-}
-
-impl Gathered {
-    fn values(self) -> Values {
-        Values {
-            dense: Arc::new(self.dense.values),
-            slots: Arc::new(self.slots),
-            state: Arc::new(self.state.values),
-        }
-    }
-
-    /// Copy what overlaps from a replica's file; return its watermarks.
-    fn read(
-        &mut self,
-        dir: &Path,
-        entry: &ReplicaEntry,
-        of: &RangesOf,
-    ) -> Result<HashMap<u64, Watermark>, StoreError> {
-        let files = entry.files.iter().find(|file| file.slots.is_none());
-        let file = files.ok_or_else(|| broken(&dir.join(MANIFEST), "names no file of vectors"))?;
-        let mut reader = TensorReader::open(dir, file)?;
-        let tasks = reader.rows_of("tasks", 4)?;
-        let tasks = reader.read::<u64>("tasks", Dtype::U64, &[tasks, 4])?;
-        let dense = reader.read::<f32>("dense", Dtype::F32, &[of.dense.len()])?;
-        // Without weights there are no slots either, whatever the optimizer.
-        let num_slots = if dense.is_empty() { 0 } else { of.num_slots };
-        let shape = [num_slots, of.dense.len()];
-        let slots = reader.read::<f32>("dense.slots", Dtype::F32, &shape)?;
-        let state = reader.read::<f32>("state", Dtype::F32, &[of.state.len()])?;
-        reader.finish()?;
-
-        let (here, there) = self.dense.overlap(&of.dense);
-        self.dense.values[here.clone()].copy_from_slice(&dense[there.clone()]);
-        let own = self.slots.chunks_exact_mut(self.dense.values.len().max(1));
-        for (own, slot) in own.zip(slots.chunks_exact(of.dense.len().max(1))) {
-            own[here.clone()].copy_from_slice(&slot[there.clone()]);
-        }
-        let (here, there) = self.state.overlap(&of.state);
-        self.state.values[here].copy_from_slice(&state[there]);
-        watermarks(dir, file, &tasks)
-    }
-}
-
-fn watermarks(
-    dir: &Path,
-    file: &FileEntry,
-    tasks: &[u64],
-) -> Result<HashMap<u64, Watermark>, StoreError> {
-    let mut watermarks = HashMap::new();
-    for task in tasks.chunks_exact(4) {
-        let small = |value: u64| {
-            u32::try_from(value).map_err(|_| {
-                let problem = format!("has {value} as a task's lease or index; it is corrupt");
-                broken(&dir.join(&file.name), problem)
-            })
-        };
-        let watermark = Watermark {
-            lease: small(task[1])?,
-            next_index: small(task[2])?,
-            num_records: task[3],
-        };
-        watermarks.insert(task[0], watermark);
-    }
-    Ok(watermarks)
-}
-
-/// Return for each task the lowest watermark of all replicas, under the newest lease: what one
-/// of them lacks must come again.
-fn lowest(replicas: Vec<HashMap<u64, Watermark>>) -> Watermarks {
-    let mut tasks: HashMap<u64, u32> = HashMap::new();
-    for (&task, watermark) in replicas.iter().flatten() {
-        let lease = tasks.entry(task).or_default();
-        *lease = watermark.lease.max(*lease);
-    }
-    let lowest = |task: u64| {
-        let of =
-            |replica: &HashMap<u64, Watermark>| replica.get(&task).copied().unwrap_or_default();
-        replicas.iter().map(of).min_by_key(|w| w.next_index)
-    };
-    tasks
-        .into_iter()
-        .map(|(task, lease)| {
-            let watermark = lowest(task).unwrap_or_default();
-            (task, Watermark { lease, ..watermark })
-        })
-        .collect()
-}
-
 /// A file of rows.
 struct RowsFile<'a> {
     file: &'a FileEntry,
@@ -556,167 +400,4 @@ fn read_rows_file(dir: &Path, part: &RowsFile<'_>, tables: &[Table]) -> Result<(
         }
     }
     reader.finish()
-}
-
-/// Reads the tensors of a file in the order in which they lie, and checks length and checksum.
-/// What was read is to be trusted once `finish` has succeeded.
-struct TensorReader {
-    path: PathBuf,
-    file: BufReader<File>,
-    metadata: Metadata,
-    /// Bytes of tensors read so far.
-    at: usize,
-    crc32c: u32,
-    expected_crc32c: u32,
-}
-
-impl TensorReader {
-    fn open(dir: &Path, entry: &FileEntry) -> Result<Self, StoreError> {
-        let path = dir.join(&entry.name);
-        let file = File::open(&path).map_err(|e| {
-            broken(
-                &path,
-                format!("cannot be opened: {e}; use an earlier checkpoint"),
-            )
-        })?;
-        let bytes = file.metadata().map_err(|e| broken(&path, e))?.len();
-        if bytes != entry.bytes {
-            return Err(broken(
-                &path,
-                format!(
-                    "has {bytes} bytes, expected {}: it is torn; use an earlier checkpoint",
-                    entry.bytes
-                ),
-            ));
-        }
-        let mut file = BufReader::with_capacity(64 << 10, file);
-        let header = read_header(&mut file, bytes).map_err(|problem| broken(&path, problem))?;
-        let metadata: Metadata = serde_json::from_slice(&header[PREFIX..])
-            .map_err(|e| broken(&path, format!("has a bad safetensors header: {e}")))?;
-        if (header.len() as u64).checked_add(metadata.data_len() as u64) != Some(bytes) {
-            return Err(broken(
-                &path,
-                format!(
-                    "has {bytes} bytes, expected {} after its header of {}: it is torn or foreign",
-                    metadata.data_len(),
-                    header.len()
-                ),
-            ));
-        }
-        Ok(Self {
-            path,
-            file,
-            metadata,
-            at: 0,
-            crc32c: crc32c::crc32c(&header),
-            expected_crc32c: entry.crc32c,
-        })
-    }
-
-    fn broken(&self, problem: impl std::fmt::Display) -> StoreError {
-        broken(&self.path, problem)
-    }
-
-    fn shape_of(&self, name: &str) -> Result<&[usize], StoreError> {
-        match self.metadata.info(name) {
-            Some(info) => Ok(&info.shape),
-            None => Err(self.broken(format!("lacks tensor '{name}'; it is of another format"))),
-        }
-    }
-
-    /// Return the length of a vector.
-    fn len_of(&self, name: &str) -> Result<usize, StoreError> {
-        match self.shape_of(name)? {
-            [len] => Ok(*len),
-            shape => Err(self.broken(format!(
-                "has tensor '{name}' of shape {shape:?}, expected one dimension"
-            ))),
-        }
-    }
-
-    /// Return the rows of a matrix of `width`.
-    fn rows_of(&self, name: &str, width: usize) -> Result<usize, StoreError> {
-        match self.shape_of(name)? {
-            [rows, found] if *found == width => Ok(*rows),
-            shape => Err(self.broken(format!(
-                "has tensor '{name}' of shape {shape:?}, expected rows of {width}"
-            ))),
-        }
-    }
-
-    /// Check that a tensor comes next, and that it is as expected.
-    fn begin(&self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<(), StoreError> {
-        let found = self.shape_of(name)?;
-        if found != shape {
-            return Err(self.broken(format!(
-                "has tensor '{name}' of shape {found:?}, expected {shape:?}"
-            )));
-        }
-        let info = self.metadata.info(name);
-        let Some(info) = info.filter(|i| i.dtype == dtype && i.data_offsets.0 == self.at) else {
-            return Err(self.broken(format!(
-                "has tensor '{name}' of another type or in another place; it is of another format"
-            )));
-        };
-        let count = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        let bytes = count.and_then(|n| n.checked_mul(dtype.bitsize() / 8));
-        if bytes != info.data_offsets.1.checked_sub(self.at) {
-            return Err(self.broken(format!("has tensor '{name}' of a length unlike its shape")));
-        }
-        Ok(())
-    }
-
-    /// Read a whole tensor; its length was checked against that of the file.
-    fn read<T: Pod>(
-        &mut self,
-        name: &str,
-        dtype: Dtype,
-        shape: &[usize],
-    ) -> Result<Vec<T>, StoreError> {
-        self.begin(name, dtype, shape)?;
-        let mut values = vec![T::zeroed(); shape.iter().product()];
-        self.fill(&mut values)?;
-        Ok(values)
-    }
-
-    /// Read what comes next.
-    fn fill<T: Pod>(&mut self, values: &mut [T]) -> Result<(), StoreError> {
-        let bytes = bytemuck::cast_slice_mut(values);
-        let read = self.file.read_exact(bytes);
-        read.map_err(|e| self.broken(format!("cannot be read: {e}")))?;
-        self.at += bytes.len();
-        self.crc32c = crc32c::crc32c_append(self.crc32c, bytes);
-        Ok(())
-    }
-
-    fn finish(self) -> Result<(), StoreError> {
-        if self.at != self.metadata.data_len() {
-            return Err(self.broken("has more tensors than expected; it is of another format"));
-        }
-        if self.crc32c != self.expected_crc32c {
-            return Err(self.broken(format!(
-                "has checksum {:08x}, expected {:08x}: it is corrupt; use an earlier checkpoint",
-                self.crc32c, self.expected_crc32c
-            )));
-        }
-        Ok(())
-    }
-}
-
-/// Return the header with the length before it.
-fn read_header(file: &mut impl Read, bytes: u64) -> Result<Vec<u8>, String> {
-    let mut prefix = [0; PREFIX];
-    file.read_exact(&mut prefix)
-        .map_err(|e| format!("cannot be read: {e}"))?;
-    let len = u64::from_le_bytes(prefix);
-    if len > MAX_HEADER_BYTES as u64 || len > bytes {
-        return Err(format!(
-            "announces a header of {len} bytes; it is no safetensors file of a checkpoint"
-        ));
-    }
-    let mut header = vec![0; PREFIX + len as usize];
-    header[..PREFIX].copy_from_slice(&prefix);
-    file.read_exact(&mut header[PREFIX..])
-        .map_err(|e| format!("cannot be read: {e}"))?;
-    Ok(header)
 }

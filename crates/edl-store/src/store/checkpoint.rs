@@ -1,0 +1,132 @@
+//! A store on disk, and back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::{Model, Store};
+use crate::checkpoint::{self, Base, LastWhole};
+use crate::error::StoreError;
+use crate::table::Placement;
+use crate::tasks::Tasks;
+
+impl Store {
+    /// Write what this replica holds at one instant into files in `dir`, which is created;
+    /// return its manifest entry as JSON.
+    ///
+    /// If `dir/base.json` holds `{"base": FOLDER}`, and `../FOLDER` is the last checkpoint that this
+    /// store wrote with all its rows, only rows that have changed since are written, and the entry
+    /// names the base.
+    ///
+    /// Updates go on meanwhile, and are not part of it. The checkpoint is valid once
+    /// `dir/manifest.json` holds `{"format": 1, "replicas": [entry, ...]}` of all replicas.
+    ///
+    /// # Errors
+    /// [`StoreError::Checkpoint`] if a file cannot be written; none is left then.
+    pub fn checkpoint(&self, dir: &Path) -> Result<String, StoreError> {
+        let model = self.declared("a checkpoint is written")?;
+        let mut last = self.checkpointing.lock();
+        let folder = dir.parent().unwrap_or(dir).to_owned();
+        let base = checkpoint::wished_base(dir, self.replica, last.get(&folder))?;
+        let snapshot = Snapshot { model };
+        let source = self.mark(&snapshot, base, last.get(&folder));
+        let entry = checkpoint::write(&source, dir)?;
+        if source.base.is_none() {
+            last.insert(folder, source.last_whole(&entry.files));
+        }
+        serde_json::to_string(&entry).map_err(|e| StoreError::Checkpoint {
+            path: dir.to_owned(),
+            problem: format!("cannot be described: {e}"),
+        })
+    }
+
+    /// Mark one instant, between two updates, for a checkpoint.
+    fn mark<'a>(
+        &'a self,
+        snapshot: &Snapshot<'a>,
+        base: Option<Base>,
+        last: Option<&LastWhole>,
+    ) -> checkpoint::Source<'a> {
+        let model = snapshot.model;
+        let _gate = self.gate.write();
+        let version = model.version();
+        let tables = model.tables.iter().enumerate();
+        let removals = self.removals.load(Ordering::Relaxed);
+        let last = last.filter(|last| base.is_some() && last.removals == removals);
+        checkpoint::Source {
+            base: base.filter(|_| last.is_some()),
+            removals,
+            replica: self.replica,
+            num_replicas: self.num_replicas,
+            version,
+            model: &model.spec,
+            placement: model.placement,
+            updates: &model.version,
+            budget: &self.budget,
+            tables: &model.tables,
+            rows: tables
+                .map(|(number, table)| {
+                    let since = last.map(|last| &last.since[number][..]);
+                    table.begin_snapshot(version, since)
+                })
+                .collect(),
+            vectors: model.vectors.read().values(),
+            watermarks: model.tasks.all(),
+            times: model.times.lock().clone(),
+        }
+    }
+
+    /// Load the part of `replica` of a checkpoint that any number of replicas wrote.
+    ///
+    /// With `keep_watermarks`, tasks go on where the checkpoint has them; if the number of
+    /// replicas differs, at the lowest watermark of all. Without, a new job starts from the
+    /// parameters. The version stays in both cases.
+    ///
+    /// # Errors
+    /// [`StoreError::Checkpoint`] for files that are missing, torn, corrupt or foreign, or that
+    /// do not fit each other; it names the file.
+    pub fn restore(
+        checkpoint: &Path,
+        replica: u32,
+        num_replicas: u32,
+        keep_watermarks: bool,
+    ) -> Result<Self, StoreError> {
+        let store = Self::new(replica, num_replicas);
+        let wanted = checkpoint::Wanted {
+            replica,
+            num_replicas,
+            keep_watermarks,
+            budget: &store.budget,
+        };
+        let restored = checkpoint::read(checkpoint, &wanted)?;
+        let model = Model {
+            spec: Arc::new(restored.model),
+            restored: true,
+            placement: Placement::new(replica, num_replicas)?,
+            tables: restored.tables,
+            vectors: RwLock::new(restored.vectors),
+            version: AtomicU64::new(restored.version),
+            tasks: Tasks::new(restored.watermarks),
+            staleness: Mutex::default(),
+            times: Mutex::new(restored.times),
+        };
+        // Nobody else has the store yet.
+        let _ = store.model.set(model);
+        Ok(store)
+    }
+}
+
+/// Ends the snapshot of all tables when dropped, whatever became of it.
+struct Snapshot<'a> {
+    model: &'a Model,
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        for table in &self.model.tables {
+            table.end_snapshot();
+        }
+    }
+}
