@@ -57,11 +57,23 @@ fn spec() -> ModelSpec {
 
 #[derive(Debug, Clone)]
 enum Call {
-    Pull { keys: Vec<u64>, mode: PullMode },
-    Push { keys: Vec<u64>, grad: f32 },
+    Pull {
+        keys: Vec<u64>,
+        mode: PullMode,
+    },
+    Push {
+        keys: Vec<u64>,
+        grad: f32,
+    },
     PushAgain,
-    Expire { hours: u64 },
-    Restore { count: u32 },
+    Expire {
+        hours: u64,
+    },
+    /// Write a checkpoint of all rows: the base of the next ones.
+    Whole,
+    Restore {
+        count: u32,
+    },
 }
 
 fn keys() -> impl Strategy<Value = Vec<u64>> {
@@ -79,6 +91,7 @@ fn call() -> impl Strategy<Value = Call> {
             .prop_map(|(keys, grad)| Call::Push { keys, grad: f32::from(grad) / 4.0 }),
         1 => Just(Call::PushAgain),
         2 => (0_u64..30).prop_map(|hours| Call::Expire { hours }),
+        1 => Just(Call::Whole),
         1 => (1_u32..6).prop_map(|count| Call::Restore { count }),
     ]
 }
@@ -262,6 +275,10 @@ struct Run {
     replicas: Replicas,
     /// Gradients dropped by replicas that were restored since.
     dropped: u64,
+    checkpoints: tempfile::TempDir,
+    num_checkpoints: usize,
+    /// The folder of the last one with all rows.
+    base: Option<String>,
 }
 
 impl Run {
@@ -269,7 +286,22 @@ impl Run {
         Self {
             replicas: Replicas::declared(count, &spec()),
             dropped: 0,
+            checkpoints: tempfile::tempdir().unwrap(),
+            num_checkpoints: 0,
+            base: None,
         }
+    }
+
+    fn next_folder(&mut self) -> String {
+        self.num_checkpoints += 1;
+        format!("checkpoint-{}", self.num_checkpoints)
+    }
+
+    fn write_whole(&mut self) {
+        let folder = self.next_folder();
+        self.replicas
+            .checkpoint(&self.checkpoints.path().join(&folder));
+        self.base = Some(folder);
     }
 
     fn sum(&self, of: impl Fn(&edl_store::TableStats) -> u64) -> u64 {
@@ -283,9 +315,13 @@ impl Run {
 
     fn restore(&mut self, count: u32) {
         self.dropped = self.dropped();
-        let dir = tempfile::tempdir().unwrap();
-        self.replicas.checkpoint(dir.path());
-        self.replicas = Replicas::restore(dir.path(), count, true).unwrap();
+        let folder = self.next_folder();
+        let dir = self.checkpoints.path().join(folder);
+        match &self.base {
+            Some(base) => drop(self.replicas.checkpoint_since(base, &dir)),
+            None => self.replicas.checkpoint(&dir),
+        }
+        self.replicas = Replicas::restore(&dir, count, true).unwrap();
     }
 
     fn expire(&self, now: u64) -> (u64, u64) {
@@ -345,6 +381,11 @@ fn check(calls: Vec<Call>) {
                 let expected = plain.expire(now);
                 assert!(runs.iter().all(|run| run.expire(now) == expected));
             }
+            Call::Whole => {
+                for run in &mut runs {
+                    run.write_whole();
+                }
+            }
             Call::Restore { count } => {
                 for (run, more) in runs.iter_mut().zip(0..) {
                     run.restore(count + more);
@@ -353,6 +394,33 @@ fn check(calls: Vec<Call>) {
         }
         runs.iter().for_each(|run| run.assert_equals(&plain));
     }
+}
+
+#[test]
+fn rows_and_candidates_go_on_from_what_has_changed_since_a_base() {
+    let push = |keys: std::ops::Range<u64>| Call::Push {
+        keys: keys.collect(),
+        grad: 0.5,
+    };
+    check(vec![
+        push(0..40),
+        push(0..20),
+        Call::Whole,
+        push(20..3000),
+        Call::Pull {
+            keys: (2900..3100).collect(),
+            mode: PullMode::Create,
+        },
+        push(0..30),
+        Call::Restore { count: 2 },
+        push(0..60),
+        Call::Whole,
+        Call::Expire { hours: 30 },
+        push(0..60),
+        Call::Restore { count: 1 },
+        push(0..3000),
+        push(0..60),
+    ]);
 }
 
 proptest! {
