@@ -28,7 +28,8 @@ from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 
 _TIMES_UNREACHABLE = 5  # in a row; each costs the master seconds
-_SHARE_OF_TIME = 0.05  # that checkpoints of the job's own may take
+_SHARE_OF_TIME = 0.05  # that checkpoints of the job's own may take, beyond
+_RESTS_SECONDS = 10.0  # for which a replica that writes one lets updates go first, at most
 
 
 class Questions:
@@ -178,6 +179,6 @@ class Questions:
         return was_unreachable and self._times_unreachable < _TIMES_UNREACHABLE
 
     def _plan_private(self, now: float) -> None:
-        taken = now - self._began
+        taken = max(0.0, now - self._began - _RESTS_SECONDS)
         pause = max(self._config.checkpoint.recovery_seconds, taken / _SHARE_OF_TIME)
         self._next_private = now + pause
