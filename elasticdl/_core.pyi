@@ -302,6 +302,17 @@ class PsClient:
             ValueError: The request cannot be.
         """
 
+    def name_keys(self, sites: Sequence[tuple[int, NDArray[np.int64], Sequence[str]]]) -> None:
+        """Have the replicas know the strings that ids were made of, in tables with `keep_names`.
+
+        To be called before the push of each minibatch, with its (table, ids, strings); what they
+        have already is not sent again. Without sites, what was sent the last time is confirmed.
+
+        Raises:
+            MemoryLimitError: There is no memory for them.
+            StoreError: The table keeps no names.
+        """
+
     def set_address(self, replica: int, address: str) -> None:
         """Reach a relaunched replica at its new address."""
 
@@ -487,3 +498,9 @@ def encode_examples(
 
 def crc32c(data: bytes) -> int:
     """Return the CRC-32C (Castagnoli) checksum."""
+
+def keys_of_strings(strings: Sequence[str | bytes]) -> NDArray[np.int64]:
+    """Return the ids of strings: FarmHash's `Fingerprint64` of their UTF-8, modulo 2**63 - 1.
+
+    It is what `tf.strings.to_hash_bucket_fast(strings, 2**63 - 1)` gives.
+    """

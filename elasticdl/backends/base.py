@@ -87,6 +87,7 @@ class AdmissionSpec:
 class TableDescription:
     """An embedding table. `input_dim` is None where ids are any 64-bit number.
 
+    keep_names: whether the strings that ids were made of are kept, for `Backend.names`.
     wire_dtype: how rows and gradients travel, "float32", "float16" or "bfloat16"; they are stored,
         and updates are computed, in float32.
     """
@@ -99,6 +100,7 @@ class TableDescription:
     wire_dtype: str = "float32"
     admission: AdmissionSpec | None = None
     expiry: Expiry | None = None
+    keep_names: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,16 @@ class Backend(Protocol):
 
     def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
         """Return the ids that each site looks up for a minibatch, of any shape."""
+        ...
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
+        """Return the strings of which the ids of some sites were made, in the order of `ids`.
+
+        Asked for the sites of tables with `keep_names` alone.
+
+        Raises:
+            ModelError: The ids of a site are not made of strings.
+        """
         ...
 
     def learning_rate(self, version: int) -> float:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from elasticdl._core import keys_of_strings
 from elasticdl.backends.base import (
     AdmissionSpec,
     Float32,
@@ -34,7 +36,10 @@ Dense = Mapping[str, Float32]
 
 @dataclass(frozen=True, slots=True)
 class ArrayTable:
-    """An embedding table of an `ArrayModel`."""
+    """An embedding table of an `ArrayModel`.
+
+    keep_names: Where the ids are given as strings, keep these beside the rows, for the export.
+    """
 
     name: str
     dim: int
@@ -44,6 +49,7 @@ class ArrayTable:
     wire_dtype: str = "float32"  # or "float16", "bfloat16"
     admission: Admission | None = None
     expiry: Expiry | None = None
+    keep_names: bool = False
 
     def describe(self, optimizer: OptimizerSpec) -> TableDescription:
         """Return what the store is told."""
@@ -55,6 +61,7 @@ class ArrayTable:
             wire_dtype=self.wire_dtype,
             admission=AdmissionSpec.of(admission_of(self.admission, f"table {self.name!r}")),
             expiry=expiry_of(self.expiry, f"table {self.name!r}"),
+            keep_names=self.keep_names,
         )
 
 
@@ -71,7 +78,8 @@ class ArrayOptimizer:
 class ArrayModel:
     """What the model function of a model file without a framework returns.
 
-    ids: features -> for each table, in order, the ids that it is looked up with, any shape.
+    ids: features -> for each table, in order, the ids that it is looked up with, any shape: numbers,
+        or strings, of which `keys_of_strings` makes numbers.
     predict: (dense by name, rows for each table, features) -> predictions.
     gradients: (dense by name, rows, features, labels) -> (mean loss, gradient of the rows given
         for each table, gradient of dense by name).
@@ -79,7 +87,7 @@ class ArrayModel:
     """
 
     tables: Sequence[ArrayTable]
-    ids: Callable[[Any], Sequence[Int64]]
+    ids: Callable[[Any], Sequence[NDArray[Any]]]
     predict: Callable[[Dense, Sequence[Float32], Any], Any]
     gradients: Callable[
         [Dense, Sequence[Float32], Any, Any], tuple[float, Sequence[Float32], Dense]
@@ -197,7 +205,21 @@ class NumpyBackend:
 
     def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
         """Ask the model."""
-        return [np.ascontiguousarray(i, np.int64) for i in self._model.ids(minibatch.features)]
+        return [_numbers(ids) for ids in self._model.ids(minibatch.features)]
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
+        """Ask the model again, whose strings they are."""
+        found = self._model.ids(minibatch.features)
+        return [self._strings(site, np.asarray(found[site])) for site in sites]
+
+    def _strings(self, site: int, ids: NDArray[Any]) -> Sequence[str]:
+        if not _are_strings(ids):
+            raise ModelError(
+                f"table {self._model.tables[site].name!r} has keep_names, so its ids must be "
+                f"strings; found an array of {ids.dtype}"
+            )
+        strings: list[str | bytes] = ids.ravel().tolist()
+        return [s if isinstance(s, str) else s.decode(errors="replace") for s in strings]
 
     def learning_rate(self, version: int) -> float:
         """Return the constant rate of the optimizer."""
@@ -278,6 +300,17 @@ class NumpyBackend:
             )
         parts = [np.ravel(named[name]) for name in self._model.dense]
         return np.concatenate([np.zeros(0, np.float32), *parts]).astype(np.float32)
+
+
+def _are_strings(ids: NDArray[Any]) -> bool:
+    return ids.dtype.kind in "USTO"
+
+
+def _numbers(ids: Any) -> Int64:
+    ids = np.asarray(ids)
+    if _are_strings(ids):
+        return keys_of_strings(ids.ravel().tolist()).reshape(ids.shape)
+    return np.ascontiguousarray(ids, np.int64)
 
 
 def _rows(chunk: Records) -> list[dict[str, Any]]:

@@ -76,6 +76,10 @@ def _manifest(request: dict[str, Any], replicas: list[dict[str, Any]]) -> dict[s
         {
             "name": table["name"],
             "dim": table["dim"],
+            "has_names": table["has_names"],
+            "name_collisions": sum(
+                replica["tables"][number]["name_collisions"] for replica in replicas
+            ),
             "files": [replica["tables"][number]["file"] for replica in replicas],
         }
         for number, table in enumerate(first["tables"])

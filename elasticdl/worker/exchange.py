@@ -14,7 +14,14 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from elasticdl._core import PsClient, Pulled
-from elasticdl.backends.base import Backend, Float32, Int64, ModelDescription, StepResult
+from elasticdl.backends.base import (
+    Backend,
+    Float32,
+    Int64,
+    Minibatch,
+    ModelDescription,
+    StepResult,
+)
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import ModelError, NotDeclaredError
 from elasticdl.job import Lease
@@ -118,6 +125,10 @@ class Exchange(Protocol):
         """
         ...
 
+    def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
+        """Say of which strings the ids are made, where that is kept; before each push."""
+        ...
+
     def push(
         self,
         pulled: Parameters,
@@ -186,6 +197,7 @@ class StoreExchange:
         self._backend = backend
         self._route = route or Route()
         self._tables: Sequence[int] = ()
+        self._named_sites: Sequence[int] = ()
         self._declare: Callable[[], None] = lambda: None
         self._get_model_steps = get_model_steps
         self._steps_since_dense = 0
@@ -203,6 +215,9 @@ class StoreExchange:
     def declare(self, model: ModelDescription) -> None:
         """Declare the backend's model and initial values to every replica."""
         self._tables = self._backend.id_sites()
+        self._named_sites = [
+            site for site, table in enumerate(self._tables) if model.tables[table].keep_names
+        ]
         dense, state = (values.copy() for values in self._backend.initial_values())
         self._declare = partial(self._client.declare, json.dumps(asdict(model)), dense, state)
         self._declare()
@@ -213,6 +228,8 @@ class StoreExchange:
 
     def end_task(self, lease: Lease) -> None:
         """Tell the replicas, if their synchrony makes anybody wait."""
+        if self._named_sites:
+            self._declared(lambda: self._client.name_keys([]))
         self._client.end_task(lease.task.id, lease.number)
 
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
@@ -236,6 +253,17 @@ class StoreExchange:
     def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
         """Pull the rows for (table, ids) of each site, and the vectors."""
         return self._declared(lambda: self._client.pull(sites, training))
+
+    def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
+        """Send the replicas the strings that they do not have yet."""
+        if not self._named_sites:
+            return
+        names = self._backend.names(minibatch, self._named_sites)
+        sites = [
+            (self._tables[site], ids[site], strings)
+            for site, strings in zip(self._named_sites, names, strict=True)
+        ]
+        self._declared(lambda: self._client.name_keys(sites))
 
     def push(
         self,
@@ -337,6 +365,9 @@ class SavedModelExchange:
         """Return empty parameters."""
         empty = np.zeros(0, np.float32)
         return NoParameters(rows=[], dense=empty, state=empty)
+
+    def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
+        """Nothing is kept."""
 
     def push(
         self,

@@ -474,6 +474,7 @@ class Worker:
         assert item.minibatch is not None
         assert item.parameters is not None
         with self._clock.measure("push"):
+            self._exchange.name(item.minibatch, item.ids)
             return self._exchange.push(
                 item.parameters,
                 result,

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parquet::data_type::{DataType, FloatType, Int64Type};
+use parquet::data_type::{ByteArray, ByteArrayType, DataType, FloatType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
@@ -14,14 +14,30 @@ use parquet::schema::parser::parse_message_type;
 use crate::error::ExportError;
 
 /// A list of required elements in a required column, as the format's own document has it.
-const SCHEMA: &str = "message table {
-    required int64 key;
-    required group weights (LIST) {
+const WEIGHTS: &str = "required group weights (LIST) {
         repeated group list {
             required float element;
         }
+    }";
+
+/// Between key and weights, in a table that keeps the strings of keys.
+const NAME: &str = "optional binary name (STRING);";
+
+/// Some rows: of a table that keeps no names, without any.
+#[derive(Default)]
+pub(crate) struct Rows {
+    pub(crate) keys: Vec<i64>,
+    pub(crate) names: Vec<Option<String>>,
+    pub(crate) weights: Vec<f32>,
+}
+
+impl Rows {
+    pub(crate) fn clear(&mut self) {
+        self.keys.clear();
+        self.names.clear();
+        self.weights.clear();
     }
-}";
+}
 
 /// A file that is being written under a temporary name; removed when dropped unfinished.
 pub(crate) struct TableFile {
@@ -29,6 +45,7 @@ pub(crate) struct TableFile {
     temporary: PathBuf,
     path: PathBuf,
     dim: usize,
+    has_names: bool,
     rows: u64,
     /// Whether each weight of a chunk begins a list (0) or goes on with one (1).
     repetition: Vec<i16>,
@@ -40,6 +57,7 @@ impl TableFile {
         dir: &Path,
         name: &str,
         dim: usize,
+        has_names: bool,
         notes: &[(&str, String)],
     ) -> Result<Self, ExportError> {
         let failed = |problem: String| ExportError::File {
@@ -50,7 +68,8 @@ impl TableFile {
         // Readers leave out what begins with a dot.
         let temporary = dir.join(format!(".{name}.{}.tmp", std::process::id()));
         let file = File::create(&temporary).map_err(|e| failed(e.to_string()))?;
-        let schema = parse_message_type(SCHEMA).map_err(|e| failed(e.to_string()))?;
+        let schema =
+            parse_message_type(&schema_of(has_names)).map_err(|e| failed(e.to_string()))?;
         let note = |(key, value): &(&str, String)| KeyValue::new((*key).to_owned(), value.clone());
         let properties = WriterProperties::builder()
             .set_created_by("elasticdl".to_owned())
@@ -63,6 +82,7 @@ impl TableFile {
             path: dir.join(name),
             temporary,
             dim,
+            has_names,
             rows: 0,
             repetition: Vec::new(),
             definition: Vec::new(),
@@ -77,10 +97,12 @@ impl TableFile {
     }
 
     /// Append rows, as a group of their own.
-    pub(crate) fn write(&mut self, keys: &[i64], weights: &[f32]) -> Result<(), ExportError> {
-        if keys.is_empty() {
+    pub(crate) fn write(&mut self, rows: &Rows) -> Result<(), ExportError> {
+        if rows.keys.is_empty() {
             return Ok(());
         }
+        let weights = &rows.weights;
+        let names = self.has_names.then_some(&rows.names[..]);
         self.definition.resize(weights.len(), 1);
         let known = self.repetition.len();
         let dim = self.dim;
@@ -93,9 +115,9 @@ impl TableFile {
         let Some(writer) = &mut self.writer else {
             return Ok(());
         };
-        let written = write_group(writer, keys, weights, levels);
+        let written = write_group(writer, &rows.keys, names, weights, levels);
         written.map_err(|e| self.failed(e))?;
-        self.rows += keys.len() as u64;
+        self.rows += rows.keys.len() as u64;
         Ok(())
     }
 
@@ -119,14 +141,26 @@ impl Drop for TableFile {
     }
 }
 
+fn schema_of(has_names: bool) -> String {
+    let name = if has_names { NAME } else { "" };
+    format!("message table {{ required int64 key; {name} {WEIGHTS} }}")
+}
+
 fn write_group(
     writer: &mut SerializedFileWriter<File>,
     keys: &[i64],
+    names: Option<&[Option<String>]>,
     weights: &[f32],
     (definition, repetition): (&[i16], &[i16]),
 ) -> Result<(), ParquetError> {
     let mut group = writer.next_row_group()?;
     write_column::<Int64Type>(&mut group, keys, None, None)?;
+    if let Some(names) = names {
+        let known: Vec<i16> = names.iter().map(|name| i16::from(name.is_some())).collect();
+        let texts = names.iter().flatten();
+        let texts: Vec<ByteArray> = texts.map(|text| text.as_str().into()).collect();
+        write_column::<ByteArrayType>(&mut group, &texts, Some(&known), None)?;
+    }
     write_column::<FloatType>(&mut group, weights, Some(definition), Some(repetition))?;
     group.close()?;
     Ok(())

@@ -6,7 +6,7 @@ use edl_store::{Store, TableSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ExportError;
-use crate::file::TableFile;
+use crate::file::{Rows, TableFile};
 use crate::names::folder_of;
 
 /// Floats that are scanned at a time.
@@ -45,6 +45,12 @@ pub struct TableEntry {
     pub name: String,
     /// Floats in a row.
     pub dim: u32,
+    /// Whether there is a column of names.
+    #[serde(default)]
+    pub has_names: bool,
+    /// Strings that came with the key of another one, whose name the key has.
+    #[serde(default)]
+    pub name_collisions: u64,
     /// Its file.
     pub file: FileEntry,
 }
@@ -121,30 +127,45 @@ fn export_table(
         ("elasticdl.dim", dim.to_string()),
         ("elasticdl.version", version.to_string()),
     ];
-    let mut file = TableFile::create(&request.directory.join(&folder), &name, dim, &notes)?;
+    let mut file = TableFile::create(
+        &request.directory.join(&folder),
+        &name,
+        dim,
+        spec.keep_names,
+        &notes,
+    )?;
     let since = request.since_version;
     let max_rows = (CHUNK_FLOATS / dim).max(1);
-    let (mut keys, mut weights) = (Vec::new(), Vec::new());
+    let mut rows = Rows::default();
     let mut cursor = Some(0);
     while let Some(from) = cursor {
         let chunk = store.scan_since(table, from, max_rows, since)?;
+        let names = if spec.keep_names {
+            store.names_of(table, &chunk.keys)?
+        } else {
+            Vec::new()
+        };
+        let mut names = names.into_iter();
         for (&key, row) in chunk.keys.iter().zip(chunk.rows.chunks_exact(dim)) {
+            let name = names.next();
             if request.wants(row) {
-                keys.push(key.cast_signed());
-                weights.extend_from_slice(row);
+                rows.keys.push(key.cast_signed());
+                rows.weights.extend_from_slice(row);
+                rows.names.extend(name);
             }
         }
         cursor = chunk.next;
-        if weights.len() >= CHUNK_FLOATS || cursor.is_none() {
-            file.write(&keys, &weights)?;
-            keys.clear();
-            weights.clear();
+        if rows.weights.len() >= CHUNK_FLOATS || cursor.is_none() {
+            file.write(&rows)?;
+            rows.clear();
         }
     }
     let (rows, bytes) = file.finish()?;
     Ok(TableEntry {
         name: spec.name.clone(),
         dim: spec.dim,
+        has_names: spec.keep_names,
+        name_collisions: store.stats().tables[table as usize].name_collisions,
         file: FileEntry {
             path: format!("{folder}/{name}"),
             rows,

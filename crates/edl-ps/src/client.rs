@@ -10,6 +10,7 @@ use crate::error::PsError;
 use crate::frame::Element;
 use crate::half_rows::element_of;
 use crate::local::Local;
+use crate::names::{Batch, Book, NameSite};
 use crate::remote::Remote;
 use crate::replicas::{Gradients, Pull, Replicas, Vectors};
 use crate::synchrony::Step;
@@ -159,6 +160,8 @@ pub struct PsClient {
     pub(crate) replicas: Box<dyn Replicas>,
     shape: OnceLock<Shape>,
     scratch: Mutex<Vec<Scratch>>,
+    /// Which strings of keys the replicas have; locked for the length of a call.
+    book: Mutex<Book>,
 }
 
 impl PsClient {
@@ -180,6 +183,7 @@ impl PsClient {
             replicas,
             shape: OnceLock::new(),
             scratch: Mutex::new(Vec::new()),
+            book: Mutex::default(),
         }
     }
 
@@ -505,6 +509,36 @@ impl PsClient {
     /// Files that cannot be written, or an unreachable replica.
     pub fn export(&self, request: &str) -> Result<Vec<String>, PsError> {
         self.replicas.export(request)
+    }
+
+    /// Has the replicas know the strings that ids were made of, in tables that keep them: before the
+    /// push of a minibatch, its sites, also if there are none to be sent. Without sites, what was
+    /// sent the last time is confirmed.
+    ///
+    /// # Errors
+    /// A table that keeps no names, no memory for them, or an unreachable replica.
+    pub fn name_keys(&self, sites: &[NameSite<'_>]) -> Result<(), PsError> {
+        for site in sites {
+            check_len("the array of names", site.names.len(), site.ids.len())?;
+        }
+        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        if sites.is_empty() && !book.is_unconfirmed() {
+            return Ok(());
+        }
+        let mut batch = book.unsent(sites, self.replicas.count());
+        let mut sent: Batch = vec![Vec::new(); batch.len()];
+        loop {
+            let answers = self.replicas.name(&batch)?;
+            let lost = book.heard(&batch, &answers);
+            for (sent, names) in sent.iter_mut().zip(&mut batch) {
+                sent.append(names);
+            }
+            if lost.is_empty() {
+                book.keep(sent);
+                return Ok(());
+            }
+            batch = book.again(sites, &lost);
+        }
     }
 
     /// Reaches a relaunched replica at its new address; calls that wait for it go on there.

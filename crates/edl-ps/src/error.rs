@@ -194,11 +194,14 @@ impl ErrorKind {
             StoreError::ModelMismatch(_) => Self::ModelMismatch,
             StoreError::StaleLease { .. } => Self::StaleLease,
             StoreError::Checkpoint { .. } => Self::Checkpoint,
-            StoreError::MemoryLimit { .. } => Self::MemoryLimit,
+            StoreError::MemoryLimit { .. } | StoreError::NamesMemoryLimit { .. } => {
+                Self::MemoryLimit
+            }
             StoreError::Gap { .. } => Self::Gap,
             StoreError::NotDeclared(_) => Self::NotDeclared,
             StoreError::BadModel(_)
             | StoreError::WrongLength { .. }
+            | StoreError::BadNames { .. }
             | StoreError::WrongReplica { .. }
             | StoreError::Full(_)
             | StoreError::BadReplica { .. } => Self::Store,

@@ -15,6 +15,8 @@ pub mod frame;
 mod half_rows;
 mod life;
 mod local;
+mod names;
+mod naming;
 mod remote;
 mod replicas;
 mod server;
@@ -28,6 +30,7 @@ pub use client::{Cursor, Minibatch, PsClient, Pulled, Receipt, StepGradients, Wa
 pub use dedup::Site;
 pub use error::{ErrorKind, PsError};
 pub use life::export;
+pub use names::NameSite;
 pub use remote::{Remote, RemoteOptions};
 pub use server::PsServer;
 pub use synchrony::{Step, Synchrony};

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, Push, Store, StoreError, TableGrads, TaskAudit};
+use edl_store::{Chunk, ModelSpec, Named, Push, Store, StoreError, TableGrads, TaskAudit};
 
 use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::life;
+use crate::names::Batch;
+use crate::naming;
 use crate::replicas::{Gradients, Pull, Replicas, Vectors};
 use crate::service::{dim_of, scan_rows, stats_json};
 
@@ -151,6 +153,13 @@ impl Replicas for Local {
 
     fn export(&self, request: &str) -> Result<Vec<String>, PsError> {
         Ok(vec![life::export(&self.store, request)?])
+    }
+
+    fn name(&self, names: &Batch) -> Result<Vec<Named>, PsError> {
+        let names = names.iter();
+        names
+            .map(|names| naming::name(&self.store, names))
+            .collect()
     }
 
     fn set_address(&self, _replica: usize, _address: &str) -> Result<(), PsError> {

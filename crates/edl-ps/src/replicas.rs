@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit};
+use edl_store::{Chunk, ModelSpec, Named, PullMode, TaskAudit};
 
 use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
+use crate::names::Batch;
 use crate::synchrony::Step;
 
 /// Where a pull puts the flat vectors.
@@ -97,6 +98,9 @@ pub(crate) trait Replicas: Send + Sync {
 
     /// One manifest entry per replica.
     fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError>;
+
+    /// Says the strings of keys, one list to each replica; asks also those that have none to hear.
+    fn name(&self, names: &Batch) -> Result<Vec<Named>, PsError>;
 
     fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError>;
 }

@@ -14,6 +14,7 @@ use crate::frame::{
 };
 use crate::half_rows::widen;
 use crate::life;
+use crate::naming;
 use crate::synchrony::{Coordinator, Part, Peer, Pushed, Round, Step};
 
 mod rows;
@@ -119,6 +120,7 @@ impl<'s> Service<'s> {
                 let request = only(&arrays, Kind::Text)?.text()?;
                 send(Outgoing::new(Op::Export).text(&life::export(self.store, request)?))
             }
+            Op::Name => naming::answer(self.store, &arrays, send),
             Op::Error => Err(PsError::malformed(
                 "an error where a request was expected".into(),
             )),

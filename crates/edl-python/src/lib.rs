@@ -7,10 +7,12 @@ mod errors;
 mod log_stderr;
 mod ps;
 mod recordio;
+mod strings;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     log_stderr::init();
     ps::register(module)?;
-    recordio::register(module)
+    recordio::register(module)?;
+    strings::register(module)
 }

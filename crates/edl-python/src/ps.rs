@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edl_ps::{
-    Cursor, Minibatch, Receipt, Remote, RemoteOptions, Step, StepGradients, Synchrony, Wanted,
+    Cursor, Minibatch, NameSite, Receipt, Remote, RemoteOptions, Step, StepGradients, Synchrony,
+    Wanted,
 };
 use edl_store::PullMode;
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 
 use crate::arrays::{Grads, Ids, array, shaped};
 use crate::errors::ps_error;
@@ -427,6 +429,34 @@ impl PsClient {
 
     fn export(&self, py: Python<'_>, request: &str) -> PyResult<Vec<String>> {
         py.detach(|| self.client.export(request)).map_err(ps_error)
+    }
+
+    fn name_keys(
+        &self,
+        py: Python<'_>,
+        sites: Vec<(u32, Bound<'_, PyAny>, Vec<PyBackedStr>)>,
+    ) -> PyResult<()> {
+        let arrays = sites
+            .iter()
+            .enumerate()
+            .map(|(site, (_, ids, _))| array::<i64>(ids, &format!("ids of site {site}")))
+            .collect::<PyResult<Vec<_>>>()?;
+        let names: Vec<Vec<&str>> = sites
+            .iter()
+            .map(|(_, _, names)| names.iter().map(|name| &**name).collect())
+            .collect();
+        let named = sites.iter().zip(&arrays).zip(&names);
+        let named = named
+            .map(|(((table, _, _), ids), names)| {
+                Ok(NameSite {
+                    table: *table,
+                    ids: bytemuck::cast_slice(ids.as_slice()?),
+                    names,
+                })
+            })
+            .collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| self.client.name_keys(&named))
+            .map_err(ps_error)
     }
 
     fn set_address(&self, py: Python<'_>, replica: usize, address: &str) -> PyResult<()> {

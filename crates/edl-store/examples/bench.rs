@@ -89,6 +89,7 @@ fn model(settings: &Settings) -> ModelSpec {
             wire_dtype: Default::default(),
             admission: None,
             expiry: None,
+            keep_names: false,
         }],
         dense: Vec::new(),
         state: Vec::new(),

@@ -91,6 +91,28 @@ pub enum StoreError {
         /// The limit.
         limit: u64,
     },
+    /// Names of keys that cannot be.
+    #[error("the names of keys of table '{table}' are refused: {problem}")]
+    BadNames {
+        /// The table.
+        table: String,
+        /// Why.
+        problem: String,
+    },
+    /// The strings of a table's keys would take more memory than the replica may.
+    #[error(
+        "table '{table}' cannot keep the strings of {count} more keys: the rows of all tables, with their strings, take {used} of the {limit} bytes that --ps_memory_limit allows each ps replica; nothing was kept. Raise the limit, spread the rows over more replicas (--num_ps_pods), or do without keep_names"
+    )]
+    NamesMemoryLimit {
+        /// The table that was to grow.
+        table: String,
+        /// Strings that were to be kept.
+        count: usize,
+        /// Bytes that the rows of all tables take.
+        used: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// A checkpoint cannot be written or read.
     #[error("checkpoint {}: {problem}", path.display())]
     Checkpoint {

@@ -5,7 +5,7 @@
 //! depends on when, where or in which order rows are created. Logarithms come from `libm`, which
 //! gives the same bits on every machine.
 
-use crate::route::{hash, key_of_bytes};
+use crate::route::{hash, hash_of_name};
 use crate::spec::{InitializerKind, TableSpec};
 
 /// Distance between the numbers of neighbouring elements; odd, as in SplitMix64.
@@ -23,7 +23,7 @@ pub(crate) struct Generator {
 
 impl Generator {
     pub(crate) fn new(seed: u64, table: &TableSpec, kind: InitializerKind) -> Self {
-        let seed = hash(seed ^ key_of_bytes(table.name.as_bytes()));
+        let seed = hash(seed ^ hash_of_name(table.name.as_bytes()));
         Self { seed, kind }
     }
 

@@ -13,10 +13,12 @@ mod arena;
 mod budget;
 mod checkpoint;
 mod error;
+mod fingerprint;
 mod index;
 mod initial;
 mod life;
 mod memory;
+mod names;
 mod route;
 mod shard;
 mod spec;
@@ -26,11 +28,13 @@ mod tasks;
 mod vectors;
 
 pub use error::StoreError;
+pub use fingerprint::key_of_string;
 pub use life::{AdmissionSpec, Expired, ExpirySpec};
-pub use route::{NUM_SLOTS, dense_range, key_of_bytes, replica_of, slot_of, slot_range};
+pub use names::MAX_NAME_BYTES;
+pub use route::{NUM_SLOTS, dense_range, hash_of_name, replica_of, slot_of, slot_range};
 pub use spec::{InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec, WireDtype};
 pub use store::{
-    Applied, Chunk, PullMode, Push, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness,
-    Stats, Store, TableGrads, TableStats,
+    Applied, Chunk, Named, PullMode, Push, RoundGradient, RoundMember, STALENESS_BUCKETS,
+    Staleness, Stats, Store, TableGrads, TableStats,
 };
 pub use tasks::TaskAudit;

@@ -63,9 +63,10 @@ pub fn dense_range(len: usize, replica: u32, num_replicas: u32) -> Range<usize> 
     first(replica)..first(replica + 1)
 }
 
-/// Return the key of a string id: its XXH64 with seed 0.
-pub fn key_of_bytes(id: &[u8]) -> u64 {
-    xxhash_rust::xxh64::xxh64(id, 0)
+/// Return the hash of a table's name, from which its rows' initial values are made: its XXH64 with
+/// seed 0.
+pub fn hash_of_name(name: &[u8]) -> u64 {
+    xxhash_rust::xxh64::xxh64(name, 0)
 }
 
 #[cfg(test)]
@@ -84,8 +85,8 @@ mod tests {
         // SplitMix64's published first outputs for seed 0.
         assert_eq!(hash(0), 0xe220_a839_7b1d_cdaf);
         assert_eq!(hash(GOLDEN), 0x6e78_9e6a_a1b9_65f4);
-        assert_eq!(key_of_bytes(b""), 0xef46_db37_51d8_e999);
-        assert_eq!(key_of_bytes(b"abc"), 0x44bc_2cf5_ad77_0999);
+        assert_eq!(hash_of_name(b""), 0xef46_db37_51d8_e999);
+        assert_eq!(hash_of_name(b"abc"), 0x44bc_2cf5_ad77_0999);
     }
 
     #[test]

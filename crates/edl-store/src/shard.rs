@@ -6,11 +6,16 @@ use crate::arena::{Arena, ViewMut, prefetch_row};
 use crate::index::{AHEAD, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::Gate;
+use crate::names::Names;
 use crate::route::unhash;
 
+mod births;
 mod life;
+mod names;
 
-pub(crate) use life::Admitted;
+use births::Births;
+
+pub(crate) use life::{Admitted, Gone};
 
 /// A row's layout: weights, then each optimizer slot, all of length `dim`.
 #[derive(Debug, Clone)]
@@ -51,6 +56,8 @@ impl<'a> Keys<'a> {
 pub(crate) struct SavedRows {
     pub(crate) keys: Vec<u64>,
     pub(crate) versions: Vec<u64>,
+    /// Versions of first updates, where they are kept; see [`Births`].
+    pub(crate) births: Vec<u64>,
     /// Weights and slots, without padding.
     pub(crate) rows: Vec<f32>,
 }
@@ -60,6 +67,7 @@ impl SavedRows {
     pub(crate) fn append(&mut self, other: &mut Self) {
         self.keys.append(&mut other.keys);
         self.versions.append(&mut other.versions);
+        self.births.append(&mut other.births);
         self.rows.append(&mut other.rows);
     }
 
@@ -71,6 +79,7 @@ impl SavedRows {
     pub(crate) fn clear(&mut self) {
         self.keys.clear();
         self.versions.clear();
+        self.births.clear();
         self.rows.clear();
     }
 
@@ -78,13 +87,15 @@ impl SavedRows {
         Self {
             keys: Vec::new(),
             versions: Vec::new(),
+            births: Vec::new(),
             rows: Vec::new(),
         }
     }
 
-    fn push(&mut self, hash: u64, version: u64, row: &[f32]) {
+    fn push(&mut self, hash: u64, version: u64, birth: Option<u64>, row: &[f32]) {
         self.keys.push(unhash(hash));
         self.versions.push(version);
+        self.births.extend(birth);
         self.rows.extend_from_slice(row);
     }
 }
@@ -132,6 +143,10 @@ pub(crate) struct Shard {
     free: Vec<u32>,
     /// Who gets a row; everybody without one.
     gate: Option<Gate>,
+    /// Where new rows have a time of grace.
+    births: Option<Births>,
+    /// The strings that keys were made of, where they are kept.
+    names: Option<Box<Names>>,
     snapshot: Option<Snapshot>,
 }
 
@@ -189,8 +204,15 @@ impl Shard {
             arena: Arena::new(width, phase),
             free: Vec::new(),
             gate,
+            births: None,
+            names: None,
             snapshot: None,
         }
+    }
+
+    /// Note from now on when rows were first updated; a new shard does not.
+    pub(crate) fn note_births(&mut self) {
+        self.births = Some(Births::default());
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -199,7 +221,8 @@ impl Shard {
 
     /// Return the bytes that one more row takes at most.
     pub(crate) fn new_row_bytes(&self) -> usize {
-        self.arena.row_bytes() + ENTRY_BYTES
+        let birth = self.births.as_ref().map_or(0, |_| size_of::<u64>());
+        self.arena.row_bytes() + ENTRY_BYTES + birth
     }
 
     /// Count the keys without a row.
@@ -216,7 +239,10 @@ impl Shard {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.index.bytes() + self.arena.used_bytes() + self.free.capacity() * size_of::<u32>()
+        let names = self.names.as_ref().map_or(0, |names| names.bytes());
+        let free = self.free.capacity() * size_of::<u32>();
+        let births = self.births.as_ref().map_or(0, Births::bytes);
+        self.index.bytes() + self.arena.used_bytes() + free + births + names
     }
 
     /// Copy the weights of `keys` to their places in `out`; those without a row are appended to
@@ -290,6 +316,12 @@ impl Shard {
         spec.generator.fill(unhash(hash), weights);
         spec.optimizer.fill_slots(slots);
         self.index.insert(hash, row, version);
+        if let Some(births) = &mut self.births {
+            births.set(row, 0);
+        }
+        if let Some(names) = &mut self.names {
+            names.row_came(hash);
+        }
         row
     }
 
@@ -319,6 +351,9 @@ impl Shard {
             if self.snapshot.is_some() {
                 self.save(hashes, rows, &versions, width);
             }
+            if let Some(births) = &mut self.births {
+                births.updated(rows, version);
+            }
             step.update_rows(&mut Group {
                 arena: self.arena.view_mut(),
                 rows,
@@ -346,6 +381,10 @@ impl Shard {
         let saved = &mut snapshot.saved;
         saved.keys.extend(wanted.clone().map(|i| unhash(hashes[i])));
         saved.versions.extend(wanted.clone().map(|i| versions[i]));
+        if let Some(births) = &self.births {
+            let of_wanted = wanted.clone().map(|i| births.of(rows[i]));
+            saved.births.extend(of_wanted);
+        }
         let arena = self.arena.view();
         arena.each(wanted.map(|i| rows[i]), width, |_, row| {
             saved.rows.extend_from_slice(row.unwrap_or_default());
@@ -358,13 +397,16 @@ impl Shard {
     }
 
     /// Put back a row as a checkpoint has it; false if the key is there already.
-    pub(crate) fn restore(&mut self, hash: u64, version: u64, row: &[f32]) -> bool {
+    pub(crate) fn restore(&mut self, hash: u64, version: u64, birth: u64, row: &[f32]) -> bool {
         if self.index.find(hash).is_some() {
             return false;
         }
         let number = self.arena.push();
         self.arena.row_mut(number, row.len()).copy_from_slice(row);
         self.index.insert(hash, number, version);
+        if let Some(births) = &mut self.births {
+            births.set(number, birth);
+        }
         true
     }
 
@@ -436,6 +478,10 @@ impl Shard {
         entries.retain(|e| snapshot.wants(e.hash, e.row(), e.version()));
         out.keys.extend(entries.iter().map(|e| unhash(e.hash)));
         out.versions.extend(entries.iter().map(Entry::version));
+        if let Some(births) = &self.births {
+            let of_entries = entries.iter().map(|e| births.of(e.row()));
+            out.births.extend(of_entries);
+        }
         let arena = self.arena.view();
         arena.each(entries.iter().map(Entry::row), width, |_, row| {
             out.rows.extend_from_slice(row.unwrap_or_default());

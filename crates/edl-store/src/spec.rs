@@ -64,6 +64,9 @@ pub struct TableSpec {
     /// When a row goes; never, if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry: Option<ExpirySpec>,
+    /// Whether the strings that keys were made of are kept beside their rows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep_names: bool,
 }
 
 /// Where a variable lies in the flat dense or state vector.
@@ -286,6 +289,12 @@ fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String
                     life_cycle(b)
                 ));
             }
+            if a.keep_names != b.keep_names {
+                return Some(format!(
+                    "{table} has keep_names={} here, {} was declared",
+                    a.keep_names, b.keep_names
+                ));
+            }
             optimizer_difference(&table, &a.optimizer, &b.optimizer)
         })
 }
@@ -336,8 +345,8 @@ fn life_cycle(table: &TableSpec) -> String {
     let expiry = match &table.expiry {
         None => "none".to_owned(),
         Some(e) => format!(
-            "after {:?} steps, {:?} days, below a norm of {:?}",
-            e.steps, e.days, e.min_norm
+            "after {:?} steps, {:?} days, below a norm of {:?} after {:?} steps",
+            e.steps, e.days, e.min_norm, e.grace_steps
         ),
     };
     format!("admission {admission} and expiry {expiry}")

@@ -22,10 +22,12 @@ use crate::table::{Placement, Table};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::vectors::{Vectors, check_len};
 
+pub use self::names::Named;
 pub use self::round::{RoundGradient, RoundMember};
 
 mod checkpoint;
 mod life;
+mod names;
 mod round;
 
 /// Whether a pull creates the rows that are missing.
@@ -108,6 +110,12 @@ pub struct TableStats {
     /// Gradients dropped because their key had no row, since this process began.
     #[serde(default)]
     pub dropped: u64,
+    /// Rows whose key's string is known; 0 in a table that keeps none.
+    #[serde(default)]
+    pub names: u64,
+    /// Strings that came with the key of another one, since this process began.
+    #[serde(default)]
+    pub name_collisions: u64,
 }
 
 /// Staleness of the pushes applied.
@@ -156,6 +164,8 @@ pub struct Store {
     checkpointing: Mutex<BTreeMap<PathBuf, LastWhole>>,
     /// How often rows were removed, under the shared gate: a checkpoint before is no base.
     removals: AtomicU64,
+    /// Changes when names that this replica was told may be gone.
+    naming: AtomicU64,
     /// Late gradients are applied with a smaller learning rate.
     modulates: AtomicBool,
     /// What rows take, and may take.
@@ -189,6 +199,7 @@ impl Store {
             gate: RwLock::new(()),
             checkpointing: Mutex::default(),
             removals: AtomicU64::new(0),
+            naming: AtomicU64::new(names::new_generation()),
             modulates: AtomicBool::new(false),
             budget: Arc::default(),
         }
@@ -399,12 +410,15 @@ impl Store {
             .map(|table| {
                 let (rows, bytes) = table.size();
                 let tally = table.tally();
+                let names = table.names_tally();
                 TableStats {
                     name: table.name().to_owned(),
                     rows,
                     bytes: bytes + tally.bytes,
                     candidates: tally.candidates,
                     dropped: tally.dropped,
+                    names: names.names,
+                    name_collisions: names.collisions,
                 }
             })
             .collect();

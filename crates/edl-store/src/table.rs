@@ -17,6 +17,9 @@ use crate::spec::{MAX_ROW_FLOATS, TableSpec};
 use crate::store::{Chunk, PullMode};
 
 mod life;
+mod names;
+
+pub(crate) use names::SavedNames;
 
 /// Shards of a table, each under its own lock.
 pub(crate) const NUM_SHARDS: usize = 16;
@@ -117,6 +120,7 @@ pub(crate) struct Table {
     spec: RowSpec,
     admission: Option<Admission>,
     expiry: Option<Expiry>,
+    keeps_names: bool,
     placement: Placement,
     shards: Vec<RwLock<Shard>>,
     /// Shared with the other tables of the store.
@@ -218,7 +222,7 @@ impl Table {
             Shard::new(placement.hashes(shard), width, phase, gate(shard))
         };
         let shards = (0..NUM_SHARDS).map(|i| RwLock::new(shard(i))).collect();
-        Ok(Self {
+        let table = Self {
             budget,
             name: spec.name.clone(),
             spec: RowSpec {
@@ -229,13 +233,26 @@ impl Table {
             },
             admission,
             expiry: expiry.map_err(bad)?,
+            keeps_names: spec.keep_names,
             placement,
             shards,
-        })
+        };
+        if table.has_births() {
+            table.begin_births();
+        }
+        if table.keeps_names {
+            table.begin_names();
+        }
+        Ok(table)
     }
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Return the floats of a row's weights.
+    pub(crate) fn dim(&self) -> usize {
+        self.spec.dim
     }
 
     /// Return the floats of a row's weights and slots.
@@ -481,16 +498,19 @@ impl Table {
         &self,
         keys: &[u64],
         versions: &[u64],
+        births: &[u64],
         rows: &[f32],
         is_base: bool,
     ) -> Option<u64> {
+        // Where first updates are not noted there are none.
+        let births = births.iter().copied().chain(std::iter::repeat(0));
         let mut rows = keys
             .iter()
-            .zip(versions)
+            .zip(versions.iter().copied().zip(births))
             .zip(rows.chunks_exact(self.spec.width));
         // Keys of one shard follow each other, so that its lock is taken once for many.
         let mut locked: Option<(usize, RwLockWriteGuard<'_, Shard>)> = None;
-        let twice = rows.find(|&((&key, &version), row)| {
+        let twice = rows.find(|&((&key, (version, birth)), row)| {
             let hash = hash(key);
             if !self.placement.owns(hash) {
                 return false;
@@ -504,7 +524,7 @@ impl Table {
                     &mut other.insert((number, self.shards[number].write())).1
                 }
             };
-            !shard.restore(hash, version, row) && !is_base
+            !shard.restore(hash, version, birth, row) && !is_base
         });
         twice.map(|((&key, _), _)| key)
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use common::{Grads, Replicas, WholePush, constant, model, params, table, uniform};
 use edl_optim::Optimizer;
-use edl_store::{AdmissionSpec, ExpirySpec, ModelSpec, PullMode, Store, key_of_bytes, slot_of};
+use edl_store::{AdmissionSpec, ExpirySpec, ModelSpec, PullMode, Store, hash_of_name, slot_of};
 use proptest::prelude::*;
 
 const DAY: u64 = 86_400;
@@ -16,6 +16,7 @@ const COUNT: u32 = 3;
 const STEPS: u64 = 6;
 const PROBABILITY: f64 = 0.3;
 const MIN_NORM: f64 = 0.2;
+const GRACE: u64 = 4;
 const SKETCH_COUNT: u8 = 2;
 
 fn admission(kind: &str, values: &[(&str, f64)]) -> Option<AdmissionSpec> {
@@ -45,6 +46,7 @@ fn spec() -> ModelSpec {
     });
     tables[1].expiry = Some(ExpirySpec {
         min_norm: Some(MIN_NORM),
+        grace_steps: Some(GRACE),
         ..ExpirySpec::default()
     });
     tables[3].expiry = Some(ExpirySpec {
@@ -106,6 +108,8 @@ fn hash(key: u64) -> u64 {
 
 struct Row {
     version: u64,
+    /// The version of the first update; 0 before.
+    birth: u64,
     /// Weights, then slots.
     values: Vec<f32>,
 }
@@ -161,7 +165,13 @@ impl Plain {
             self.optimizer.fill_slots(&mut slots);
             values.extend(slots);
             let version = self.version;
-            self.tables[table].insert(key, Row { version, values });
+            let birth = 0;
+            let row = Row {
+                version,
+                birth,
+                values,
+            };
+            self.tables[table].insert(key, row);
         }
     }
 
@@ -191,7 +201,7 @@ impl Plain {
                 admitted
             }
             1 => {
-                let seed = hash(self.spec.seed ^ key_of_bytes(b"probability"));
+                let seed = hash(self.spec.seed ^ hash_of_name(b"probability"));
                 let occurrence = hash(hash(push.task) ^ u64::from(push.index));
                 let drawn = hash(hash(seed ^ hash(key)) ^ occurrence);
                 drawn < (PROBABILITY * 2_f64.powi(64)) as u64
@@ -218,6 +228,9 @@ impl Plain {
                 self.create(table, key);
                 let row = self.tables[table].get_mut(&key).unwrap();
                 row.version = self.version;
+                if row.birth == 0 {
+                    row.birth = self.version;
+                }
                 let (weights, slots) = row.values.split_at_mut(dim);
                 step.update_scalar(weights, slots, grad);
             }
@@ -234,9 +247,10 @@ impl Plain {
             self.candidates
                 .retain(|_, &mut (_, version)| version > last);
         }
+        let version = self.version;
         self.tables[1].retain(|_, row| {
             let square: f64 = row.values[..2].iter().map(|&w| f64::from(w).powi(2)).sum();
-            square >= MIN_NORM * MIN_NORM
+            square >= MIN_NORM * MIN_NORM || row.birth + GRACE > version
         });
         let old = |&&(_, then): &&(u64, u64)| then + DAY <= now;
         if let Some(&(last, _)) = self.times.iter().rev().find(old) {

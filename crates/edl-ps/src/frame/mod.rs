@@ -90,6 +90,8 @@ pub enum Op {
     Expire = 20,
     /// Write this replica's part of an export.
     Export = 21,
+    /// The strings that keys were made of.
+    Name = 22,
 }
 
 impl Op {
@@ -113,6 +115,7 @@ impl Op {
             15 => Self::CommitPull,
             20 => Self::Expire,
             21 => Self::Export,
+            22 => Self::Name,
             _ => return None,
         })
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, TaskAudit};
+use edl_store::{Chunk, ModelSpec, Named, TaskAudit};
 
 use super::connection::text_of;
 use super::frames::{PushFrames, add_keys, commit_args, ranges_of, step_args};
@@ -14,6 +14,8 @@ use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::frame::{FLAG_MORE, FLAG_NOT_YET, FLAG_PUSHED, FLAG_STEP, Op, Outgoing};
+use crate::names::Batch;
+use crate::naming;
 use crate::replicas::{Gradients, Pull, Replicas};
 use crate::service::{round_from, round_of};
 use crate::synchrony::{Part, Protocol, Round, Step};
@@ -247,6 +249,27 @@ impl Replicas for Remote {
 
     fn export(&self, request: &str) -> Result<Vec<String>, PsError> {
         self.texts(Op::Export, request)
+    }
+
+    fn name(&self, names: &Batch) -> Result<Vec<Named>, PsError> {
+        let mut named = vec![None; self.count()];
+        self.call(
+            Lane::Push,
+            self.all(),
+            Op::Name,
+            |replica| naming::request(&names[replica]),
+            |replica, header, connection| {
+                let answer =
+                    connection.read_payload(header, |arrays| naming::answer_of(header, arrays))?;
+                named[replica] = Some(answer);
+                Ok(())
+            },
+        )?;
+        let unanswered = || PsError::System("names were not answered".to_owned());
+        named
+            .into_iter()
+            .collect::<Option<_>>()
+            .ok_or_else(unanswered)
     }
 
     fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError> {

@@ -12,6 +12,8 @@ use crate::shard::Since;
 pub(crate) struct LastWhole {
     /// Its files, which tell it from any other.
     pub(crate) files: Vec<FileEntry>,
+    /// Updates that it has.
+    pub(crate) version: u64,
     /// How often rows had been removed.
     pub(crate) removals: u64,
     /// By table and shard.

@@ -45,6 +45,9 @@ pub(crate) struct ReplicaEntry {
     /// Counts of keys without a row and times of versions, where there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) life: Option<FileEntry>,
+    /// The strings of keys, where a table keeps them: files by slots.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) names: Vec<FileEntry>,
     /// The checkpoint that holds the rows that the files lack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<Base>,
@@ -93,6 +96,7 @@ pub(crate) fn file_name(replica: u32, num_replicas: u32, what: &str) -> String {
 pub(crate) struct TableNames {
     pub(crate) keys: String,
     pub(crate) versions: String,
+    pub(crate) births: String,
     pub(crate) rows: String,
 }
 
@@ -101,6 +105,7 @@ impl TableNames {
         Self {
             keys: format!("table.{table}.keys"),
             versions: format!("table.{table}.versions"),
+            births: format!("table.{table}.births"),
             rows: format!("table.{table}.rows"),
         }
     }
@@ -121,6 +126,23 @@ impl LifeNames {
             versions: format!("table.{table}.candidates.versions"),
             counts: format!("table.{table}.candidates.counts"),
             sketch: format!("table.{table}.sketch"),
+        }
+    }
+}
+
+/// Names of the tensors of one table's dictionary.
+pub(crate) struct NamesNames {
+    pub(crate) keys: String,
+    pub(crate) ends: String,
+    pub(crate) text: String,
+}
+
+impl NamesNames {
+    pub(crate) fn new(table: usize) -> Self {
+        Self {
+            keys: format!("table.{table}.names.keys"),
+            ends: format!("table.{table}.names.ends"),
+            text: format!("table.{table}.names.text"),
         }
     }
 }

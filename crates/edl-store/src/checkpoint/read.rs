@@ -5,30 +5,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use safetensors::Dtype;
-
 use crate::budget::Budget;
-use crate::checkpoint::format::{
-    FORMATS, FileEntry, MANIFEST, Manifest, ReplicaEntry, TableNames, broken,
-};
+use crate::checkpoint::format::{FORMATS, FileEntry, MANIFEST, Manifest, ReplicaEntry, broken};
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::Times;
-use crate::route::{NUM_SLOTS, dense_range, slot_of, slot_range};
+use crate::route::{NUM_SLOTS, dense_range, slot_range};
 use crate::spec::ModelSpec;
 use crate::table::{Placement, Table};
 use crate::tasks::Watermarks;
 use crate::vectors::Vectors;
 
 mod life;
+mod names;
+mod rows;
 mod tensors;
 mod vectors;
 
+use rows::{RowsFile, read_rows_file};
 use tensors::TensorReader;
 use vectors::{Gathered, Part, RangesOf, lowest};
-
-/// Bytes of rows that are read at a time.
-const CHUNK_BYTES: usize = 1 << 20;
 
 /// Threads that read files of rows.
 const MAX_READERS: usize = 8;
@@ -79,8 +75,12 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
         .map_err(|e| checkpoint.broken(e))?;
     let slots = slot_range(replica, num_replicas);
     checkpoint.read_rows(slots.clone(), &tables, false)?;
-    for base in checkpoint.bases()? {
+    let bases = checkpoint.bases()?;
+    for base in &bases {
         base.read_rows(slots.clone(), &tables, true)?;
+    }
+    for part in bases.iter().chain([&checkpoint]) {
+        names::read(part, &slots, &tables)?;
     }
     let times = life::read(&checkpoint, &slots, &tables)?;
     Ok(Restored {
@@ -225,7 +225,7 @@ impl Checkpoint {
     }
 
     fn check_files(&self, entry: &ReplicaEntry) -> Result<(), StoreError> {
-        for file in entry.files.iter().chain(&entry.life) {
+        for file in entry.files.iter().chain(&entry.life).chain(&entry.names) {
             let plain = Path::new(&file.name).file_name();
             if plain != Some(std::ffi::OsStr::new(&file.name)) {
                 return Err(self.broken(format!("has a file '{}' outside its folder", file.name)));
@@ -342,62 +342,4 @@ impl Checkpoint {
             results.fold(Ok(()), Result::and)
         })
     }
-}
-
-/// A file of rows.
-struct RowsFile<'a> {
-    file: &'a FileEntry,
-    slots: [u32; 2],
-    /// No row is of a later one.
-    version: u64,
-    is_base: bool,
-}
-
-/// Read a file of rows into the tables; rows of other replicas are left out.
-fn read_rows_file(dir: &Path, part: &RowsFile<'_>, tables: &[Table]) -> Result<(), StoreError> {
-    let RowsFile {
-        file,
-        slots,
-        version,
-        is_base,
-    } = *part;
-    let mut reader = TensorReader::open(dir, file)?;
-    let mut found = Vec::new();
-    for number in 0..tables.len() {
-        let names = TableNames::new(number);
-        let count = reader.len_of(&names.keys)?;
-        let keys = reader.read::<u64>(&names.keys, Dtype::U64, &[count])?;
-        let versions = reader.read::<u64>(&names.versions, Dtype::U64, &[count])?;
-        if let Some(late) = versions.iter().find(|&&v| v > version) {
-            return Err(reader.broken(format!(
-                "has a row of version {late}, later than the checkpoint's {version}; it is corrupt"
-            )));
-        }
-        let inside = |&&key: &&u64| (slots[0]..slots[1]).contains(&u32::from(slot_of(key)));
-        if keys.iter().filter(inside).count() != keys.len() {
-            return Err(reader.broken(format!(
-                "has keys outside the slots {}..{} that the manifest gives it; it is corrupt",
-                slots[0], slots[1]
-            )));
-        }
-        found.push((keys, versions));
-    }
-    for (number, (table, (keys, versions))) in tables.iter().zip(found).enumerate() {
-        let name = TableNames::new(number).rows;
-        let width = table.width();
-        table.reserve(&keys)?;
-        reader.begin(&name, Dtype::F32, &[keys.len(), width])?;
-        let rows = (CHUNK_BYTES / 4 / width).max(1);
-        for (keys, versions) in keys.chunks(rows).zip(versions.chunks(rows)) {
-            let mut values = vec![0.0_f32; keys.len() * width];
-            reader.fill(&mut values)?;
-            if let Some(key) = table.restore(keys, versions, &values, is_base) {
-                return Err(reader.broken(format!(
-                    "has key {key} of table '{}' that was read before; it is corrupt",
-                    table.name()
-                )));
-            }
-        }
-    }
-    reader.finish()
 }

@@ -23,6 +23,7 @@ use crate::tasks::Watermarks;
 use crate::vectors::Values;
 
 mod life;
+mod names;
 
 /// Candidates that are copied under one taking of a shard's lock.
 const CHUNK_ROWS: usize = 2048;
@@ -48,6 +49,8 @@ pub(crate) struct Source<'a> {
     pub(crate) vectors: Values,
     pub(crate) watermarks: Watermarks,
     pub(crate) times: Times,
+    /// Names that came at this version or later are of it; earlier ones are in the base.
+    pub(crate) names_since: u64,
     /// How often rows had been removed.
     pub(crate) removals: u64,
     /// Only rows that have changed since are in the snapshot, if given.
@@ -64,6 +67,7 @@ impl Source<'_> {
         let tables = self.rows.iter();
         LastWhole {
             files: files.to_vec(),
+            version: self.version,
             removals: self.removals,
             since: tables
                 .map(|rows| rows.iter().map(since).collect())
@@ -86,6 +90,13 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
     };
     pending.extend(row_files);
     files.extend(entries);
+    let mut names = Vec::new();
+    for shards in parts_of(source) {
+        if let Some((file, entry)) = names::write(source, dir, shards, names.len())? {
+            pending.push(file);
+            names.push(entry);
+        }
+    }
     let (file, life) = life::write(source, dir)?.unzip();
     pending.extend(file);
     publish(dir, pending)?;
@@ -96,6 +107,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         model: source.model.clone(),
         files,
         life,
+        names,
         base: source.base.clone(),
     })
 }
@@ -159,12 +171,21 @@ fn write_vectors(source: &Source<'_>, dir: &Path) -> Result<(PendingFile, FileEn
     Ok((file, entry))
 }
 
+/// Which tensors of a file are those of one table.
+struct Places {
+    /// Keys; versions come next, and births where they are kept.
+    first: usize,
+    has_births: bool,
+    rows: usize,
+}
+
 /// A file of rows that is being written.
 struct Part {
     shards: Range<usize>,
     /// First and last-but-one.
     slots: [u32; 2],
-    num_tables: usize,
+    /// Of each table, which tensors its keys, versions, births if it has any, and rows are.
+    places: Vec<Places>,
     file: PendingFile,
 }
 
@@ -178,10 +199,24 @@ impl Part {
         counts: &[usize],
     ) -> Result<Self, StoreError> {
         let mut layout = Layout::default();
-        for (table, &count) in counts.iter().enumerate() {
-            let names = TableNames::new(table);
+        let (mut places, mut next) = (Vec::new(), 0);
+        for (number, (table, &count)) in source.tables.iter().zip(counts).enumerate() {
+            let (names, has_births) = (TableNames::new(number), table.has_births());
             layout.add(names.keys, Dtype::U64, vec![count]);
             layout.add(names.versions, Dtype::U64, vec![count]);
+            if has_births {
+                layout.add(names.births, Dtype::U64, vec![count]);
+            }
+            places.push(Places {
+                first: next,
+                has_births,
+                rows: number,
+            });
+            next += 2 + usize::from(has_births);
+        }
+        // The rows of all tables come last.
+        for places in &mut places {
+            places.rows += next;
         }
         for (number, (table, &count)) in source.tables.iter().zip(counts).enumerate() {
             let names = TableNames::new(number);
@@ -199,7 +234,7 @@ impl Part {
         Ok(Self {
             shards,
             slots,
-            num_tables: counts.len(),
+            places,
             file: PendingFile::create(dir, &name, &lens, &header)?,
         })
     }
@@ -207,11 +242,13 @@ impl Part {
     /// Write rows of a table, which are gone then.
     fn write(&mut self, table: usize, saved: &mut SavedRows) -> Result<(), StoreError> {
         if saved.len() > 0 {
-            let rows = 2 * self.num_tables + table;
-            let file = &mut self.file;
-            file.write(2 * table, bytemuck::cast_slice(&saved.keys))?;
-            file.write(2 * table + 1, bytemuck::cast_slice(&saved.versions))?;
-            file.write(rows, bytemuck::cast_slice(&saved.rows))?;
+            let (places, file) = (&self.places[table], &mut self.file);
+            file.write(places.first, bytemuck::cast_slice(&saved.keys))?;
+            file.write(places.first + 1, bytemuck::cast_slice(&saved.versions))?;
+            if places.has_births {
+                file.write(places.first + 2, bytemuck::cast_slice(&saved.births))?;
+            }
+            file.write(places.rows, bytemuck::cast_slice(&saved.rows))?;
             saved.clear();
         }
         Ok(())

@@ -17,10 +17,14 @@ pub struct Expired {
 /// What a pass goes by: fixed when it begins, so that its length has no part in it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Cut {
+    /// The version at which the pass began.
+    pub(crate) version: u64,
     /// Rows last updated at this version or before are too old.
     pub(crate) last_version: Option<u64>,
     /// Rows whose squared norm is below this are too small.
     pub(crate) min_square: Option<f64>,
+    /// Updates since its first one before a row goes for being small.
+    pub(crate) grace: u64,
 }
 
 /// What becomes of a row.
@@ -42,8 +46,10 @@ impl Cut {
             times.version_at(then)
         });
         Self {
+            version,
             last_version: by_steps.max(by_time),
             min_square: expiry.min_square,
+            grace: expiry.grace,
         }
     }
 
@@ -56,6 +62,13 @@ impl Cut {
         } else {
             Fate::Stays
         }
+    }
+
+    /// Whether a row is old enough to go for being small, by the version of its first update. One
+    /// that has had none is as old as its own version says.
+    pub(crate) fn has_no_grace(&self, birth: Option<u64>, version: u64) -> bool {
+        let birth = birth.filter(|&birth| birth > 0).unwrap_or(version);
+        birth.saturating_add(self.grace) <= self.version
     }
 
     /// Whether weights are too small. The sum is of doubles and in order, so that it is the same
@@ -83,6 +96,7 @@ mod tests {
             steps: Some(5),
             seconds: None,
             min_square: None,
+            grace: 0,
         };
         assert_eq!(cut(expiry, 4, 0).last_version, None);
         let cut = cut(expiry, 30, 0);
@@ -95,6 +109,7 @@ mod tests {
             steps: None,
             seconds: Some(500),
             min_square: None,
+            grace: 0,
         };
         let last = |now| cut(expiry, 30, now).last_version;
         assert_eq!(last(400), None);
@@ -108,9 +123,12 @@ mod tests {
             steps: None,
             seconds: None,
             min_square: Some(0.25),
+            grace: 10,
         };
         let cut = cut(expiry, 30, 0);
         assert_eq!(cut.judge(0), Fate::ByNorm);
+        assert!(cut.has_no_grace(Some(20), 29) && !cut.has_no_grace(Some(21), 29));
+        assert!(!cut.has_no_grace(Some(0), 25) && cut.has_no_grace(None, 20));
         assert!(cut.is_small(&[0.3, -0.3]));
         assert!(!cut.is_small(&[0.3, -0.4]));
         assert!(!cut.is_small(&[f32::NAN, 0.0]));

@@ -41,6 +41,9 @@ pub struct ExpirySpec {
     /// The L2 norm of its weights is below this.
     #[serde(default)]
     pub min_norm: Option<f64>,
+    /// Updates of the model since a row's first one before it goes by its norm; 0 if not given.
+    #[serde(default)]
+    pub grace_steps: Option<u64>,
 }
 
 /// Admission, checked.
@@ -61,6 +64,8 @@ pub(crate) struct Expiry {
     pub(crate) seconds: Option<u64>,
     /// The square of `min_norm`.
     pub(crate) min_square: Option<f64>,
+    /// Updates since its first one before a row goes by its norm.
+    pub(crate) grace: u64,
 }
 
 impl AdmissionSpec {
@@ -127,7 +132,7 @@ impl AdmissionSpec {
 
 impl ExpirySpec {
     pub(crate) fn parse(&self) -> Result<Expiry, String> {
-        if *self == Self::default() {
+        if self.steps.is_none() && self.days.is_none() && self.min_norm.is_none() {
             return Err("expiry needs at least one of steps, days, min_norm".to_owned());
         }
         if self.steps == Some(0) {
@@ -146,6 +151,7 @@ impl ExpirySpec {
             // At least a second, or a row could go in the pass that follows its update at once.
             seconds: days.map(|days| ((days * 86_400.0) as u64).max(1)),
             min_square: norm.map(|norm| norm * norm),
+            grace: norm.and(self.grace_steps).unwrap_or(0),
         })
     }
 }

@@ -11,6 +11,15 @@ use crate::store::Chunk;
 /// Entries that a pass looks at under one taking of the lock.
 const SLICE: usize = 2048;
 
+/// What went in a slice of a pass.
+pub(crate) struct Gone {
+    /// The hash to go on from.
+    pub(crate) next: Option<u64>,
+    pub(crate) rows: u64,
+    /// Whether one of them had a name.
+    pub(crate) named: bool,
+}
+
 /// The keys of a batch that are let in.
 #[derive(Default)]
 pub(crate) struct Admitted {
@@ -70,22 +79,20 @@ impl Shard {
     }
 
     /// Remove some of the rows that a pass asks to go, from the hash `from` on; return the hash
-    /// to go on from, and how many went.
-    pub(crate) fn expire_rows(
-        &mut self,
-        from: u64,
-        cut: &Cut,
-        spec: &RowSpec,
-    ) -> (Option<u64>, u64) {
+    /// to go on from, and what went.
+    pub(crate) fn expire_rows(&mut self, from: u64, cut: &Cut, spec: &RowSpec) -> Gone {
         let (entries, next) = self.index.walk(from, SLICE);
-        let mut removed = 0;
+        let (mut removed, mut named) = (0, false);
         let arena = self.arena.view();
         for entry in entries {
             let (row, version) = (entry.row(), entry.version());
             let goes = match cut.judge(version) {
                 Fate::Stays => false,
                 Fate::Goes => true,
-                Fate::ByNorm => cut.is_small(arena.row(row, spec.dim)),
+                Fate::ByNorm => {
+                    let birth = self.births.as_ref().map(|births| births.of(row));
+                    cut.has_no_grace(birth, version) && cut.is_small(arena.row(row, spec.dim))
+                }
             };
             if !goes {
                 continue;
@@ -94,13 +101,24 @@ impl Shard {
                 && snapshot.wants(entry.hash, row, version)
             {
                 let saved = arena.row(row, spec.width);
-                snapshot.saved.push(entry.hash, version, saved);
+                let birth = self.births.as_ref().map(|births| births.of(row));
+                snapshot.saved.push(entry.hash, version, birth, saved);
             }
             self.index.remove(entry.hash);
             self.free.push(row);
+            if let Some(names) = &mut self.names {
+                named |= names.row_went(entry.hash, cut.version);
+            }
             removed += 1;
         }
-        (next, removed)
+        if let Some(names) = self.names.as_mut().filter(|_| next.is_none()) {
+            names.sweep(cut.version);
+        }
+        Gone {
+            next,
+            rows: removed,
+            named,
+        }
     }
 
     /// Forget some candidates that are too old; like `expire_rows`.
@@ -239,12 +257,13 @@ mod tests {
             steps: Some(0),
             seconds: None,
             min_square: None,
+            grace: 0,
         };
         let cut = Cut::new(expiry, last, &Times::default(), 0);
         let (mut cursor, mut total) = (Some(0), 0);
         while let Some(from) = cursor {
-            let (next, removed) = shard.expire_rows(from, &cut, &spec());
-            (cursor, total) = (next, total + removed);
+            let gone = shard.expire_rows(from, &cut, &spec());
+            (cursor, total) = (gone.next, total + gone.rows);
         }
         total
     }

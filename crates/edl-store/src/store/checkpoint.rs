@@ -57,6 +57,7 @@ impl Store {
         let last = last.filter(|last| base.is_some() && last.removals == removals);
         checkpoint::Source {
             base: base.filter(|_| last.is_some()),
+            names_since: last.map_or(0, |last| last.version),
             removals,
             replica: self.replica,
             num_replicas: self.num_replicas,

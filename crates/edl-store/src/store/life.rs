@@ -34,7 +34,11 @@ impl Store {
             table.expire(&cut, |slice| {
                 let _gate = self.gate.read();
                 // A list of changed rows cannot say which are gone.
-                self.removals.fetch_add(slice(), Ordering::Relaxed);
+                let gone = slice();
+                self.removals.fetch_add(gone.rows, Ordering::Relaxed);
+                if gone.named {
+                    self.naming.fetch_add(1, Ordering::AcqRel);
+                }
             })
         });
         Ok(expired.collect())

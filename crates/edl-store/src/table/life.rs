@@ -5,12 +5,24 @@ use std::sync::Arc;
 use super::{NUM_SHARDS, Table};
 use crate::life::{Admission, Candidate, Cut, Expired, Expiry, SKETCH_ROWS, Tally};
 use crate::route::hash;
+use crate::shard::Gone;
 use crate::store::Chunk;
 
 impl Table {
     /// Return when rows go, if they ever do.
     pub(crate) fn expiry(&self) -> Option<Expiry> {
         self.expiry
+    }
+
+    /// Whether it is noted when rows were first updated: where new ones have a time of grace.
+    pub(crate) fn has_births(&self) -> bool {
+        self.expiry.is_some_and(|expiry| expiry.grace > 0)
+    }
+
+    pub(super) fn begin_births(&self) {
+        for shard in &self.shards {
+            shard.write().note_births();
+        }
     }
 
     /// Whether there is more than rows to keep: candidates or a sketch.
@@ -50,11 +62,11 @@ impl Table {
     }
 
     /// Remove what a pass asks to go, a slice at a time; `pass` is called around each slice, which
-    /// returns how much it has removed.
+    /// returns what it has removed.
     pub(crate) fn expire(
         &self,
         cut: &Cut,
-        mut pass: impl FnMut(&mut dyn FnMut() -> u64),
+        mut pass: impl FnMut(&mut dyn FnMut() -> Gone),
     ) -> Expired {
         let mut expired = Expired::default();
         for shard in &self.shards {
@@ -62,12 +74,13 @@ impl Table {
             while let Some(from) = cursor {
                 pass(&mut || {
                     let mut shard = shard.write();
-                    let saved = shard.num_saved();
-                    let (next, removed) = shard.expire_rows(from, cut, &self.spec);
+                    let (saved, before) = (shard.num_saved(), shard.bytes());
+                    let gone = shard.expire_rows(from, cut, &self.spec);
                     self.note_saved(&shard, saved);
-                    expired.rows += removed;
-                    cursor = next;
-                    removed
+                    self.budget.note(before, shard.bytes());
+                    expired.rows += gone.rows;
+                    cursor = gone.next;
+                    gone
                 });
             }
             let mut cursor = Some(0);
@@ -76,7 +89,11 @@ impl Table {
                     let (next, removed) = shard.write().expire_candidates(from, cut);
                     expired.candidates += removed;
                     cursor = next;
-                    removed
+                    Gone {
+                        next,
+                        rows: removed,
+                        named: false,
+                    }
                 });
             }
         }

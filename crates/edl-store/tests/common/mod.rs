@@ -45,6 +45,7 @@ pub fn table(name: &str, dim: u32, kind: &str, initializer: InitializerSpec) -> 
         wire_dtype: Default::default(),
         admission: None,
         expiry: None,
+        keep_names: false,
     }
 }
 

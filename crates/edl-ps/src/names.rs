@@ -1,0 +1,278 @@
+//! Which strings a client has still to send, for tables that keep those of their keys.
+//!
+//! A client sends a string before the update that may create its key's row, and once. What it has
+//! sent may be lost: a replica is restarted from a checkpoint, or a row goes. Each answer says
+//! by a number, the generation, whether that may have happened; the client then forgets what it
+//! has sent to that replica. `docs/designs/sparse-life-cycle.md` says why nothing is missed.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
+use edl_store::{MAX_NAME_BYTES, Named, hash_of_name, replica_of};
+
+/// Ends a string that was too long.
+const CUT: char = '…';
+
+/// The ids of one site and the strings that they were made of.
+#[derive(Debug, Clone, Copy)]
+pub struct NameSite<'a> {
+    /// The table's number.
+    pub table: u32,
+    /// Ids, with duplicates.
+    pub ids: &'a [u64],
+    /// As many strings.
+    pub names: &'a [&'a str],
+}
+
+/// Strings for the keys of one table, on their way to one replica.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct NewNames {
+    pub(crate) table: u32,
+    pub(crate) keys: Vec<u64>,
+    /// Where each string ends in `text`.
+    pub(crate) ends: Vec<u64>,
+    pub(crate) text: String,
+}
+
+impl NewNames {
+    fn push(&mut self, key: u64, name: &str) {
+        self.keys.push(key);
+        self.text.push_str(&cut(name));
+        self.ends.push(self.text.len() as u64);
+    }
+
+    /// Return each string; `None` if the ends are not those of strings.
+    pub(crate) fn names(&self) -> Option<Vec<&str>> {
+        names_of(&self.text, &self.ends)
+    }
+}
+
+/// Cut a text into strings at their ends; `None` if it cannot be.
+pub(crate) fn names_of<'a>(text: &'a str, ends: &[u64]) -> Option<Vec<&'a str>> {
+    let mut start = 0;
+    ends.iter()
+        .map(|&end| {
+            let end = usize::try_from(end).ok()?;
+            let name = text.get(start..end)?;
+            start = end;
+            Some(name)
+        })
+        .collect()
+}
+
+fn cut(name: &str) -> Cow<'_, str> {
+    if name.len() <= MAX_NAME_BYTES {
+        return name.into();
+    }
+    let room = 0..=MAX_NAME_BYTES - CUT.len_utf8();
+    let end = room.rev().find(|&end| name.is_char_boundary(end));
+    format!("{}{CUT}", &name[..end.unwrap_or(0)]).into()
+}
+
+/// For each replica, strings by table.
+pub(crate) type Batch = Vec<Vec<NewNames>>;
+
+/// What a client knows the replicas to have.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    /// By table and key, a hash of the string.
+    known: HashMap<u32, HashMap<u64, u32>>,
+    /// Strings of keys that have another one: (table, key, hash).
+    others: HashSet<(u32, u64, u32)>,
+    /// By replica, as it said last.
+    generations: Vec<Option<u64>>,
+    /// By replica, what was sent in the last call: the update that follows it may meet a successor
+    /// that never heard of it.
+    last: Batch,
+}
+
+impl Book {
+    /// Return what is to be sent: to each of some replicas, the strings that it may not have.
+    pub(crate) fn unsent(&self, sites: &[NameSite<'_>], num_replicas: usize) -> Batch {
+        let mut batch: Batch = vec![Vec::new(); num_replicas];
+        let mut found: HashSet<(u32, u64, u32)> = HashSet::new();
+        for site in sites {
+            let known = self.known.get(&site.table);
+            for (&key, name) in site.ids.iter().zip(site.names) {
+                let check = hash_of_name(cut(name).as_bytes()) as u32;
+                let is_known = known.and_then(|known| known.get(&key)) == Some(&check);
+                let id = (site.table, key, check);
+                if is_known || self.others.contains(&id) || !found.insert(id) {
+                    continue;
+                }
+                let names = &mut batch[replica_of(key, num_replicas as u32) as usize];
+                add(names, site.table).push(key, name);
+            }
+        }
+        batch
+    }
+
+    /// Note what the replicas answered; return those that may have lost what they had, of which
+    /// nothing is known any more.
+    pub(crate) fn heard(&mut self, batch: &Batch, answers: &[Named]) -> Vec<usize> {
+        self.generations.resize(answers.len(), None);
+        self.last.resize(answers.len(), Vec::new());
+        let mut lost = Vec::new();
+        for (replica, (names, answer)) in batch.iter().zip(answers).enumerate() {
+            let before = self.generations[replica].replace(answer.generation);
+            if before.is_some_and(|before| before != answer.generation) {
+                self.forget(replica, answers.len() as u32);
+                lost.push(replica);
+            } else {
+                self.note(names, &answer.waiting);
+            }
+        }
+        lost
+    }
+
+    /// Return what is to be sent again to those that have lost it: also what was sent the last
+    /// time.
+    pub(crate) fn again(&self, sites: &[NameSite<'_>], lost: &[usize]) -> Batch {
+        let mut batch = self.unsent(sites, self.generations.len());
+        for (replica, names) in batch.iter_mut().enumerate() {
+            if !lost.contains(&replica) {
+                names.clear();
+                continue;
+            }
+            for earlier in &self.last[replica] {
+                let names = add(names, earlier.table);
+                for (&key, name) in earlier.keys.iter().zip(earlier.names().unwrap_or_default()) {
+                    names.push(key, name);
+                }
+            }
+        }
+        batch
+    }
+
+    /// Keep what was sent until the next call has found the replicas to be the same.
+    pub(crate) fn keep(&mut self, sent: Batch) {
+        self.last = sent;
+    }
+
+    /// Whether something was sent that the next call should confirm.
+    pub(crate) fn is_unconfirmed(&self) -> bool {
+        self.last.iter().any(|names| !names.is_empty())
+    }
+
+    fn note(&mut self, names: &[NewNames], waiting: &[u64]) {
+        // The same key may wait in one table and not in another; it is sent once more to both.
+        let waiting: HashSet<u64> = waiting.iter().copied().collect();
+        for names in names {
+            let known = self.known.entry(names.table).or_default();
+            let texts = names.names().unwrap_or_default();
+            for (&key, name) in names.keys.iter().zip(texts) {
+                if waiting.contains(&key) {
+                    continue;
+                }
+                let check = hash_of_name(name.as_bytes()) as u32;
+                if *known.entry(key).or_insert(check) != check {
+                    self.others.insert((names.table, key, check));
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, replica: usize, num_replicas: u32) {
+        let is_elsewhere = |key: u64| replica_of(key, num_replicas) as usize != replica;
+        for known in self.known.values_mut() {
+            known.retain(|&key, _| is_elsewhere(key));
+        }
+        self.others.retain(|&(_, key, _)| is_elsewhere(key));
+    }
+}
+
+fn add(names: &mut Vec<NewNames>, table: u32) -> &mut NewNames {
+    let at = names.iter().position(|names| names.table == table);
+    let at = at.unwrap_or_else(|| {
+        names.push(NewNames {
+            table,
+            ..NewNames::default()
+        });
+        names.len() - 1
+    });
+    &mut names[at]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IDS: [u64; 4] = [1, 2, 1, 3];
+    const NAMES: [&str; 4] = ["one", "two", "one", "three"];
+
+    fn site() -> NameSite<'static> {
+        NameSite {
+            table: 0,
+            ids: &IDS,
+            names: &NAMES,
+        }
+    }
+
+    fn answer(generation: u64, waiting: &[u64]) -> Vec<Named> {
+        let waiting = waiting.to_vec();
+        vec![Named {
+            generation,
+            waiting,
+        }]
+    }
+
+    fn keys(batch: &Batch) -> Vec<u64> {
+        let names = batch.iter().flatten();
+        names.flat_map(|names| names.keys.clone()).collect()
+    }
+
+    #[test]
+    fn each_string_is_sent_once_until_its_key_has_a_row() {
+        let mut book = Book::default();
+        let batch = book.unsent(&[site()], 1);
+        assert_eq!(keys(&batch), [1, 2, 3]);
+        assert_eq!(batch[0][0].names(), Some(vec!["one", "two", "three"]));
+        assert!(book.heard(&batch, &answer(7, &[2])).is_empty());
+        assert_eq!(keys(&book.unsent(&[site()], 1)), [2]);
+    }
+
+    #[test]
+    fn a_replica_that_may_have_lost_names_is_sent_those_of_the_last_time_as_well() {
+        let mut book = Book::default();
+        let batch = book.unsent(&[site()], 1);
+        book.heard(&batch, &answer(7, &[]));
+        book.keep(batch);
+        assert!(book.is_unconfirmed());
+        let other = NameSite {
+            table: 0,
+            ids: &[9, 1],
+            names: &["nine", "one"],
+        };
+        let batch = book.unsent(&[other], 1);
+        assert_eq!(keys(&batch), [9]);
+        let lost = book.heard(&batch, &answer(8, &[]));
+        assert_eq!(lost, [0]);
+        let again = book.again(&[other], &lost);
+        assert_eq!(keys(&again), [9, 1, 1, 2, 3]);
+        assert!(book.heard(&again, &answer(8, &[])).is_empty());
+        assert!(keys(&book.unsent(&[site(), other], 1)).is_empty());
+    }
+
+    #[test]
+    fn another_string_for_a_key_is_sent_once_to_be_counted() {
+        let mut book = Book::default();
+        let other = NameSite {
+            table: 0,
+            ids: &[1],
+            names: &["uno"],
+        };
+        let batch = book.unsent(&[site(), other], 1);
+        assert_eq!(keys(&batch), [1, 2, 3, 1]);
+        book.heard(&batch, &answer(7, &[]));
+        assert!(keys(&book.unsent(&[other, site()], 1)).is_empty());
+    }
+
+    #[test]
+    fn a_long_string_is_cut_between_characters() {
+        let long = "é".repeat(MAX_NAME_BYTES);
+        let name = cut(&long);
+        assert!(name.len() <= MAX_NAME_BYTES && name.len() > MAX_NAME_BYTES - 4);
+        assert!(name.ends_with("é…"));
+        assert_eq!(cut("short"), "short");
+    }
+}

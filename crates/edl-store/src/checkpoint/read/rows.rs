@@ -1,0 +1,111 @@
+//! Files of rows.
+
+use std::path::Path;
+
+use safetensors::Dtype;
+
+use super::TensorReader;
+use crate::checkpoint::format::{FileEntry, TableNames};
+use crate::error::StoreError;
+use crate::route::slot_of;
+use crate::table::Table;
+
+/// Bytes of rows that are read at a time.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// A file of rows.
+pub(super) struct RowsFile<'a> {
+    pub(super) file: &'a FileEntry,
+    pub(super) slots: [u32; 2],
+    /// No row is of a later one.
+    pub(super) version: u64,
+    pub(super) is_base: bool,
+}
+
+/// What a file has of a table before its rows.
+struct Heads {
+    keys: Vec<u64>,
+    versions: Vec<u64>,
+    /// Empty where first updates are not noted.
+    births: Vec<u64>,
+}
+
+/// Read a file of rows into the tables; rows of other replicas are left out.
+pub(super) fn read_rows_file(
+    dir: &Path,
+    part: &RowsFile<'_>,
+    tables: &[Table],
+) -> Result<(), StoreError> {
+    let mut reader = TensorReader::open(dir, part.file)?;
+    let mut found = Vec::new();
+    for (number, table) in tables.iter().enumerate() {
+        found.push(read_heads(&mut reader, number, table, part)?);
+    }
+    for (number, (table, heads)) in tables.iter().zip(found).enumerate() {
+        read_rows(&mut reader, number, table, &heads, part.is_base)?;
+    }
+    reader.finish()
+}
+
+fn read_heads(
+    reader: &mut TensorReader,
+    number: usize,
+    table: &Table,
+    part: &RowsFile<'_>,
+) -> Result<Heads, StoreError> {
+    let (slots, last) = (part.slots, part.version);
+    let names = TableNames::new(number);
+    let count = reader.len_of(&names.keys)?;
+    let keys = reader.read::<u64>(&names.keys, Dtype::U64, &[count])?;
+    let versions = reader.read::<u64>(&names.versions, Dtype::U64, &[count])?;
+    let births = if table.has_births() {
+        reader.read::<u64>(&names.births, Dtype::U64, &[count])?
+    } else {
+        Vec::new()
+    };
+    if let Some(late) = versions.iter().chain(&births).find(|&&v| v > last) {
+        return Err(reader.broken(format!(
+            "has a row of version {late}, later than the checkpoint's {last}; it is corrupt"
+        )));
+    }
+    let inside = |&key: &u64| (slots[0]..slots[1]).contains(&u32::from(slot_of(key)));
+    if !keys.iter().all(inside) {
+        return Err(reader.broken(format!(
+            "has keys outside the slots {}..{} that the manifest gives it; it is corrupt",
+            slots[0], slots[1]
+        )));
+    }
+    Ok(Heads {
+        keys,
+        versions,
+        births,
+    })
+}
+
+fn read_rows(
+    reader: &mut TensorReader,
+    number: usize,
+    table: &Table,
+    heads: &Heads,
+    is_base: bool,
+) -> Result<(), StoreError> {
+    let (keys, width) = (&heads.keys, table.width());
+    table.reserve(keys)?;
+    let name = TableNames::new(number).rows;
+    reader.begin(&name, Dtype::F32, &[keys.len(), width])?;
+    let rows = (CHUNK_BYTES / 4 / width).max(1);
+    for start in (0..keys.len()).step_by(rows) {
+        let range = start..(start + rows).min(keys.len());
+        let births = heads.births.get(range.clone()).unwrap_or_default();
+        let (keys, versions) = (&keys[range.clone()], &heads.versions[range]);
+        let mut values = vec![0.0_f32; keys.len() * width];
+        reader.fill(&mut values)?;
+        if let Some(key) = table.restore(keys, versions, births, &values, is_base) {
+            return Err(reader.broken(format!(
+                "has key {key} of table '{}' that was read before; it is corrupt",
+                table.name()
+            )));
+        }
+    }
+    Ok(())
+}
