@@ -8,6 +8,7 @@ MINUTES ?= 10
 FUZZ_SECONDS ?= 120
 FUZZ_TARGETS := frame checkpoint recordio
 CARGO_FUZZ := 0.13.1
+TORCH := 2.15.0
 # Two at a time; the tests of one file stay together, with what they have set up.
 PYTEST_FLAGS ?= --numprocesses=2 --dist=loadfile
 
@@ -27,7 +28,8 @@ BENCHMARKS := $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py)
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
-    test-aarch64 test-python bench bench-store demo chaos soak fuzz proto lock clean
+    test-aarch64 test-python test-torch test-parquet-java bench bench-store demo chaos soak fuzz \
+    proto lock clean
 
 help: ## Print this list.
 	@echo 'make TARGET, where TARGET is one of'
@@ -97,6 +99,20 @@ test-aarch64: ## Test the store's scalar path on ARM, emulated (gcc-aarch64-linu
 
 test-python: build
 	OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS)
+
+# PyTorch takes 5 GB: it is no dependency, not in the lock, and installed once beside the tree.
+$(CACHE)/torch-$(TORCH):
+	@echo 'Installing PyTorch $(TORCH) into $@ (5 GB) ...'
+	@rm -rf $@.partial
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --target $@.partial \
+	    torch==$(TORCH)
+	@mv $@.partial $@
+
+test-torch: build $(CACHE)/torch-$(TORCH) ## Test the optimizers against PyTorch's own (installs it, 5 GB).
+	PYTHONPATH=$(CACHE)/torch-$(TORCH) $(VENV)/bin/pytest tests/numerics/test_hundred_steps_torch.py
+
+test-parquet-java: build ## Read exported tables with Java's Parquet (needs Maven and a JDK).
+	@scripts/parquet_java.sh
 
 bench: build ## Measure elasticdl against its peers (benchmarks/results/).
 	@set -e; for file in $(filter-out $(STORE_BENCHMARKS),$(BENCHMARKS)); do \
