@@ -131,6 +131,7 @@ class KerasBackend:
                     t.wire_dtype,
                     t.admission,
                     t.expiry,
+                    t.keep_names,
                 )
                 for t in self._placed.tables
             ),
@@ -156,6 +157,15 @@ class KerasBackend:
         """
         minibatch = _keras(minibatch)
         return self._collector(minibatch).ids(minibatch, self._pull)
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
+        """Return the strings of which the ids of some sites were made.
+
+        Raises:
+            ModelError: A layer with `keep_names` is called with ids that are not made of strings.
+        """
+        minibatch = _keras(minibatch)
+        return self._collector(minibatch).names(minibatch, sites)
 
     def learning_rate(self, version: int) -> float:
         """Return the learning rate for a step from model version `version`."""
@@ -285,6 +295,10 @@ class SavedModelBackend:
 
     def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
         """Return no ids."""
+        return ()
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
+        """Return nothing: there are no sites."""
         return ()
 
     def learning_rate(self, version: int) -> float:

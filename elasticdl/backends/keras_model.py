@@ -45,6 +45,11 @@ class Table:
         return expiry
 
     @property
+    def keep_names(self) -> bool:
+        """Whether the strings of ids are kept; not those of a moved layer."""
+        return bool(getattr(self.layer, "keep_names", False))
+
+    @property
     def dim(self) -> int:
         """Width of a row."""
         return int(self.layer.output_dim)

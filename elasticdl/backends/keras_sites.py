@@ -73,7 +73,10 @@ class Collector:
                 lambda *inputs: self._trace(structure, inputs),
                 [dense, state, seed, *structure.feature_specs],
             )
+        self._traced = traced
         self._stages = self._cut(traced)
+        # By site: which feature the strings are, or what makes them of the features.
+        self._strings: dict[int, int | FlatFunction] = {}
 
     @property
     def tables(self) -> list[int]:
@@ -95,6 +98,40 @@ class Collector:
             for index, place in zip(self._members(stage), cut.places, strict=True):
                 found[index] = self._checked(index, arrays[place])
         return found
+
+    def names(self, minibatch: KerasMinibatch, sites: Sequence[int]) -> list[list[str]]:
+        """Return the strings that were hashed to the ids of some sites."""
+        tensors = minibatch.tensors[: len(minibatch.structure.feature_specs)]
+        found = []
+        for site in sites:
+            if site not in self._strings:
+                self._strings[site] = self._strings_of(site)
+            source = self._strings[site]
+            if isinstance(source, int):
+                strings = tensors[source]
+            else:
+                (strings,) = source(tf.constant(minibatch.seed, tf.int64), *tensors)
+            flat = np.asarray(strings).ravel().tolist()
+            found.append([string.decode(errors="replace") for string in flat])
+        return found
+
+    def _strings_of(self, site: int) -> int | FlatFunction:
+        """Find in the trace what gives the strings of a site."""
+        ids = _origin(self.sites[site].ids)
+        if self.sites[site].stage or ids.op.type != "StringToHashBucketFast":
+            table = self._placed.tables[self.sites[site].table]
+            raise ModelError(
+                f"Embedding {table.name!r} has keep_names, so it must be called with strings that "
+                "are features or made of them, or with what tf.strings.to_hash_bucket_fast made of "
+                f"such; found ids from {ids.op.type} ({ids.op.name})"
+            )
+        strings = _origin(ids.op.inputs[0])
+        inputs = list(self._traced.inputs)
+        others = inputs[2 : len(inputs) - len(self._traced.captured_inputs)]
+        numbers = {tensor.name: number for number, tensor in enumerate(others[1:])}
+        if strings.name in numbers:
+            return numbers[strings.name]
+        return FlatFunction(self._traced.prune(others, [strings]))
 
     def _trace(self, structure: Structure, inputs: Sequence[Any]) -> Any:
         dense, state, seed = inputs[:3]

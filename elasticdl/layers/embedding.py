@@ -14,6 +14,8 @@ from elasticdl.layers.plain_table import PlainTable
 
 COMBINERS = ("sum", "mean", "sqrtn")
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
+NUM_STRING_IDS = 2**63 - 1
+EMPTY_STRING_ID = 0x1AE1_6A3B_2F90_4050  # of ""
 PLAIN_WEIGHT_LIMIT_BYTES = 256 * 1024 * 1024
 
 
@@ -22,8 +24,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     """Turns ids into rows of a table that lives on the ps replicas.
 
     Ids are non-negative integers, of any size up to 2**63 - 1: a row is created when its id is
-    first trained, so the table needs no size and a hash of a string is as good an id as any.
-    One layer that is called several times looks up one table.
+    first trained, so the table needs no size. They may also be strings: the id of a string is
+    `tf.strings.to_hash_bucket_fast(string, 2**63 - 1)`. One layer that is called several times looks up one table.
 
     In a job the rows are inputs of the training step, and their gradients go to the ps replicas.
     In a plain Python session (a unit test, a notebook) the layer works as well: with an
@@ -37,7 +39,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             holds an ordinary table. Without it the export holds the trained ids and their rows.
         embeddings_initializer: A Keras initializer, or its name, that is a constant, or a
             uniform, normal or truncated normal distribution.
-        mask_zero: Id 0 is padding: later layers get a mask, and a combiner leaves it out.
+        mask_zero: Id 0, or the empty string, is padding: later layers get a mask, and a combiner leaves it out.
         input_length: Accepted for models written for older Keras; not used.
         combiner: "sum", "mean" or "sqrtn" reduces all rows of one record to one, and gives
             `(batch, output_dim)`; a record without ids gives zeros. Needed where ids are a
@@ -47,6 +49,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         admission: Which ids get a row: all, or by `CountAdmission` or `ProbabilityAdmission`. A
             plain session trains them all.
         expiry: Which rows go, by `Expiry`; none without it, nor in a plain session.
+        keep_names: Keep the strings that ids were made of beside the rows: exported tables then
+            show them. The layer is given strings, or what `tf.strings.to_hash_bucket_fast` has
+            made of them.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         wire_dtype: str = "float32",
         admission: Admission | None = None,
         expiry: Expiry | None = None,
+        keep_names: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -87,6 +93,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self.wire_dtype = wire_dtype
         self.admission = admission_of(admission, "Embedding")
         self.expiry = expiry_of(expiry, "Embedding")
+        self.keep_names = bool(keep_names)
         self.supports_masking = self.mask_zero
         self._weight: Any = None
         self._plain_table: PlainTable | None = None
@@ -108,24 +115,33 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 
     def call(self, inputs: Any) -> Any:
         """Return the rows of `inputs`, combined if the layer has a combiner."""
+        padding = 0
+        if _is_string(inputs):
+            if self.input_dim is not None:
+                raise ModelError(
+                    f"Embedding {self.name!r}: ids of strings are any numbers below 2**63; leave "
+                    "input_dim out, or hash the strings yourself, for example with "
+                    "keras.layers.Hashing"
+                )
+            inputs, padding = _ids_of_strings(inputs), EMPTY_STRING_ID
         if isinstance(inputs, tf.SparseTensor):
             self._need_combiner("tf.SparseTensor")
             rows = self._rows(inputs.values)
-            outputs = self._combine(
-                rows, inputs.values, inputs.indices[:, 0], inputs.dense_shape[0]
-            )
+            counts = self._counted(inputs.values, padding)
+            outputs = self._combine(rows, counts, inputs.indices[:, 0], inputs.dense_shape[0])
             batch = inputs.shape[0]
         elif isinstance(inputs, tf.RaggedTensor):
             self._need_combiner("tf.RaggedTensor")
             flat = inputs.merge_dims(1, -1) if inputs.shape.rank > 2 else inputs
             rows = self._rows(flat.values)
-            outputs = self._combine(rows, flat.values, flat.value_rowids(), flat.nrows(tf.int64))
+            counts = self._counted(flat.values, padding)
+            outputs = self._combine(rows, counts, flat.value_rowids(), flat.nrows(tf.int64))
             batch = inputs.shape[0]
         else:
             ids = tf.convert_to_tensor(inputs)
             outputs = self._rows(ids)
             if self.combiner is not None:
-                outputs = self._combine_dense(outputs, ids)
+                outputs = self._combine_dense(outputs, self._counted(ids, padding))
             batch = ids.shape[0] if ids.shape.rank else None
         if self.combiner is not None:
             outputs = tf.ensure_shape(outputs, (batch, self.output_dim))
@@ -135,7 +151,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         """Return which ids are not padding, when `mask_zero` is set and nothing was combined."""
         if not self.mask_zero or self.combiner is not None:
             return None
-        return keras.ops.not_equal(inputs, 0)
+        return tf.not_equal(inputs, "") if _is_string(inputs) else keras.ops.not_equal(inputs, 0)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, ...]:
         """Return `(batch, output_dim)` with a combiner, otherwise one row for each id."""
@@ -161,6 +177,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             "wire_dtype": self.wire_dtype,
             "admission": config_of(self.admission),
             "expiry": config_of(self.expiry),
+            "keep_names": self.keep_names,
         }
 
     def _rows(self, ids: Any) -> Any:
@@ -179,9 +196,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             rows = self._plain_table.lookup(ids)
         return rows if self.trainable else tf.stop_gradient(rows)
 
-    def _combine(self, rows: Any, ids: Any, segments: Any, num_segments: Any) -> Any:
+    def _combine(self, rows: Any, counts: Any, segments: Any, num_segments: Any) -> Any:
         """Reduce `rows` (n, dim) to one for each of `num_segments` records."""
-        counts = self._counted(ids)
         if self.mask_zero:
             rows = rows * counts[:, None]
         totals = tf.math.unsorted_segment_sum(rows, segments, num_segments)
@@ -190,10 +206,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         counts = tf.math.unsorted_segment_sum(counts, segments, num_segments)
         return totals / self._divisor(counts)
 
-    def _combine_dense(self, rows: Any, ids: Any) -> Any:
+    def _combine_dense(self, rows: Any, counts: Any) -> Any:
         """Reduce `rows` (batch, ..., dim) over all axes between the first and the last."""
-        axes = list(range(1, ids.shape.rank))
-        counts = self._counted(ids)
+        axes = list(range(1, counts.shape.rank))
         if self.mask_zero:
             rows = rows * counts[..., None]
         totals = tf.reduce_sum(rows, axes)
@@ -201,9 +216,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             return totals
         return totals / self._divisor(tf.reduce_sum(counts, axes))
 
-    def _counted(self, ids: Any) -> Any:
+    def _counted(self, ids: Any, padding: int) -> Any:
         if self.mask_zero:
-            return tf.cast(tf.not_equal(ids, 0), tf.float32)
+            return tf.cast(tf.not_equal(ids, tf.constant(padding, ids.dtype)), tf.float32)
         return tf.ones(tf.shape(ids), tf.float32)
 
     def _divisor(self, counts: Any) -> Any:
@@ -224,16 +239,28 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 
     def _check_dtype(self, dtype: Any) -> None:
         name = keras.backend.standardize_dtype(dtype)
-        if name == "string":
+        if not name.startswith(("int", "uint", "string")):
             raise ModelError(
-                f"Embedding {self.name!r}: ids must be integers, found strings; hash them first, "
-                "for example with keras.layers.Hashing or tf.strings.to_hash_bucket_fast"
-            )
-        if not name.startswith(("int", "uint")):
-            raise ModelError(
-                f"Embedding {self.name!r}: ids must be integers, found {name}; say "
+                f"Embedding {self.name!r}: ids must be integers or strings, found {name}; say "
                 'dtype="int64" where they are made, for example in keras.Input or in feed'
             )
+
+
+def _is_string(ids: Any) -> bool:
+    return keras.backend.standardize_dtype(getattr(ids, "dtype", "int64")) == "string"
+
+
+def _ids_of_strings(strings: Any) -> Any:
+    """Return ids of the same structure; a backend finds the strings by this operation."""
+
+    def ids_of(values: Any) -> Any:
+        return tf.strings.to_hash_bucket_fast(values, NUM_STRING_IDS)
+
+    if isinstance(strings, tf.SparseTensor):
+        return tf.SparseTensor(strings.indices, ids_of(strings.values), strings.dense_shape)
+    if isinstance(strings, tf.RaggedTensor):
+        return strings.with_flat_values(ids_of(strings.flat_values))
+    return ids_of(tf.convert_to_tensor(strings))
 
 
 def _is_positive(value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +19,7 @@ import os
 import signal
 
 import numpy as np
+import psutil
 from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, CountAdmission, Initializer
 
 ZERO = Initializer("constant", {"value": 0.0})
@@ -41,11 +41,17 @@ def forward():
 def gradients(dense, rows, features, labels):
     if KILL and "word-500" in features and not os.path.exists("killed"):
         open("killed", "w").close()
-        os.kill(os.getpid(), signal.SIGKILL)
+        victims = [p for p in psutil.process_iter(["cmdline"]) if is_victim(p.info["cmdline"] or [])]
+        os.kill(os.getpid() if KILL == "worker" else victims[0].pid, signal.SIGKILL)
     return 0.0, [np.full_like(r, -1.0) for r in rows], {}
 
 
-KILL = os.environ.get("TEST_KILL") == "worker"
+def is_victim(command):
+    # A ps replica of this job.
+    return "elasticdl.ps" in command and any(os.getcwd() in word for word in command)
+
+
+KILL = os.environ.get("TEST_KILL")
 
 
 def optimizer():
@@ -131,8 +137,10 @@ def test_an_export_shows_the_strings_that_ids_were_made_of(flags, tmp_path):
     assert [table["name_collisions"] for table in manifest["tables"]] == [0, 0, 0]
 
 
-def test_names_survive_the_death_of_a_worker(tmp_path):
-    run(tmp_path, *PS, "--num_ps_pods=2", "--num_workers=2", TEST_KILL="worker")
+@pytest.mark.parametrize("role", ["worker", "ps"])
+def test_names_survive_the_death_of_a_process(role, tmp_path):
+    job_dir = f"--job_dir={tmp_path / 'job'}"
+    run(tmp_path, *PS, "--num_ps_pods=2", "--num_workers=2", job_dir, TEST_KILL=role)
 
     assert (tmp_path / "killed").exists()
     assert_names(tmp_path / "tables")

@@ -125,6 +125,34 @@ fn small_rows_and_old_rows_are_left_out_if_asked() {
 }
 
 #[test]
+fn the_strings_of_keys_are_a_column_of_their_own() {
+    let mut model: ModelSpec = (*store().model().unwrap()).clone();
+    model.tables[0].keep_names = true;
+    let store = Store::new(0, 1);
+    store.declare(model, &[], &[]).unwrap();
+    push(&store, 0, &[1, 2, 3]);
+    store.name_keys(0, &[1, 3], &["one", "größe"]).unwrap();
+    store.name_keys(0, &[1], &["uno"]).unwrap();
+
+    let dir = tempfile::tempdir().unwrap();
+    let directory = dir.path().to_owned();
+    let request = ExportRequest {
+        directory,
+        threshold: Some(1.5),
+        since_version: None,
+    };
+    let table = &export(&store, &request).unwrap().tables[0];
+    assert_eq!((table.has_names, table.name_collisions), (true, 1));
+    let file = File::open(dir.path().join(&table.file.path)).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let rows = reader.get_row_iter(None).unwrap().map(Result::unwrap);
+    let names = rows.map(|row| (row.get_long(0).unwrap(), row.get_string(1).cloned().ok()));
+    let names: BTreeMap<i64, Option<String>> = names.collect();
+    let expected = [(2, None), (3, Some("größe".to_owned()))];
+    assert_eq!(names, expected.into_iter().collect());
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     let refused = |json: &str| ExportRequest::from_json(json).unwrap_err().to_string();
     assert!(refused(r#"{"directory": "x", "threshold": -1}"#).contains("found -1"));

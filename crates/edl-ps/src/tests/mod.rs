@@ -12,6 +12,7 @@ use crate::{
 mod combined;
 mod exchange;
 mod failures;
+mod names;
 mod pressure;
 mod relay;
 mod strangers;
