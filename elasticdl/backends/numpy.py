@@ -78,8 +78,8 @@ class ArrayOptimizer:
 class ArrayModel:
     """What the model function of a model file without a framework returns.
 
-    ids: features -> for each table, in order, the ids that it is looked up with, any shape: numbers,
-        or strings, of which `keys_of_strings` makes numbers.
+    ids: features -> for each table, in order, the ids that it is looked up with, any shape:
+        numbers, or strings, of which `keys_of_strings` makes numbers.
     predict: (dense by name, rows for each table, features) -> predictions.
     gradients: (dense by name, rows, features, labels) -> (mean loss, gradient of the rows given
         for each table, gradient of dense by name).

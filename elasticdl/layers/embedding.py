@@ -25,7 +25,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 
     Ids are non-negative integers, of any size up to 2**63 - 1: a row is created when its id is
     first trained, so the table needs no size. They may also be strings: the id of a string is
-    `tf.strings.to_hash_bucket_fast(string, 2**63 - 1)`. One layer that is called several times looks up one table.
+    `tf.strings.to_hash_bucket_fast(string, 2**63 - 1)`. One layer that is called several times
+    looks up one table.
 
     In a job the rows are inputs of the training step, and their gradients go to the ps replicas.
     In a plain Python session (a unit test, a notebook) the layer works as well: with an
@@ -39,7 +40,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             holds an ordinary table. Without it the export holds the trained ids and their rows.
         embeddings_initializer: A Keras initializer, or its name, that is a constant, or a
             uniform, normal or truncated normal distribution.
-        mask_zero: Id 0, or the empty string, is padding: later layers get a mask, and a combiner leaves it out.
+        mask_zero: Id 0, or the empty string, is padding: later layers get a mask, and a combiner
+            leaves it out.
         input_length: Accepted for models written for older Keras; not used.
         combiner: "sum", "mean" or "sqrtn" reduces all rows of one record to one, and gives
             `(batch, output_dim)`; a record without ids gives zeros. Needed where ids are a
@@ -247,7 +249,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 
 
 def _is_string(ids: Any) -> bool:
-    return keras.backend.standardize_dtype(getattr(ids, "dtype", "int64")) == "string"
+    dtype = getattr(ids, "dtype", "int64")
+    return str(keras.backend.standardize_dtype(dtype)) == "string"
 
 
 def _ids_of_strings(strings: Any) -> Any:

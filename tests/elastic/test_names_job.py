@@ -41,7 +41,8 @@ def forward():
 def gradients(dense, rows, features, labels):
     if KILL and "word-500" in features and not os.path.exists("killed"):
         open("killed", "w").close()
-        victims = [p for p in psutil.process_iter(["cmdline"]) if is_victim(p.info["cmdline"] or [])]
+        alive = psutil.process_iter(["cmdline"])
+        victims = [p for p in alive if is_victim(p.info["cmdline"] or [])]
         os.kill(os.getpid() if KILL == "worker" else victims[0].pid, signal.SIGKILL)
     return 0.0, [np.full_like(r, -1.0) for r in rows], {}
 
@@ -108,7 +109,9 @@ def assert_names(tables):
     }
     often = read(tables / "often")
     assert often
-    assert {key: name for key, (name, _) in often.items()} == {key: expected[key][0] for key in often}
+    assert {key: name for key, (name, _) in often.items()} == {
+        key: expected[key][0] for key in often
+    }
 
 
 PS = ("--distribution_strategy=ParameterServerStrategy",)

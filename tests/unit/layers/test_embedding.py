@@ -116,11 +116,11 @@ def test_a_model_with_it_survives_its_config():
         (lambda: Embedding(4, input_dim=-1), "input_dim must be a positive integer"),
         (lambda: Embedding(4, combiner="max"), "must be one of sum, mean, sqrtn"),
         (lambda: Embedding(4, wire_dtype="int8"), "wire_dtype must be one of float32, float16"),
-        (lambda: Embedding(4)(np.ones((2, 2))), "must be integers, found float64"),
+        (lambda: Embedding(4)(np.ones((2, 2))), "must be integers or strings, found float64"),
         (lambda: Embedding(4, input_dim=9)(tf.constant([["a"]])), "leave input_dim out"),
         (lambda: Embedding(4)(np.array([[-1]])), "must not be negative, found -1"),
         (lambda: Embedding(4)(tf.ragged.constant([[1]])), "has no combiner"),
-        (lambda: Embedding(4)(keras.Input((3,))), "must be integers, found float32"),
+        (lambda: Embedding(4)(keras.Input((3,))), "must be integers or strings, found float32"),
         (
             lambda: Embedding(4, embeddings_initializer="orthogonal")(IDS),
             "is Orthogonal, but rows are created one by one",

@@ -1,4 +1,4 @@
-"""Exported tables are read by others: pandas, pyarrow and DuckDB. Java: `make test-parquet-java`."""
+"""Exported tables are read by others: here pandas, pyarrow and DuckDB; Java by a make target."""
 
 import json
 from dataclasses import asdict

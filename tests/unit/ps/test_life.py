@@ -34,7 +34,12 @@ def table(name, dim, admission=None, expiry=None):
 MODEL = ModelDescription(
     tables=(
         table("count", 4, CountAdmission(3), Expiry(steps=25)),
-        table("sketch", 2, CountAdmission(2, sketch_bytes=4 << 18), Expiry(min_norm=0.1, grace_steps=9)),
+        table(
+            "sketch",
+            2,
+            CountAdmission(2, sketch_bytes=4 << 18),
+            Expiry(min_norm=0.1, grace_steps=9),
+        ),
         table("probability", 3, ProbabilityAdmission(0.2), Expiry(days=1)),
         table("all", 1),
     ),
