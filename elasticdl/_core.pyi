@@ -25,6 +25,7 @@ __all__ = [
     "TFRecordWriter",
     "crc32c",
     "encode_examples",
+    "keys_of_strings",
     "repair_recordio",
     "repair_tfrecord",
 ]
