@@ -12,7 +12,7 @@ import pytest
 
 from elasticdl._core import RecordWriter, keys_of_strings
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 MODEL = """
 import os
@@ -147,3 +147,22 @@ def test_names_survive_the_death_of_a_process(role, tmp_path):
 
     assert (tmp_path / "killed").exists()
     assert_names(tmp_path / "tables")
+
+
+def test_1_and_8_replicas_admit_alike_whatever_is_killed(tmp_path):
+    admitted = []
+    for flags, killed in [
+        (("--num_ps_pods=1", "--num_workers=1"), ""),
+        (("--num_ps_pods=8", "--num_workers=2"), "ps"),
+        (("--num_ps_pods=1", "--num_workers=2"), "worker"),
+    ]:
+        folder = tmp_path / (killed or "nobody")
+        folder.mkdir()
+        run(folder, *PS, *flags, f"--job_dir={folder / 'job'}", TEST_KILL=killed)
+        assert (folder / "killed").exists() == bool(killed)
+        assert_names(folder / "tables")
+        admitted.append(set(read(folder / "tables" / "often")))
+
+    # Those of three minibatches and more; which these are follows from seed and task alone.
+    assert admitted[0] == admitted[1] == admitted[2]
+    assert 100 < len(admitted[0]) < len(set(words()))

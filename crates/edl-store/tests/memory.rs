@@ -27,6 +27,12 @@ fn check(millions: u64) {
     }
     let taken = resident() - before;
     let reported = store.stats().tables[0].bytes;
+    let a_row = |bytes: u64| bytes as f64 / num_rows as f64;
+    println!(
+        "{num_rows} rows: {:.1} bytes each are reported, the process took {:.1}",
+        a_row(reported),
+        a_row(taken)
+    );
     assert!(reported <= 160 * num_rows, "{} a row", reported / num_rows);
     // A shard has begun a huge page of rows and one of its index, and not filled them.
     let slack = 16 * 2 * (2 << 20);
