@@ -148,6 +148,8 @@ pub(crate) struct Shard {
     /// The strings that keys were made of, where they are kept.
     names: Option<Box<Names>>,
     snapshot: Option<Snapshot>,
+    /// The version of the last snapshot of all rows.
+    whole_version: Option<u64>,
 }
 
 /// The rows of a group of keys and their gradients.
@@ -207,6 +209,7 @@ impl Shard {
             births: None,
             names: None,
             snapshot: None,
+            whole_version: None,
         }
     }
 
@@ -311,7 +314,7 @@ impl Shard {
     }
 
     fn create(&mut self, hash: u64, spec: &RowSpec, version: u64) -> u32 {
-        let row = self.take_row();
+        let row = self.take_row(version);
         let (weights, slots) = self.arena.row_mut(row, spec.width).split_at_mut(spec.dim);
         spec.generator.fill(unhash(hash), weights);
         spec.optimizer.fill_slots(slots);
@@ -433,6 +436,9 @@ impl Shard {
     /// number of all.
     pub(crate) fn begin_snapshot(&mut self, version: u64, since: Option<Since>) -> usize {
         self.begin_gate_snapshot(version);
+        if since.is_none() {
+            self.whole_version = Some(version);
+        }
         self.snapshot = Some(Snapshot {
             version,
             rows: self.arena.len(),

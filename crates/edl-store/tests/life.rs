@@ -437,6 +437,29 @@ fn rows_and_candidates_go_on_from_what_has_changed_since_a_base() {
     ]);
 }
 
+#[test]
+fn a_row_that_takes_the_place_of_one_that_went_is_in_the_next_incremental_checkpoint() {
+    let mode = PullMode::Create;
+    check(vec![
+        Call::Pull {
+            keys: vec![1, 8],
+            mode,
+        },
+        Call::Expire { hours: 0 },
+        Call::Expire { hours: 24 },
+        Call::Push {
+            keys: vec![56],
+            grad: 0.0,
+        },
+        Call::Whole,
+        Call::Pull {
+            keys: vec![27],
+            mode,
+        },
+        Call::Restore { count: 1 },
+    ]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 

@@ -68,9 +68,11 @@ impl Shard {
     /// Take a row that is free, or a new one.
     ///
     /// While a snapshot is read only new ones are taken: it tells by the number which rows were
-    /// there when it began.
-    pub(super) fn take_row(&mut self) -> u32 {
-        let free = if self.snapshot.is_none() {
+    /// there when it began. Nor is a free one taken at the version of the last snapshot of all
+    /// rows: what has changed since is told by the version, and of equal ones by the number.
+    pub(super) fn take_row(&mut self, version: u64) -> u32 {
+        let is_told = self.whole_version.is_none_or(|whole| version > whole);
+        let free = if self.snapshot.is_none() && is_told {
             self.free.pop()
         } else {
             None
