@@ -28,8 +28,8 @@ BENCHMARKS := $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py)
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
-    test-aarch64 test-python test-torch test-parquet-java bench bench-store demo chaos soak fuzz \
-    proto lock clean
+    test-aarch64 test-loom test-python test-torch test-parquet-java bench bench-store demo chaos \
+    soak fuzz proto lock clean
 
 help: ## Print this list.
 	@echo 'make TARGET, where TARGET is one of'
@@ -87,6 +87,10 @@ test-rust: build
 
 test-memory: ## Test the memory of ten million rows (1.6 GB).
 	cargo test --locked --release --package edl-store --test memory -- --ignored
+
+test-loom: ## Run the store's lock-free waiting in every order that threads can take.
+	RUSTFLAGS='--cfg edl_loom' cargo test --locked --package edl-store --lib models \
+	    --target-dir $(CARGO_TARGET_DIR)/loom
 
 # The test that is left out runs its own binary once more, which only the emulator can.
 test-aarch64: ## Test the store's scalar path on ARM, emulated (gcc-aarch64-linux-gnu, qemu-user).

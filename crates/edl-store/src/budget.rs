@@ -1,24 +1,32 @@
 //! How many bytes the rows of a store take, and how many they may take.
 
+mod aside;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
+use aside::Aside;
 
 /// Bytes of rows that are kept aside for a checkpoint at most; updates wait beyond.
 const MAX_SAVED: u64 = 256 << 20;
 
 /// Bytes of all rows of a store. Shards note what they take and give back; the limit is kept by
 /// whoever is about to create rows, so that what is under way can go beyond it by a batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Budget {
     used: AtomicU64,
     /// 0: none.
     limit: AtomicU64,
-    /// Bytes of rows that were kept aside for a checkpoint, and have not been written yet.
-    saved: AtomicU64,
-    /// Updates wait for `drained` with it, until there is room for more of these.
-    waiting: Mutex<()>,
-    drained: Condvar,
+    aside: Aside,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            used: AtomicU64::new(0),
+            limit: AtomicU64::new(0),
+            aside: Aside::new(MAX_SAVED),
+        }
+    }
 }
 
 impl Budget {
@@ -46,64 +54,29 @@ impl Budget {
     /// Note that rows are kept aside for a checkpoint.
     #[inline]
     pub(crate) fn note_saved(&self, bytes: usize) {
-        if bytes > 0 {
-            self.saved.fetch_add(bytes as u64, Ordering::Relaxed);
-        }
+        self.aside.add(bytes as u64);
     }
 
     /// Note that whoever writes the checkpoint has taken rows that were kept aside.
     pub(crate) fn note_taken(&self, bytes: usize) {
-        let before = self.saved.fetch_sub(bytes as u64, Ordering::Relaxed);
-        if before > MAX_SAVED {
-            let _waiting = self.waiting.lock();
-            self.drained.notify_all();
-        }
+        self.aside.take(bytes as u64);
     }
 
     /// Whether so many rows are kept aside that they should be written first.
     pub(crate) fn saved_is_large(&self) -> bool {
-        self.saved.load(Ordering::Relaxed) > MAX_SAVED / 2
+        self.aside.is_large()
     }
 
     /// Return once there is room for rows that are kept aside. The caller holds no lock of the
     /// store.
     #[inline]
     pub(crate) fn wait_for_saved(&self) {
-        if self.saved.load(Ordering::Relaxed) <= MAX_SAVED {
-            return;
-        }
-        let mut waiting = self.waiting.lock();
-        while self.saved.load(Ordering::Relaxed) > MAX_SAVED {
-            self.drained.wait(&mut waiting);
-        }
+        self.aside.wait();
     }
 
     /// Whether `bytes` more may be taken.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.limit()
             .is_none_or(|limit| self.used().saturating_add(bytes) <= limit)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-
-    use super::*;
-
-    #[test]
-    fn updates_wait_until_saved_rows_are_written() {
-        let (budget, written) = (Budget::default(), AtomicBool::new(false));
-        budget.note_saved(MAX_SAVED as usize);
-        budget.wait_for_saved();
-        budget.note_saved(1);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                budget.wait_for_saved();
-                assert!(written.load(Ordering::Relaxed));
-            });
-            written.store(true, Ordering::Relaxed);
-            budget.note_taken(1);
-        });
     }
 }

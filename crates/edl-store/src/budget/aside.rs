@@ -1,0 +1,146 @@
+//! How much is kept aside for a checkpoint, and who waits for it to become less.
+//!
+//! The common case, in which nobody has to wait, takes no lock. That nobody sleeps for ever is
+//! checked by `make test-loom`, which runs the threads of the model below in every order that
+//! the memory model allows, but for those with many interruptions.
+
+#[cfg(edl_loom)]
+use loom::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU64};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+#[cfg(not(edl_loom))]
+use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU64};
+
+/// Bytes of rows that were kept aside and have not been written yet.
+#[derive(Debug)]
+pub(super) struct Aside {
+    bytes: AtomicU64,
+    most: u64,
+    waiting: Mutex<()>,
+    less: Condvar,
+}
+
+impl Aside {
+    /// `most`: bytes beyond which those who add wait.
+    pub(super) fn new(most: u64) -> Self {
+        Self {
+            bytes: AtomicU64::new(0),
+            most,
+            waiting: Mutex::new(()),
+            less: Condvar::new(),
+        }
+    }
+
+    /// Note that some were kept aside.
+    #[inline]
+    pub(super) fn add(&self, bytes: u64) {
+        if bytes > 0 {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Note that some were taken, and wake those who wait.
+    ///
+    /// Whoever waits looks at the bytes with the lock held and lets go of it as it falls asleep.
+    /// So it either took the lock after this did, and sees what this took away, or it sleeps by
+    /// the time that this has the lock, and is woken.
+    pub(super) fn take(&self, bytes: u64) {
+        let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if before > self.most {
+            let _lock = self.lock();
+            self.less.notify_all();
+        }
+    }
+
+    /// Whether there is half as much as there may be.
+    pub(super) fn is_large(&self) -> bool {
+        self.is_above(self.most / 2)
+    }
+
+    /// Return once there is no more than there may be. The caller holds no lock of the store.
+    #[inline]
+    pub(super) fn wait(&self) {
+        if self.is_above(self.most) {
+            self.sleep();
+        }
+    }
+
+    #[cold]
+    fn sleep(&self) {
+        let mut lock = self.lock();
+        while self.is_above(self.most) {
+            lock = self.less.wait(lock).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn is_above(&self, bytes: u64) -> bool {
+        self.bytes.load(Ordering::Relaxed) > bytes
+    }
+
+    /// It guards no value, so none can be half-way through a change.
+    fn lock(&self) -> MutexGuard<'_, ()> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, not(edl_loom)))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn who_adds_too_much_waits_until_some_is_taken() {
+        let (aside, written) = (Aside::new(100), AtomicBool::new(false));
+        aside.add(100);
+        aside.wait();
+        aside.add(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                aside.wait();
+                assert!(written.load(Ordering::Relaxed));
+            });
+            written.store(true, Ordering::Relaxed);
+            aside.take(1);
+        });
+    }
+}
+
+#[cfg(all(test, edl_loom))]
+mod models {
+    /// A thread is interrupted where it need not be so many times at most; bugs need few, and each
+    /// more takes ten times as long.
+    const PREEMPTIONS: usize = 2;
+
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// Two who update, one of whom adds more, and one who writes: whatever the order of their
+    /// steps, all come to an end.
+    #[test]
+    fn nobody_sleeps_for_ever() {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(PREEMPTIONS);
+        model.check(|| {
+            let aside = Arc::new(Aside::new(1));
+            aside.add(2);
+            let updates: Vec<_> = (0..2)
+                .map(|bytes| {
+                    let aside = aside.clone();
+                    thread::spawn(move || {
+                        aside.add(bytes);
+                        aside.wait();
+                    })
+                })
+                .collect();
+            aside.take(1);
+            aside.take(1);
+            for update in updates {
+                update.join().unwrap();
+            }
+            assert!(aside.is_above(0) && !aside.is_above(1));
+        });
+    }
+}
