@@ -5,16 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
+
+_ALIGNMENT = 64  # TensorFlow's kernels stop the process on tensors that lie elsewhere
+
+
+def as_tensor(array: NDArray[np.float32]) -> Any:
+    """Return a tensor of an array's elements, which must not change while the tensor lives.
+
+    `tf.constant` copies an array, and TensorFlow its copy once more unless that lies at a multiple
+    of 64 bytes, which it never does. Here only one is made, and none of an array that lies so.
+    """
+    if array.size == 0:
+        return tf.constant(array)
+    if array.ctypes.data % _ALIGNMENT or not array.flags.carray:
+        array = _aligned(array)
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+
+
+def _aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 class FlatFunction:
-    """A concrete function of tensors or NumPy arrays that returns tensors.
+    """A concrete function of tensors that returns tensors.
 
     TensorFlow's own call binds and checks a Python signature each time, which costs a fifth of
     a small training step. The caller answers for the number, types and shapes of the inputs.
-    An array goes to TensorFlow as it is, without a copy where it lies at a multiple of 64 bytes
-    (`tf.constant` makes one or two), and must not change during the call.
     """
 
     def __init__(self, concrete: Any) -> None:

@@ -91,7 +91,7 @@ class Collector:
             results: Sequence[Any] = []
             if cut.function is not None:
                 given = [] if stage == 0 else self._rows_before(stage, found, pull)
-                results = cut.function(*given, np.int64(minibatch.seed), *tensors)
+                results = cut.function(*given, tf.constant(minibatch.seed, tf.int64), *tensors)
             # Sites with the same ids share one array: the client then deduplicates it once.
             arrays = [np.asarray(tensors[k]) for k in cut.features]
             arrays += [np.asarray(ids) for ids in results]
@@ -191,7 +191,7 @@ class Collector:
             )
         needed = [k for k, site in enumerate(self.sites) if site.stage < stage]
         pulled = pull([(self.sites[k].table, found[k]) for k in needed], training=self._training)
-        return [*pulled.rows, pulled.dense, pulled.state]
+        return [tf.constant(x) for x in (*pulled.rows, pulled.dense, pulled.state)]
 
     def _checked(self, index: int, ids: Int64) -> Int64:
         """Refuse ids that no row can have; as unsigned numbers, negative ones are large too."""

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
-from elasticdl.backends.keras_function import FlatFunction
+from elasticdl.backends.keras_function import FlatFunction, as_tensor
 from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, describe
 from elasticdl.backends.keras_model import PlacedModel, explaining
 from elasticdl.backends.keras_sites import Collector
@@ -74,7 +74,7 @@ class TrainStep:
         is_static = minibatch.is_full and minibatch.structure.is_static
         size = minibatch.size if is_static else None
         function = self._functions.get(size)
-        inputs = [dense, state, np.int64(minibatch.seed), *minibatch.tensors, *rows]
+        inputs = _inputs(minibatch, minibatch.tensors, rows, dense, state)
         if function is None:
             function = self._compile(minibatch, size, inputs)
             self._functions[size] = function
@@ -193,10 +193,21 @@ class Inference:
         """Return the outputs, as tensors in the structure that the model gives."""
         tensors = minibatch.tensors[: len(minibatch.structure.feature_specs)]
         try:
-            outputs = self._function(dense, state, np.int64(minibatch.seed), *tensors, *rows)
+            outputs = self._function(*_inputs(minibatch, tensors, rows, dense, state))
         except (tf.errors.OpError, ValueError, TypeError) as error:
             raise ModelError(_step_failed(minibatch, error)) from error
         return tf.nest.pack_sequence_as(self._outputs, list(outputs), expand_composites=True)
+
+
+def _inputs(
+    minibatch: KerasMinibatch,
+    tensors: Sequence[Any],
+    rows: Sequence[Float32],
+    dense: Float32,
+    state: Float32,
+) -> list[Any]:
+    seed = tf.constant(minibatch.seed, tf.int64)
+    return [as_tensor(dense), as_tensor(state), seed, *tensors, *map(as_tensor, rows)]
 
 
 def _parameter_specs(placed: PlacedModel) -> list[Any]:
