@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +15,23 @@ from elasticdl._core import RecordWriter
 from elasticdl.ps.checkpoint import version_folder, versions
 
 COUNTING = Path(__file__).resolve().parents[2] / "model_zoo" / "counting" / "model.py"
-NUM_RECORDS, NUM_IDS = 2_000, 300
+NUM_RECORDS, NUM_IDS, SIZE = 2_000, 300, 16
+PAUSE_AT = 100  # minibatches, of 125
 
-# An evaluation opens one fifo to say that it has begun, and another to be told to go on.
-PAUSE = """
+# The feed stops after so many minibatches: it opens one fifo to say so, and another to be told to
+# go on. What was fed before is trained meanwhile, and the checkpoint due then is written.
+PAUSE = f"""
 
-_feed_at_once, _has_begun = feed, []
+_feed_at_once, _fed = feed, []
 
 
 def feed(records, mode, metadata):
-    if mode == Mode.EVALUATION and not _has_begun:
-        _has_begun.append(True)
-        for fifo, flag in (("begun", "w"), ("go", "r")):
-            with open(__file__.replace("model.py", fifo), flag) as file:
-                file.read() if flag == "r" else file.write("x")
+    if mode == Mode.TRAINING:
+        if len(_fed) == 1 + {PAUSE_AT}:  # the first is the sample that the model is built with
+            for fifo, flag in (("begun", "w"), ("go", "r")):
+                with open(__file__.replace("model.py", fifo), flag) as file:
+                    file.read() if flag == "r" else file.write("x")
+        _fed.append(True)
     return _feed_at_once(records, mode, metadata)
 """
 
@@ -55,11 +59,10 @@ def test_older_checkpoint_is_restored_and_counts_stay_exact(num_corrupt, chaos, 
         "model_zoo": zoo,
         "model_def": "model.forward",
         "training_data": tmp_path / "data.recordio",
-        "validation_data": tmp_path / "data.recordio",
         "distribution_strategy": "ParameterServerStrategy",
         "num_workers": 1,
         "num_ps_pods": 2,
-        "minibatch_size": 16,
+        "minibatch_size": SIZE,
         "checkpoint_dir": tmp_path / "checkpoints",
         "checkpoint_steps": 10,
         "recovery_seconds": 0,
@@ -76,7 +79,9 @@ def test_older_checkpoint_is_restored_and_counts_stay_exact(num_corrupt, chaos, 
         )
     try:
         (zoo / "begun").read_text()
-        there = versions(tmp_path / "checkpoints")
+        while (there := versions(tmp_path / "checkpoints"))[-1:] != [PAUSE_AT]:
+            assert job.poll() is None, (tmp_path / "train.log").read_text()
+            time.sleep(0.05)
         bad = there if num_corrupt == "all" else there[-1:]
         for version in bad:
             corrupt(version_folder(tmp_path / "checkpoints", version))

@@ -422,7 +422,7 @@ class TestEmbeddings:
             ids = keras.Input((3,), name="ids")
             return keras.Model({"ids": ids}, keras.ops.sum(Embedding(1)(ids), axis=(1, 2)))
 
-        with pytest.raises(ModelError, match="ids must be integers, found float32"):
+        with pytest.raises(ModelError, match="ids must be integers or strings, found float32"):
             new_job(
                 ids_and_labels(), 16, model=model, loss=squared, optimizer=sgd, feed=column_feed
             )
