@@ -59,7 +59,7 @@ from elasticdl.ps.export import put_in_place
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.exchange import Committed, Exchange, Following, Parameters, Step
 from elasticdl.worker.predictions import PredictionSink
-from elasticdl.worker.stages import StageClock
+from elasticdl.worker.stages import StageClock, run_after_others
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +179,7 @@ class Worker:
     # --- feed ------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
+        run_after_others()
         for lease in self._leases():
             running = Running(lease)
             try:

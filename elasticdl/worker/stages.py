@@ -1,11 +1,13 @@
-"""Where a worker's time goes."""
+"""Where a worker's time goes, and which of its threads goes first."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 class StageClock:
@@ -14,7 +16,7 @@ class StageClock:
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
-    @contextmanager
+    @contextlib.contextmanager
     def measure(self, stage: str) -> Iterator[None]:
         """Add the time of the block to a stage; a stage belongs to one thread."""
         started = time.perf_counter()
@@ -24,3 +26,14 @@ class StageClock:
     def seconds(self) -> dict[str, float]:
         """Return a copy."""
         return dict(self._seconds)
+
+
+def run_after_others() -> None:
+    """Have this thread run after others, when there are more than processors.
+
+    For the stage that works ahead: what it has ready can wait, who computes cannot. It parses
+    several minibatches at a time, which took a sixth of the compute stage's time from it.
+    """
+    thread = threading.get_native_id()
+    with contextlib.suppress(OSError):  # a system on which threads have no priority of their own
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + 5)
