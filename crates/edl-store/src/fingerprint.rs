@@ -81,9 +81,11 @@ fn up_to_16(s: &[u8]) -> u64 {
     mixed(y.wrapping_mul(K2) ^ z.wrapping_mul(K0)).wrapping_mul(K2)
 }
 
-fn up_to_32(s: &[u8]) -> u64 {
+/// What the first and the last 16 bytes of 17 to 64 make: the factor, the first word, and a pair.
+#[inline(always)]
+fn ends(s: &[u8], first: u64) -> (u64, u64, u64, u64) {
     let (len, mul) = (s.len(), factor(s));
-    let a = word(s, 0).wrapping_mul(K1);
+    let a = word(s, 0).wrapping_mul(first);
     let b = word(s, 8);
     let c = word(s, len - 8).wrapping_mul(mul);
     let d = word(s, len - 16).wrapping_mul(K2);
@@ -95,23 +97,17 @@ fn up_to_32(s: &[u8]) -> u64 {
     let v = a
         .wrapping_add(b.wrapping_add(K2).rotate_right(18))
         .wrapping_add(c);
+    (mul, a, u, v)
+}
+
+fn up_to_32(s: &[u8]) -> u64 {
+    let (mul, _, u, v) = ends(s, K1);
     joined(u, v, mul)
 }
 
 fn up_to_64(s: &[u8]) -> u64 {
-    let (len, mul) = (s.len(), factor(s));
-    let a = word(s, 0).wrapping_mul(K2);
-    let b = word(s, 8);
-    let c = word(s, len - 8).wrapping_mul(mul);
-    let d = word(s, len - 16).wrapping_mul(K2);
-    let y = a
-        .wrapping_add(b)
-        .rotate_right(43)
-        .wrapping_add(c.rotate_right(30))
-        .wrapping_add(d);
-    let v = a
-        .wrapping_add(b.wrapping_add(K2).rotate_right(18))
-        .wrapping_add(c);
+    let len = s.len();
+    let (mul, a, y, v) = ends(s, K2);
     let z = joined(y, v, mul);
     let e = word(s, 16).wrapping_mul(mul);
     let f = word(s, 24);
