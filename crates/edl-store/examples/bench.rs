@@ -4,7 +4,7 @@
 //!
 //! `cargo run --release -p edl-store --example bench -- [name=value ...]`, with `rows` (millions),
 //! `dim`, `optimizer`, `keys` (uniform or zipf), `miss` (share of pulled keys without a row),
-//! `batch`, `slices`, `peer` (0: no hash map), `checkpoint` (a folder to write to; none if empty).
+//! `batch`, `batches` (of a slice), `slices`, `peer` (0: no hash map), `checkpoint` (a folder to write to; none if empty).
 //!
 //! One line of JSON is printed: rates by slice, in millions a second (`memcpy`: GB/s).
 
@@ -29,10 +29,10 @@ type Failure = Box<dyn std::error::Error>;
 const AHEAD: usize = 24;
 
 /// Random lines of one slice.
-const LINES: usize = 1 << 15;
+const LINES: usize = 1 << 18;
 
 /// Bytes that are copied in one slice, out of a larger buffer.
-const COPIED: usize = 8 << 20;
+const COPIED: usize = 32 << 20;
 
 struct Settings {
     rows: u64,
@@ -41,6 +41,7 @@ struct Settings {
     zipf: bool,
     miss: f64,
     batch: usize,
+    batches: usize,
     slices: usize,
     peer: bool,
     checkpoint: String,
@@ -60,6 +61,7 @@ fn settings() -> Result<Settings, Failure> {
         zipf: take("keys", "uniform") == "zipf",
         miss: take("miss", "0").parse()?,
         batch: take("batch", "16384").parse()?,
+        batches: take("batches", "8").parse()?,
         slices: take("slices", "60").parse()?,
         peer: take("peer", "1") != "0",
         checkpoint: take("checkpoint", ""),
@@ -195,12 +197,14 @@ fn spread(n: u64) -> u64 {
 }
 
 /// Draws batches of keys, each key once in a batch, as the client sends them.
+///
+/// What it remembers is small: drawing should not drive out of the caches what a store in use
+/// has there.
 struct Draw<'a> {
     settings: &'a Settings,
     random: Random,
-    /// The batch in which each row came last.
-    last: Vec<u32>,
-    batch: u32,
+    /// Whether each row is in the batch, by bits.
+    taken: Vec<u64>,
 }
 
 impl<'a> Draw<'a> {
@@ -208,23 +212,31 @@ impl<'a> Draw<'a> {
         Self {
             settings,
             random: Random(0x2545_f491_4f6c_dd1d),
-            last: vec![0; settings.rows as usize],
-            batch: 0,
+            taken: vec![0; settings.rows.div_ceil(64) as usize],
         }
     }
 
     /// Fill a batch with keys of which a share `miss` has no row.
     fn keys(&mut self, miss: f64, keys: &mut [u64]) {
-        self.batch += 1;
-        let rows = self.settings.rows;
-        for key in keys {
-            let mut n = self.row();
-            while std::mem::replace(&mut self.last[n as usize], self.batch) == self.batch {
-                n = self.row();
+        for key in &mut *keys {
+            *key = self.row();
+            while !self.take(*key) {
+                *key = self.row();
             }
-            let missing = miss > 0.0 && self.random.unit() < miss;
-            *key = spread(if missing { rows + n } else { n });
         }
+        for key in keys {
+            self.taken[*key as usize / 64] = 0;
+            let missing = miss > 0.0 && self.random.unit() < miss;
+            *key = spread(*key + if missing { self.settings.rows } else { 0 });
+        }
+    }
+
+    /// Take a row for the batch, if it is not in there.
+    fn take(&mut self, row: u64) -> bool {
+        let (word, bit) = (&mut self.taken[row as usize / 64], 1 << (row % 64));
+        let is_free = *word & bit == 0;
+        *word |= bit;
+        is_free
     }
 
     /// Draw a row's number: uniform, or by Zipf's law with exponent 1 (its continuous form).
@@ -397,34 +409,44 @@ fn measure(
     let n = settings.batch;
     let grads = vec![0.01; n * settings.dim];
     let mut out = vec![0.0; n * settings.dim];
-    let mut keys = vec![0; n];
+    let mut keys = vec![0; n * settings.batches];
     let mut draw = Draw::new(settings);
     let mut machine = Machine::new(store.stats().resident_bytes as usize)?;
     let mut random = Random(0x9876_5432_1234_5678);
     let mut rates: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
-    let mut add = |what, rate| rates.entry(what).or_default().push(rate);
-    for slice in 0..settings.slices {
-        add("lines", machine.lines(&mut random));
-        draw.keys(settings.miss, &mut keys);
-        let start = Instant::now();
-        store.pull_rows(0, &keys, PullMode::ReadOnly, black_box(&mut out))?;
-        add("pull", rate(n, start.elapsed()));
-        add("memcpy", machine.copy());
-        draw.keys(0.0, &mut keys);
-        let start = Instant::now();
-        push(store, slice as u32, &keys, &grads)?;
-        add("push", rate(n, start.elapsed()));
-        let Some(plain) = plain else { continue };
-        draw.keys(settings.miss, &mut keys);
-        let start = Instant::now();
-        plain.pull(&keys, black_box(&mut out));
-        add("plain_pull", rate(n, start.elapsed()));
-        draw.keys(0.0, &mut keys);
-        let start = Instant::now();
-        plain.push(&keys, &grads);
-        add("plain_push", rate(n, start.elapsed()));
+    let mut pushed = 0;
+    for _ in 0..settings.slices {
+        // A slice of one kind of work: batches after one another.
+        let mut slice = |what, miss, work: &mut dyn FnMut(&[u64]) -> Result<(), StoreError>| {
+            keys.chunks_mut(n).for_each(|keys| draw.keys(miss, keys));
+            let start = Instant::now();
+            keys.chunks(n).try_for_each(work)?;
+            let rate = rate(keys.len(), start.elapsed());
+            rates.entry(what).or_default().push(rate);
+            Ok::<(), StoreError>(())
+        };
+        slice("pull", settings.miss, &mut |keys| {
+            store.pull_rows(0, keys, PullMode::ReadOnly, black_box(&mut out))
+        })?;
+        slice("push", 0.0, &mut |keys| {
+            pushed += 1;
+            push(store, pushed - 1, keys, &grads)
+        })?;
+        if let Some(plain) = plain {
+            slice("plain_pull", settings.miss, &mut |keys| {
+                plain.pull(keys, black_box(&mut out));
+                Ok(())
+            })?;
+            slice("plain_push", 0.0, &mut |keys| {
+                plain.push(keys, &grads);
+                Ok(())
+            })?;
+        }
+        let lines = machine.lines(&mut random);
+        rates.entry("lines").or_default().push(lines);
+        rates.entry("memcpy").or_default().push(machine.copy());
     }
-    Ok((rates, settings.slices as u32))
+    Ok((rates, pushed))
 }
 
 /// Push until told to stop, and count.

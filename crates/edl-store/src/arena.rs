@@ -2,7 +2,7 @@
 
 use edl_optim::prefetch;
 
-use crate::index::AHEAD;
+use crate::index::BURST;
 use crate::memory::Buffer;
 
 /// Bytes of the first segment; each further one doubles the rows.
@@ -181,20 +181,29 @@ impl<'a> View<'a> {
     #[inline(always)]
     pub(crate) fn each(
         &self,
-        rows: impl Iterator<Item = u32> + Clone,
+        rows: impl Iterator<Item = u32>,
         width: usize,
         mut visit: impl FnMut(usize, Option<&'a [f32]>),
     ) {
-        let mut ahead = rows.clone();
-        let mut ask_for_next = || {
-            if let Some(row) = ahead.next().and_then(|row| self.get(row, width)) {
-                prefetch_row(row);
+        let mut rows = rows.map(|row| self.get(row, width));
+        let mut asked = [None; 2 * BURST];
+        let (mut visited, mut end) = (0, 0);
+        loop {
+            let first = end;
+            for row in rows.by_ref().take(BURST) {
+                if let Some(row) = row {
+                    prefetch_row(row);
+                }
+                asked[end % (2 * BURST)] = row;
+                end += 1;
             }
-        };
-        (0..AHEAD).for_each(|_| ask_for_next());
-        for (i, row) in rows.enumerate() {
-            ask_for_next();
-            visit(i, self.get(row, width));
+            if visited == end {
+                return;
+            }
+            while visited < first {
+                visit(visited, asked[visited % (2 * BURST)]);
+                visited += 1;
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use bytemuck::{Pod, Zeroable};
 mod change;
 mod view;
 
-pub(crate) use view::AHEAD;
+pub(crate) use view::BURST;
 
 /// Bits of an entry for the row; the rest is for the version.
 const ROW_BITS: u32 = 28;

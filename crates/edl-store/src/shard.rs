@@ -3,7 +3,7 @@
 use edl_optim::{Optimizer, Row, Rows, Step};
 
 use crate::arena::{Arena, ViewMut, prefetch_row};
-use crate::index::{AHEAD, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
+use crate::index::{BURST, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::Gate;
 use crate::names::Names;
@@ -164,10 +164,11 @@ struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Ask for row `i` and its gradient, if there is one.
+    /// Ask for a burst of rows and their gradients, if there are any from `first` on.
     #[inline(always)]
-    fn prefetch(&self, i: usize) {
-        if let (Some(&row), Some(&position)) = (self.rows.get(i), self.positions.get(i)) {
+    fn prefetch(&self, first: usize) {
+        let all = self.rows.iter().zip(self.positions);
+        for (&row, &position) in all.skip(first).take(BURST) {
             self.arena.prefetch(row, self.width);
             prefetch_row(&self.grads[position as usize * self.dim..][..self.dim]);
         }
@@ -183,9 +184,11 @@ impl Rows for Group<'_> {
     #[inline(always)]
     fn row(&mut self, i: usize) -> Row<'_> {
         if i == 0 {
-            (0..AHEAD).for_each(|i| self.prefetch(i));
+            self.prefetch(0);
         }
-        self.prefetch(i + AHEAD);
+        if i.is_multiple_of(BURST) {
+            self.prefetch(i + BURST);
+        }
         let at = self.positions[i] as usize * self.dim;
         let row = self.arena.row_mut(self.rows[i], self.width);
         let (weights, slots) = row.split_at_mut(self.dim);
@@ -265,7 +268,7 @@ impl Shard {
     #[inline(always)]
     pub(crate) fn prefetch(&self, keys: Keys<'_>) {
         let index = self.index.view();
-        for &hash in keys.hashes.iter().take(AHEAD) {
+        for &hash in keys.hashes.iter().take(BURST) {
             index.prefetch(hash);
         }
     }
@@ -285,17 +288,16 @@ impl Shard {
         let mut first = 0;
         for (hashes, positions, next) in keys.groups() {
             index.find(hashes, next, &mut rows);
-            arena.each(rows[..hashes.len()].iter().copied(), dim, |i, weights| {
-                if let Some(&position) = positions.get(i + AHEAD) {
-                    prefetch_row(&out[position as usize * dim..][..dim]);
-                }
-                match weights {
+            arena.each(
+                rows[..hashes.len()].iter().copied(),
+                dim,
+                |i, weights| match weights {
                     Some(weights) => {
                         out[positions[i] as usize * dim..][..dim].copy_from_slice(weights);
                     }
                     None => missing.push(first + i as u32),
-                }
-            });
+                },
+            );
             first += hashes.len() as u32;
         }
     }

@@ -128,18 +128,21 @@ pub(crate) struct Table {
 }
 
 /// A block of keys, sorted by shard; kept by each thread for the next batch.
-#[derive(Default)]
 struct Sorted {
+    /// Those of each shard from a multiple of `APART` on.
     hashes: Vec<u64>,
     positions: Vec<u32>,
     /// Where each shard's keys end.
     ends: [usize; NUM_SHARDS],
-    /// The hashes in the batch's order.
-    unsorted: Vec<u64>,
 }
 
+/// Room for one shard's keys, which may be all of a block. What is not used is never touched, and
+/// takes no memory. Not a power of two: all ends, which advance together, would lie in one set of
+/// the cache.
+const APART: usize = BLOCK + 40;
+
 thread_local! {
-    static SORTED: RefCell<Sorted> = RefCell::default();
+    static SORTED: RefCell<Sorted> = RefCell::new(Sorted::new());
     /// Keys without a row, by their number within a shard's.
     static MISSING: RefCell<Vec<u32>> = RefCell::default();
     /// Keys that are let in.
@@ -147,37 +150,34 @@ thread_local! {
 }
 
 impl Sorted {
+    fn new() -> Self {
+        Self {
+            hashes: vec![0; NUM_SHARDS * APART],
+            positions: vec![0; NUM_SHARDS * APART],
+            ends: [0; NUM_SHARDS],
+        }
+    }
+
+    /// Sort at most `BLOCK` keys, all of which belong to this replica.
     fn sort(&mut self, keys: &[u64], placement: &Placement) {
-        let mut starts = [0; NUM_SHARDS];
-        self.unsorted.clear();
-        self.unsorted.extend(keys.iter().map(|&key| {
-            let hash = hash(key);
-            starts[placement.shard(hash)] += 1;
-            hash
-        }));
-        let mut sum = 0;
-        for start in &mut starts {
-            sum += std::mem::replace(start, sum);
-        }
-        self.hashes.resize(keys.len(), 0);
-        self.positions.resize(keys.len(), 0);
+        let mut ends = std::array::from_fn(|shard| shard * APART);
         let (hashes, positions) = (&mut self.hashes[..], &mut self.positions[..]);
-        for (position, &hash) in self.unsorted.iter().enumerate() {
-            let at = &mut starts[placement.shard(hash)];
-            hashes[*at] = hash;
-            positions[*at] = position as u32;
-            *at += 1;
+        for (position, &key) in keys.iter().enumerate() {
+            let hash = hash(key);
+            let end = &mut ends[placement.shard(hash)];
+            hashes[*end] = hash;
+            positions[*end] = position as u32;
+            *end += 1;
         }
-        self.ends = starts;
+        self.ends = ends;
     }
 
     /// Return the keys of one shard.
     fn keys(&self, shard: usize) -> Keys<'_> {
-        let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
-        let end = self.ends[shard];
+        let range = shard * APART..self.ends[shard];
         Keys {
-            hashes: &self.hashes[start..end],
-            positions: &self.positions[start..end],
+            hashes: &self.hashes[range.clone()],
+            positions: &self.positions[range],
         }
     }
 }

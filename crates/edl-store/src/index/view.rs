@@ -4,9 +4,12 @@ use edl_optim::prefetch;
 
 use super::{Entry, Found, GROUP, Homes, Index, LINE, NO_ROW, search, search_line};
 
-/// How many searches or rows ahead of the one at hand a cache line is asked for: as many as a core
-/// has requests under way.
-pub(crate) const AHEAD: usize = 24;
+/// Cache lines that are asked for in a burst, one burst ahead of what is worked on.
+///
+/// In a burst because a request for a line whose page the processor has yet to look up holds up
+/// what comes after it: requests look up their pages at the same time only if there is little
+/// else between them.
+pub(crate) const BURST: usize = 16;
 
 /// The entries of an index, with what it takes to get at them done once.
 #[derive(Clone, Copy)]
@@ -46,103 +49,121 @@ impl Index {
     }
 }
 
-impl<'a> View<'a> {
-    /// Return where the search for a hash begins.
+/// The lines of an index, for `search_all`.
+trait Lines {
+    fn homes(&self) -> &Homes;
+
+    /// Return the lines of the old places, or of the current ones.
+    fn lines(&self, old: bool) -> &[[Entry; LINE]];
+
+    /// Return where the search for a hash begins, and ask for it.
     #[inline(always)]
-    fn start(&self, hash: u64) -> (&'a [[Entry; LINE]], usize) {
-        let (line, in_old) = self.homes.of(hash);
-        (if in_old { self.old } else { self.current }, line)
+    fn ask(&self, hash: u64) -> (usize, bool) {
+        let (line, old) = self.homes().of(hash);
+        prefetch(&self.lines(old)[line]);
+        (line, old)
+    }
+}
+
+impl Lines for View<'_> {
+    #[inline(always)]
+    fn homes(&self) -> &Homes {
+        &self.homes
     }
 
+    #[inline(always)]
+    fn lines(&self, old: bool) -> &[[Entry; LINE]] {
+        if old { self.old } else { self.current }
+    }
+}
+
+impl Lines for ViewMut<'_> {
+    #[inline(always)]
+    fn homes(&self) -> &Homes {
+        &self.homes
+    }
+
+    #[inline(always)]
+    fn lines(&self, old: bool) -> &[[Entry; LINE]] {
+        if old { self.old } else { self.current }
+    }
+}
+
+/// Where an entry lies.
+struct Place {
+    old: bool,
+    line: usize,
+    at: usize,
+}
+
+/// Search for up to `GROUP` hashes; `found` is told the number of each that is there, in no order.
+///
+/// The lines of the first `BURST` should have been asked for; those of the first of `next`, the
+/// hashes of the next group, are asked for here.
+#[inline(always)]
+fn search_all<L: Lines>(
+    lines: &mut L,
+    hashes: &[u64],
+    next: &[u64],
+    mut found: impl FnMut(&mut L, usize, Place),
+) {
+    let mut homes = [(0, false); 2 * BURST];
+    let (mut later, mut num_later) = ([0_u16; GROUP], 0);
+    for i in 0..BURST.min(hashes.len()) {
+        homes[i] = lines.homes().of(hashes[i]);
+    }
+    for (i, &hash) in hashes.iter().enumerate() {
+        if i.is_multiple_of(BURST) {
+            let ahead = hashes.get(i + BURST..).unwrap_or_default();
+            for (j, &hash) in ahead.iter().take(BURST).enumerate() {
+                homes[(i + BURST + j) % (2 * BURST)] = lines.ask(hash);
+            }
+            if ahead.is_empty() {
+                next.iter().take(BURST).for_each(|&hash| {
+                    lines.ask(hash);
+                });
+            }
+        }
+        let (line, old) = homes[i % (2 * BURST)];
+        let places = lines.lines(old);
+        match search_line(&places[line], hash) {
+            Found::At(at) => found(lines, i, Place { old, line, at }),
+            Found::Empty(_) => {}
+            Found::Nothing => {
+                // It goes on when its next line has come.
+                prefetch(places.get(line + 1).unwrap_or(&places[0]));
+                later[num_later] = i as u16;
+                num_later += 1;
+            }
+        }
+    }
+    for i in later[..num_later].iter().map(|&i| usize::from(i)) {
+        let (line, old) = lines.homes().of(hashes[i]);
+        if let (line, Found::At(at)) = search(lines.lines(old), line, hashes[i]) {
+            found(lines, i, Place { old, line, at });
+        }
+    }
+}
+
+impl View<'_> {
     /// Ask for the cache line where the search for a hash begins.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
-        let (lines, line) = self.start(hash);
-        prefetch(&lines[line]);
+        self.ask(hash);
     }
 
-    /// Ask for the lines of the first `AHEAD` hashes, or if there are none, of `next`; return
-    /// the hashes after them.
-    ///
+    /// Find the rows of up to `GROUP` hashes, as `search_all` has it; `NO_ROW` for those that
+    /// have none.
     #[inline(always)]
-    fn prefetch_some<'h>(&self, hashes: &'h [u64], next: &'h [u64]) -> &'h [u64] {
-        let hashes = if hashes.is_empty() { next } else { hashes };
-        let (now, later) = hashes.split_at(AHEAD.min(hashes.len()));
-        for &hash in now {
-            self.prefetch(hash);
-        }
-        later
-    }
-
-    /// Find the rows of up to `GROUP` hashes; `NO_ROW` for those that have none.
-    ///
-    /// The lines of the first `AHEAD` should have been asked for; those of the first of `next`,
-    /// the hashes of the next group, are asked for here.
-    #[inline(always)]
-    pub(crate) fn find(&self, hashes: &[u64], next: &[u64], rows: &mut [u32; GROUP]) {
-        let mut later = Later::new();
-        let (_, mut ahead) = hashes.split_at(AHEAD.min(hashes.len()));
-        for (i, (row, &hash)) in rows.iter_mut().zip(hashes).enumerate() {
-            if i % AHEAD == 0 {
-                ahead = self.prefetch_some(ahead, next);
-            }
-            let (lines, line) = self.start(hash);
-            *row = match search_line(&lines[line], hash) {
-                Found::At(at) => lines[line][at].row(),
-                Found::Empty(_) => NO_ROW,
-                Found::Nothing => later.put_off(i, lines, line),
-            };
-        }
-        for i in later.each() {
-            let (lines, line) = self.start(hashes[i]);
-            if let (line, Found::At(at)) = search(lines, line, hashes[i]) {
-                rows[i] = lines[line][at].row();
-            }
-        }
-    }
-}
-
-/// Searches of a group that leave the line where they began: put off until their next line has
-/// come.
-struct Later {
-    searches: [u16; GROUP],
-    len: usize,
-}
-
-impl Later {
-    #[inline(always)]
-    fn new() -> Self {
-        Self {
-            searches: [0; GROUP],
-            len: 0,
-        }
-    }
-
-    /// Note that the search for hash `i` goes on after `line`.
-    #[inline(always)]
-    fn put_off(&mut self, i: usize, lines: &[[Entry; LINE]], line: usize) -> u32 {
-        prefetch(lines.get(line + 1).unwrap_or(&lines[0]));
-        self.searches[self.len] = i as u16;
-        self.len += 1;
-        NO_ROW
-    }
-
-    #[inline(always)]
-    fn each(&self) -> impl Iterator<Item = usize> {
-        self.searches[..self.len].iter().map(|&i| usize::from(i))
+    pub(crate) fn find(mut self, hashes: &[u64], next: &[u64], rows: &mut [u32; GROUP]) {
+        rows[..hashes.len()].fill(NO_ROW);
+        search_all(&mut self, hashes, next, |view, i, place| {
+            rows[i] = view.lines(place.old)[place.line][place.at].row();
+        });
     }
 }
 
 impl ViewMut<'_> {
-    #[inline(always)]
-    fn as_view(&self) -> View<'_> {
-        View {
-            homes: self.homes,
-            current: self.current,
-            old: self.old,
-        }
-    }
-
     /// Set the version of up to `GROUP` hashes; return their rows as `View::find` does, and in
     /// `versions` what they had.
     #[inline(always)]
@@ -154,40 +175,16 @@ impl ViewMut<'_> {
         rows: &mut [u32; GROUP],
         versions: &mut [u64; GROUP],
     ) {
-        let mut later = Later::new();
-        let (_, mut ahead) = hashes.split_at(AHEAD.min(hashes.len()));
-        for (i, &hash) in hashes.iter().enumerate() {
-            if i % AHEAD == 0 {
-                ahead = self.as_view().prefetch_some(ahead, next);
-            }
-            let (line, in_old) = self.homes.of(hash);
-            let lines = if in_old {
-                &mut *self.old
+        rows[..hashes.len()].fill(NO_ROW);
+        search_all(self, hashes, next, |view, i, place| {
+            let lines = if place.old {
+                &mut *view.old
             } else {
-                &mut *self.current
+                &mut *view.current
             };
-            rows[i] = match search_line(&lines[line], hash) {
-                Found::At(at) => {
-                    let entry = &mut lines[line][at];
-                    versions[i] = entry.replace_version(version);
-                    entry.row()
-                }
-                Found::Empty(_) => NO_ROW,
-                Found::Nothing => later.put_off(i, lines, line),
-            };
-        }
-        for i in later.each() {
-            let (line, in_old) = self.homes.of(hashes[i]);
-            let lines = if in_old {
-                &mut *self.old
-            } else {
-                &mut *self.current
-            };
-            if let (line, Found::At(at)) = search(lines, line, hashes[i]) {
-                let entry = &mut lines[line][at];
-                versions[i] = entry.replace_version(version);
-                rows[i] = entry.row();
-            }
-        }
+            let entry = &mut lines[place.line][place.at];
+            versions[i] = entry.replace_version(version);
+            rows[i] = entry.row();
+        });
     }
 }
