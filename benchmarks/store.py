@@ -18,9 +18,9 @@ steps a second where each is pulled after the push before it, apart and in one e
 Slices of some milliseconds take turns within one process (pull, push, the hash map's, random lines,
 copy; 131,072 keys in batches of 16,384, so the map's are longer), in several fresh processes: on
 shared machines the best slice is steady where the median is not. The hash map is Rust's, of small
-vectors, with one lock, one key at a time and each optimizer slot in a map of its own. `crates/edl-
-store/examples/bench.rs` and `crates/edl-ps/examples/wire` are the parts in Rust. Every table is ten
-times the last-level cache or more, but for those of the wire.
+vectors, with one lock, one key at a time and each optimizer slot in a map of its own.
+`crates/edl-store/examples/bench.rs` and `crates/edl-ps/examples/wire` are the parts in Rust. Every
+table is ten times the last-level cache or more, but for those of the wire.
 
     python benchmarks/store.py [--processes 5] [--slices 60]
 """

@@ -4,7 +4,8 @@
 //!
 //! `cargo run --release -p edl-store --example bench -- [name=value ...]`, with `rows` (millions),
 //! `dim`, `optimizer`, `keys` (uniform or zipf), `miss` (share of pulled keys without a row),
-//! `batch`, `batches` (of a slice), `slices`, `peer` (0: no hash map), `checkpoint` (a folder to write to; none if empty).
+//! `batch`, `batches` (of a slice), `slices`, `peer` (0: no hash map), `checkpoint` (a folder to
+//! write to; none if empty).
 //!
 //! One line of JSON is printed: rates by slice, in millions a second (`memcpy`: GB/s).
 

@@ -1,5 +1,7 @@
 //! Many searches of an index at a time, so that their cache misses overlap.
 
+use std::ops::Deref;
+
 use edl_optim::prefetch;
 
 use super::{Entry, Found, GROUP, Homes, Index, LINE, NO_ROW, search, search_line};
@@ -13,18 +15,17 @@ pub(crate) const BURST: usize = 16;
 
 /// The entries of an index, with what it takes to get at them done once.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'a> {
+pub(crate) struct Access<L> {
     homes: Homes,
-    current: &'a [[Entry; LINE]],
-    old: &'a [[Entry; LINE]],
+    current: L,
+    old: L,
 }
 
-/// The same, to change versions.
-pub(crate) struct ViewMut<'a> {
-    homes: Homes,
-    current: &'a mut [[Entry; LINE]],
-    old: &'a mut [[Entry; LINE]],
-}
+/// To look at entries.
+pub(crate) type View<'a> = Access<&'a [[Entry; LINE]]>;
+
+/// To change versions too.
+pub(crate) type ViewMut<'a> = Access<&'a mut [[Entry; LINE]]>;
 
 impl Index {
     /// Return access to the entries for a loop over many.
@@ -49,43 +50,25 @@ impl Index {
     }
 }
 
-/// The lines of an index, for `search_all`.
-trait Lines {
-    fn homes(&self) -> &Homes;
-
+impl<L: Deref<Target = [[Entry; LINE]]>> Access<L> {
     /// Return the lines of the old places, or of the current ones.
-    fn lines(&self, old: bool) -> &[[Entry; LINE]];
+    #[inline(always)]
+    fn lines(&self, old: bool) -> &[[Entry; LINE]] {
+        if old { &self.old } else { &self.current }
+    }
 
     /// Return where the search for a hash begins, and ask for it.
     #[inline(always)]
     fn ask(&self, hash: u64) -> (usize, bool) {
-        let (line, old) = self.homes().of(hash);
+        let (line, old) = self.homes.of(hash);
         prefetch(&self.lines(old)[line]);
         (line, old)
     }
-}
 
-impl Lines for View<'_> {
+    /// Ask for the cache line where the search for a hash begins.
     #[inline(always)]
-    fn homes(&self) -> &Homes {
-        &self.homes
-    }
-
-    #[inline(always)]
-    fn lines(&self, old: bool) -> &[[Entry; LINE]] {
-        if old { self.old } else { self.current }
-    }
-}
-
-impl Lines for ViewMut<'_> {
-    #[inline(always)]
-    fn homes(&self) -> &Homes {
-        &self.homes
-    }
-
-    #[inline(always)]
-    fn lines(&self, old: bool) -> &[[Entry; LINE]] {
-        if old { self.old } else { self.current }
+    pub(crate) fn prefetch(&self, hash: u64) {
+        self.ask(hash);
     }
 }
 
@@ -101,33 +84,33 @@ struct Place {
 /// The lines of the first `BURST` should have been asked for; those of the first of `next`, the
 /// hashes of the next group, are asked for here.
 #[inline(always)]
-fn search_all<L: Lines>(
-    lines: &mut L,
+fn search_all<L: Deref<Target = [[Entry; LINE]]>>(
+    index: &mut Access<L>,
     hashes: &[u64],
     next: &[u64],
-    mut found: impl FnMut(&mut L, usize, Place),
+    mut found: impl FnMut(&mut Access<L>, usize, Place),
 ) {
     let mut homes = [(0, false); 2 * BURST];
     let (mut later, mut num_later) = ([0_u16; GROUP], 0);
     for i in 0..BURST.min(hashes.len()) {
-        homes[i] = lines.homes().of(hashes[i]);
+        homes[i] = index.homes.of(hashes[i]);
     }
     for (i, &hash) in hashes.iter().enumerate() {
         if i.is_multiple_of(BURST) {
             let ahead = hashes.get(i + BURST..).unwrap_or_default();
             for (j, &hash) in ahead.iter().take(BURST).enumerate() {
-                homes[(i + BURST + j) % (2 * BURST)] = lines.ask(hash);
+                homes[(i + BURST + j) % (2 * BURST)] = index.ask(hash);
             }
             if ahead.is_empty() {
-                next.iter().take(BURST).for_each(|&hash| {
-                    lines.ask(hash);
-                });
+                next.iter()
+                    .take(BURST)
+                    .for_each(|&hash| index.prefetch(hash));
             }
         }
         let (line, old) = homes[i % (2 * BURST)];
-        let places = lines.lines(old);
+        let places = index.lines(old);
         match search_line(&places[line], hash) {
-            Found::At(at) => found(lines, i, Place { old, line, at }),
+            Found::At(at) => found(index, i, Place { old, line, at }),
             Found::Empty(_) => {}
             Found::Nothing => {
                 // It goes on when its next line has come.
@@ -138,20 +121,14 @@ fn search_all<L: Lines>(
         }
     }
     for i in later[..num_later].iter().map(|&i| usize::from(i)) {
-        let (line, old) = lines.homes().of(hashes[i]);
-        if let (line, Found::At(at)) = search(lines.lines(old), line, hashes[i]) {
-            found(lines, i, Place { old, line, at });
+        let (line, old) = index.homes.of(hashes[i]);
+        if let (line, Found::At(at)) = search(index.lines(old), line, hashes[i]) {
+            found(index, i, Place { old, line, at });
         }
     }
 }
 
 impl View<'_> {
-    /// Ask for the cache line where the search for a hash begins.
-    #[inline(always)]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        self.ask(hash);
-    }
-
     /// Find the rows of up to `GROUP` hashes, as `search_all` has it; `NO_ROW` for those that
     /// have none.
     #[inline(always)]
