@@ -5,27 +5,25 @@ use edl_optim::prefetch;
 use crate::index::BURST;
 use crate::memory::Buffer;
 
-/// Bytes of the first segment; each further one doubles the rows.
+/// Bytes of the first segment; each further one doubles the rows, so that few rows take little.
 const FIRST_BYTES: usize = 4096;
 
-/// Bytes that are skipped at most: half a huge page, so that they are within small segments.
+/// Bytes of all segments that double.
+const DOUBLING_BYTES: usize = 2 << 20;
+
+/// Bytes of each segment after those that double: few segments, where a row is found by a shift.
+const SEGMENT_BYTES: usize = 32 << 20;
+
+/// Bytes that are skipped at most: half of what doubles.
 const SKIPPED_BYTES: usize = 1 << 20;
 
 /// Floats in a cache line.
 const LINE: usize = 16;
 
-/// Segments that an arena can come to have: rows are numbered by 28 bits.
-const MAX_SEGMENTS: usize = 29;
-
-/// Rows at a fixed stride in segments that double, so that growing copies nothing: row `r` is
-/// number `r + skipped + 2^b` of a sequence whose segments begin at the powers of two from `2^b`
-/// on. What is skipped is never touched, and takes no memory.
+/// Rows at a fixed stride, in segments: growing copies nothing. What is skipped at the beginning
+/// is never touched, and takes no memory.
 pub(crate) struct Arena {
-    stride: usize,
-    /// Binary logarithm of the rows in the first segment.
-    first_log2: u32,
-    /// Numbers that no row has, so that arenas begin a new page at different numbers of rows.
-    skipped: u32,
+    layout: Layout,
     segments: Vec<Buffer>,
     len: u32,
 }
@@ -47,11 +45,8 @@ impl Arena {
     /// Make an empty arena for rows of `width` floats; `phase` from 0 to 1 says how far into a
     /// page it begins.
     pub(crate) fn new(width: usize, phase: f64) -> Self {
-        let stride = stride(width);
         Self {
-            stride,
-            skipped: (phase * SKIPPED_BYTES as f64) as u32 / (4 * stride as u32),
-            first_log2: (FIRST_BYTES / (4 * stride)).max(1).ilog2(),
+            layout: Layout::new(stride(width), phase),
             segments: Vec::new(),
             len: 0,
         }
@@ -64,100 +59,125 @@ impl Arena {
 
     /// Return the bytes of one row, padding included.
     pub(crate) fn row_bytes(&self) -> usize {
-        self.stride * 4
+        self.layout.stride * 4
     }
 
     /// Return the bytes taken from the system for rows; those never touched are not resident.
     pub(crate) fn used_bytes(&self) -> usize {
-        self.len as usize * self.stride * 4
+        self.len as usize * self.row_bytes()
     }
 
     /// Add a zeroed row and return its number.
     pub(crate) fn push(&mut self) -> u32 {
         let row = self.len;
-        let (segment, _) = self.locate(row);
+        let (segment, _) = self.layout.locate(row);
         if segment >= self.segments.len() {
             // Those that are skipped whole are never looked into.
             self.segments.resize_with(segment, || Buffer::zeroed(0));
-            let rows = 1usize << (self.first_log2 as usize + segment);
-            self.segments.push(Buffer::zeroed(rows * self.stride * 4));
+            let rows = self.layout.rows(segment);
+            self.segments.push(Buffer::zeroed(rows * self.row_bytes()));
         }
         self.len += 1;
         row
     }
 
-    #[inline(always)]
-    fn layout(&self) -> Layout {
-        Layout {
-            stride: self.stride,
-            first_log2: self.first_log2,
-            skipped: self.skipped,
-        }
-    }
-
-    #[inline(always)]
-    fn locate(&self, row: u32) -> (usize, usize) {
-        self.layout().locate(row)
-    }
-
     /// Return access to the rows for a loop over many.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_> {
-        let mut segments = self.segments.iter();
         View {
-            layout: self.layout(),
-            segments: std::array::from_fn(|_| segments.next().map_or(&[][..], Buffer::slice)),
+            layout: self.layout,
+            segments: self.segments.iter().map(Buffer::slice).collect(),
         }
     }
 
     /// Return access to the rows for a loop that changes many.
     #[inline(always)]
     pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
-        let layout = self.layout();
-        let mut segments = self.segments.iter_mut();
-        let segment = |_| segments.next().map_or(&mut [][..], Buffer::slice_mut);
         ViewMut {
-            layout,
-            segments: std::array::from_fn(segment),
+            layout: self.layout,
+            segments: self.segments.iter_mut().map(Buffer::slice_mut).collect(),
         }
     }
 
     /// Return the first `width` floats of a row.
     pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
-        let (segment, at) = self.locate(row);
+        let (segment, at) = self.layout.locate(row);
         &mut self.segments[segment].slice_mut()[at..at + width]
     }
 }
 
-/// Where rows lie.
+/// Where rows lie: row `r` is number `r + skipped` of a sequence. Its segments begin at the
+/// powers of two from `2^first_log2` to `2^doubled_log2`, and from there on at each multiple of
+/// `2^segment_log2`.
 #[derive(Clone, Copy)]
 struct Layout {
+    /// Floats from one row to the next.
     stride: usize,
-    first_log2: u32,
+    /// Numbers that no row has, so that arenas begin a new page at different numbers of rows.
     skipped: u32,
+    first_log2: u32,
+    doubled_log2: u32,
+    segment_log2: u32,
 }
 
 impl Layout {
+    fn new(stride: usize, phase: f64) -> Self {
+        let log2 = |bytes: usize| (bytes / (4 * stride)).max(1).ilog2();
+        let first_log2 = log2(FIRST_BYTES);
+        Self {
+            stride,
+            // The sequence begins with the first segment.
+            skipped: (1 << first_log2) + (phase * (SKIPPED_BYTES / (4 * stride)) as f64) as u32,
+            first_log2,
+            doubled_log2: log2(DOUBLING_BYTES),
+            segment_log2: log2(SEGMENT_BYTES),
+        }
+    }
+
     /// Return the segment of a row, and its first float in there.
     #[inline(always)]
     fn locate(self, row: u32) -> (usize, usize) {
-        let number = u64::from(row) + u64::from(self.skipped) + (1 << self.first_log2);
-        let top = number.ilog2();
-        let within = (number ^ (1 << top)) as usize;
-        ((top - self.first_log2) as usize, within * self.stride)
+        // In 64 bits: `NO_ROW` is beyond all segments, and does not come round to the first.
+        let number = u64::from(row) + u64::from(self.skipped);
+        let doubled = 1 << self.doubled_log2;
+        let (segment, within) = if number >= doubled {
+            let further = number - doubled;
+            let segment = u64::from(self.num_doubling()) + (further >> self.segment_log2);
+            (segment, further & ((1 << self.segment_log2) - 1))
+        } else {
+            let top = number.ilog2();
+            (u64::from(top - self.first_log2), number ^ (1 << top))
+        };
+        (segment as usize, within as usize * self.stride)
+    }
+
+    /// Return the number of segments that double.
+    #[inline(always)]
+    fn num_doubling(self) -> u32 {
+        self.doubled_log2 - self.first_log2
+    }
+
+    /// Return how many rows a segment has room for.
+    fn rows(self, segment: usize) -> usize {
+        let segment = segment as u32;
+        if segment < self.num_doubling() {
+            1 << (self.first_log2 + segment)
+        } else {
+            1 << self.segment_log2
+        }
     }
 }
 
 /// The segments of an arena, with what it takes to get at each done once.
 pub(crate) struct View<'a> {
     layout: Layout,
-    segments: [&'a [f32]; MAX_SEGMENTS],
+    segments: Vec<&'a [f32]>,
 }
 
 /// The same, to change rows.
 pub(crate) struct ViewMut<'a> {
     layout: Layout,
-    segments: [&'a mut [f32]; MAX_SEGMENTS],
+    segments: Vec<&'a mut [f32]>,
 }
 
 impl<'a> View<'a> {
@@ -167,9 +187,7 @@ impl<'a> View<'a> {
         let (segment, at) = self.layout.locate(row);
         &self.segments[segment][at..at + width]
     }
-}
 
-impl<'a> View<'a> {
     /// Return the first `width` floats of a row, if it is there; `NO_ROW` never is.
     #[inline(always)]
     fn get(&self, row: u32, width: usize) -> Option<&'a [f32]> {
@@ -191,11 +209,14 @@ impl<'a> View<'a> {
         loop {
             let first = end;
             for row in rows.by_ref().take(BURST) {
-                if let Some(row) = row {
-                    prefetch_row(row);
-                }
                 asked[end % (2 * BURST)] = row;
                 end += 1;
+            }
+            // Nothing stands between the requests: see `BURST`.
+            for i in first..end {
+                if let Some(row) = asked[i % (2 * BURST)] {
+                    prefetch_row(row);
+                }
             }
             if visited == end {
                 return;
@@ -209,11 +230,18 @@ impl<'a> View<'a> {
 }
 
 impl ViewMut<'_> {
-    /// Ask for the first `width` floats of a row.
+    /// Ask for the first `width` floats of up to `BURST` rows.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, row: u32, width: usize) {
-        let (segment, at) = self.layout.locate(row);
-        prefetch_row(&self.segments[segment][at..at + width]);
+    pub(crate) fn prefetch(&self, rows: &[u32], width: usize) {
+        let mut asked = [&[][..]; BURST];
+        for (asked, &row) in asked.iter_mut().zip(rows) {
+            let (segment, at) = self.layout.locate(row);
+            *asked = &self.segments[segment][at..at + width];
+        }
+        // Nothing stands between the requests: see `BURST`.
+        for row in &asked[..rows.len()] {
+            prefetch_row(&row[..width]);
+        }
     }
 
     /// Return the first `width` floats of a row.

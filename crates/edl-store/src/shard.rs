@@ -167,9 +167,12 @@ impl Group<'_> {
     /// Ask for a burst of rows and their gradients, if there are any from `first` on.
     #[inline(always)]
     fn prefetch(&self, first: usize) {
-        let all = self.rows.iter().zip(self.positions);
-        for (&row, &position) in all.skip(first).take(BURST) {
-            self.arena.prefetch(row, self.width);
+        let end = self.rows.len().min(first + BURST);
+        let Some(rows) = self.rows.get(first..end) else {
+            return;
+        };
+        self.arena.prefetch(rows, self.width);
+        for &position in &self.positions[first..end] {
             prefetch_row(&self.grads[position as usize * self.dim..][..self.dim]);
         }
     }

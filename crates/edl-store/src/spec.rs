@@ -96,7 +96,7 @@ pub struct ModelSpec {
     pub seed: u64,
 }
 
-/// A row's largest number of floats, slots included: sixteen to a segment of the arena.
+/// A row's largest number of floats, slots included: 256 to a segment of the arena.
 pub(crate) const MAX_ROW_FLOATS: usize = 1 << 15;
 
 /// The initializers, checked.
