@@ -145,7 +145,7 @@ class Worker:
             ElasticdlError: Something failed that is not the fault of one task.
         """
         threads = [
-            threading.Thread(target=self._guard, args=(stage,), name=stage.__name__, daemon=True)
+            threading.Thread(target=self._beside, args=(stage,), name=stage.__name__, daemon=True)
             for stage in (self._feed, self._prepare, self._commit)
         ]
         for thread in threads:
@@ -157,6 +157,11 @@ class Worker:
         self._stop.set()
         if self._error is not None:
             raise self._error
+
+    def _beside(self, stage: Callable[[], None]) -> None:
+        """Run a stage beside the one that computes."""
+        run_after_others()
+        self._guard(stage)
 
     def _guard(self, stage: Callable[[], None]) -> None:
         """Run a stage; when one ends with an error, all end."""
@@ -179,7 +184,6 @@ class Worker:
     # --- feed ------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        run_after_others()
         for lease in self._leases():
             running = Running(lease)
             try:
