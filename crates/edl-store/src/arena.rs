@@ -240,7 +240,7 @@ impl ViewMut<'_> {
         }
         // Nothing stands between the requests: see `BURST`.
         for row in &asked[..rows.len()] {
-            prefetch_row(&row[..width]);
+            prefetch_row(row);
         }
     }
 
