@@ -1,5 +1,7 @@
 //! Rows of one width, numbered in the order of their creation.
 
+use std::ops::Range;
+
 use edl_optim::prefetch;
 
 use crate::index::BURST;
@@ -70,7 +72,7 @@ impl Arena {
     /// Add a zeroed row and return its number.
     pub(crate) fn push(&mut self) -> u32 {
         let row = self.len;
-        let (segment, _) = self.layout.locate(row);
+        let segment = self.layout.locate(row).segment as usize;
         if segment >= self.segments.len() {
             // Those that are skipped whole are never looked into.
             self.segments.resize_with(segment, || Buffer::zeroed(0));
@@ -101,8 +103,24 @@ impl Arena {
 
     /// Return the first `width` floats of a row.
     pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
-        let (segment, at) = self.layout.locate(row);
-        &mut self.segments[segment].slice_mut()[at..at + width]
+        let place = self.layout.locate(row);
+        &mut self.segments[place.segment as usize].slice_mut()[place.range(width)]
+    }
+}
+
+/// Where a row lies.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Place {
+    segment: u32,
+    /// Its first float in there.
+    first: u32,
+}
+
+impl Place {
+    #[inline(always)]
+    fn range(self, width: usize) -> Range<usize> {
+        let first = self.first as usize;
+        first..first + width
     }
 }
 
@@ -134,9 +152,9 @@ impl Layout {
         }
     }
 
-    /// Return the segment of a row, and its first float in there.
+    /// Return where a row lies.
     #[inline(always)]
-    fn locate(self, row: u32) -> (usize, usize) {
+    fn locate(self, row: u32) -> Place {
         // In 64 bits: `NO_ROW` is beyond all segments, and does not come round to the first.
         let number = u64::from(row) + u64::from(self.skipped);
         let doubled = 1 << self.doubled_log2;
@@ -148,7 +166,11 @@ impl Layout {
             let top = number.ilog2();
             (u64::from(top - self.first_log2), number ^ (1 << top))
         };
-        (segment as usize, within as usize * self.stride)
+        // Both fit: a segment has `SEGMENT_BYTES`, or one row.
+        Place {
+            segment: segment as u32,
+            first: within as u32 * self.stride as u32,
+        }
     }
 
     /// Return the number of segments that double.
@@ -184,15 +206,16 @@ impl<'a> View<'a> {
     /// Return the first `width` floats of a row.
     #[inline(always)]
     pub(crate) fn row(&self, row: u32, width: usize) -> &'a [f32] {
-        let (segment, at) = self.layout.locate(row);
-        &self.segments[segment][at..at + width]
+        let place = self.layout.locate(row);
+        &self.segments[place.segment as usize][place.range(width)]
     }
 
     /// Return the first `width` floats of a row, if it is there; `NO_ROW` never is.
     #[inline(always)]
-    fn get(&self, row: u32, width: usize) -> Option<&'a [f32]> {
-        let (segment, at) = self.layout.locate(row);
-        self.segments.get(segment)?.get(at..at + width)
+    fn get(&self, place: Place, width: usize) -> Option<&'a [f32]> {
+        self.segments
+            .get(place.segment as usize)?
+            .get(place.range(width))
     }
 
     /// Visit rows one after the other, asking for those to come; `None` for one that is not there.
@@ -203,18 +226,18 @@ impl<'a> View<'a> {
         width: usize,
         mut visit: impl FnMut(usize, Option<&'a [f32]>),
     ) {
-        let mut rows = rows.map(|row| self.get(row, width));
-        let mut asked = [None; 2 * BURST];
+        let mut rows = rows.map(|row| self.layout.locate(row));
+        let mut asked = [Place::default(); 2 * BURST];
         let (mut visited, mut end) = (0, 0);
         loop {
             let first = end;
-            for row in rows.by_ref().take(BURST) {
-                asked[end % (2 * BURST)] = row;
+            for place in rows.by_ref().take(BURST) {
+                asked[end % (2 * BURST)] = place;
                 end += 1;
             }
-            // Nothing stands between the requests: see `BURST`.
+            // Little stands between the requests: see `BURST`.
             for i in first..end {
-                if let Some(row) = asked[i % (2 * BURST)] {
+                if let Some(row) = self.get(asked[i % (2 * BURST)], width) {
                     prefetch_row(row);
                 }
             }
@@ -222,7 +245,7 @@ impl<'a> View<'a> {
                 return;
             }
             while visited < first {
-                visit(visited, asked[visited % (2 * BURST)]);
+                visit(visited, self.get(asked[visited % (2 * BURST)], width));
                 visited += 1;
             }
         }
@@ -230,25 +253,24 @@ impl<'a> View<'a> {
 }
 
 impl ViewMut<'_> {
-    /// Ask for the first `width` floats of up to `BURST` rows.
+    /// Ask for the first `width` floats of up to `BURST` rows; return where they lie.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, rows: &[u32], width: usize) {
-        let mut asked = [&[][..]; BURST];
-        for (asked, &row) in asked.iter_mut().zip(rows) {
-            let (segment, at) = self.layout.locate(row);
-            *asked = &self.segments[segment][at..at + width];
+    pub(crate) fn ask(&self, rows: &[u32], width: usize) -> [Place; BURST] {
+        let mut places = [Place::default(); BURST];
+        for (place, &row) in places.iter_mut().zip(rows) {
+            *place = self.layout.locate(row);
         }
-        // Nothing stands between the requests: see `BURST`.
-        for row in &asked[..rows.len()] {
-            prefetch_row(row);
+        // Little stands between the requests: see `BURST`.
+        for place in &places[..rows.len()] {
+            prefetch_row(&self.segments[place.segment as usize][place.range(width)]);
         }
+        places
     }
 
     /// Return the first `width` floats of a row.
     #[inline(always)]
-    pub(crate) fn row_mut(&mut self, row: u32, width: usize) -> &mut [f32] {
-        let (segment, at) = self.layout.locate(row);
-        &mut self.segments[segment][at..at + width]
+    pub(crate) fn row_mut(&mut self, place: Place, width: usize) -> &mut [f32] {
+        &mut self.segments[place.segment as usize][place.range(width)]
     }
 }
 

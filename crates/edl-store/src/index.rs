@@ -19,8 +19,9 @@ pub(crate) const MAX_ROWS: usize = (1 << ROW_BITS) - 1;
 /// The last version that an entry can hold.
 pub(crate) const MAX_VERSION: u64 = (1 << (64 - ROW_BITS)) - 1;
 
-/// Keys that are looked up together.
-pub(crate) const GROUP: usize = 256;
+/// Keys that are looked up together: those of a shard in one block, of which it has 256 in the
+/// mean. A group more for the few above that would wait for the memory once more.
+pub(crate) const GROUP: usize = 384;
 
 /// The row of a hash that is not there.
 pub(crate) const NO_ROW: u32 = u32::MAX;
@@ -207,13 +208,12 @@ enum Found {
 #[inline(always)]
 fn search_line(line: &[Entry; LINE], hash: u64) -> Found {
     // All places are compared at once: which one it is cannot be predicted.
-    let mut equal = 0_u32;
-    for (i, entry) in line.iter().enumerate() {
-        equal |= u32::from(entry.hash == hash) << i;
+    let mut at = 0;
+    for i in (0..LINE).rev() {
+        at = if line[i].hash == hash { i } else { at };
     }
-    let at = equal.trailing_zeros() as usize % LINE;
     // An empty place reads as hash 0.
-    if equal != 0 && !line[at].is_empty() {
+    if line[at].hash == hash && !line[at].is_empty() {
         return Found::At(at);
     }
     match line.iter().position(Entry::is_empty) {
@@ -403,6 +403,12 @@ impl Homes {
             }
         }
         (home_line(hash, self.current), false)
+    }
+
+    /// Return the same where there is no `old`.
+    #[inline(always)]
+    fn of_current(&self, hash: u64) -> usize {
+        home_line(hash.wrapping_sub(self.first), self.current)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use edl_optim::{Optimizer, Row, Rows, Step};
 
-use crate::arena::{Arena, ViewMut, prefetch_row};
+use crate::arena::{Arena, Place, ViewMut, prefetch_row};
 use crate::index::{BURST, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::Gate;
@@ -152,10 +152,10 @@ pub(crate) struct Shard {
     whole_version: Option<u64>,
 }
 
-/// The rows of a group of keys and their gradients.
-struct Group<'a> {
-    arena: ViewMut<'a>,
-    rows: &'a [u32],
+/// Some rows and their gradients; `DIM` is `dim` where the compiler shall know it, else 0.
+struct Burst<'a, 'b, const DIM: usize> {
+    arena: &'a mut ViewMut<'b>,
+    places: &'a [Place],
     /// Where each gradient stands in `grads`.
     positions: &'a [u32],
     grads: &'a [f32],
@@ -163,42 +163,21 @@ struct Group<'a> {
     width: usize,
 }
 
-impl Group<'_> {
-    /// Ask for a burst of rows and their gradients, if there are any from `first` on.
-    #[inline(always)]
-    fn prefetch(&self, first: usize) {
-        let end = self.rows.len().min(first + BURST);
-        let Some(rows) = self.rows.get(first..end) else {
-            return;
-        };
-        self.arena.prefetch(rows, self.width);
-        for &position in &self.positions[first..end] {
-            prefetch_row(&self.grads[position as usize * self.dim..][..self.dim]);
-        }
-    }
-}
-
-impl Rows for Group<'_> {
+impl<const DIM: usize> Rows for Burst<'_, '_, DIM> {
     #[inline(always)]
     fn len(&self) -> usize {
-        self.rows.len()
+        self.places.len()
     }
 
     #[inline(always)]
     fn row(&mut self, i: usize) -> Row<'_> {
-        if i == 0 {
-            self.prefetch(0);
-        }
-        if i.is_multiple_of(BURST) {
-            self.prefetch(i + BURST);
-        }
-        let at = self.positions[i] as usize * self.dim;
-        let row = self.arena.row_mut(self.rows[i], self.width);
-        let (weights, slots) = row.split_at_mut(self.dim);
+        let dim = if DIM == 0 { self.dim } else { DIM };
+        let row = self.arena.row_mut(self.places[i], self.width);
+        let (weights, slots) = row.split_at_mut(dim);
         Row {
             weights,
             slots,
-            gradient: &self.grads[at..at + self.dim],
+            gradient: &self.grads[self.positions[i] as usize * dim..][..dim],
         }
     }
 }
@@ -296,7 +275,7 @@ impl Shard {
                 dim,
                 |i, weights| match weights {
                     Some(weights) => {
-                        out[positions[i] as usize * dim..][..dim].copy_from_slice(weights);
+                        out[positions[i] as usize * dim..][..dim].copy_from_slice(&weights[..dim]);
                     }
                     None => missing.push(first + i as u32),
                 },
@@ -348,12 +327,8 @@ impl Shard {
         for (hashes, positions, next) in keys.groups() {
             let mut index = self.index.view_mut();
             index.touch(hashes, next, version, &mut rows, &mut versions);
-            for (i, &hash) in hashes.iter().enumerate() {
-                if rows[i] == NO_ROW {
-                    // A key that comes twice was created the first time.
-                    rows[i] = self.find_or_create(hash, spec, version);
-                    versions[i] = version;
-                }
+            if rows[..hashes.len()].contains(&NO_ROW) {
+                self.create_missing(hashes, spec, version, &mut rows, &mut versions);
             }
             let rows = &rows[..hashes.len()];
             if self.snapshot.is_some() {
@@ -362,14 +337,68 @@ impl Shard {
             if let Some(births) = &mut self.births {
                 births.updated(rows, version);
             }
-            step.update_rows(&mut Group {
-                arena: self.arena.view_mut(),
-                rows,
+            match dim {
+                1 => self.update::<1>(rows, positions, grads, spec, step),
+                8 => self.update::<8>(rows, positions, grads, spec, step),
+                16 => self.update::<16>(rows, positions, grads, spec, step),
+                32 => self.update::<32>(rows, positions, grads, spec, step),
+                64 => self.update::<64>(rows, positions, grads, spec, step),
+                _ => self.update::<0>(rows, positions, grads, spec, step),
+            }
+        }
+    }
+
+    /// Create the rows that a group of keys lacks.
+    #[cold]
+    fn create_missing(
+        &mut self,
+        hashes: &[u64],
+        spec: &RowSpec,
+        version: u64,
+        rows: &mut [u32; GROUP],
+        versions: &mut [u64; GROUP],
+    ) {
+        for (i, &hash) in hashes.iter().enumerate() {
+            if rows[i] == NO_ROW {
+                // A key that comes twice was created the first time.
+                rows[i] = self.find_or_create(hash, spec, version);
+                versions[i] = version;
+            }
+        }
+    }
+
+    /// Update a group of rows; `positions` says where each gradient stands in `grads`.
+    fn update<const DIM: usize>(
+        &mut self,
+        rows: &[u32],
+        positions: &[u32],
+        grads: &[f32],
+        spec: &RowSpec,
+        step: &Step,
+    ) {
+        let dim = if DIM == 0 { spec.dim } else { DIM };
+        let width = spec.width;
+        let mut arena = self.arena.view_mut();
+        let ask = |arena: &ViewMut<'_>, first: usize| {
+            let end = rows.len().min(first + BURST);
+            let places = arena.ask(rows.get(first..end).unwrap_or_default(), width);
+            for &position in positions.get(first..end).unwrap_or_default() {
+                prefetch_row(&grads[position as usize * dim..][..dim]);
+            }
+            places
+        };
+        let mut places = ask(&arena, 0);
+        for (burst, positions) in positions.chunks(BURST).enumerate() {
+            let next = ask(&arena, (burst + 1) * BURST);
+            step.update_rows(&mut Burst::<DIM> {
+                arena: &mut arena,
+                places: &places[..positions.len()],
                 positions,
                 grads,
                 dim,
                 width,
             });
+            places = next;
         }
     }
 

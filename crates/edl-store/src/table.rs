@@ -24,7 +24,8 @@ pub(crate) use names::SavedNames;
 /// Shards of a table, each under its own lock.
 pub(crate) const NUM_SHARDS: usize = 16;
 
-/// Keys that are sorted by shard at a time: their hashes and gradients stay in the cache.
+/// Keys that are sorted by shard at a time: their hashes and gradients stay in the cache, and those
+/// of a shard are mostly one `GROUP`.
 const BLOCK: usize = 1 << 12;
 
 /// Rows of a snapshot that are read under one taking of a shard's lock: few, since updates wait.

@@ -57,18 +57,79 @@ impl<L: Deref<Target = [[Entry; LINE]]>> Access<L> {
         if old { &self.old } else { &self.current }
     }
 
-    /// Return where the search for a hash begins, and ask for it.
-    #[inline(always)]
-    fn ask(&self, hash: u64) -> (usize, bool) {
-        let (line, old) = self.homes.of(hash);
-        prefetch(&self.lines(old)[line]);
-        (line, old)
-    }
-
     /// Ask for the cache line where the search for a hash begins.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
-        self.ask(hash);
+        let (line, old) = self.homes.of(hash);
+        prefetch(&self.lines(old)[line]);
+    }
+
+    /// Search for up to `GROUP` hashes; `found` is told the number of each that is there, in no
+    /// order.
+    ///
+    /// The lines of the first `BURST` should have been asked for; those of the first of `next`,
+    /// the hashes of the next group, are asked for here.
+    #[inline(always)]
+    fn search(&mut self, hashes: &[u64], next: &[u64], found: impl FnMut(&mut Self, usize, Place)) {
+        if self.homes.moved == usize::MAX {
+            self.search_in::<false>(hashes, next, found);
+        } else {
+            self.search_in::<true>(hashes, next, found);
+        }
+    }
+
+    /// `GROWING` is whether there are old places, so that the usual search need not ask.
+    #[inline(always)]
+    fn search_in<const GROWING: bool>(
+        &mut self,
+        hashes: &[u64],
+        next: &[u64],
+        mut found: impl FnMut(&mut Self, usize, Place),
+    ) {
+        let homes = self.homes;
+        let home = |hash: u64| {
+            if GROWING {
+                homes.of(hash)
+            } else {
+                (homes.of_current(hash), false)
+            }
+        };
+        let (mut later, mut num_later) = ([0_u16; GROUP], 0);
+        let mut from = [(0, false); BURST];
+        for (from, &hash) in from.iter_mut().zip(hashes) {
+            *from = home(hash);
+        }
+        for (burst, these) in hashes.chunks(BURST).enumerate() {
+            let first = burst * BURST;
+            let ahead = hashes.get(first + BURST..).unwrap_or_default();
+            let ahead = if ahead.is_empty() { next } else { ahead };
+            let mut ahead_from = [(0, false); BURST];
+            for (from, &hash) in ahead_from.iter_mut().zip(ahead) {
+                *from = home(hash);
+                prefetch(&self.lines(GROWING && from.1)[from.0]);
+            }
+            for (i, (&hash, &(line, old))) in these.iter().zip(&from).enumerate() {
+                let old = GROWING && old;
+                let lines = self.lines(old);
+                match search_line(&lines[line], hash) {
+                    Found::At(at) => found(self, first + i, Place { old, line, at }),
+                    Found::Empty(_) => {}
+                    Found::Nothing => {
+                        // It goes on when its next line has come.
+                        prefetch(lines.get(line + 1).unwrap_or(&lines[0]));
+                        later[num_later] = (first + i) as u16;
+                        num_later += 1;
+                    }
+                }
+            }
+            from = ahead_from;
+        }
+        for i in later[..num_later].iter().map(|&i| usize::from(i)) {
+            let (line, old) = home(hashes[i]);
+            if let (line, Found::At(at)) = search(self.lines(old), line, hashes[i]) {
+                found(self, i, Place { old, line, at });
+            }
+        }
     }
 }
 
@@ -79,62 +140,13 @@ struct Place {
     at: usize,
 }
 
-/// Search for up to `GROUP` hashes; `found` is told the number of each that is there, in no order.
-///
-/// The lines of the first `BURST` should have been asked for; those of the first of `next`, the
-/// hashes of the next group, are asked for here.
-#[inline(always)]
-fn search_all<L: Deref<Target = [[Entry; LINE]]>>(
-    index: &mut Access<L>,
-    hashes: &[u64],
-    next: &[u64],
-    mut found: impl FnMut(&mut Access<L>, usize, Place),
-) {
-    let mut homes = [(0, false); 2 * BURST];
-    let (mut later, mut num_later) = ([0_u16; GROUP], 0);
-    for i in 0..BURST.min(hashes.len()) {
-        homes[i] = index.homes.of(hashes[i]);
-    }
-    for (i, &hash) in hashes.iter().enumerate() {
-        if i.is_multiple_of(BURST) {
-            let ahead = hashes.get(i + BURST..).unwrap_or_default();
-            for (j, &hash) in ahead.iter().take(BURST).enumerate() {
-                homes[(i + BURST + j) % (2 * BURST)] = index.ask(hash);
-            }
-            if ahead.is_empty() {
-                next.iter()
-                    .take(BURST)
-                    .for_each(|&hash| index.prefetch(hash));
-            }
-        }
-        let (line, old) = homes[i % (2 * BURST)];
-        let places = index.lines(old);
-        match search_line(&places[line], hash) {
-            Found::At(at) => found(index, i, Place { old, line, at }),
-            Found::Empty(_) => {}
-            Found::Nothing => {
-                // It goes on when its next line has come.
-                prefetch(places.get(line + 1).unwrap_or(&places[0]));
-                later[num_later] = i as u16;
-                num_later += 1;
-            }
-        }
-    }
-    for i in later[..num_later].iter().map(|&i| usize::from(i)) {
-        let (line, old) = index.homes.of(hashes[i]);
-        if let (line, Found::At(at)) = search(index.lines(old), line, hashes[i]) {
-            found(index, i, Place { old, line, at });
-        }
-    }
-}
-
 impl View<'_> {
-    /// Find the rows of up to `GROUP` hashes, as `search_all` has it; `NO_ROW` for those that
-    /// have none.
-    #[inline(always)]
+    /// Find the rows of up to `GROUP` hashes, as `search` has it; `NO_ROW` for those that have
+    /// none.
+    #[inline(never)]
     pub(crate) fn find(mut self, hashes: &[u64], next: &[u64], rows: &mut [u32; GROUP]) {
         rows[..hashes.len()].fill(NO_ROW);
-        search_all(&mut self, hashes, next, |view, i, place| {
+        self.search(hashes, next, |view, i, place| {
             rows[i] = view.lines(place.old)[place.line][place.at].row();
         });
     }
@@ -143,7 +155,7 @@ impl View<'_> {
 impl ViewMut<'_> {
     /// Set the version of up to `GROUP` hashes; return their rows as `View::find` does, and in
     /// `versions` what they had.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn touch(
         &mut self,
         hashes: &[u64],
@@ -153,7 +165,7 @@ impl ViewMut<'_> {
         versions: &mut [u64; GROUP],
     ) {
         rows[..hashes.len()].fill(NO_ROW);
-        search_all(self, hashes, next, |view, i, place| {
+        self.search(hashes, next, |view, i, place| {
             let lines = if place.old {
                 &mut *view.old
             } else {
