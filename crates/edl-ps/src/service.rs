@@ -174,24 +174,15 @@ impl<'s> Service<'s> {
         send: impl FnOnce(Outgoing<'_>) -> Result<(), PsError>,
     ) -> Result<(), PsError> {
         let began = Instant::now();
-        let pushed = self.apply(header, arrays)?;
-        let nanos = nanos_since(began);
-        let reply = Outgoing::new(header.op);
-        match pushed {
-            Pushed::Applied(applied) => {
-                let flags = if applied.applied { FLAG_APPLIED } else { 0 };
-                let args = [applied.version, applied.staleness, 0, nanos];
-                send(reply.args(args).flags(flags))
-            }
-            Pushed::Staged => send(reply),
-            Pushed::NotYet => send(reply.flags(FLAG_NOT_YET)),
-            Pushed::InRound(round, staleness) => {
-                let learning_rate = u64::from(round.learning_rate.to_bits());
-                let parts: Vec<[u64; 4]> = round.parts.iter().map(Part::encode).collect();
-                let args = [round.version, staleness, learning_rate, nanos];
-                send(reply.args(args).flags(FLAG_APPLIED).parts(&parts))
-            }
-        }
+        let told = Told::of(&self.apply(header, arrays)?);
+        let [version, staleness, learning_rate] = told.args;
+        let reply = Outgoing::new(header.op)
+            .args([version, staleness, learning_rate, nanos_since(began)])
+            .flags(told.flags);
+        send(match &told.parts[..] {
+            [] => reply,
+            parts => reply.parts(parts),
+        })
     }
 
     /// Applies a push, then answers what the next step needs of the parameters.
@@ -215,28 +206,25 @@ impl<'s> Service<'s> {
         let asked = Asked::of(header, pull, &model)?;
 
         let reply = Outgoing::new(Op::PushPull);
-        let (args, applied, round) = match self.apply(header, push)? {
-            Pushed::Applied(done) => ([done.version, done.staleness, 0, 0], done.applied, vec![]),
-            Pushed::InRound(round, staleness) => {
-                let learning_rate = u64::from(round.learning_rate.to_bits());
-                let parts = round.parts.iter().map(Part::encode).collect();
-                ([round.version, staleness, learning_rate, 0], true, parts)
-            }
-            Pushed::NotYet => return send(reply.flags(FLAG_NOT_YET)),
-            Pushed::Staged => {
-                return Err(PsError::Invalid(
-                    "a push and pull of a gradient that is only staged".to_owned(),
-                ));
-            }
-        };
-        let reply = reply.flags(FLAG_PUSHED | if applied { FLAG_APPLIED } else { 0 });
-        let reply = reply.parts(&round);
+        let pushed = self.apply(header, push)?;
+        if matches!(pushed, Pushed::Staged) {
+            return Err(PsError::Invalid(
+                "a push and pull of a gradient that is only staged".to_owned(),
+            ));
+        }
+        let told = Told::of(&pushed);
+        if matches!(pushed, Pushed::NotYet) {
+            return send(reply.flags(told.flags));
+        }
+        let [before, staleness, learning_rate] = told.args;
+        let reply = reply.flags(FLAG_PUSHED | told.flags).parts(&told.parts);
         let step = step_of(task, lease_and_index);
         if !self.is_admitted((header.flags & FLAG_STEP != 0).then_some(step)) {
+            let args = [before, staleness, learning_rate, 0];
             return send(reply.args(args).flags(FLAG_NOT_YET));
         }
         let (version, _) = self.rows.fill(self.store, &model, &asked)?;
-        let reply = reply.args([args[0], args[1], args[2], version]);
+        let reply = reply.args([before, staleness, learning_rate, version]);
         send(self.rows.add_to(reply, &asked))
     }
 
@@ -377,6 +365,35 @@ fn table_grads<'a>(
             None => grads.f32s()?,
         },
     })
+}
+
+/// What a reply says of a push.
+struct Told {
+    /// Version, staleness, and the learning rate of a round.
+    args: [u64; 3],
+    flags: u32,
+    /// Those of a round; none without one.
+    parts: Vec<[u64; 4]>,
+}
+
+impl Told {
+    fn of(pushed: &Pushed) -> Self {
+        let (args, flags, parts) = match pushed {
+            Pushed::Applied(applied) => {
+                let flags = if applied.applied { FLAG_APPLIED } else { 0 };
+                ([applied.version, applied.staleness, 0], flags, Vec::new())
+            }
+            Pushed::InRound(round, staleness) => {
+                let learning_rate = u64::from(round.learning_rate.to_bits());
+                let parts = round.parts.iter().map(Part::encode).collect();
+                let args = [round.version, *staleness, learning_rate];
+                (args, FLAG_APPLIED, parts)
+            }
+            Pushed::Staged => ([0; 3], 0, Vec::new()),
+            Pushed::NotYet => ([0; 3], FLAG_NOT_YET, Vec::new()),
+        };
+        Self { args, flags, parts }
+    }
 }
 
 /// The step that two operands name.
