@@ -19,20 +19,16 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from elasticdl.backends.base import Backend, Int64, Minibatch, StepResult
+from elasticdl.backends.base import Backend, Minibatch, StepResult
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.errors import (
     AuthenticationError,
     DataError,
-    ElasticdlError,
     GapError,
     MemoryLimitError,
     NonFiniteLossError,
@@ -42,7 +38,6 @@ from elasticdl.errors import (
     UnavailableError,
 )
 from elasticdl.job import (
-    STALENESS_BUCKETS,
     Finished,
     Lease,
     MasterClient,
@@ -53,12 +48,12 @@ from elasticdl.job import (
     TaskKind,
     TaskReport,
     Wait,
-    staleness_bucket,
 )
-from elasticdl.ps.export import put_in_place
 from elasticdl.worker.channel import Channel, Closed
-from elasticdl.worker.exchange import Committed, Exchange, Following, Parameters, Step
+from elasticdl.worker.exchange import Committed, Exchange, Following, Step
+from elasticdl.worker.export import export
 from elasticdl.worker.predictions import PredictionSink
+from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import StageClock, run_after_others
 
 log = logging.getLogger(__name__)
@@ -70,37 +65,6 @@ _MODES = {
 }
 
 _NOT_THE_TASKS_FAULT = (StoreError, UnavailableError, AuthenticationError)
-
-
-@dataclass(slots=True)
-class Running:
-    """A lease on its way through the pipeline. Each field is written by one stage, as named."""
-
-    lease: Lease
-    dead: bool = False  # compute, commit: what still comes of it is dropped
-    records: int = 0  # commit (training), compute (others)
-    minibatches: int = 0
-    loss_sum: float = 0.0
-    staleness_sum: int = 0
-    staleness_max: int = 0
-    staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
-    recomputed: int = 0  # compute
-    skipped: list[int] = field(default_factory=list)
-    outputs: list[Any] = field(default_factory=list)  # compute: predictions
-
-
-@dataclass(slots=True)
-class Item:
-    """What travels through the channels: a minibatch of a lease, or the lease's end."""
-
-    running: Running
-    index: int = -1
-    minibatch: Minibatch | None = None
-    ids: Sequence[Int64] = ()  # from prepare on
-    parameters: Parameters | None = None  # from prepare on
-    result: StepResult | None = None  # from compute on; None for a skipped minibatch
-    committed: Committed | None = None  # from commit on; in synchronous training from compute on
-    report: TaskReport | None = None  # the end of the lease; nothing of it follows
 
 
 class Worker:
@@ -195,7 +159,7 @@ class Worker:
                 log.info("task %d: %s", lease.task.id, error)
                 continue
             except Exception as error:
-                report = self._failure(running, error)
+                report = running.failure(error)
             self._fed.put(Item(running, report=report))
         self._fed.end()
 
@@ -267,7 +231,7 @@ class Worker:
 
     def _fetch(self, item: Item) -> None:
         assert item.minibatch is not None
-        training = item.running.lease.task.kind is TaskKind.TRAINING
+        training = item.running.is_training
         with self._clock.measure("ids"):
             item.ids = self._backend.ids(item.minibatch)
         following = None
@@ -290,7 +254,7 @@ class Worker:
 
     def _pull(self, item: Item) -> None:
         lease = item.running.lease
-        step = Step(lease, item.index) if lease.task.kind is TaskKind.TRAINING else None
+        step = Step(lease, item.index) if item.running.is_training else None
         with self._clock.measure("pull"):
             item.parameters = self._exchange.pull(item.ids, step)
 
@@ -298,7 +262,7 @@ class Worker:
 
     def _compute(self) -> None:
         for item in self._waited(self._prepared):
-            if item.running.dead and not _is_failure(item):
+            if item.running.dead and not item.is_failure:
                 if item.report is not None:
                     self._computed.put(item)
                 self._drop(item)
@@ -404,41 +368,11 @@ class Worker:
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
                 return replace(report, metrics=self._backend.metric_results(lease.metric_states))
-            case TaskKind.EXPORT if not self._export(lease):
-                return self._returned(lease)
+            case TaskKind.EXPORT:
+                settings = self._config.checkpoint
+                if not export(self._exchange, self._backend, settings, lease):
+                    return running.returned()
         return report
-
-    def _export(self, lease: Lease) -> bool:
-        """Write what the job leaves to those who serve.
-
-        Returns:
-            Whether it is there. It is not if a replica was lost meanwhile: what was read of its
-            successor may lack what is still to be replayed.
-        """
-        settings = self._config.checkpoint
-        try:
-            self._exchange.expire()
-            if settings.export_tables is not None:
-                self._exchange.export_tables(settings.export_tables, settings, lease.number)
-            if settings.output is not None:
-                self._export_model(settings.output, lease)
-        except ElasticdlError as error:
-            if self._exchange.generation == lease.generation:
-                raise
-            log.info("the export is begun anew: %s", error)
-        return self._exchange.generation == lease.generation
-
-    def _export_model(self, output: Path, lease: Lease) -> None:
-        """Write the model beside its place, then move it there whole."""
-        partial = output.with_name(f"{output.name}.partial-{lease.number}")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        parameters = self._exchange.pull([])
-        self._backend.export(partial, parameters.dense, parameters.state, self._exchange)
-        if self._exchange.generation != lease.generation:
-            shutil.rmtree(partial)
-            return
-        put_in_place(partial, output, lease.number)
 
     # --- commit ----------------------------------------------------------------------------------
 
@@ -447,7 +381,7 @@ class Worker:
             running = item.running
             if item.report is not None:
                 self._report(running, item.report)
-            elif running.lease.task.kind is TaskKind.TRAINING:
+            elif running.is_training:
                 if not running.dead:
                     self._hand_in(item)
                 self._give_back(item)
@@ -469,11 +403,11 @@ class Worker:
             # connection broke, and what follows is pulled already. The next lease begins there.
             log.info("task %d: given back: %s", running.lease.task.id, error)
             running.dead = True
-            self._report(running, self._returned(running.lease))
+            self._report(running, running.returned())
         except MemoryLimitError as error:
             # A replica that was restored lacks rows that this pull found before.
             running.dead = True
-            self._report(running, self._failure(running, error))
+            self._report(running, running.failure(error))
 
     def _push(self, item: Item, result: StepResult) -> Committed:
         assert item.minibatch is not None
@@ -498,12 +432,7 @@ class Worker:
         assert item.minibatch is not None
         running, num_records = item.running, item.minibatch.num_records
         loss = result.loss * num_records
-        running.records += num_records
-        running.minibatches += 1
-        running.loss_sum += loss
-        running.staleness_sum += done.staleness
-        running.staleness_max = max(running.staleness_max, done.staleness)
-        running.staleness_histogram[staleness_bucket(done.staleness)] += 1
+        running.count(num_records, loss, done.staleness)
         before = self._progress
         self._progress = Progress(
             num_records=before.num_records + num_records,
@@ -513,29 +442,14 @@ class Worker:
         )
 
     def _report(self, running: Running, report: TaskReport) -> None:
-        is_training = running.lease.task.kind is TaskKind.TRAINING
-        if is_training:
+        if running.is_training:
             self._exchange.end_task(running.lease)
         if running.dead and report.outcome is Outcome.DONE:
             return  # somebody else has the task, or it was given back, or its failure reported
-        if is_training:
-            report = replace(
-                report,
-                num_records=running.records,
-                num_minibatches=running.minibatches,
-                loss_sum=running.loss_sum,
-                staleness_sum=running.staleness_sum,
-                staleness_max=running.staleness_max,
-                staleness_histogram=tuple(running.staleness_histogram),
-                num_recomputed=running.recomputed,
-                skipped=tuple(running.skipped),
-                model_version=self._progress.model_version,
-            )
+        if running.is_training:
+            report = running.trained(report, self._progress.model_version)
         with self._clock.measure("report"):
             self._master.report(self._worker_id, report)
-
-    def _returned(self, lease: Lease) -> TaskReport:
-        return TaskReport(lease.task.id, lease.number, Outcome.RETURNED)
 
     # --- failures --------------------------------------------------------------------------------
 
@@ -544,7 +458,7 @@ class Worker:
         item.running.dead = True
         if item.parameters is not None and item.report is None:
             self._give_back(item)
-        return Item(item.running, report=self._failure(item.running, error))
+        return Item(item.running, report=item.running.failure(error))
 
     def _drop(self, item: Item) -> None:
         if item.parameters is not None:
@@ -552,33 +466,10 @@ class Worker:
 
     def _give_back(self, item: Item) -> None:
         """Let the next minibatch be pulled; nobody waits for one that is not pushed."""
-        if item.running.lease.task.kind is TaskKind.TRAINING:
+        if item.running.is_training:
             if item.running.dead:
                 self._exchange.end_task(item.running.lease)
             self._in_flight.release()
-
-    def _failure(self, running: Running, error: Exception) -> TaskReport:
-        task = running.lease.task
-        where = (
-            f"{task.kind} task {task.id} (records {task.shard.start} to {task.shard.end} of "
-            f"{task.shard.name}, epoch {task.epoch})"
-        )
-        is_known = isinstance(error, ElasticdlError)
-        log.warning("%s failed: %s", where, error, exc_info=None if is_known else error)
-        fatal = isinstance(error, NonFiniteLossError | MemoryLimitError)
-        named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
-        kind = "" if is_known else f"{type(error).__name__}: "
-        return TaskReport(
-            task.id,
-            running.lease.number,
-            Outcome.FAILED,
-            message=f"{error}" if named else f"{where}: {kind}{error}",
-            fatal=fatal,
-        )
-
-
-def _is_failure(item: Item) -> bool:
-    return item.report is not None and item.report.outcome is not Outcome.DONE
 
 
 def task_seed(job_seed: int, task_id: int) -> int:

@@ -1,0 +1,111 @@
+"""What is on its way through a worker's pipeline: leases, and their minibatches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from elasticdl.backends.base import Int64, Minibatch, StepResult
+from elasticdl.errors import DataError, ElasticdlError, MemoryLimitError, NonFiniteLossError
+from elasticdl.job import (
+    STALENESS_BUCKETS,
+    Lease,
+    Outcome,
+    TaskKind,
+    TaskReport,
+    staleness_bucket,
+)
+from elasticdl.worker.exchange import Committed, Parameters
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Running:
+    """A lease on its way through the pipeline. Each field is written by one stage, as named."""
+
+    lease: Lease
+    dead: bool = False  # compute, commit: what still comes of it is dropped
+    records: int = 0  # commit (training), compute (others)
+    minibatches: int = 0
+    loss_sum: float = 0.0
+    staleness_sum: int = 0
+    staleness_max: int = 0
+    staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
+    recomputed: int = 0  # compute
+    skipped: list[int] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)  # compute: predictions
+
+    @property
+    def is_training(self) -> bool:
+        """Whether its minibatches change the model."""
+        return self.lease.task.kind is TaskKind.TRAINING
+
+    def count(self, num_records: int, loss_sum: float, staleness: int) -> None:
+        """Note a minibatch whose gradients have been applied."""
+        self.records += num_records
+        self.minibatches += 1
+        self.loss_sum += loss_sum
+        self.staleness_sum += staleness
+        self.staleness_max = max(self.staleness_max, staleness)
+        self.staleness_histogram[staleness_bucket(staleness)] += 1
+
+    def trained(self, report: TaskReport, model_version: int) -> TaskReport:
+        """Return the report of a training task with what was counted."""
+        return replace(
+            report,
+            num_records=self.records,
+            num_minibatches=self.minibatches,
+            loss_sum=self.loss_sum,
+            staleness_sum=self.staleness_sum,
+            staleness_max=self.staleness_max,
+            staleness_histogram=tuple(self.staleness_histogram),
+            num_recomputed=self.recomputed,
+            skipped=tuple(self.skipped),
+            model_version=model_version,
+        )
+
+    def returned(self) -> TaskReport:
+        """Return the report that gives the lease back: somebody is to take it up anew."""
+        return TaskReport(self.lease.task.id, self.lease.number, Outcome.RETURNED)
+
+    def failure(self, error: Exception) -> TaskReport:
+        """Return the report that the task has failed, and log it."""
+        task = self.lease.task
+        where = (
+            f"{task.kind} task {task.id} (records {task.shard.start} to {task.shard.end} of "
+            f"{task.shard.name}, epoch {task.epoch})"
+        )
+        is_known = isinstance(error, ElasticdlError)
+        log.warning("%s failed: %s", where, error, exc_info=None if is_known else error)
+        fatal = isinstance(error, NonFiniteLossError | MemoryLimitError)
+        named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
+        kind = "" if is_known else f"{type(error).__name__}: "
+        return TaskReport(
+            task.id,
+            self.lease.number,
+            Outcome.FAILED,
+            message=f"{error}" if named else f"{where}: {kind}{error}",
+            fatal=fatal,
+        )
+
+
+@dataclass(slots=True)
+class Item:
+    """What travels through the channels: a minibatch of a lease, or the lease's end."""
+
+    running: Running
+    index: int = -1
+    minibatch: Minibatch | None = None
+    ids: Sequence[Int64] = ()  # from prepare on
+    parameters: Parameters | None = None  # from prepare on
+    result: StepResult | None = None  # from compute on; None for a skipped minibatch
+    committed: Committed | None = None  # from commit on; in synchronous training from compute on
+    report: TaskReport | None = None  # the end of the lease; nothing of it follows
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it is the end of a lease that was not worked off."""
+        return self.report is not None and self.report.outcome is not Outcome.DONE
