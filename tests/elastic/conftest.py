@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,9 @@ def load_module():
 def chaos(load_module):
     """Return `scripts/chaos.py`, which knows how to start the counting job and to watch one."""
     return load_module(ROOT / "scripts" / "chaos.py")
+
+
+@pytest.fixture
+def paused_job(load_module, tmp_path):
+    """Return what makes a counting job that pauses, in a folder of its own."""
+    return partial(load_module(Path(__file__).with_name("paused_job.py")).PausedJob, tmp_path)
