@@ -31,11 +31,6 @@ const MODEL: &str = r#"{
         "initializer": {"kind": "constant", "params": {"value": 0.0}},
         "optimizer": {"kind": "sgd", "params": {}},
         "admission": {"kind": "count", "params": {"count": 2}}
-    }, {
-        "name": "query", "dim": 2, "input_dim": null,
-        "initializer": {"kind": "constant", "params": {"value": 0.0}},
-        "optimizer": {"kind": "sgd", "params": {}},
-        "admission": {"kind": "sketch", "params": {"count": 2, "bytes": 65536}}
     }],
     "dense": [{"name": "kernel", "shape": [5], "offset": 0}],
     "state": [{"name": "mean", "shape": [2], "offset": 0}],
