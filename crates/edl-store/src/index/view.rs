@@ -8,9 +8,8 @@ use super::{Entry, Found, GROUP, Homes, Index, LINE, NO_ROW, search, search_line
 
 /// Cache lines that are asked for in a burst, one burst ahead of what is worked on.
 ///
-/// In a burst because a request for a line whose page the processor has yet to look up holds up
-/// what comes after it: requests look up their pages at the same time only if there is little
-/// else between them.
+/// In a burst because locating several in a row, with little else between, takes the processor less
+/// than turning from one to the work on another each time.
 pub(crate) const BURST: usize = 16;
 
 /// The entries of an index, with what it takes to get at them done once.
