@@ -207,14 +207,15 @@ impl<'s> Service<'s> {
 
         let reply = Outgoing::new(Op::PushPull);
         let pushed = self.apply(header, push)?;
-        if matches!(pushed, Pushed::Staged) {
-            return Err(PsError::Invalid(
-                "a push and pull of a gradient that is only staged".to_owned(),
-            ));
-        }
         let told = Told::of(&pushed);
-        if matches!(pushed, Pushed::NotYet) {
-            return send(reply.flags(told.flags));
+        match pushed {
+            Pushed::Applied(_) | Pushed::InRound(..) => {}
+            Pushed::NotYet => return send(reply.flags(told.flags)),
+            Pushed::Staged => {
+                return Err(PsError::Invalid(
+                    "a push and pull of a gradient that is only staged".to_owned(),
+                ));
+            }
         }
         let [before, staleness, learning_rate] = told.args;
         let reply = reply.flags(FLAG_PUSHED | told.flags).parts(&told.parts);

@@ -395,17 +395,16 @@ impl Homes {
     /// Return the line that is the home of a hash, and whether it is one of `old`.
     #[inline(always)]
     fn of(&self, hash: u64) -> (usize, bool) {
-        let hash = hash.wrapping_sub(self.first);
         if self.moved != usize::MAX {
-            let line = home_line(hash, self.old);
+            let line = home_line(hash.wrapping_sub(self.first), self.old);
             if line >= self.moved {
                 return (line, true);
             }
         }
-        (home_line(hash, self.current), false)
+        (self.of_current(hash), false)
     }
 
-    /// Return the same where there is no `old`.
+    /// Return its line among the current places.
     #[inline(always)]
     fn of_current(&self, hash: u64) -> usize {
         home_line(hash.wrapping_sub(self.first), self.current)
