@@ -77,7 +77,7 @@ check-python: build
 check-rust: build
 	@scripts/doctor.sh check
 	cargo fmt --all --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	cargo clippy --locked --workspace --all-targets --features edl-store/stages -- -D warnings
 
 test: test-rust test-python ## Run all tests, of Rust and of Python.
 

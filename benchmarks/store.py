@@ -104,7 +104,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=5, help="Fresh processes of each case.")
     parser.add_argument("--slices", type=int, default=60, help="Slices of each in a process.")
     arguments = parser.parse_args()
-    binary, wire_binary = build("edl-store", "bench"), build("edl-ps", "wire")
+    binary = build("edl-store", "bench", "--features", "stages")
+    wire_binary = build("edl-ps", "wire")
     load_before = os.getloadavg()
     found: dict[Case, list[dict[str, Any]]] = {case: [] for case in CASES}
     take: list[float] = []
@@ -145,10 +146,10 @@ def main() -> None:
     write_results("store", rows, notes)
 
 
-def build(package: str, example: str) -> str:
+def build(package: str, example: str, *options: str) -> str:
     """Compile a part in Rust; return its path."""
     command = ["cargo", "build", "--release", "--locked", "--package", package]
-    subprocess.run([*command, "--example", example], check=True, cwd=ROOT)
+    subprocess.run([*command, "--example", example, *options], check=True, cwd=ROOT)
     target = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
     return str(target / "release/examples" / example)
 
@@ -177,7 +178,22 @@ def case_rows(case: Case, processes: list[dict[str, Any]]) -> list[Row]:
         rows.append(compare(f"{what}: {case.name}{against}", "M rows/s", ours, peer))
         ours, bound = slices(processes, what, lines), slices(processes, "lines")
         rows.append(compare(f"f_mem {what}: {case.name}", "M lines/s", ours, bound))
+        rows += [
+            compare(f"{what}, {stage}: {case.name}", "ns/key", stage_times(processes, what, stage))
+            for stage in STAGES
+            if case.peer
+        ]
     return rows
+
+
+STAGES = ("sort", "index", "rows")
+"""Of a pull and of a push: keys by shard, their rows found, the rows copied or updated."""
+
+
+def stage_times(processes: list[dict[str, Any]], what: str, stage: str) -> Side:
+    """Return what one stage of a pull or a push took."""
+    every = (time for found in processes for time in found["stages"][what][stage])
+    return Side(tuple(every), higher_is_better=False)
 
 
 def one_table_rows(processes: list[dict[str, Any]], take: Side) -> list[Row]:

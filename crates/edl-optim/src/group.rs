@@ -1,5 +1,7 @@
 //! FTRL-proximal with sparse group lasso: whole rows become zero.
 
+use std::cell::Cell;
+
 use crate::rules::{Ftrl, FtrlSqrt, Rule};
 
 /// FTRL-proximal, of which the weights of a row are a group.
@@ -28,13 +30,13 @@ impl Rule<2> for GroupFtrl {
     }
 
     #[inline(always)]
-    fn finish(&self, weights: &mut [f32], slots: &[f32]) {
+    fn finish(&self, weights: &[Cell<f32>], slots: &[Cell<f32>]) {
         let l1 = self.l1();
         // In order and in double precision: the same bits on every machine.
-        let square = |&z: &f32| f64::from(z.clamp(-l1, l1) - z).powi(2);
+        let square = |z: f32| f64::from(z.clamp(-l1, l1) - z).powi(2);
         let norm = slots[weights.len()..]
             .iter()
-            .map(square)
+            .map(|z| square(z.get()))
             .sum::<f64>()
             .sqrt();
         let bound = f64::from(self.l21) * (weights.len() as f64).sqrt();
@@ -45,7 +47,7 @@ impl Rule<2> for GroupFtrl {
             1.0 - bound / norm
         };
         for weight in weights {
-            *weight *= share as f32;
+            weight.set(weight.get() * share as f32);
         }
     }
 }

@@ -1,61 +1,73 @@
-//! Runs a rule over slices, eight elements at a time.
+//! Runs a rule over slices, eight or sixteen elements at a time.
 
+use std::cell::Cell;
+
+use crate::prefetch::prefetch_floats;
 use crate::rules::Rule;
 
-/// Rows of an embedding table that are to be updated, wherever they lie.
-pub trait Rows {
-    /// Return the number of rows.
-    fn len(&self) -> usize;
-
-    /// Return whether there are none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Return row `i`, which is asked for once.
-    fn row(&mut self, i: usize) -> Row<'_>;
-}
-
-/// One row: what is updated, and by what.
-#[derive(Debug)]
+/// One row of an embedding table: what is updated, and by what.
+///
+/// It is of cells, so that rows may be at hand together that lie side by side, or are the same.
+#[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
-    /// The weights.
-    pub weights: &'a mut [f32],
-    /// The slots, one after the other, each as long as the weights.
-    pub slots: &'a mut [f32],
-    /// The gradient, as long as the weights.
+    /// The weights, then the slots, one after the other, each as long as the gradient.
+    pub values: &'a [Cell<f32>],
+    /// The gradient.
     pub gradient: &'a [f32],
 }
 
-/// Update each row.
+/// Rows whose cache lines are asked for ahead of the one that is updated.
+const AHEAD: usize = 16;
+
+/// Update rows of `DIM` weights; of any number, where it is 0.
+///
+/// A processor looks a few hundred instructions ahead, and a request holds it up until the page is
+/// found: the fewer instructions a row takes, the more requests are under way.
 #[inline(always)]
-pub(crate) fn run_rows<const SLOTS: usize>(rule: &impl Rule<SLOTS>, rows: &mut impl Rows) {
-    for i in 0..rows.len() {
-        let row = rows.row(i);
-        run(rule, row.weights, row.slots, row.gradient);
+pub(crate) fn run_rows<const WIDTH: usize, const DIM: usize, const SLOTS: usize>(
+    rule: &impl Rule<SLOTS>,
+    rows: &[Row<'_>],
+) {
+    let ask = |row: &Row<'_>| {
+        let dim = if DIM == 0 { row.gradient.len() } else { DIM };
+        prefetch_floats(row.values.as_ptr().cast(), dim * (1 + SLOTS));
+        prefetch_floats(row.gradient.as_ptr(), dim);
+    };
+    rows.iter().take(AHEAD).for_each(ask);
+    for (i, row) in rows.iter().enumerate() {
+        if let Some(row) = rows.get(i + AHEAD) {
+            ask(row);
+        }
+        let dim = if DIM == 0 { row.gradient.len() } else { DIM };
+        let (weights, slots) = row.values[..dim * (1 + SLOTS)].split_at(dim);
+        run::<WIDTH, SLOTS>(rule, weights, slots, &row.gradient[..dim]);
     }
 }
 
-/// Elements in a block: one AVX2 register.
-const LANES: usize = 8;
+/// Elements in a block: one AVX2 register. With AVX-512 a block may have twice as many.
+pub(crate) const LANES: usize = 8;
 
-/// Update `weights` and its slots by `gradients`; all of one length, slots one after the other.
+/// Update `weights` and its slots by `gradients`, in blocks of `WIDTH` elements; all of one length,
+/// slots one after the other.
 ///
 /// A block is copied into arrays, updated there and copied back: the compiler then knows that
 /// nothing overlaps, and keeps each array in one register.
 #[inline(always)]
-pub(crate) fn run<const SLOTS: usize>(
+pub(crate) fn run<const WIDTH: usize, const SLOTS: usize>(
     rule: &impl Rule<SLOTS>,
-    weights: &mut [f32],
-    slots: &mut [f32],
+    weights: &[Cell<f32>],
+    slots: &[Cell<f32>],
     gradients: &[f32],
 ) {
     let n = gradients.len();
-    let weights = &mut weights[..n];
-    let slots = &mut slots[..SLOTS * n];
-    let whole = n - n % LANES;
+    let weights = &weights[..n];
+    let slots = &slots[..SLOTS * n];
     let mut at = 0;
-    while at < whole {
+    while at + WIDTH <= n {
+        block::<SLOTS, WIDTH>(rule, weights, slots, gradients, at);
+        at += WIDTH;
+    }
+    while WIDTH > LANES && at + LANES <= n {
         block::<SLOTS, LANES>(rule, weights, slots, gradients, at);
         at += LANES;
     }
@@ -69,20 +81,18 @@ pub(crate) fn run<const SLOTS: usize>(
 #[inline(always)]
 fn block<const SLOTS: usize, const WIDTH: usize>(
     rule: &impl Rule<SLOTS>,
-    weights: &mut [f32],
-    slots: &mut [f32],
+    weights: &[Cell<f32>],
+    slots: &[Cell<f32>],
     gradients: &[f32],
     at: usize,
 ) {
     let n = gradients.len();
-    let mut w = [0.0; WIDTH];
+    let slot = |k: usize| &slots[k * n + at..][..WIDTH];
+    let weights = &weights[at..][..WIDTH];
+    let mut w = load::<WIDTH>(weights);
+    let mut s: [[f32; WIDTH]; SLOTS] = std::array::from_fn(|k| load(slot(k)));
     let mut g = [0.0; WIDTH];
-    let mut s = [[0.0; WIDTH]; SLOTS];
-    w.copy_from_slice(&weights[at..at + WIDTH]);
-    g.copy_from_slice(&gradients[at..at + WIDTH]);
-    for (k, slot) in s.iter_mut().enumerate() {
-        slot.copy_from_slice(&slots[k * n + at..k * n + at + WIDTH]);
-    }
+    g.copy_from_slice(&gradients[at..][..WIDTH]);
     for i in 0..WIDTH {
         let (new, new_slots) = rule.apply(w[i], std::array::from_fn(|k| s[k][i]), g[i]);
         w[i] = new;
@@ -90,8 +100,20 @@ fn block<const SLOTS: usize, const WIDTH: usize>(
             s[k][i] = new_slots[k];
         }
     }
-    weights[at..at + WIDTH].copy_from_slice(&w);
-    for (k, slot) in s.iter().enumerate() {
-        slots[k * n + at..k * n + at + WIDTH].copy_from_slice(slot);
+    store(weights, &w);
+    for (k, values) in s.iter().enumerate() {
+        store(slot(k), values);
+    }
+}
+
+#[inline(always)]
+fn load<const WIDTH: usize>(cells: &[Cell<f32>]) -> [f32; WIDTH] {
+    std::array::from_fn(|i| cells[i].get())
+}
+
+#[inline(always)]
+fn store<const WIDTH: usize>(cells: &[Cell<f32>], values: &[f32; WIDTH]) {
+    for (cell, &value) in cells.iter().zip(values) {
+        cell.set(value);
     }
 }

@@ -8,7 +8,8 @@
 //!
 //! The rules are written once, as plain functions of one element ([`rules`]). The kernel runs
 //! them over blocks of eight elements; compiled for AVX2 a block is one register, compiled for
-//! the baseline it is the scalar twin. No operation is fused or reordered, so both give the same
+//! the baseline it is the scalar twin. Rows of a table take blocks of sixteen where the processor
+//! has AVX-512. No operation is fused or reordered, so both give the same
 //! bits.
 
 mod group;
@@ -19,7 +20,7 @@ mod rules;
 mod torch;
 mod torch_optimizer;
 
-pub use kernel::{Row, Rows};
+pub use kernel::Row;
 pub use optimizer::{OptimError, Optimizer, Step};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_slice};
 pub use torch_optimizer::TorchOptimizer;

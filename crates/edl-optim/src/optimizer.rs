@@ -1,11 +1,12 @@
 //! Optimizers by name and settings, and the step that they take.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
 use crate::group::GroupFtrl;
-use crate::kernel::{Rows, run, run_rows};
+use crate::kernel::{LANES, Row, run, run_rows};
 use crate::rules::{
     Adagrad, Adam, AmsGrad, Decayed, Ftrl, FtrlSqrt, Momentum, Nesterov, RmsProp, RmsPropCentered,
     RmsPropCenteredMomentum, RmsPropMomentum, Sgd,
@@ -502,6 +503,10 @@ macro_rules! each_rule {
     };
 }
 
+fn cells(floats: &mut [f32]) -> &[Cell<f32>] {
+    Cell::from_mut(floats).as_slice_of_cells()
+}
+
 impl Step {
     /// Leave out what a rule does to a row as a whole: a flat dense vector is no row.
     pub fn without_groups(self) -> Self {
@@ -530,33 +535,50 @@ impl Step {
 
     /// [`Step::update`] compiled for the baseline processor; gives the same bits.
     pub fn update_scalar(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
-        each_rule!(self, rule => run(rule, weights, slots, gradients));
+        let (weights, slots) = (cells(weights), cells(slots));
+        each_rule!(self, rule => run::<LANES, _>(rule, weights, slots, gradients));
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn update_avx2(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
-        each_rule!(self, rule => run(rule, weights, slots, gradients));
+        let (weights, slots) = (cells(weights), cells(slots));
+        each_rule!(self, rule => run::<LANES, _>(rule, weights, slots, gradients));
     }
 
-    /// Update rows, one after the other.
+    /// Update rows, one after the other; `DIM` is the length of their gradients, or 0 if the
+    /// compiler shall not know it.
     ///
     /// # Panics
-    /// If the weights or slots of a row are shorter than its gradient asks for.
+    /// If a row has fewer values than its gradient asks for, or a gradient is shorter than `DIM`.
     #[inline]
-    pub fn update_rows(&self, rows: &mut impl Rows) {
+    pub fn update_rows<const DIM: usize>(&self, rows: &[Row<'_>]) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx512f")
+            && std::arch::is_x86_feature_detected!("avx512vl")
+        {
+            // SAFETY: this processor has both, which is all that the function asks for.
+            unsafe { self.update_rows_avx512::<DIM>(rows) };
+            return;
+        }
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") {
             // SAFETY: this processor has AVX2, which is all that the function asks for.
-            unsafe { self.update_rows_avx2(rows) };
+            unsafe { self.update_rows_avx2::<DIM>(rows) };
             return;
         }
-        each_rule!(self, rule => run_rows(rule, rows));
+        each_rule!(self, rule => run_rows::<LANES, DIM, _>(rule, rows));
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512vl")]
+    fn update_rows_avx512<const DIM: usize>(&self, rows: &[Row<'_>]) {
+        each_rule!(self, rule => run_rows::<{ 2 * LANES }, DIM, _>(rule, rows));
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn update_rows_avx2(&self, rows: &mut impl Rows) {
-        each_rule!(self, rule => run_rows(rule, rows));
+    fn update_rows_avx2<const DIM: usize>(&self, rows: &[Row<'_>]) {
+        each_rule!(self, rule => run_rows::<LANES, DIM, _>(rule, rows));
     }
 }

@@ -3,6 +3,8 @@
 //! Keras multiplies Python floats such as `1 - beta_1` (computed in double precision, then
 //! rounded to float32) into float32 tensors; the constants here are made the same way.
 
+use std::cell::Cell;
+
 /// One element's update: weight, slots and gradient in, new weight and slots out.
 pub(crate) trait Rule<const SLOTS: usize> {
     /// Return the new weight and the new slots.
@@ -10,7 +12,7 @@ pub(crate) trait Rule<const SLOTS: usize> {
 
     /// Do what a rule does to a row as a whole, once all its elements are updated.
     #[inline(always)]
-    fn finish(&self, _weights: &mut [f32], _slots: &[f32]) {}
+    fn finish(&self, _weights: &[Cell<f32>], _slots: &[Cell<f32>]) {}
 }
 
 /// `w -= lr * g`

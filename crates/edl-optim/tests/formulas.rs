@@ -1,8 +1,9 @@
 //! Each optimizer against its formula, computed in double precision element by element.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use edl_optim::{OptimError, Optimizer, Row, Rows};
+use edl_optim::{OptimError, Optimizer, Row};
 
 /// One element's update in double precision: weight, slots, gradient, learning rate, t.
 type Formula = fn(&Settings, &mut f64, &mut [f64], f64, f64, i32);
@@ -406,49 +407,30 @@ fn vector_and_scalar_code_give_the_same_bits_at_every_length() {
     }
 }
 
-/// Rows that lie one after the other, weights and slots of each together.
-struct Together<'a> {
-    dim: usize,
-    width: usize,
-    rows: &'a mut [f32],
-    gradients: &'a [f32],
-}
-
-impl Rows for Together<'_> {
-    fn len(&self) -> usize {
-        self.gradients.len() / self.dim
-    }
-
-    fn row(&mut self, i: usize) -> Row<'_> {
-        let row = &mut self.rows[i * self.width..(i + 1) * self.width];
-        let (weights, slots) = row.split_at_mut(self.dim);
-        Row {
-            weights,
-            slots,
-            gradient: &self.gradients[i * self.dim..(i + 1) * self.dim],
-        }
-    }
-}
-
 #[test]
 fn rows_are_updated_as_each_alone() {
     for case in CASES {
         let optimizer = case.optimizer();
-        for dim in [1, 5, 16] {
+        for dim in [1, 5, 16, 27] {
             let width = dim * (1 + optimizer.num_slots());
-            let mut rows = vec![0.5; 3 * width];
+            // More rows than are asked for ahead of time.
+            let mut rows = vec![0.5; 40 * width];
             for row in rows.chunks_exact_mut(width) {
                 optimizer.fill_slots(&mut row[dim..]);
             }
             let mut alone = rows.clone();
-            let gradients: Vec<f32> = (0..3 * dim).map(|i| gradient(i, 1)).collect();
+            let gradients: Vec<f32> = (0..40 * dim).map(|i| gradient(i, 1)).collect();
             let step = optimizer.step(0.1, 1);
-            step.update_rows(&mut Together {
-                dim,
-                width,
-                rows: &mut rows,
-                gradients: &gradients,
-            });
+            let cells = Cell::from_mut(&mut rows[..]).as_slice_of_cells();
+            let together = cells
+                .chunks_exact(width)
+                .zip(gradients.chunks_exact(dim))
+                .map(|(values, gradient)| Row { values, gradient });
+            let together: Vec<Row<'_>> = together.collect();
+            match dim {
+                16 => step.update_rows::<16>(&together),
+                _ => step.update_rows::<0>(&together),
+            }
             let parts = alone
                 .chunks_exact_mut(width)
                 .zip(gradients.chunks_exact(dim));

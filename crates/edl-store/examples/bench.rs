@@ -2,12 +2,13 @@
 //! lines, of copying, of pulls and of pushes in turn within one process, of a hash map of
 //! vectors too. `benchmarks/store.py` runs it and says what the figures mean.
 //!
-//! `cargo run --release -p edl-store --example bench -- [name=value ...]`, with `rows` (millions),
+//! `cargo run --release -p edl-store --features stages --example bench -- [name=value ...]`, with `rows` (millions),
 //! `dim`, `optimizer`, `keys` (uniform or zipf), `miss` (share of pulled keys without a row),
 //! `batch`, `batches` (of a slice), `slices`, `peer` (0: no hash map), `checkpoint` (a folder to
 //! write to; none if empty).
 //!
-//! One line of JSON is printed: rates by slice, in millions a second (`memcpy`: GB/s).
+//! One line of JSON is printed: rates by slice, in millions a second (`memcpy`: GB/s), and what the
+//! stages of pulls and pushes took, in nanoseconds a key.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use edl_optim::{Optimizer, prefetch};
 use edl_store::{
     InitializerSpec, ModelSpec, OptimizerSpec, PullMode, Push, Store, StoreError, TableGrads,
-    TableSpec,
+    TableSpec, take_stages,
 };
 use memmap2::{Advice, MmapMut};
 use serde_json::{Value, json};
@@ -401,12 +402,17 @@ fn peer(store: &Store, settings: &Settings, optimizer: Optimizer) -> Result<Plai
     Ok(plain)
 }
 
-/// Measure slice after slice; return the rates of each kind of work, and how many pushes were made.
-fn measure(
-    store: &Store,
-    plain: Option<&Plain>,
-    settings: &Settings,
-) -> Result<(BTreeMap<&'static str, Vec<f64>>, u32), Failure> {
+/// What slices of work came to, each list by the name of the work.
+#[derive(Default)]
+struct Measured {
+    rates: BTreeMap<&'static str, Vec<f64>>,
+    /// Nanoseconds a key, by stage.
+    stages: BTreeMap<&'static str, BTreeMap<&'static str, Vec<f64>>>,
+    pushes: u32,
+}
+
+/// Measure slice after slice.
+fn measure(store: &Store, plain: Option<&Plain>, settings: &Settings) -> Result<Measured, Failure> {
     let n = settings.batch;
     let grads = vec![0.01; n * settings.dim];
     let mut out = vec![0.0; n * settings.dim];
@@ -414,9 +420,13 @@ fn measure(
     let mut draw = Draw::new(settings);
     let mut machine = Machine::new(store.stats().resident_bytes as usize)?;
     let mut random = Random(0x9876_5432_1234_5678);
-    let mut rates: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
-    let mut pushed = 0;
+    let mut measured = Measured::default();
     for _ in 0..settings.slices {
+        let Measured {
+            rates,
+            stages,
+            pushes,
+        } = &mut measured;
         // A slice of one kind of work: batches after one another.
         let mut slice = |what, miss, work: &mut dyn FnMut(&[u64]) -> Result<(), StoreError>| {
             keys.chunks_mut(n).for_each(|keys| draw.keys(miss, keys));
@@ -424,14 +434,18 @@ fn measure(
             keys.chunks(n).try_for_each(work)?;
             let rate = rate(keys.len(), start.elapsed());
             rates.entry(what).or_default().push(rate);
+            for (stage, time) in take_stages() {
+                let times = stages.entry(what).or_default().entry(stage).or_default();
+                times.push(time.as_secs_f64() * 1e9 / keys.len() as f64);
+            }
             Ok::<(), StoreError>(())
         };
         slice("pull", settings.miss, &mut |keys| {
             store.pull_rows(0, keys, PullMode::ReadOnly, black_box(&mut out))
         })?;
         slice("push", 0.0, &mut |keys| {
-            pushed += 1;
-            push(store, pushed - 1, keys, &grads)
+            *pushes += 1;
+            push(store, *pushes - 1, keys, &grads)
         })?;
         if let Some(plain) = plain {
             slice("plain_pull", settings.miss, &mut |keys| {
@@ -447,7 +461,7 @@ fn measure(
         rates.entry("lines").or_default().push(lines);
         rates.entry("memcpy").or_default().push(machine.copy());
     }
-    Ok((rates, pushed))
+    Ok(measured)
 }
 
 /// Push until told to stop, and count.
@@ -564,11 +578,13 @@ fn main() -> Result<(), Failure> {
         true => Some(peer(&store, &settings, optimizer)?),
         false => None,
     };
-    let (rates, pushed) = measure(&store, plain.as_ref(), &settings)?;
+    // What it took to fill the table is not asked.
+    take_stages();
+    let measured = measure(&store, plain.as_ref(), &settings)?;
     let huge = memory("AnonHugePages");
     let checkpoint = match settings.checkpoint.as_str() {
         "" => Value::Null,
-        _ => checkpoint(&store, &settings, pushed)?,
+        _ => checkpoint(&store, &settings, measured.pushes)?,
     };
     let longest = longest_insert(&store, &settings)?;
     let width = settings.dim * (1 + optimizer.num_slots());
@@ -581,7 +597,8 @@ fn main() -> Result<(), Failure> {
         "huge_page_bytes": huge,
         "insert": insert,
         "longest_insert_ms": longest,
-        "rates": rates,
+        "rates": measured.rates,
+        "stages": measured.stages,
         "checkpoint": checkpoint,
     });
     println!("{found}");

@@ -1,10 +1,10 @@
 //! Rows of one width, numbered in the order of their creation.
 
+use std::cell::Cell;
 use std::ops::Range;
 
-use edl_optim::prefetch;
+use edl_optim::prefetch_slice;
 
-use crate::index::BURST;
 use crate::memory::Buffer;
 
 /// Bytes of the first segment; each further one doubles the rows, so that few rows take little.
@@ -18,6 +18,9 @@ const SEGMENT_BYTES: usize = 32 << 20;
 
 /// Bytes that are skipped at most: half of what doubles.
 const SKIPPED_BYTES: usize = 1 << 20;
+
+/// Rows that are asked for ahead of the one that is visited.
+const AHEAD: usize = 16;
 
 /// Floats in a cache line.
 const LINE: usize = 16;
@@ -94,10 +97,11 @@ impl Arena {
 
     /// Return access to the rows for a loop that changes many.
     #[inline(always)]
-    pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
-        ViewMut {
+    pub(crate) fn cells(&mut self) -> Cells<'_> {
+        let cells = |buffer| Cell::from_mut(Buffer::slice_mut(buffer)).as_slice_of_cells();
+        Cells {
             layout: self.layout,
-            segments: self.segments.iter_mut().map(Buffer::slice_mut).collect(),
+            segments: self.segments.iter_mut().map(cells).collect(),
         }
     }
 
@@ -190,34 +194,37 @@ impl Layout {
     }
 }
 
-/// The segments of an arena, with what it takes to get at each done once.
-pub(crate) struct View<'a> {
+/// The segments of an arena, with what it takes to get at them done once.
+pub(crate) struct Access<'a, T> {
     layout: Layout,
-    segments: Vec<&'a [f32]>,
+    segments: Vec<&'a [T]>,
 }
 
-/// The same, to change rows.
-pub(crate) struct ViewMut<'a> {
-    layout: Layout,
-    segments: Vec<&'a mut [f32]>,
-}
+/// To look at rows.
+pub(crate) type View<'a> = Access<'a, f32>;
 
-impl<'a> View<'a> {
+/// To change rows too.
+pub(crate) type Cells<'a> = Access<'a, Cell<f32>>;
+
+impl<'a, T> Access<'a, T> {
     /// Return the first `width` floats of a row.
     #[inline(always)]
-    pub(crate) fn row(&self, row: u32, width: usize) -> &'a [f32] {
+    pub(crate) fn row(&self, row: u32, width: usize) -> &'a [T] {
         let place = self.layout.locate(row);
         &self.segments[place.segment as usize][place.range(width)]
     }
 
     /// Return the first `width` floats of a row, if it is there; `NO_ROW` never is.
     #[inline(always)]
-    fn get(&self, place: Place, width: usize) -> Option<&'a [f32]> {
+    fn get(&self, row: u32, width: usize) -> Option<&'a [T]> {
+        let place = self.layout.locate(row);
         self.segments
             .get(place.segment as usize)?
             .get(place.range(width))
     }
+}
 
+impl<'a> View<'a> {
     /// Visit rows one after the other, asking for those to come; `None` for one that is not there.
     #[inline(always)]
     pub(crate) fn each(
@@ -226,63 +233,20 @@ impl<'a> View<'a> {
         width: usize,
         mut visit: impl FnMut(usize, Option<&'a [f32]>),
     ) {
-        let mut rows = rows.map(|row| self.layout.locate(row));
-        let mut asked = [Place::default(); 2 * BURST];
-        let (mut visited, mut end) = (0, 0);
-        loop {
-            let first = end;
-            for place in rows.by_ref().take(BURST) {
-                asked[end % (2 * BURST)] = place;
-                end += 1;
+        let mut asked = [None; AHEAD];
+        let mut len = 0;
+        for row in rows {
+            let row = self.get(row, width);
+            prefetch_slice(row.unwrap_or_default());
+            let before = std::mem::replace(&mut asked[len % AHEAD], row);
+            if len >= AHEAD {
+                visit(len - AHEAD, before);
             }
-            // Little stands between the requests: see `BURST`.
-            for i in first..end {
-                if let Some(row) = self.get(asked[i % (2 * BURST)], width) {
-                    prefetch_row(row);
-                }
-            }
-            if visited == end {
-                return;
-            }
-            while visited < first {
-                visit(visited, self.get(asked[visited % (2 * BURST)], width));
-                visited += 1;
-            }
+            len += 1;
         }
-    }
-}
-
-impl ViewMut<'_> {
-    /// Ask for the first `width` floats of up to `BURST` rows; return where they lie.
-    #[inline(always)]
-    pub(crate) fn ask(&self, rows: &[u32], width: usize) -> [Place; BURST] {
-        let mut places = [Place::default(); BURST];
-        for (place, &row) in places.iter_mut().zip(rows) {
-            *place = self.layout.locate(row);
+        for i in len.saturating_sub(AHEAD)..len {
+            visit(i, asked[i % AHEAD]);
         }
-        // Little stands between the requests: see `BURST`.
-        for place in &places[..rows.len()] {
-            prefetch_row(&self.segments[place.segment as usize][place.range(width)]);
-        }
-        places
-    }
-
-    /// Return the first `width` floats of a row.
-    #[inline(always)]
-    pub(crate) fn row_mut(&mut self, place: Place, width: usize) -> &mut [f32] {
-        &mut self.segments[place.segment as usize][place.range(width)]
-    }
-}
-
-/// Ask for the cache lines of a row.
-#[inline(always)]
-pub(crate) fn prefetch_row(row: &[f32]) {
-    for line in row.chunks(LINE) {
-        prefetch(&line[0]);
-    }
-    // A row that begins amid a line ends in one more.
-    if row.len() > LINE && !row.len().is_multiple_of(LINE) {
-        prefetch(&row[row.len() - 1]);
     }
 }
 

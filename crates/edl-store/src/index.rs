@@ -19,9 +19,9 @@ pub(crate) const MAX_ROWS: usize = (1 << ROW_BITS) - 1;
 /// The last version that an entry can hold.
 pub(crate) const MAX_VERSION: u64 = (1 << (64 - ROW_BITS)) - 1;
 
-/// Keys that are looked up together: those of a shard in one block, of which it has 256 in the
+/// Keys that are looked up together: those of a shard in one block, of which it has 512 in the
 /// mean. A group more for the few above that would wait for the memory once more.
-pub(crate) const GROUP: usize = 384;
+pub(crate) const GROUP: usize = 768;
 
 /// The row of a hash that is not there.
 pub(crate) const NO_ROW: u32 = u32::MAX;

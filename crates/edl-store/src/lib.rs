@@ -22,6 +22,7 @@ mod names;
 mod route;
 mod shard;
 mod spec;
+mod stages;
 mod store;
 mod table;
 mod tasks;
@@ -33,6 +34,8 @@ pub use life::{AdmissionSpec, Expired, ExpirySpec};
 pub use names::MAX_NAME_BYTES;
 pub use route::{NUM_SLOTS, dense_range, hash_of_name, replica_of, slot_of, slot_range};
 pub use spec::{InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec, WireDtype};
+#[cfg(feature = "stages")]
+pub use stages::take_stages;
 pub use store::{
     Applied, Chunk, Named, PullMode, Push, RoundGradient, RoundMember, STALENESS_BUCKETS,
     Staleness, Stats, Store, TableGrads, TableStats,

@@ -1,13 +1,14 @@
 //! One shard of a table: an index and its rows, under one lock.
 
-use edl_optim::{Optimizer, Row, Rows, Step};
+use edl_optim::{Optimizer, Row, Step};
 
-use crate::arena::{Arena, Place, ViewMut, prefetch_row};
+use crate::arena::Arena;
 use crate::index::{BURST, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::Gate;
 use crate::names::Names;
 use crate::route::unhash;
+use crate::stages::{Stage, Watch};
 
 mod births;
 mod life;
@@ -38,6 +39,11 @@ pub(crate) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
+    /// Return the keys of the longest group.
+    pub(crate) fn group_len(&self) -> usize {
+        self.hashes.len().min(GROUP)
+    }
+
     /// Return groups of hashes, their positions, and the hashes that come after each group.
     #[inline(always)]
     fn groups(&self) -> impl Iterator<Item = (&'a [u64], &'a [u32], &'a [u64])> {
@@ -152,36 +158,6 @@ pub(crate) struct Shard {
     whole_version: Option<u64>,
 }
 
-/// Some rows and their gradients; `DIM` is `dim` where the compiler shall know it, else 0.
-struct Burst<'a, 'b, const DIM: usize> {
-    arena: &'a mut ViewMut<'b>,
-    places: &'a [Place],
-    /// Where each gradient stands in `grads`.
-    positions: &'a [u32],
-    grads: &'a [f32],
-    dim: usize,
-    width: usize,
-}
-
-impl<const DIM: usize> Rows for Burst<'_, '_, DIM> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    #[inline(always)]
-    fn row(&mut self, i: usize) -> Row<'_> {
-        let dim = if DIM == 0 { self.dim } else { DIM };
-        let row = self.arena.row_mut(self.places[i], self.width);
-        let (weights, slots) = row.split_at_mut(dim);
-        Row {
-            weights,
-            slots,
-            gradient: &self.grads[self.positions[i] as usize * dim..][..dim],
-        }
-    }
-}
-
 impl Shard {
     /// Make an empty shard. Those whose `phase`, from 0 to 1, differs take memory at different
     /// numbers of rows: if all did at once, the batch that comes then would wait for all.
@@ -216,7 +192,7 @@ impl Shard {
     /// Count the keys without a row.
     pub(crate) fn count_missing(&self, keys: Keys<'_>) -> usize {
         let index = self.index.view();
-        let mut rows = [NO_ROW; GROUP];
+        let mut rows = vec![NO_ROW; keys.group_len()];
         let mut missing = 0;
         for (hashes, _, next) in keys.groups() {
             index.find(hashes, next, &mut rows);
@@ -266,10 +242,12 @@ impl Shard {
     ) {
         let dim = if DIM == 0 { dim } else { DIM };
         let (index, arena) = (self.index.view(), self.arena.view());
-        let mut rows = [NO_ROW; GROUP];
+        let mut rows = vec![NO_ROW; keys.group_len()];
         let mut first = 0;
+        let mut watch = Watch::start();
         for (hashes, positions, next) in keys.groups() {
             index.find(hashes, next, &mut rows);
+            watch.lap(Stage::Index);
             arena.each(
                 rows[..hashes.len()].iter().copied(),
                 dim,
@@ -280,6 +258,7 @@ impl Shard {
                     None => missing.push(first + i as u32),
                 },
             );
+            watch.lap(Stage::Rows);
             first += hashes.len() as u32;
         }
     }
@@ -322,11 +301,13 @@ impl Shard {
         version: u64,
     ) {
         let RowSpec { dim, width, .. } = *spec;
-        let mut rows = [NO_ROW; GROUP];
-        let mut versions = [0; GROUP];
+        let mut rows = vec![NO_ROW; keys.group_len()];
+        let mut versions = vec![0; keys.group_len()];
+        let mut watch = Watch::start();
         for (hashes, positions, next) in keys.groups() {
             let mut index = self.index.view_mut();
             index.touch(hashes, next, version, &mut rows, &mut versions);
+            watch.lap(Stage::Index);
             if rows[..hashes.len()].contains(&NO_ROW) {
                 self.create_missing(hashes, spec, version, &mut rows, &mut versions);
             }
@@ -345,6 +326,7 @@ impl Shard {
                 64 => self.update::<64>(rows, positions, grads, spec, step),
                 _ => self.update::<0>(rows, positions, grads, spec, step),
             }
+            watch.lap(Stage::Rows);
         }
     }
 
@@ -355,8 +337,8 @@ impl Shard {
         hashes: &[u64],
         spec: &RowSpec,
         version: u64,
-        rows: &mut [u32; GROUP],
-        versions: &mut [u64; GROUP],
+        rows: &mut [u32],
+        versions: &mut [u64],
     ) {
         for (i, &hash) in hashes.iter().enumerate() {
             if rows[i] == NO_ROW {
@@ -367,7 +349,8 @@ impl Shard {
         }
     }
 
-    /// Update a group of rows; `positions` says where each gradient stands in `grads`.
+    /// Update a group of rows; `positions` says where each gradient stands in `grads`. `DIM` is
+    /// `dim` where the compiler shall know it, else 0.
     fn update<const DIM: usize>(
         &mut self,
         rows: &[u32],
@@ -377,29 +360,12 @@ impl Shard {
         step: &Step,
     ) {
         let dim = if DIM == 0 { spec.dim } else { DIM };
-        let width = spec.width;
-        let mut arena = self.arena.view_mut();
-        let ask = |arena: &ViewMut<'_>, first: usize| {
-            let end = rows.len().min(first + BURST);
-            let places = arena.ask(rows.get(first..end).unwrap_or_default(), width);
-            for &position in positions.get(first..end).unwrap_or_default() {
-                prefetch_row(&grads[position as usize * dim..][..dim]);
-            }
-            places
-        };
-        let mut places = ask(&arena, 0);
-        for (burst, positions) in positions.chunks(BURST).enumerate() {
-            let next = ask(&arena, (burst + 1) * BURST);
-            step.update_rows(&mut Burst::<DIM> {
-                arena: &mut arena,
-                places: &places[..positions.len()],
-                positions,
-                grads,
-                dim,
-                width,
-            });
-            places = next;
-        }
+        let arena = self.arena.cells();
+        let rows = rows.iter().zip(positions).map(|(&row, &position)| Row {
+            values: arena.row(row, spec.width),
+            gradient: &grads[position as usize * dim..][..dim],
+        });
+        step.update_rows::<DIM>(&rows.collect::<Vec<_>>());
     }
 
     /// Keep the rows of a group that a snapshot still wants, before they change.

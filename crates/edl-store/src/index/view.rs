@@ -143,8 +143,9 @@ impl View<'_> {
     /// Find the rows of up to `GROUP` hashes, as `search` has it; `NO_ROW` for those that have
     /// none.
     #[inline(never)]
-    pub(crate) fn find(mut self, hashes: &[u64], next: &[u64], rows: &mut [u32; GROUP]) {
-        rows[..hashes.len()].fill(NO_ROW);
+    pub(crate) fn find(mut self, hashes: &[u64], next: &[u64], rows: &mut [u32]) {
+        let rows = &mut rows[..hashes.len()];
+        rows.fill(NO_ROW);
         self.search(hashes, next, |view, i, place| {
             rows[i] = view.lines(place.old)[place.line][place.at].row();
         });
@@ -160,10 +161,11 @@ impl ViewMut<'_> {
         hashes: &[u64],
         next: &[u64],
         version: u64,
-        rows: &mut [u32; GROUP],
-        versions: &mut [u64; GROUP],
+        rows: &mut [u32],
+        versions: &mut [u64],
     ) {
-        rows[..hashes.len()].fill(NO_ROW);
+        let (rows, versions) = (&mut rows[..hashes.len()], &mut versions[..hashes.len()]);
+        rows.fill(NO_ROW);
         self.search(hashes, next, |view, i, place| {
             let lines = if place.old {
                 &mut *view.old

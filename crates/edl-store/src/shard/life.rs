@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Keys, RowSpec, Shard};
-use crate::index::{GROUP, NO_ROW};
+use crate::index::NO_ROW;
 use crate::life::{Candidate, Cut, Fate, Gate, Occurrence, Tally};
 use crate::route::unhash;
 use crate::store::Chunk;
@@ -53,7 +53,7 @@ impl Shard {
         admitted.positions.clear();
         let Some(gate) = &mut self.gate else { return };
         let index = self.index.view();
-        let mut rows = [NO_ROW; GROUP];
+        let mut rows = vec![NO_ROW; keys.group_len()];
         for (hashes, positions, next) in keys.groups() {
             index.find(hashes, next, &mut rows);
             for ((&hash, &position), &row) in hashes.iter().zip(positions).zip(&rows) {
