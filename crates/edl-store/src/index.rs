@@ -1,5 +1,6 @@
 //! From the hash of a key to its row: open addressing that grows without a stop.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use crate::memory::Buffer;
@@ -8,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 mod change;
 mod view;
 
-pub(crate) use view::BURST;
+pub(crate) use view::AHEAD;
 
 /// Bits of an entry for the row; the rest is for the version.
 const ROW_BITS: u32 = 28;
@@ -90,11 +91,19 @@ impl Entry {
         self.place >> ROW_BITS
     }
 
+    /// Return the same with another version.
     #[inline(always)]
-    fn replace_version(&mut self, version: u64) -> u64 {
-        let before = self.version();
-        self.place = self.place & ((1 << ROW_BITS) - 1) | version << ROW_BITS;
-        before
+    fn at_version(&self, version: u64) -> Self {
+        Self {
+            hash: self.hash,
+            place: self.place & ((1 << ROW_BITS) - 1) | version << ROW_BITS,
+        }
+    }
+
+    /// Whether this is the entry of a hash. An empty place reads as hash 0.
+    #[inline(always)]
+    fn has(&self, hash: u64) -> bool {
+        self.hash == hash && !self.is_empty()
     }
 }
 
@@ -204,19 +213,44 @@ enum Found {
     Nothing,
 }
 
-/// Search one line for a hash.
+/// An entry to look at, whether it may be changed or not.
+pub(crate) trait Look {
+    fn entry(&self) -> Entry;
+}
+
+impl Look for Entry {
+    #[inline(always)]
+    fn entry(&self) -> Entry {
+        *self
+    }
+}
+
+impl Look for Cell<Entry> {
+    #[inline(always)]
+    fn entry(&self) -> Entry {
+        self.get()
+    }
+}
+
+/// Return where in a line a hash lies if it does. Empty places come last: none hides hash 0.
 #[inline(always)]
-fn search_line(line: &[Entry; LINE], hash: u64) -> Found {
+fn place_in(line: &[impl Look; LINE], hash: u64) -> usize {
     // All places are compared at once: which one it is cannot be predicted.
     let mut at = 0;
     for i in (0..LINE).rev() {
-        at = if line[i].hash == hash { i } else { at };
+        at = if line[i].entry().hash == hash { i } else { at };
     }
-    // An empty place reads as hash 0.
-    if line[at].hash == hash && !line[at].is_empty() {
+    at
+}
+
+/// Search one line for a hash.
+#[inline(always)]
+fn search_line(line: &[impl Look; LINE], hash: u64) -> Found {
+    let at = place_in(line, hash);
+    if line[at].entry().has(hash) {
         return Found::At(at);
     }
-    match line.iter().position(Entry::is_empty) {
+    match line.iter().position(|place| place.entry().is_empty()) {
         Some(at) => Found::Empty(at),
         None => Found::Nothing,
     }
@@ -224,7 +258,7 @@ fn search_line(line: &[Entry; LINE], hash: u64) -> Found {
 
 /// Search from `line` on; return the line where the search ends, and how.
 #[inline(always)]
-fn search(lines: &[[Entry; LINE]], mut line: usize, hash: u64) -> (usize, Found) {
+fn search<T: Look>(lines: &[[T; LINE]], mut line: usize, hash: u64) -> (usize, Found) {
     loop {
         match search_line(&lines[line], hash) {
             Found::Nothing => line = if line + 1 == lines.len() { 0 } else { line + 1 },

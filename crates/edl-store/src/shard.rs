@@ -3,7 +3,7 @@
 use edl_optim::{Optimizer, Row, Step};
 
 use crate::arena::Arena;
-use crate::index::{BURST, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
+use crate::index::{AHEAD, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::Gate;
 use crate::names::Names;
@@ -226,7 +226,7 @@ impl Shard {
     #[inline(always)]
     pub(crate) fn prefetch(&self, keys: Keys<'_>) {
         let index = self.index.view();
-        for &hash in keys.hashes.iter().take(BURST) {
+        for &hash in keys.hashes.iter().take(AHEAD) {
             index.prefetch(hash);
         }
     }
@@ -305,7 +305,7 @@ impl Shard {
         let mut versions = vec![0; keys.group_len()];
         let mut watch = Watch::start();
         for (hashes, positions, next) in keys.groups() {
-            let mut index = self.index.view_mut();
+            let index = self.index.cells();
             index.touch(hashes, next, version, &mut rows, &mut versions);
             watch.lap(Stage::Index);
             if rows[..hashes.len()].contains(&NO_ROW) {

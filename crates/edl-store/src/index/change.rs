@@ -83,7 +83,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::index::HashRange;
+    use crate::index::{GROUP, HashRange};
     use crate::route::hash;
 
     /// Few hashes, some of them neighbours, some at the end of the range: searches are long.
@@ -121,6 +121,14 @@ mod tests {
             for (&hash, &entry) in &plain {
                 prop_assert_eq!(index.get(hash), Some(entry));
                 prop_assert_eq!(index.find(hash), Some(entry.0));
+            }
+            // A group's search takes an empty place for the end of its line.
+            let all: Vec<u64> = plain.keys().copied().collect();
+            for hashes in all.chunks(GROUP) {
+                let mut rows = vec![0; hashes.len()];
+                index.view().find(hashes, &[], &mut rows);
+                let expected: Vec<u32> = hashes.iter().map(|hash| plain[hash].0).collect();
+                prop_assert_eq!(rows, expected);
             }
             let (entries, next) = index.walk(0, plain.len());
             prop_assert_eq!(next, None);

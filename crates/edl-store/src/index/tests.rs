@@ -25,10 +25,10 @@ fn touching_sets_the_version_and_returns_the_last() {
     let mut index = Index::new(ALL, 0.0);
     index.insert(5, 3, 10);
     let (mut rows, mut versions) = ([0; GROUP], [0; GROUP]);
-    let mut view = index.view_mut();
-    view.touch(&[6, 5], &[], MAX_VERSION, &mut rows, &mut versions);
+    let cells = index.cells();
+    cells.touch(&[6, 5], &[], MAX_VERSION, &mut rows, &mut versions);
     assert_eq!((rows[0], rows[1], versions[1]), (NO_ROW, 3, 10));
-    view.touch(&[5], &[], 1, &mut rows, &mut versions);
+    cells.touch(&[5], &[], 1, &mut rows, &mut versions);
     assert_eq!((rows[0], versions[0]), (3, MAX_VERSION));
 }
 
@@ -48,7 +48,7 @@ fn groups_are_found_as_single_hashes_are() {
         assert_eq!(rows.to_vec(), hashes.iter().map(alone).collect::<Vec<_>>());
         let mut touched = [0; GROUP];
         index
-            .view_mut()
+            .cells()
             .touch(&hashes, &[], 1, &mut touched, &mut versions);
         assert_eq!(touched, rows);
     }

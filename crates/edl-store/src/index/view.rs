@@ -1,30 +1,27 @@
 //! Many searches of an index at a time, so that their cache misses overlap.
 
-use std::ops::Deref;
+use std::cell::Cell;
 
 use edl_optim::prefetch;
 
-use super::{Entry, Found, GROUP, Homes, Index, LINE, NO_ROW, search, search_line};
+use super::{Entry, Found, GROUP, Homes, Index, LINE, Look, NO_ROW, Old, place_in, search};
 
-/// Cache lines that are asked for in a burst, one burst ahead of what is worked on.
-///
-/// In a burst because locating several in a row, with little else between, takes the processor less
-/// than turning from one to the work on another each time.
-pub(crate) const BURST: usize = 16;
+/// Cache lines that are asked for ahead of the one that is worked on.
+pub(crate) const AHEAD: usize = 16;
 
 /// The entries of an index, with what it takes to get at them done once.
 #[derive(Clone, Copy)]
-pub(crate) struct Access<L> {
+pub(crate) struct Access<'a, T> {
     homes: Homes,
-    current: L,
-    old: L,
+    current: &'a [[T; LINE]],
+    old: &'a [[T; LINE]],
 }
 
 /// To look at entries.
-pub(crate) type View<'a> = Access<&'a [[Entry; LINE]]>;
+pub(crate) type View<'a> = Access<'a, Entry>;
 
 /// To change versions too.
-pub(crate) type ViewMut<'a> = Access<&'a mut [[Entry; LINE]]>;
+pub(crate) type Cells<'a> = Access<'a, Cell<Entry>>;
 
 impl Index {
     /// Return access to the entries for a loop over many.
@@ -39,37 +36,49 @@ impl Index {
 
     /// Return access to the entries for a loop that changes many.
     #[inline(always)]
-    pub(crate) fn view_mut(&mut self) -> ViewMut<'_> {
-        let old = self.old.as_mut();
-        ViewMut {
-            homes: Homes::new(&self.current, old.as_deref()),
-            current: self.current.lines_mut(),
-            old: old.map_or(&mut [], |old| old.places.lines_mut()),
+    pub(crate) fn cells(&mut self) -> Cells<'_> {
+        Cells {
+            homes: self.homes(),
+            current: cells(self.current.lines_mut()),
+            old: match &mut self.old {
+                Some(Old { places, .. }) => cells(places.lines_mut()),
+                None => &[],
+            },
         }
     }
 }
 
-impl<L: Deref<Target = [[Entry; LINE]]>> Access<L> {
-    /// Return the lines of the old places, or of the current ones.
+fn cells(lines: &mut [[Entry; LINE]]) -> &[[Cell<Entry>; LINE]] {
+    let cells = Cell::from_mut(lines.as_flattened_mut()).as_slice_of_cells();
+    cells.as_chunks().0
+}
+
+impl<'a, T: Look> Access<'a, T> {
+    /// Return the lines where a hash is searched for, and the one where that begins.
     #[inline(always)]
-    fn lines(&self, old: bool) -> &[[Entry; LINE]] {
-        if old { &self.old } else { &self.current }
+    fn home<const GROWING: bool>(&self, hash: u64) -> (&'a [[T; LINE]], usize) {
+        let (line, old) = if GROWING {
+            self.homes.of(hash)
+        } else {
+            (self.homes.of_current(hash), false)
+        };
+        (if old { self.old } else { self.current }, line)
     }
 
     /// Ask for the cache line where the search for a hash begins.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
-        let (line, old) = self.homes.of(hash);
-        prefetch(&self.lines(old)[line]);
+        let (lines, line) = self.home::<true>(hash);
+        prefetch(&lines[line]);
     }
 
     /// Search for up to `GROUP` hashes; `found` is told the number of each that is there, in no
-    /// order.
+    /// order, and its entry.
     ///
-    /// The lines of the first `BURST` should have been asked for; those of the first of `next`,
+    /// The lines of the first `AHEAD` should have been asked for; those of the first of `next`,
     /// the hashes of the next group, are asked for here.
     #[inline(always)]
-    fn search(&mut self, hashes: &[u64], next: &[u64], found: impl FnMut(&mut Self, usize, Place)) {
+    fn search(&self, hashes: &[u64], next: &[u64], found: impl FnMut(usize, &T)) {
         if self.homes.moved == usize::MAX {
             self.search_in::<false>(hashes, next, found);
         } else {
@@ -80,84 +89,65 @@ impl<L: Deref<Target = [[Entry; LINE]]>> Access<L> {
     /// `GROWING` is whether there are old places, so that the usual search need not ask.
     #[inline(always)]
     fn search_in<const GROWING: bool>(
-        &mut self,
+        &self,
         hashes: &[u64],
         next: &[u64],
-        mut found: impl FnMut(&mut Self, usize, Place),
+        mut found: impl FnMut(usize, &T),
     ) {
-        let homes = self.homes;
-        let home = |hash: u64| {
-            if GROWING {
-                homes.of(hash)
-            } else {
-                (homes.of_current(hash), false)
-            }
+        let line_of = |hash: u64| {
+            let (lines, home) = self.home::<GROWING>(hash);
+            &lines[home]
         };
         let (mut later, mut num_later) = ([0_u16; GROUP], 0);
-        let mut from = [(0, false); BURST];
-        for (from, &hash) in from.iter_mut().zip(hashes) {
-            *from = home(hash);
+        let mut lines = [&self.current[0]; AHEAD];
+        for (line, &hash) in lines.iter_mut().zip(hashes) {
+            *line = line_of(hash);
         }
-        for (burst, these) in hashes.chunks(BURST).enumerate() {
-            let first = burst * BURST;
-            let ahead = hashes.get(first + BURST..).unwrap_or_default();
-            let ahead = if ahead.is_empty() { next } else { ahead };
-            let mut ahead_from = [(0, false); BURST];
-            for (from, &hash) in ahead_from.iter_mut().zip(ahead) {
-                *from = home(hash);
-                prefetch(&self.lines(GROWING && from.1)[from.0]);
+        let mut ahead = hashes.get(AHEAD..).unwrap_or_default().iter().chain(next);
+        for (i, &hash) in hashes.iter().enumerate() {
+            let line = lines[i % AHEAD];
+            if let Some(&hash) = ahead.next() {
+                let line = line_of(hash);
+                prefetch(line);
+                lines[i % AHEAD] = line;
             }
-            for (i, (&hash, &(line, old))) in these.iter().zip(&from).enumerate() {
-                let old = GROWING && old;
-                let lines = self.lines(old);
-                match search_line(&lines[line], hash) {
-                    Found::At(at) => found(self, first + i, Place { old, line, at }),
-                    Found::Empty(_) => {}
-                    Found::Nothing => {
-                        // It goes on when its next line has come.
-                        prefetch(lines.get(line + 1).unwrap_or(&lines[0]));
-                        later[num_later] = (first + i) as u16;
-                        num_later += 1;
-                    }
-                }
+            let at = place_in(line, hash);
+            if line[at].entry().has(hash) {
+                found(i, &line[at]);
+            } else if !line[LINE - 1].entry().is_empty() {
+                // It goes on when its next line has come.
+                let (lines, home) = self.home::<GROWING>(hash);
+                prefetch(lines.get(home + 1).unwrap_or(&lines[0]));
+                later[num_later] = i as u16;
+                num_later += 1;
             }
-            from = ahead_from;
         }
         for i in later[..num_later].iter().map(|&i| usize::from(i)) {
-            let (line, old) = home(hashes[i]);
-            if let (line, Found::At(at)) = search(self.lines(old), line, hashes[i]) {
-                found(self, i, Place { old, line, at });
+            let (lines, home) = self.home::<GROWING>(hashes[i]);
+            if let (line, Found::At(at)) = search(lines, home, hashes[i]) {
+                found(i, &lines[line][at]);
             }
         }
     }
-}
-
-/// Where an entry lies.
-struct Place {
-    old: bool,
-    line: usize,
-    at: usize,
 }
 
 impl View<'_> {
     /// Find the rows of up to `GROUP` hashes, as `search` has it; `NO_ROW` for those that have
     /// none.
     #[inline(never)]
-    pub(crate) fn find(mut self, hashes: &[u64], next: &[u64], rows: &mut [u32]) {
+    pub(crate) fn find(&self, hashes: &[u64], next: &[u64], rows: &mut [u32]) {
         let rows = &mut rows[..hashes.len()];
         rows.fill(NO_ROW);
-        self.search(hashes, next, |view, i, place| {
-            rows[i] = view.lines(place.old)[place.line][place.at].row();
-        });
+        self.search(hashes, next, |i, entry| rows[i] = entry.row());
     }
 }
 
-impl ViewMut<'_> {
+impl Cells<'_> {
     /// Set the version of up to `GROUP` hashes; return their rows as `View::find` does, and in
     /// `versions` what they had.
     #[inline(never)]
     pub(crate) fn touch(
-        &mut self,
+        &self,
         hashes: &[u64],
         next: &[u64],
         version: u64,
@@ -166,15 +156,11 @@ impl ViewMut<'_> {
     ) {
         let (rows, versions) = (&mut rows[..hashes.len()], &mut versions[..hashes.len()]);
         rows.fill(NO_ROW);
-        self.search(hashes, next, |view, i, place| {
-            let lines = if place.old {
-                &mut *view.old
-            } else {
-                &mut *view.current
-            };
-            let entry = &mut lines[place.line][place.at];
-            versions[i] = entry.replace_version(version);
+        self.search(hashes, next, |i, cell| {
+            let entry = cell.get();
             rows[i] = entry.row();
+            versions[i] = entry.version();
+            cell.set(entry.at_version(version));
         });
     }
 }
