@@ -19,7 +19,7 @@ Slices of some milliseconds take turns within one process (pull, push, the hash 
 copy; 131,072 keys in batches of 16,384, so the map's are longer), in several fresh processes: on
 shared machines the best slice is steady where the median is not. The hash map is Rust's, of small
 vectors, with one lock, one key at a time and each optimizer slot in a map of its own.
-`crates/edl-store/examples/bench.rs` and `crates/edl-ps/examples/wire` are the parts in Rust. Every
+`crates/edl-store/examples/bench` and `crates/edl-ps/examples/wire` are the parts in Rust. Every
 table is ten times the last-level cache or more, but for those of the wire.
 
     python benchmarks/store.py [--processes 5] [--slices 60]
@@ -178,11 +178,9 @@ def case_rows(case: Case, processes: list[dict[str, Any]]) -> list[Row]:
         rows.append(compare(f"{what}: {case.name}{against}", "M rows/s", ours, peer))
         ours, bound = slices(processes, what, lines), slices(processes, "lines")
         rows.append(compare(f"f_mem {what}: {case.name}", "M lines/s", ours, bound))
-        rows += [
-            compare(f"{what}, {stage}: {case.name}", "ns/key", stage_times(processes, what, stage))
-            for stage in STAGES
-            if case.peer
-        ]
+        for stage in STAGES if case.peer else ():
+            times = stage_times(processes, what, stage)
+            rows.append(compare(f"{what}, {stage}: {case.name}", "ns/key", times))
     return rows
 
 

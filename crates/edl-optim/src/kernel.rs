@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::prefetch::prefetch_floats;
+use crate::prefetch::{AHEAD, prefetch_floats};
 use crate::rules::Rule;
 
 /// One row of an embedding table: what is updated, and by what.
@@ -15,9 +15,6 @@ pub struct Row<'a> {
     /// The gradient.
     pub gradient: &'a [f32],
 }
-
-/// Rows whose cache lines are asked for ahead of the one that is updated.
-const AHEAD: usize = 16;
 
 /// Update rows of `DIM` weights; of any number, where it is 0.
 ///

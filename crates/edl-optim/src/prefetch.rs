@@ -1,5 +1,8 @@
 //! Hints to the cache, usable from safe code.
 
+/// Rows, or lines of an index, that a loop over many asks for ahead of the one that it works on.
+pub const AHEAD: usize = 16;
+
 /// Bytes of a cache line.
 const LINE: usize = 64;
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use edl_optim::prefetch_slice;
+use edl_optim::{AHEAD, prefetch_slice};
 
 use crate::memory::Buffer;
 
@@ -18,9 +18,6 @@ const SEGMENT_BYTES: usize = 32 << 20;
 
 /// Bytes that are skipped at most: half of what doubles.
 const SKIPPED_BYTES: usize = 1 << 20;
-
-/// Rows that are asked for ahead of the one that is visited.
-const AHEAD: usize = 16;
 
 /// Floats in a cache line.
 const LINE: usize = 16;
@@ -113,8 +110,7 @@ impl Arena {
 }
 
 /// Where a row lies.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Place {
+struct Place {
     segment: u32,
     /// Its first float in there.
     first: u32,

@@ -9,8 +9,6 @@ use bytemuck::{Pod, Zeroable};
 mod change;
 mod view;
 
-pub(crate) use view::AHEAD;
-
 /// Bits of an entry for the row; the rest is for the version.
 const ROW_BITS: u32 = 28;
 
@@ -306,7 +304,13 @@ impl Index {
 
     #[inline(always)]
     fn homes(&self) -> Homes {
-        Homes::new(&self.current, self.old.as_ref())
+        let old = self.old.as_ref();
+        Homes {
+            first: self.range.first,
+            current: self.current.scale,
+            old: old.map_or(0, |old| old.places.scale),
+            moved: old.map_or(usize::MAX, |old| old.moved / LINE),
+        }
     }
 
     #[inline(always)]
@@ -416,16 +420,6 @@ struct Homes {
 }
 
 impl Homes {
-    #[inline(always)]
-    fn new(current: &Places, old: Option<&Old>) -> Self {
-        Self {
-            first: current.first,
-            current: current.scale,
-            old: old.map_or(0, |old| old.places.scale),
-            moved: old.map_or(usize::MAX, |old| old.moved / LINE),
-        }
-    }
-
     /// Return the line that is the home of a hash, and whether it is one of `old`.
     #[inline(always)]
     fn of(&self, hash: u64) -> (usize, bool) {

@@ -1,9 +1,9 @@
 //! One shard of a table: an index and its rows, under one lock.
 
-use edl_optim::{Optimizer, Row, Step};
+use edl_optim::{AHEAD, Optimizer, Row, Step};
 
 use crate::arena::Arena;
-use crate::index::{AHEAD, ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
+use crate::index::{ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
 use crate::life::Gate;
 use crate::names::Names;

@@ -2,15 +2,11 @@
 
 use std::cell::Cell;
 
-use edl_optim::prefetch;
+use edl_optim::{AHEAD, prefetch};
 
 use super::{Entry, Found, GROUP, Homes, Index, LINE, Look, NO_ROW, Old, place_in, search};
 
-/// Cache lines that are asked for ahead of the one that is worked on.
-pub(crate) const AHEAD: usize = 16;
-
 /// The entries of an index, with what it takes to get at them done once.
-#[derive(Clone, Copy)]
 pub(crate) struct Access<'a, T> {
     homes: Homes,
     current: &'a [[T; LINE]],
