@@ -19,7 +19,7 @@ pub struct Row<'a> {
 /// Update rows of `DIM` weights; of any number, where it is 0.
 ///
 /// A processor looks a few hundred instructions ahead: the fewer a row takes, the more requests are
-/// under way. Half as many made it a third faster on rows in memory, and a tenth on rows in the cache.
+/// under way.
 #[inline(always)]
 pub(crate) fn run_rows<const WIDTH: usize, const DIM: usize, const SLOTS: usize>(
     rule: &impl Rule<SLOTS>,

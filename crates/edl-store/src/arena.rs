@@ -229,19 +229,14 @@ impl<'a> View<'a> {
         width: usize,
         mut visit: impl FnMut(usize, Option<&'a [f32]>),
     ) {
-        let mut asked = [None; AHEAD];
-        let mut len = 0;
-        for row in rows {
-            let row = self.get(row, width);
-            prefetch_slice(row.unwrap_or_default());
-            let before = std::mem::replace(&mut asked[len % AHEAD], row);
-            if len >= AHEAD {
-                visit(len - AHEAD, before);
+        let ask = |row: &Option<&[f32]>| prefetch_slice(row.unwrap_or_default());
+        let rows: Vec<_> = rows.map(|row| self.get(row, width)).collect();
+        rows.iter().take(AHEAD).for_each(ask);
+        for (i, &row) in rows.iter().enumerate() {
+            if let Some(next) = rows.get(i + AHEAD) {
+                ask(next);
             }
-            len += 1;
-        }
-        for i in len.saturating_sub(AHEAD)..len {
-            visit(i, asked[i % AHEAD]);
+            visit(i, row);
         }
     }
 }

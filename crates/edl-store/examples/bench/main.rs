@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use edl_optim::{Optimizer, prefetch};
+use edl_optim::{AHEAD, Optimizer, prefetch};
 use edl_store::{
     InitializerSpec, ModelSpec, OptimizerSpec, PullMode, Push, Store, StoreError, TableGrads,
     TableSpec, take_stages,
@@ -29,9 +29,6 @@ use plain::Plain;
 mod plain;
 
 type Failure = Box<dyn std::error::Error>;
-
-/// Lines ahead of the one that is read: as far as a core has requests under way.
-const AHEAD: usize = 24;
 
 /// Random lines of one slice.
 const LINES: usize = 1 << 18;
