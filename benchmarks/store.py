@@ -7,7 +7,9 @@ Three bounds, each the ratio of two best slices:
   its lines back, which the bound does not count.
 - f_wire: an RPC of the Rust client with its frames made before, less the time that the replica was
   in its store (which it says in its answer), against an echo of the same byte counts over a Unix
-  socket: one thread and one process each side. Beside it the same RPC with the store in it.
+  socket: one thread and one process each side. Beside it an echo whose other end works as long as
+  the store did before it answers, since a processor that has waited longer takes longer to wake; and
+  the same RPC with the store in it.
 - f_e2e: `PsClient.pull` and `push` as a worker calls them, unique ids, deduplication, the store and
   all, against an echo of the same bytes.
 
@@ -310,9 +312,11 @@ def bare_rows(found: dict[str, Seconds]) -> list[Row]:
                 return Side(tuple(batch / taken / 1e6 for taken in found[shape][name]))
 
             call = f"{what}, {shape}, dim {E2E_DIM}"
-            echo = rate(f"echo {what}")
+            echo, late = rate(f"echo {what}"), rate(f"late echo {what} without the store")
             wire, whole = rate(f"rpc {what} without the store"), rate(f"rpc {what}")
             rows.append(compare(f"f_wire {call} (echo)", "M rows/s", wire, echo))
+            late_echo = "echo after as long as the store takes, without that time"
+            rows.append(compare(f"f_wire {call} ({late_echo})", "M rows/s", wire, late))
             rows.append(compare(f"RPC with the store {call} (echo)", "M rows/s", whole, echo))
     for name in ("client cpu", "replicas cpu", "replicas in the store"):
         times = Side(tuple(1e6 * taken for taken in found["step"][name]), higher_is_better=False)

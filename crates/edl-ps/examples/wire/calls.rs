@@ -55,7 +55,8 @@ fn fill(client: &PsClient, settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Client calls, bare calls and echoes in turn.
+/// Client calls, bare calls and echoes in turn: echoes at once, and after as much work as the store
+/// had before, since a processor that has waited longer takes longer to wake.
 pub fn measure_calls(settings: &Settings) -> Result<Spent, Failure> {
     let answerer = Answerer::start(0, 1, false)?;
     let mut echo = answerer.echo(settings.tcp)?;
@@ -87,39 +88,48 @@ pub fn measure_calls(settings: &Settings) -> Result<Spent, Failure> {
             num_records: 1,
             learning_rate: 0.01,
         };
-        let mut time = |what: &str, work: &mut dyn FnMut() -> Result<(), Failure>| {
-            let (cpu, store, began) = (both_cpu(), client.store_time(), Instant::now());
-            work()?;
+        // Of the other end's time, the part that is not the wire's.
+        let mut time = |what: &str, work: &mut dyn FnMut() -> Result<Duration, Failure>| {
+            let (cpu, began) = (both_cpu(), Instant::now());
+            let other = work()?;
             let taken = began.elapsed();
-            let wire = taken.saturating_sub(client.store_time() - store);
+            let wire = taken.saturating_sub(other);
             let mut note = |what: String, seconds| spent.entry(what).or_default().push(seconds);
             note(what.to_owned(), taken.as_secs_f64());
             note(format!("{what} without the store"), wire.as_secs_f64());
             note(format!("{what} cpu"), both_cpu() - cpu);
-            Ok::<(), Failure>(())
+            Ok::<Duration, Failure>(other)
         };
-        time("client pull", &mut || {
-            pull(number(0))?;
-            Ok(())
+        let in_store = |call: &mut dyn FnMut() -> Result<(), PsError>| {
+            let before = client.store_time();
+            call()?;
+            Ok(client.store_time() - before)
+        };
+        time("client pull", &mut || in_store(&mut || pull(number(0)).map(drop)))?;
+        let store = time("rpc pull", &mut || {
+            in_store(&mut || bare::pull_keys(&client, receipt(1), &mut rows))
         })?;
-        time("rpc pull", &mut || {
-            Ok(bare::pull_keys(&client, receipt(1), &mut rows)?)
-        })?;
-        time("echo pull", &mut || {
-            Ok(echo.call(key_bytes, HEADER_BYTES + row_bytes)?)
-        })?;
+        for (what, work) in [("echo pull", Duration::ZERO), ("late echo pull", store)] {
+            time(what, &mut || {
+                echo.call(key_bytes, HEADER_BYTES + row_bytes, work)?;
+                Ok(work)
+            })?;
+        }
         time("client push", &mut || {
             let minibatch = minibatch(2 * slice);
-            client.push(receipt(2), &site_grads, &[], &[], &minibatch)?;
-            Ok(())
+            let (receipt, grads) = (receipt(2), &site_grads);
+            in_store(&mut || client.push(receipt, grads, &[], &[], &minibatch).map(drop))
         })?;
-        time("rpc push", &mut || {
-            bare::push_keys(&client, receipt(3), &grads, &minibatch(2 * slice + 1))?;
-            Ok(())
+        let store = time("rpc push", &mut || {
+            let minibatch = minibatch(2 * slice + 1);
+            in_store(&mut || bare::push_keys(&client, receipt(3), &grads, &minibatch).map(drop))
         })?;
-        time("echo push", &mut || {
-            Ok(echo.call(key_bytes + row_bytes, HEADER_BYTES)?)
-        })?;
+        for (what, work) in [("echo push", Duration::ZERO), ("late echo push", store)] {
+            time(what, &mut || {
+                echo.call(key_bytes + row_bytes, HEADER_BYTES, work)?;
+                Ok(work)
+            })?;
+        }
     }
     Ok(spent)
 }

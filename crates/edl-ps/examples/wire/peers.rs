@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use edl_ps::{PsServer, Synchrony};
 use edl_store::Store;
@@ -13,6 +14,9 @@ use crate::{Failure, TOKEN};
 
 /// The most bytes that an echo carries in one direction.
 const ECHO_BYTES: usize = 64 << 20;
+
+/// Bytes of the numbers before a request.
+const ECHO_HEADER_BYTES: usize = 24;
 
 /// Serves replica `replica` of `num_replicas` and an echo, until its input ends.
 ///
@@ -42,14 +46,19 @@ pub fn answer(replica: u32, num_replicas: u32, ordered: bool) -> Result<(), Fail
     Ok(())
 }
 
-/// Answers requests of (bytes that follow, bytes wanted) until the peer leaves.
+/// Answers requests of (bytes that follow, bytes wanted, nanoseconds of work between) until the
+/// peer leaves.
 fn echo(mut peer: impl Read + Write) -> io::Result<()> {
     let mut bytes = vec![1u8; ECHO_BYTES];
-    let mut counts = [0; 16];
+    let mut numbers = [0; ECHO_HEADER_BYTES];
     loop {
-        peer.read_exact(&mut counts)?;
-        let [request, wanted] = bytemuck::cast::<_, [u64; 2]>(counts);
+        peer.read_exact(&mut numbers)?;
+        let [request, wanted, work] = bytemuck::cast::<_, [u64; 3]>(numbers);
         peer.read_exact(&mut bytes[..request as usize])?;
+        let (began, work) = (Instant::now(), Duration::from_nanos(work));
+        while began.elapsed() < work {
+            std::hint::spin_loop();
+        }
         peer.write_all(&bytes[..wanted as usize])?;
     }
 }
@@ -143,15 +152,17 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Sends so many bytes, receives so many.
-    pub fn call(&mut self, request: usize, wanted: usize) -> io::Result<()> {
-        let counts = bytemuck::cast::<[u64; 2], [u8; 16]>([request as u64, wanted as u64]);
+    /// Sends so many bytes, receives so many; the other end works for a time between.
+    pub fn call(&mut self, request: usize, wanted: usize, work: Duration) -> io::Result<()> {
+        let numbers = [request as u64, wanted as u64, work.as_nanos() as u64];
+        let numbers = bytemuck::cast::<[u64; 3], [u8; ECHO_HEADER_BYTES]>(numbers);
         let out = [
-            io::IoSlice::new(&counts),
+            io::IoSlice::new(&numbers),
             io::IoSlice::new(&self.bytes[..request]),
         ];
         let written = self.peer.write_vectored(&out)?;
-        self.peer.write_all(&self.bytes[written - 16..request])?;
+        self.peer
+            .write_all(&self.bytes[written - ECHO_HEADER_BYTES..request])?;
         self.peer.read_exact(&mut self.bytes[..wanted])
     }
 }
