@@ -7,9 +7,9 @@ Three bounds, each the ratio of two best slices:
   its lines back, which the bound does not count.
 - f_wire: an RPC of the Rust client with its frames made before, less the time that the replica was
   in its store (which it says in its answer), against an echo of the same byte counts over a Unix
-  socket: one thread and one process each side. Beside it an echo whose other end works as long as
-  the store did before it answers, since a processor that has waited longer takes longer to wake; and
-  the same RPC with the store in it.
+  socket: one thread and one process each side. Beside it an echo whose other end works for as long
+  as the store did before it answers, since a processor that has waited longer takes longer to
+  wake; and the same RPC with the store in it.
 - f_e2e: `PsClient.pull` and `push` as a worker calls them, unique ids, deduplication, the store and
   all, against an echo of the same bytes.
 
