@@ -3,8 +3,8 @@
 Three bounds, each the ratio of two best slices:
 
 - f_mem: cache lines that pulls and pushes must touch (one of the index, those of the row), against
-  random lines of the same footprint, read one after the other with prefetch. A push also writes
-  its lines back, which the bound does not count.
+  random lines of the same footprint, read one after the other with prefetch, when the caches hold
+  nothing to be written back. A push also writes its lines back, which the bound does not count.
 - f_wire: an RPC of the Rust client with its frames made before, less the time that the replica was
   in its store (which it says in its answer), against an echo of the same byte counts over a Unix
   socket: one thread and one process each side. Beside it an echo whose other end works for as long

@@ -88,7 +88,7 @@ pub fn measure_calls(settings: &Settings) -> Result<Spent, Failure> {
             num_records: 1,
             learning_rate: 0.01,
         };
-        // Of the other end's time, the part that is not the wire's.
+        // `work` returns how long the other end worked: the rest is the wire's.
         let mut time = |what: &str, work: &mut dyn FnMut() -> Result<Duration, Failure>| {
             let (cpu, began) = (both_cpu(), Instant::now());
             let other = work()?;
