@@ -105,7 +105,9 @@ pub fn measure_calls(settings: &Settings) -> Result<Spent, Failure> {
             call()?;
             Ok(client.store_time() - before)
         };
-        time("client pull", &mut || in_store(&mut || pull(number(0)).map(drop)))?;
+        time("client pull", &mut || {
+            in_store(&mut || pull(number(0)).map(drop))
+        })?;
         let store = time("rpc pull", &mut || {
             in_store(&mut || bare::pull_keys(&client, receipt(1), &mut rows))
         })?;
