@@ -382,7 +382,7 @@ fn measure(store: &Store, plain: Option<&Plain>, settings: &Settings) -> Result<
                 Ok(())
             })?;
         }
-        // The first pass also writes back what pushes have left in the caches, and is half as fast.
+        // The first pass after pushes is half as fast, probably since it writes back what they left.
         machine.lines(&mut random);
         let lines = machine.lines(&mut random);
         rates.entry("lines").or_default().push(lines);
