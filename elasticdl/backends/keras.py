@@ -67,7 +67,6 @@ class KerasBackend:
         seed: Of the initial values.
         embedding_threshold_bytes: Plain `keras.layers.Embedding`s with tables above this are
             moved to the ps replicas.
-        use_xla: Compile full-size training steps with XLA where that is likely to be faster.
     """
 
     def __init__(
@@ -76,12 +75,10 @@ class KerasBackend:
         metadata: Metadata,
         seed: int,
         embedding_threshold_bytes: int,
-        use_xla: bool = True,
     ) -> None:
         self._spec = spec
         self._seed = seed
         self._threshold_bytes = embedding_threshold_bytes
-        self._use_xla = use_xla
         self._feed = FeedRunner(spec.feed, metadata)
         self._pull: Pull | None = None
         self._metrics: Metrics | None = None
@@ -181,9 +178,7 @@ class KerasBackend:
         if step is None:
             if self._spec.loss is None:
                 raise ModelError("training needs a function loss(labels, predictions); found none")
-            step = TrainStep(
-                self._placed, self._spec.loss, self._collector(minibatch), self._use_xla
-            )
+            step = TrainStep(self._placed, self._spec.loss, self._collector(minibatch), minibatch)
             self._steps[key] = step
         return step(minibatch, rows, dense, state)
 
@@ -358,5 +353,4 @@ def _keras(minibatch: Minibatch) -> KerasMinibatch:
         tensors=structure.flatten(features, labels),
         mode=Mode.PREDICTION if labels is None else Mode.TRAINING,
         seed=0,
-        size=minibatch.num_records,
     )

@@ -108,7 +108,6 @@ class FeedRunner:
                 tensors=tensors,
                 mode=mode,
                 seed=_mix(seed, index),
-                size=minibatch_size,
             )
 
     def _way(self, first: list[Records], mode: Mode, minibatch_size: int) -> _Way:

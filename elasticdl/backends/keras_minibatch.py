@@ -20,7 +20,6 @@ class Structure:
         labels: The same for the labels, or None in PREDICTION.
         key: Equal for equal structures.
         specs: The `TensorSpec`s of a minibatch of any size, sparse and ragged ones taken apart.
-        is_static: Whether the shapes of a minibatch depend on nothing but its size.
     """
 
     def __init__(self, features: Any, labels: Any) -> None:
@@ -30,13 +29,6 @@ class Structure:
         self.specs: list[Any] = feature_specs + ([] if labels is None else _components(labels))
         self._num_features = len(feature_specs)
         self.key = repr((features, labels))
-        leaves = tf.nest.flatten(features) + ([] if labels is None else tf.nest.flatten(labels))
-        self.is_static = all(
-            isinstance(leaf, tf.TensorSpec)
-            and leaf.shape.rank is not None
-            and leaf.shape[1:].is_fully_defined()
-            for leaf in leaves
-        )
 
     @classmethod
     def of(cls, features: Any, labels: Any) -> Structure:
@@ -56,10 +48,6 @@ class Structure:
             return None if part is None else tf.nest.map_structure(relaxed, part)
 
         return cls(specs(features), specs(labels))
-
-    def static_specs(self, size: int) -> list[Any]:
-        """Return `specs` for minibatches of exactly `size` records; needs `is_static`."""
-        return [tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for spec in self.specs]
 
     @property
     def feature_specs(self) -> list[Any]:
@@ -88,20 +76,13 @@ class Structure:
 class KerasMinibatch(Minibatch):
     """A minibatch with its tensors taken apart once, in the background, for compiled functions.
 
-    `seed` drives what the model itself draws (dropout); `size` is what was asked for, of which
-    the last minibatch of a task may have less.
+    `seed` drives what the model itself draws (dropout).
     """
 
     structure: Structure
     tensors: tuple[Any, ...]
     mode: Mode
     seed: int
-    size: int
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the minibatch has as many records as asked for."""
-        return self.num_records == self.size
 
 
 def num_records(structure: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,23 +15,17 @@ from elasticdl.backends.keras_model import PlacedModel, explaining
 from elasticdl.backends.keras_sites import Collector
 from elasticdl.errors import ElasticdlError, ModelError
 
-logger = logging.getLogger(__name__)
-
 Loss = Callable[[Any, Any], Any]
 
 
 class GivenRows:
-    """A lookup that hands out the rows given to a step, site by site in the order of collection.
-
-    `is_static` tells afterwards whether the shapes of all ids were known while tracing.
-    """
+    """A lookup that hands out the rows given to a step, site by site in the order of collection."""
 
     def __init__(self, placed: PlacedModel, tables: Sequence[int], rows: Sequence[Any]) -> None:
         self._placed = placed
         self._tables = tables
         self._rows = rows
         self._next = 0
-        self.is_static = True
 
     def __call__(self, layer: Any, ids: Any) -> Any:
         """Return the rows of the next site, which must be of this layer."""
@@ -47,39 +40,37 @@ class GivenRows:
         rows = self._rows[site]
         if ids.shape.rank is not None:
             rows = tf.ensure_shape(rows, [*ids.shape, layer.output_dim])
-        self.is_static = self.is_static and ids.shape.is_fully_defined()
         return rows
 
 
 class TrainStep:
-    """The training step for minibatches of one structure.
-
-    Full-size minibatches have their own function with static shapes, which XLA compiles where
-    that is worth it; remainders share one with relaxed shapes.
-    """
+    """The training step for minibatches of one structure, of any size."""
 
     def __init__(
-        self, placed: PlacedModel, loss: Loss, collector: Collector, use_xla: bool
+        self, placed: PlacedModel, loss: Loss, collector: Collector, minibatch: KerasMinibatch
     ) -> None:
         self._placed = placed
         self._loss = loss
-        self._collector = collector
-        self._use_xla = use_xla
-        self._functions: dict[int | None, Any] = {}
+        self._tables = collector.tables
+        structure = minibatch.structure
+        specs = structure.specs
+
+        def step(dense: Any, state: Any, seed: Any, *others: Any) -> list[Any]:
+            tensors, rows = others[: len(specs)], list(others[len(specs) :])
+            return self._trace(structure, tensors, rows, dense, state, seed)
+
+        signature = [*_parameter_specs(placed), *specs, *_row_specs(collector)]
+        with explaining(placed.model, minibatch):
+            concrete = tf.function(step, autograph=False).get_concrete_function(*signature)
+        self._function = FlatFunction(concrete)
 
     def __call__(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Run one step; see `Backend.train_step`."""
-        is_static = minibatch.is_full and minibatch.structure.is_static
-        size = minibatch.size if is_static else None
-        function = self._functions.get(size)
         inputs = _inputs(minibatch, minibatch.tensors, rows, dense, state)
-        if function is None:
-            function = self._compile(minibatch, size, inputs)
-            self._functions[size] = function
         try:
-            outputs = function(*inputs)
+            outputs = self._function(*inputs)
         except (tf.errors.OpError, ValueError, TypeError) as error:
             raise ModelError(_step_failed(minibatch, error)) from error
         num_rows = len(rows)
@@ -93,31 +84,6 @@ class TrainStep:
             state_delta=np.asarray(state_delta),
         )
 
-    def _compile(self, minibatch: KerasMinibatch, size: int | None, inputs: Sequence[Any]) -> Any:
-        structure = minibatch.structure
-        specs = structure.specs if size is None else structure.static_specs(size)
-        signature = [*_parameter_specs(self._placed), *specs, *_row_specs(self._collector)]
-        given: list[GivenRows] = []
-
-        def step(dense: Any, state: Any, seed: Any, *others: Any) -> list[Any]:
-            tensors, rows = others[: len(specs)], list(others[len(specs) :])
-            return self._trace(structure, tensors, rows, dense, state, seed, given)
-
-        with explaining(self._placed.model, minibatch):
-            plain = tf.function(step, autograph=False).get_concrete_function(*signature)
-        if not (self._use_xla and size is not None and given[-1].is_static and _suits_xla(plain)):
-            return FlatFunction(plain)
-        by_xla = tf.function(lambda *a: plain(*a), autograph=False, jit_compile=True)
-        # A function that is called as an operation is compiled by XLA only from within another.
-        outer = tf.function(lambda *a: by_xla(*a), autograph=False)
-        compiled = FlatFunction(outer.get_concrete_function(*signature))
-        try:
-            compiled(*inputs)
-        except Exception as error:  # XLA's complaints have no common type
-            logger.info("the step runs without XLA: %s", str(error).splitlines()[0][:200])
-            return FlatFunction(plain)
-        return compiled
-
     def _trace(
         self,
         structure: Structure,
@@ -126,17 +92,15 @@ class TrainStep:
         dense: Any,
         state: Any,
         seed: Any,
-        given: list[GivenRows],
     ) -> list[Any]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([dense, *rows])
-            lookup = GivenRows(self._placed, self._collector.tables, rows)
+            lookup = GivenRows(self._placed, self._tables, rows)
             outputs, losses, new_state, local = self._placed.call(
                 lookup, structure.fold_features(tensors), True, dense, state, seed
             )
             loss = self._mean_loss(structure.fold_labels(tensors), outputs)
             loss = tf.add_n([loss, *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
-        given.append(lookup)
         dense_grad, *row_grads = tape.gradient(
             loss, [dense, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
@@ -220,33 +184,6 @@ def _parameter_specs(placed: PlacedModel) -> list[Any]:
 
 def _row_specs(collector: Collector) -> list[Any]:
     return [tf.TensorSpec(site.rows.shape, tf.float32) for site in collector.sites]
-
-
-def _suits_xla(function: Any) -> bool:
-    """Say whether XLA is likely to be faster, and compiles within a second or so.
-
-    Measured in `docs/designs/collect-mode.md`. The answer follows from the model alone, so that
-    all workers of a job, and a job that is run again, compute the same to the bit.
-    """
-    graph = function.graph.as_graph_def()
-    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
-    return len(nodes) <= MAX_XLA_NODES and not any(n.op.startswith(_SLOW_IN_XLA) for n in nodes)
-
-
-MAX_XLA_NODES = 300
-_SLOW_IN_XLA = (
-    "AvgPool",
-    "BatchMatMul",
-    "Conv",
-    "DepthwiseConv",
-    "EagerPyFunc",
-    "Einsum",
-    "MaxPool",
-    "PyFunc",
-    "StatelessWhile",
-    "String",
-    "While",
-)
 
 
 def _step_failed(minibatch: KerasMinibatch, error: Exception) -> str:

@@ -103,8 +103,7 @@ def minibatches(backend):
 class Ours:
     def __init__(self, optimizer):
         spec = ModelSpec(model, loss, optimizer, feed, None, None, None, None)
-        self.backend = KerasBackend(spec, Metadata(), seed=5, embedding_threshold_bytes=0,
-                                    use_xla=False)  # fmt: skip
+        self.backend = KerasBackend(spec, Metadata(), seed=5, embedding_threshold_bytes=0)
         self.minibatches = minibatches(self.backend)
         self.description = self.backend.build(self.minibatches[0])
         self.client = PsClient.in_process(Store())

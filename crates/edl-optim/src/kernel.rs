@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use crate::prefetch::{AHEAD, prefetch_floats};
+use crate::prefetch::{prefetch_floats, work_ahead};
 use crate::rules::Rule;
 
 /// One row of an embedding table: what is updated, and by what.
@@ -30,15 +30,11 @@ pub(crate) fn run_rows<const WIDTH: usize, const DIM: usize, const SLOTS: usize>
         prefetch_floats(row.values.as_ptr().cast(), dim * (1 + SLOTS));
         prefetch_floats(row.gradient.as_ptr(), dim);
     };
-    rows.iter().take(AHEAD).for_each(ask);
-    for (i, row) in rows.iter().enumerate() {
-        if let Some(row) = rows.get(i + AHEAD) {
-            ask(row);
-        }
+    work_ahead(rows, ask, |_, row| {
         let dim = if DIM == 0 { row.gradient.len() } else { DIM };
         let (weights, slots) = row.values[..dim * (1 + SLOTS)].split_at(dim);
         run::<WIDTH, SLOTS>(rule, weights, slots, &row.gradient[..dim]);
-    }
+    });
 }
 
 /// Elements in a block: one AVX2 register. With AVX-512 a block may have twice as many.

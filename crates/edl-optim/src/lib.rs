@@ -22,5 +22,5 @@ mod torch_optimizer;
 
 pub use kernel::Row;
 pub use optimizer::{OptimError, Optimizer, Step};
-pub use prefetch::{AHEAD, prefetch, prefetch_slice};
+pub use prefetch::{AHEAD, prefetch, prefetch_slice, work_ahead};
 pub use torch_optimizer::TorchOptimizer;

@@ -7,6 +7,18 @@ pub const AHEAD: usize = 64;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
+/// Work on one item after the other, asking for what those to come lie in.
+#[inline(always)]
+pub fn work_ahead<T>(items: &[T], ask: impl Fn(&T), mut work: impl FnMut(usize, &T)) {
+    items.iter().take(AHEAD).for_each(&ask);
+    for (i, item) in items.iter().enumerate() {
+        if let Some(later) = items.get(i + AHEAD) {
+            ask(later);
+        }
+        work(i, item);
+    }
+}
+
 /// Ask for the cache line that `place` lies in; returns at once and changes nothing.
 ///
 /// It is asked into the second level. The first has few requests under way (24 on Zen 4), and they

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use edl_optim::{AHEAD, prefetch_slice};
+use edl_optim::{prefetch_slice, work_ahead};
 
 use crate::memory::Buffer;
 
@@ -231,13 +231,7 @@ impl<'a> View<'a> {
     ) {
         let ask = |row: &Option<&[f32]>| prefetch_slice(row.unwrap_or_default());
         let rows: Vec<_> = rows.map(|row| self.get(row, width)).collect();
-        rows.iter().take(AHEAD).for_each(ask);
-        for (i, &row) in rows.iter().enumerate() {
-            if let Some(next) = rows.get(i + AHEAD) {
-                ask(next);
-            }
-            visit(i, row);
-        }
+        work_ahead(&rows, ask, |i, &row| visit(i, row));
     }
 }
 

@@ -106,16 +106,13 @@ def as_records():
 
 @pytest.fixture
 def new_job():
-    """Return a function that builds a backend on the first records and declares its model.
-
-    Without XLA unless asked for: compiling costs a second each time.
-    """
+    """Return a function that builds a backend on the first records and declares its model."""
     from elasticdl.backends.keras import KerasBackend
 
     def new(data, minibatch_size, seed=0, threshold=2 * 1024 * 1024, mode=Mode.TRAINING,
-            use_xla=False, **functions):  # fmt: skip
+            **functions):  # fmt: skip
         spec = make_spec(**functions)
-        backend = KerasBackend(spec, Metadata(), seed, threshold, use_xla=use_xla)
+        backend = KerasBackend(spec, Metadata(), seed, threshold)
         sample = next(backend.minibatches(records_of(data), mode, minibatch_size, 0))
         description = backend.build(sample)
         client = PsClient.in_process(Store())

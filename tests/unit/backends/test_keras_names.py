@@ -53,9 +53,8 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("use_xla", [False, True])
-def test_strings_are_found_for_the_ids_that_were_made_of_them(new_job, as_records, use_xla):
-    job = new_job(records(), 4, use_xla=use_xla, **FUNCTIONS)
+def test_strings_are_found_for_the_ids_that_were_made_of_them(new_job, as_records):
+    job = new_job(records(), 4, **FUNCTIONS)
     assert [table.keep_names for table in job.description.tables] == [True] * 3
     for minibatch in job.backend.minibatches(as_records(records()), "training", 4, 0):
         ids, tables = job.backend.ids(minibatch), job.backend.id_sites()

@@ -8,7 +8,7 @@ use edl_ps::{Minibatch, PsClient, PsError, Receipt, Remote, RemoteOptions, Site}
 use edl_store::PullMode;
 use serde_json::json;
 
-use crate::peers::{Answerer, cpu_of};
+use crate::peers::{Answerer, Echo, cpu_of};
 use crate::{Failure, Settings, Spent, TOKEN};
 
 /// Unique keys of a slice: a stride through all of them, begun elsewhere each time.
@@ -111,12 +111,8 @@ pub fn measure_calls(settings: &Settings) -> Result<Spent, Failure> {
         let store = time("rpc pull", &mut || {
             in_store(&mut || bare::pull_keys(&client, receipt(1), &mut rows))
         })?;
-        for (what, work) in [("echo pull", Duration::ZERO), ("late echo pull", store)] {
-            time(what, &mut || {
-                echo.call(key_bytes, HEADER_BYTES + row_bytes, work)?;
-                Ok(work)
-            })?;
-        }
+        let back = HEADER_BYTES + row_bytes;
+        echoes(&mut echo, "pull", [key_bytes, back], store, &mut time)?;
         time("client push", &mut || {
             let minibatch = minibatch(2 * slice);
             let (receipt, grads) = (receipt(2), &site_grads);
@@ -126,12 +122,28 @@ pub fn measure_calls(settings: &Settings) -> Result<Spent, Failure> {
             let minibatch = minibatch(2 * slice + 1);
             in_store(&mut || bare::push_keys(&client, receipt(3), &grads, &minibatch).map(drop))
         })?;
-        for (what, work) in [("echo push", Duration::ZERO), ("late echo push", store)] {
-            time(what, &mut || {
-                echo.call(key_bytes + row_bytes, HEADER_BYTES, work)?;
-                Ok(work)
-            })?;
-        }
+        let there = key_bytes + row_bytes;
+        echoes(&mut echo, "push", [there, HEADER_BYTES], store, &mut time)?;
     }
     Ok(spent)
+}
+
+/// Echoes `bytes` there and back, at once and after as long as the store took.
+fn echoes(
+    echo: &mut Echo,
+    what: &str,
+    [there, back]: [usize; 2],
+    store: Duration,
+    time: &mut impl FnMut(
+        &str,
+        &mut dyn FnMut() -> Result<Duration, Failure>,
+    ) -> Result<Duration, Failure>,
+) -> Result<(), Failure> {
+    for (kind, work) in [("echo", Duration::ZERO), ("late echo", store)] {
+        time(&format!("{kind} {what}"), &mut || {
+            echo.call(there, back, work)?;
+            Ok(work)
+        })?;
+    }
+    Ok(())
 }
