@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use edl_optim::{AHEAD, Optimizer, prefetch};
+use edl_optim::{Optimizer, prefetch, work_ahead};
 use edl_store::{
     InitializerSpec, ModelSpec, OptimizerSpec, PullMode, Push, Store, StoreError, TableGrads,
     TableSpec, take_stages,
@@ -199,17 +199,19 @@ impl Machine {
         })
     }
 
-    /// Read random lines, each asked for before; millions a second.
-    fn lines(&mut self, random: &mut Random) -> f64 {
+    /// Read random lines, each asked for ahead or none; millions a second.
+    fn lines(&mut self, random: &mut Random, asked: bool) -> f64 {
         let lines: &[[u64; 8]] = bytemuck::cast_slice(&self.map);
         self.places
             .fill_with(|| (random.next() % lines.len() as u64) as u32);
         let start = Instant::now();
         let mut sum = 0_u64;
-        for (i, &place) in self.places.iter().enumerate() {
-            let ahead = self.places[(i + AHEAD) % LINES];
-            prefetch(&lines[ahead as usize]);
-            sum = sum.wrapping_add(lines[place as usize][0]);
+        let mut add = |place: u32| sum = sum.wrapping_add(lines[place as usize][0]);
+        if asked {
+            let ask = |&place: &u32| prefetch(&lines[place as usize]);
+            work_ahead(&self.places, ask, |_, &place| add(place));
+        } else {
+            self.places.iter().for_each(|&place| add(place));
         }
         black_box(sum);
         rate(LINES, start.elapsed())
@@ -383,9 +385,14 @@ fn measure(store: &Store, plain: Option<&Plain>, settings: &Settings) -> Result<
             })?;
         }
         // The first pass after pushes is half as fast, probably since it writes back what they left.
-        machine.lines(&mut random);
-        let lines = machine.lines(&mut random);
-        rates.entry("lines").or_default().push(lines);
+        for (what, asked) in [
+            ("lines_after_pushes", true),
+            ("lines_unasked", false),
+            ("lines", true),
+        ] {
+            let lines = machine.lines(&mut random, asked);
+            rates.entry(what).or_default().push(lines);
+        }
         rates.entry("memcpy").or_default().push(machine.copy());
     }
     Ok(measured)
