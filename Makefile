@@ -150,7 +150,7 @@ proto: $(VENV)/.packages ## Generate the messages between processes from proto/.
 lock: $(VENV)/.packages ## Resolve the dependencies of pyproject.toml into requirements/dev.lock.
 	@$(PYTHON) -m pip install --quiet --upgrade --target $(CACHE)/uv uv
 	PYTHONPATH=$(CACHE)/uv $(PYTHON) -m uv pip compile pyproject.toml --all-extras --group dev \
-	    --generate-hashes --no-emit-index-url --no-header --python $(PYTHON) \
+	    --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 \
 	    --quiet --output-file requirements/dev.lock
 
 clean: ## Remove everything that was made in this folder.
