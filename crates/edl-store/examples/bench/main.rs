@@ -384,7 +384,7 @@ fn measure(store: &Store, plain: Option<&Plain>, settings: &Settings) -> Result<
                 Ok(())
             })?;
         }
-        // The first pass after pushes is half as fast, probably since it writes back what they left.
+        // A first pass after pushes is slower, probably since it writes back what they left.
         for (what, asked) in [
             ("lines_after_pushes", true),
             ("lines_unasked", false),
