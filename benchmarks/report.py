@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).parent / "results"
+FILE_WIDTH = 140  # columns of a table that goes to a file and not to a terminal
 PACKAGES = ("elasticdl", "numpy", "grpcio", "tensorflow-cpu", "keras")
 
 
@@ -100,10 +101,11 @@ def write_results(
         rows: What `compare` made.
         notes: What else a reader needs: sizes, settings, where the rest of the time goes.
     """
+    here = machine()
     document = {
         "name": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
+        "machine": here,
         "versions": versions(),
         "notes": dict(notes or {}),
         "rows": [asdict(row) for row in rows],
@@ -111,7 +113,11 @@ def write_results(
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(document, indent=2) + "\n")
-    Console().print(table(name, rows))
+    console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    console.print(table(name, rows))
+    print(", ".join(f"{what} {found}" for what, found in here.items()))
     print(f"written to {path}")
     return path
 

@@ -146,6 +146,7 @@ def main() -> None:
         },
     }
     write_results("store", rows, notes)
+    print_pages(notes)
 
 
 def build(package: str, example: str, *options: str) -> str:
@@ -249,6 +250,15 @@ def case_notes(processes: list[dict[str, Any]]) -> dict[str, Any]:
     first = processes[0]
     names = ("rows", "store_bytes", "bytes_per_row", "resident_growth_bytes", "huge_page_bytes")
     return {name: first[name] for name in names}
+
+
+def print_pages(notes: dict[str, Any]) -> None:
+    """Say beside the figures how busy the machine was before, and how the tables lay in memory."""
+    load = " ".join(map(str, notes["load_average_before"]))
+    print(f"load average before {load}; transparent huge pages: {notes['transparent_huge_pages']}")
+    for name, case in notes["cases"].items():
+        total, huge = case["store_bytes"] / 1e9, case["huge_page_bytes"] / 1e9
+        print(f"  {name}: {total:.2f} GB, {huge:.2f} GB of the process in huge pages")
 
 
 def numpy_take(num_slices: int) -> list[float]:
