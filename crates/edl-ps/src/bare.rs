@@ -2,10 +2,10 @@
 
 use edl_store::{PullMode, Store};
 
-use crate::client::{Minibatch, PsClient, Receipt};
+use crate::client::{PsClient, Receipt};
 use crate::error::PsError;
 use crate::frame::{Header, Op};
-use crate::replicas::{Gradients, Pull};
+use crate::replicas::{Gradients, Minibatch, Pull};
 use crate::service::Service;
 use crate::synchrony::{Coordinator, Peer, Synchrony};
 

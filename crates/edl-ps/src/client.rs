@@ -12,23 +12,8 @@ use crate::half_rows::element_of;
 use crate::local::Local;
 use crate::names::{Batch, Book, NameSite};
 use crate::remote::Remote;
-use crate::replicas::{Gradients, Pull, Replicas, Vectors};
+use crate::replicas::{Gradients, Minibatch, Pull, Replicas, Vectors};
 use crate::synchrony::Step;
-
-/// Which minibatch a push is of, and how it is to be applied.
-#[derive(Clone, Copy, Debug)]
-pub struct Minibatch {
-    /// The task that it is of.
-    pub task: u64,
-    /// The lease under which it was computed.
-    pub lease: u32,
-    /// Its number in the task, from 0.
-    pub index: u32,
-    /// Records in it.
-    pub num_records: u32,
-    /// The learning rate of its step.
-    pub learning_rate: f32,
-}
 
 /// What one pull brought.
 #[derive(Debug)]

@@ -26,11 +26,12 @@ mod synchrony;
 #[cfg(test)]
 mod tests;
 
-pub use client::{Cursor, Minibatch, PsClient, Pulled, Receipt, StepGradients, Wanted};
+pub use client::{Cursor, PsClient, Pulled, Receipt, StepGradients, Wanted};
 pub use dedup::Site;
 pub use error::{ErrorKind, PsError};
 pub use life::export;
 pub use names::NameSite;
 pub use remote::{Remote, RemoteOptions};
+pub use replicas::Minibatch;
 pub use server::PsServer;
 pub use synchrony::{Step, Synchrony};

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use edl_store::{Chunk, ModelSpec, Named, Push, Store, StoreError, TableGrads, TaskAudit};
 
-use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::life;
 use crate::names::Batch;
 use crate::naming;
-use crate::replicas::{Gradients, Pull, Replicas, Vectors};
+use crate::replicas::{Gradients, Minibatch, Pull, Replicas, Vectors};
 use crate::service::{dim_of, scan_rows, stats_json};
 
 pub(crate) struct Local {

@@ -5,11 +5,25 @@ use std::time::Duration;
 
 use edl_store::{Chunk, ModelSpec, Named, PullMode, TaskAudit};
 
-use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::names::Batch;
 use crate::synchrony::Step;
+
+/// Which minibatch a push is of, and how it is to be applied.
+#[derive(Clone, Copy, Debug)]
+pub struct Minibatch {
+    /// The task that it is of.
+    pub task: u64,
+    /// The lease under which it was computed.
+    pub lease: u32,
+    /// Its number in the task, from 0.
+    pub index: u32,
+    /// Records in it.
+    pub num_records: u32,
+    /// The learning rate of its step.
+    pub learning_rate: f32,
+}
 
 /// Where a pull puts the flat vectors.
 pub(crate) struct Vectors<'a> {

@@ -10,7 +10,7 @@ use self::rows::{Answer, Asked, nanos_since};
 use crate::error::PsError;
 use crate::frame::{
     Array, Element, FLAG_APPLIED, FLAG_MORE, FLAG_NOT_YET, FLAG_PUSHED, FLAG_STEP, Header, Kind,
-    Op, Outgoing, parse,
+    Op, Outgoing, halves, parse,
 };
 use crate::half_rows::widen;
 use crate::life;
@@ -419,16 +419,6 @@ fn exactly<'a, const N: usize>(
 
 fn only<'a>(arrays: &[Array<'a>], kind: Kind) -> Result<Array<'a>, PsError> {
     exactly(arrays, [kind]).map(|[array]| array)
-}
-
-/// Two 32-bit operands in one field: (lower, upper).
-pub(crate) fn joined(lower: u32, upper: u32) -> u64 {
-    u64::from(lower) | u64::from(upper) << 32
-}
-
-/// Two 32-bit operands share one field: (lower, upper).
-pub(crate) fn halves(operand: u64) -> (u32, u32) {
-    (operand as u32, (operand >> 32) as u32)
 }
 
 /// A 32-bit operand that has a field to itself.

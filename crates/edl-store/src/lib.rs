@@ -33,11 +33,13 @@ pub use fingerprint::key_of_string;
 pub use life::{AdmissionSpec, Expired, ExpirySpec};
 pub use names::MAX_NAME_BYTES;
 pub use route::{NUM_SLOTS, dense_range, hash_of_name, replica_of, slot_of, slot_range};
+pub use shard::Chunk;
 pub use spec::{InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec, WireDtype};
 #[cfg(feature = "stages")]
 pub use stages::take_stages;
 pub use store::{
-    Applied, Chunk, Named, PullMode, Push, RoundGradient, RoundMember, STALENESS_BUCKETS,
-    Staleness, Stats, Store, TableGrads, TableStats,
+    Applied, Named, Push, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness, Stats, Store,
+    TableGrads, TableStats,
 };
+pub use table::PullMode;
 pub use tasks::TaskAudit;

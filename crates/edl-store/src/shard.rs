@@ -29,6 +29,17 @@ pub(crate) struct RowSpec {
     pub(crate) generator: Generator,
 }
 
+/// Some rows of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Chunk {
+    /// Their keys.
+    pub keys: Vec<u64>,
+    /// Their weights, `keys.len() * dim` floats.
+    pub rows: Vec<f32>,
+    /// The cursor to go on from, or `None` at the end.
+    pub next: Option<u64>,
+}
+
 /// The keys of a batch that fall into one shard.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {

@@ -17,8 +17,9 @@ use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::{Occurrence, Times};
 use crate::route::dense_range;
+use crate::shard::Chunk;
 use crate::spec::ModelSpec;
-use crate::table::{Placement, Table};
+use crate::table::{Placement, PullMode, Table};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::vectors::{Vectors, check_len};
 
@@ -29,15 +30,6 @@ mod checkpoint;
 mod life;
 mod names;
 mod round;
-
-/// Whether a pull creates the rows that are missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullMode {
-    /// Training: missing rows are created.
-    Create,
-    /// Evaluation: nothing is created; a missing row reads as its initializer's centre.
-    ReadOnly,
-}
 
 /// Gradients of one table's rows.
 #[derive(Debug, Clone, Copy)]
@@ -82,17 +74,6 @@ pub struct Applied {
     pub version: u64,
     /// Updates that came between the pull and this one.
     pub staleness: u64,
-}
-
-/// Some rows of a table.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Chunk {
-    /// Their keys.
-    pub keys: Vec<u64>,
-    /// Their weights, `keys.len() * dim` floats.
-    pub rows: Vec<f32>,
-    /// The cursor to go on from, or `None` at the end.
-    pub next: Option<u64>,
 }
 
 /// Counters of one table.

@@ -12,15 +12,23 @@ use crate::index::{ENTRY_BYTES, HashRange, MAX_ROWS};
 use crate::initial::Generator;
 use crate::life::{Admission, Expiry, Gate, Occurrence};
 use crate::route::{NUM_SLOTS, hash, slot_range};
-use crate::shard::{Admitted, Keys, RowSpec, SavedRows, Shard, Since};
+use crate::shard::{Admitted, Chunk, Keys, RowSpec, SavedRows, Shard, Since};
 use crate::spec::{MAX_ROW_FLOATS, TableSpec};
 use crate::stages::{Stage, Watch};
-use crate::store::{Chunk, PullMode};
 
 mod life;
 mod names;
 
 pub(crate) use names::SavedNames;
+
+/// Whether a pull creates the rows that are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PullMode {
+    /// Training: missing rows are created.
+    Create,
+    /// Evaluation: nothing is created; a missing row reads as its initializer's centre.
+    ReadOnly,
+}
 
 /// Shards of a table, each under its own lock.
 pub(crate) const NUM_SHARDS: usize = 16;

@@ -206,3 +206,13 @@ impl Header {
         })
     }
 }
+
+/// Two 32-bit operands in one field: (lower, upper).
+pub(crate) fn joined(lower: u32, upper: u32) -> u64 {
+    u64::from(lower) | u64::from(upper) << 32
+}
+
+/// Two 32-bit operands share one field: (lower, upper).
+pub(crate) fn halves(operand: u64) -> (u32, u32) {
+    (operand as u32, (operand >> 32) as u32)
+}

@@ -4,12 +4,10 @@ use std::ops::Range;
 
 use edl_store::{PullMode, dense_range};
 
-use crate::client::Minibatch;
 use crate::dedup::{Plan, TablePlan};
-use crate::frame::{Element, Entry, FLAG_CREATE, FLAG_VECTORS, Kind, Op, Outgoing};
+use crate::frame::{Element, Entry, FLAG_CREATE, FLAG_VECTORS, Kind, Op, Outgoing, joined};
 use crate::half_rows::narrow;
-use crate::replicas::{Gradients, Pull};
-use crate::service::joined;
+use crate::replicas::{Gradients, Minibatch, Pull};
 use crate::synchrony::{Round, Step};
 
 /// Cuts a flat vector, or the place for one, into what each replica holds of it.

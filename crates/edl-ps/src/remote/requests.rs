@@ -10,13 +10,12 @@ use edl_store::{Chunk, ModelSpec, Named, TaskAudit};
 use super::connection::text_of;
 use super::frames::{PushFrames, add_keys, commit_args, ranges_of, step_args};
 use super::{Lane, Remote};
-use crate::client::Minibatch;
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::frame::{FLAG_MORE, FLAG_NOT_YET, FLAG_PUSHED, FLAG_STEP, Op, Outgoing};
 use crate::names::Batch;
 use crate::naming;
-use crate::replicas::{Gradients, Pull, Replicas};
+use crate::replicas::{Gradients, Minibatch, Pull, Replicas};
 use crate::service::{round_from, round_of};
 use crate::synchrony::{Part, Protocol, Round, Step};
 

@@ -11,7 +11,7 @@ use self::admission::Admission;
 use self::leader::Leader;
 use self::staging::Staging;
 use crate::error::PsError;
-use crate::service::{halves, joined};
+use crate::frame::{halves, joined};
 
 mod admission;
 mod gate;

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{Keys, RowSpec, Shard};
+use super::{Chunk, Keys, RowSpec, Shard};
 use crate::index::NO_ROW;
 use crate::life::{Candidate, Cut, Fate, Gate, Occurrence, Tally};
 use crate::route::unhash;
-use crate::store::Chunk;
 
 /// Entries that a pass looks at under one taking of the lock.
 const SLICE: usize = 2048;

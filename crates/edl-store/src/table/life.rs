@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{NUM_SHARDS, Table};
 use crate::life::{Admission, Candidate, Cut, Expired, Expiry, SKETCH_ROWS, Tally};
 use crate::route::hash;
+use crate::shard::Chunk;
 use crate::shard::Gone;
-use crate::store::Chunk;
 
 impl Table {
     /// Return when rows go, if they ever do.
