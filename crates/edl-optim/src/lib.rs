@@ -17,10 +17,14 @@ mod kernel;
 mod optimizer;
 mod prefetch;
 mod rules;
+mod settings;
+mod step;
 mod torch;
 mod torch_optimizer;
 
 pub use kernel::Row;
-pub use optimizer::{OptimError, Optimizer, Step};
+pub use optimizer::{OptimError, Optimizer};
 pub use prefetch::{AHEAD, prefetch, prefetch_slice, work_ahead};
+pub use settings::BadSetting;
+pub use step::Step;
 pub use torch_optimizer::TorchOptimizer;

@@ -1,7 +1,8 @@
 //! PyTorch's optimizers by name and settings.
 
-use crate::optimizer::{OptimError, Settings, Step};
 use crate::rules::{Decayed, Sgd};
+use crate::settings::{BadSetting, Settings};
+use crate::step::Step;
 use crate::torch::{
     Adagrad, Adam, AmsGrad, L2, Momentum, RmsProp, RmsPropCentered, RmsPropCenteredMomentum,
     RmsPropMomentum,
@@ -62,7 +63,7 @@ enum TorchRule {
 }
 
 impl TorchOptimizer {
-    pub(crate) fn new(kind: &str, s: &Settings<'_>) -> Result<Self, OptimError> {
+    pub(crate) fn new(kind: &str, s: &Settings<'_>) -> Result<Self, BadSetting> {
         let decoupled = kind == "torch_adamw";
         let rule = match kind {
             "torch_sgd" => TorchRule::Sgd {

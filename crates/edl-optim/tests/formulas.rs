@@ -483,7 +483,7 @@ fn settings_that_cannot_be_are_refused_by_name() {
     ] {
         assert!(matches!(
             refused(kind, name, value),
-            OptimError::BadSetting { .. }
+            OptimError::BadSetting(..)
         ));
     }
 }
