@@ -211,15 +211,18 @@ def one_table_rows(processes: list[dict[str, Any]], take: Side) -> list[Row]:
 
     alone, meanwhile = side("checkpoint", "pushes_alone"), side("checkpoint", "pushes_meanwhile")
     name = CHECKPOINTED.name
-    lines, first = slices(processes, "lines"), slices(processes, "lines_after_pushes")
     return [
         compare(
             "random lines asked for ahead (none asked for)",
             "M lines/s",
-            lines,
+            slices(processes, "lines"),
             slices(processes, "lines_unasked"),
         ),
-        compare("random lines asked for ahead, just after pushes", "M lines/s", first),
+        compare(
+            "random lines asked for ahead, just after pushes",
+            "M lines/s",
+            slices(processes, "lines_after_pushes"),
+        ),
         compare(f"pull: {name} (numpy.take)", "M rows/s", slices(processes, "pull"), take),
         compare("memcpy", "GB/s", slices(processes, "memcpy")),
         compare(f"insert: {name}", "M rows/s", side("insert", "rate")),

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
 from elasticdl.backends.keras_function import FlatFunction, as_tensor
-from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, describe
+from elasticdl.backends.keras_minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras_model import PlacedModel, explaining
 from elasticdl.backends.keras_sites import Collector
 from elasticdl.errors import ElasticdlError, ModelError
@@ -52,27 +52,15 @@ class TrainStep:
         self._placed = placed
         self._loss = loss
         self._tables = collector.tables
-        structure = minibatch.structure
-        specs = structure.specs
-
-        def step(dense: Any, state: Any, seed: Any, *others: Any) -> list[Any]:
-            tensors, rows = others[: len(specs)], list(others[len(specs) :])
-            return self._trace(structure, tensors, rows, dense, state, seed)
-
-        signature = [*_parameter_specs(placed), *specs, *_row_specs(collector)]
-        with explaining(placed.model, minibatch):
-            concrete = tf.function(step, autograph=False).get_concrete_function(*signature)
-        self._function = FlatFunction(concrete)
+        self._structure = minibatch.structure
+        specs = self._structure.specs
+        self._function = _Traced(self._trace, specs, placed, collector, minibatch)
 
     def __call__(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Run one step; see `Backend.train_step`."""
-        inputs = _inputs(minibatch, minibatch.tensors, rows, dense, state)
-        try:
-            outputs = self._function(*inputs)
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            raise ModelError(_step_failed(minibatch, error)) from error
+        outputs = self._function(minibatch, rows, dense, state)
         num_rows = len(rows)
         loss, dense_grad, state_delta = outputs[:3]
         for variable, value in zip(self._placed.local, outputs[3 + num_rows :], strict=True):
@@ -85,14 +73,9 @@ class TrainStep:
         )
 
     def _trace(
-        self,
-        structure: Structure,
-        tensors: Sequence[Any],
-        rows: list[Any],
-        dense: Any,
-        state: Any,
-        seed: Any,
+        self, tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
     ) -> list[Any]:
+        structure = self._structure
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([dense, *rows])
             lookup = GivenRows(self._placed, self._tables, rows)
@@ -135,60 +118,74 @@ class Inference:
         self, placed: PlacedModel, collector: Collector, minibatch: KerasMinibatch
     ) -> None:
         structure = minibatch.structure
-        specs = structure.feature_specs
 
-        def infer(dense: Any, state: Any, seed: Any, *others: Any) -> Any:
-            tensors, rows = others[: len(specs)], others[len(specs) :]
+        def infer(
+            tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
+        ) -> list[Any]:
             lookup = GivenRows(placed, collector.tables, rows)
             outputs, *_ = placed.call(
                 lookup, structure.fold_features(tensors), False, dense, state, seed
             )
             self._outputs = outputs
-            return tf.nest.flatten(outputs, expand_composites=True)
+            return list(tf.nest.flatten(outputs, expand_composites=True))
 
-        signature = [*_parameter_specs(placed), *specs, *_row_specs(collector)]
-        with explaining(placed.model, minibatch):
-            concrete = tf.function(infer, autograph=False).get_concrete_function(*signature)
-        self._function = FlatFunction(concrete)
+        specs = structure.feature_specs
+        self._function = _Traced(infer, specs, placed, collector, minibatch)
 
     def __call__(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Any:
         """Return the outputs, as tensors in the structure that the model gives."""
-        tensors = minibatch.tensors[: len(minibatch.structure.feature_specs)]
-        try:
-            outputs = self._function(*_inputs(minibatch, tensors, rows, dense, state))
-        except (tf.errors.OpError, ValueError, TypeError) as error:
-            raise ModelError(_step_failed(minibatch, error)) from error
+        outputs = self._function(minibatch, rows, dense, state)
         return tf.nest.pack_sequence_as(self._outputs, list(outputs), expand_composites=True)
 
 
-def _inputs(
-    minibatch: KerasMinibatch,
-    tensors: Sequence[Any],
-    rows: Sequence[Float32],
-    dense: Float32,
-    state: Float32,
-) -> list[Any]:
-    seed = tf.constant(minibatch.seed, tf.int64)
-    return [as_tensor(dense), as_tensor(state), seed, *tensors, *map(as_tensor, rows)]
+class _Traced:
+    """A function of the model, traced once for minibatches of one structure.
 
+    Args:
+        function: Of (tensors of a minibatch, rows of each site, dense, state, seed); returns
+            tensors.
+        specs: Of the first of a minibatch's tensors, which are those that it is given.
+        placed, collector, minibatch: What the specs of all else follow from.
+    """
 
-def _parameter_specs(placed: PlacedModel) -> list[Any]:
-    return [
-        tf.TensorSpec([placed.dense.size], tf.float32),
-        tf.TensorSpec([placed.state.size], tf.float32),
-        tf.TensorSpec([], tf.int64),
-    ]
+    def __init__(
+        self,
+        function: Callable[..., list[Any]],
+        specs: Sequence[Any],
+        placed: PlacedModel,
+        collector: Collector,
+        minibatch: KerasMinibatch,
+    ) -> None:
+        self._num_tensors = count = len(specs)
 
+        def flat(dense: Any, state: Any, seed: Any, *others: Any) -> list[Any]:
+            return function(others[:count], others[count:], dense, state, seed)
 
-def _row_specs(collector: Collector) -> list[Any]:
-    return [tf.TensorSpec(site.rows.shape, tf.float32) for site in collector.sites]
+        signature = [
+            tf.TensorSpec([placed.dense.size], tf.float32),
+            tf.TensorSpec([placed.state.size], tf.float32),
+            tf.TensorSpec([], tf.int64),
+            *specs,
+            *(tf.TensorSpec(site.rows.shape, tf.float32) for site in collector.sites),
+        ]
+        with explaining(placed.model, minibatch):
+            concrete = tf.function(flat, autograph=False).get_concrete_function(*signature)
+        self._call = FlatFunction(concrete)
 
-
-def _step_failed(minibatch: KerasMinibatch, error: Exception) -> str:
-    message = getattr(error, "message", str(error))
-    return (
-        f"the model fails on a minibatch of {minibatch.num_records} records, features "
-        f"{describe(minibatch.features)}: {' '.join(message.split())[:1000]}"
-    )
+    def __call__(
+        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Sequence[Any]:
+        """Return what the function gives for a minibatch."""
+        seed = tf.constant(minibatch.seed, tf.int64)
+        tensors = minibatch.tensors[: self._num_tensors]
+        inputs = [as_tensor(dense), as_tensor(state), seed, *tensors, *map(as_tensor, rows)]
+        try:
+            return self._call(*inputs)
+        except (tf.errors.OpError, ValueError, TypeError) as error:
+            message = " ".join(getattr(error, "message", str(error)).split())[:1000]
+            raise ModelError(
+                f"the model fails on a minibatch of {minibatch.num_records} records, features "
+                f"{describe(minibatch.features)}: {message}"
+            ) from error

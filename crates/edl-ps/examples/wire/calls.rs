@@ -128,7 +128,7 @@ pub fn measure_calls(settings: &Settings) -> Result<Spent, Failure> {
     Ok(spent)
 }
 
-/// Echoes `bytes` there and back, at once and after as long as the store took.
+/// Echoes so many bytes there and back, at once and after as long as the store took.
 fn echoes(
     echo: &mut Echo,
     what: &str,

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use super::{NUM_SHARDS, Table};
 use crate::life::{Admission, Candidate, Cut, Expired, Expiry, SKETCH_ROWS, Tally};
 use crate::route::hash;
-use crate::shard::Chunk;
-use crate::shard::Gone;
+use crate::shard::{Chunk, Gone};
 
 impl Table {
     /// Return when rows go, if they ever do.
