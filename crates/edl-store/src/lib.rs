@@ -19,6 +19,7 @@ mod initial;
 mod life;
 mod memory;
 mod names;
+mod placement;
 mod route;
 mod shard;
 mod spec;

@@ -16,10 +16,11 @@ use crate::checkpoint::LastWhole;
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::{Occurrence, Times};
+use crate::placement::Placement;
 use crate::route::dense_range;
 use crate::shard::Chunk;
 use crate::spec::ModelSpec;
-use crate::table::{Placement, PullMode, Table};
+use crate::table::{PullMode, Table};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::vectors::{Vectors, check_len};
 

@@ -10,9 +10,10 @@ use crate::checkpoint::format::{FORMATS, FileEntry, MANIFEST, Manifest, ReplicaE
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::Times;
+use crate::placement::Placement;
 use crate::route::{NUM_SLOTS, dense_range, slot_range};
 use crate::spec::ModelSpec;
-use crate::table::{Placement, Table};
+use crate::table::Table;
 use crate::tasks::Watermarks;
 use crate::vectors::Vectors;
 

@@ -16,9 +16,10 @@ use crate::checkpoint::format::{
 use crate::checkpoint::pace::Pace;
 use crate::error::StoreError;
 use crate::life::Times;
+use crate::placement::{NUM_SHARDS, Placement};
 use crate::shard::{SavedRows, Since};
 use crate::spec::ModelSpec;
-use crate::table::{NUM_SHARDS, Placement, Table};
+use crate::table::Table;
 use crate::tasks::Watermarks;
 use crate::vectors::Values;
 

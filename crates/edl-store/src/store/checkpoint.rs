@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{Model, Store};
 use crate::checkpoint::{self, Base, LastWhole};
 use crate::error::StoreError;
-use crate::table::Placement;
+use crate::placement::Placement;
 use crate::tasks::Tasks;
 
 impl Store {

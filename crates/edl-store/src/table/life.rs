@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{NUM_SHARDS, Table};
+use super::Table;
 use crate::life::{Admission, Candidate, Cut, Expired, Expiry, SKETCH_ROWS, Tally};
+use crate::placement::NUM_SHARDS;
 use crate::route::hash;
 use crate::shard::{Chunk, Gone};
 

@@ -8,8 +8,9 @@ use super::{CHUNK_ROWS, Source, notes};
 use crate::checkpoint::file::{PendingFile, laid_out};
 use crate::checkpoint::format::{FileEntry, Layout, LifeNames, file_name};
 use crate::error::StoreError;
+use crate::placement::NUM_SHARDS;
 use crate::route::unhash;
-use crate::table::{NUM_SHARDS, Table};
+use crate::table::Table;
 
 /// Write the file, if there is anything to remember.
 pub(super) fn write(

@@ -1,0 +1,88 @@
+//! Where a hash belongs: to which replica, and to which of its shards.
+
+use crate::error::StoreError;
+use crate::index::HashRange;
+use crate::route::{NUM_SLOTS, hash, replica_of, slot_range};
+
+/// Shards of a table, each under its own lock.
+pub(crate) const NUM_SHARDS: usize = 16;
+
+/// Which hashes belong to a replica, and to each of its shards.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placement {
+    replica: u32,
+    num_replicas: u32,
+    first_slot: u32,
+    num_slots: u32,
+    /// `NUM_SHARDS * 2^32 / num_slots`
+    factor: u64,
+}
+
+impl Placement {
+    pub(crate) fn new(replica: u32, num_replicas: u32) -> Result<Self, StoreError> {
+        if !(1..=NUM_SLOTS).contains(&num_replicas) || replica >= num_replicas {
+            return Err(StoreError::BadReplica {
+                replica,
+                num_replicas,
+            });
+        }
+        let slots = slot_range(replica, num_replicas);
+        let num_slots = slots.end - slots.start;
+        Ok(Self {
+            replica,
+            num_replicas,
+            first_slot: slots.start,
+            num_slots,
+            factor: ((NUM_SHARDS as u64) << 32) / u64::from(num_slots),
+        })
+    }
+
+    /// Return the slot of a hash, counted from this replica's first; wraps if it is not ours.
+    #[inline(always)]
+    fn local_slot(&self, hash: u64) -> u32 {
+        ((hash >> 48) as u32).wrapping_sub(self.first_slot)
+    }
+
+    #[inline(always)]
+    pub(crate) fn owns(&self, hash: u64) -> bool {
+        self.local_slot(hash) < self.num_slots
+    }
+
+    /// Return the shard of a hash that this replica owns.
+    #[inline(always)]
+    pub(crate) fn shard(&self, hash: u64) -> usize {
+        ((u64::from(self.local_slot(hash)) * self.factor) >> 32) as usize
+    }
+
+    /// Return the first slot of a shard; that of shard `NUM_SHARDS` is the end.
+    pub(crate) fn first_slot(&self, shard: usize) -> u32 {
+        let local = ((shard as u64) << 32).div_ceil(self.factor);
+        self.first_slot + (local as u32).min(self.num_slots)
+    }
+
+    /// Return the hashes of a shard.
+    pub(crate) fn hashes(&self, shard: usize) -> HashRange {
+        let (first, end) = (self.first_slot(shard), self.first_slot(shard + 1));
+        HashRange {
+            first: u64::from(first) << 48,
+            // A shard without slots has no hash; it must have some width all the same.
+            width: u128::from((end - first).max(1)) << 48,
+        }
+    }
+
+    /// Check that all keys belong to this replica.
+    pub(crate) fn check(&self, keys: &[u64]) -> Result<(), StoreError> {
+        if self.num_replicas == 1 {
+            return Ok(());
+        }
+        match keys.iter().find(|&&key| !self.owns(hash(key))) {
+            None => Ok(()),
+            Some(&key) => Err(StoreError::WrongReplica {
+                key,
+                owner: replica_of(key, self.num_replicas),
+                replica: self.replica,
+                num_replicas: self.num_replicas,
+            }),
+        }
+    }
+}
