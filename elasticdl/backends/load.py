@@ -26,7 +26,7 @@ def load_backend(
     from elasticdl.backends.numpy import ArrayModel, NumpyBackend
 
     if not sys.modules.keys().isdisjoint({"keras", "tensorflow"}) or saved_model is not None:
-        from elasticdl.backends.keras import KerasBackend, SavedModelBackend
+        from elasticdl.backends.keras.backend import KerasBackend, SavedModelBackend
 
         if saved_model is not None:
             return SavedModelBackend(spec, metadata, saved_model)

@@ -53,9 +53,9 @@ def export(
     import json
 
     from elasticdl._core import Store
+    from elasticdl.checkpoints.exports import write_tables
+    from elasticdl.checkpoints.versions import MANIFEST, resolve
     from elasticdl.cli.preflight import check_new_folder
-    from elasticdl.ps.checkpoint import MANIFEST, resolve
-    from elasticdl.ps.export import write_tables
 
     source = resolve(checkpoint)
     check_new_folder("export_tables", directory)

@@ -7,6 +7,7 @@ import threading
 import time
 
 from elasticdl._core import PsClient, Store
+from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
@@ -15,7 +16,6 @@ from elasticdl.master.durable import JobData
 from elasticdl.master.effects import expired_text
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
-from elasticdl.ps.checkpoint import resolve
 from elasticdl.worker.assemble import assemble, open_readers
 from elasticdl.worker.heartbeat import Heartbeat
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.model_spec import parse_params
-from elasticdl.ps.checkpoint import resolve
 
 
 def check(config: JobConfig) -> None:

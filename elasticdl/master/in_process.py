@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError, ElasticdlError
 from elasticdl.job import (
@@ -33,7 +34,6 @@ from elasticdl.master.actions import (
     WriteCheckpoint,
 )
 from elasticdl.master.audit import Replicas
-from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.status import picture
 from elasticdl.state.base import State

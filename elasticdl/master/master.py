@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import grpc
 
 from elasticdl import process
+from elasticdl.checkpoints.versions import version_folder, versions
+from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import (
     ConfigError,
     ElasticdlError,
@@ -39,14 +41,12 @@ from elasticdl.launchers.base import (
 )
 from elasticdl.master import actions
 from elasticdl.master.audit import Replicas
-from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import PsReplicas, last_words
 from elasticdl.master.phases import Phase
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import picture
 from elasticdl.observe.events import EventLog
-from elasticdl.ps.checkpoint import version_folder, versions
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from elasticdl import process
 from elasticdl._core import PsServer, Store
+from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError
 from elasticdl.job import Role
-from elasticdl.ps.checkpoint import resolve
 from elasticdl.rpc.client import GrpcMasterClient
 
 log = logging.getLogger(__name__)

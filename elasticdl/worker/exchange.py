@@ -22,10 +22,10 @@ from elasticdl.backends.base import (
     ModelDescription,
     StepResult,
 )
+from elasticdl.checkpoints.exports import write_tables
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import ModelError, NotDeclaredError
 from elasticdl.job import Lease
-from elasticdl.ps.export import write_tables
 from elasticdl.worker.route import Route
 
 log = logging.getLogger(__name__)

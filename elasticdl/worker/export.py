@@ -7,10 +7,10 @@ import shutil
 from pathlib import Path
 
 from elasticdl.backends.base import Backend
+from elasticdl.checkpoints.exports import put_in_place
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Lease
-from elasticdl.ps.export import put_in_place
 from elasticdl.worker.exchange import Exchange
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from elasticdl.ps.checkpoint import version_folder, versions
+from elasticdl.checkpoints.versions import version_folder, versions
 
 NUM_RECORDS, NUM_IDS = 2_000, 300
 PAUSE_AT = 100  # minibatches, of 125

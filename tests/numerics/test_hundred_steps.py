@@ -19,7 +19,7 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
-from elasticdl.backends.keras_optimizer import describe_optimizer
+from elasticdl.backends.keras.optimizer import describe_optimizer
 from elasticdl.errors import ModelError
 from elasticdl.optimizers import GroupFtrl
 

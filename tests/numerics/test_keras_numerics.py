@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from elasticdl import Mode
 from elasticdl._core import PsClient, Store
-from elasticdl.backends.keras import KerasBackend
+from elasticdl.backends.keras.backend import KerasBackend
 from elasticdl.data.base import Metadata, Records
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec

@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl._core import PsClient, PsServer, Store
-from elasticdl.backends.keras import KerasBackend
+from elasticdl.backends.keras.backend import KerasBackend
 from elasticdl.config import DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Finished, Lease, Mode, Outcome, Shard, Task, TaskKind

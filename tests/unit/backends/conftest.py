@@ -107,7 +107,7 @@ def as_records():
 @pytest.fixture
 def new_job():
     """Return a function that builds a backend on the first records and declares its model."""
-    from elasticdl.backends.keras import KerasBackend
+    from elasticdl.backends.keras.backend import KerasBackend
 
     def new(data, minibatch_size, seed=0, threshold=2 * 1024 * 1024, mode=Mode.TRAINING,
             **functions):  # fmt: skip

@@ -138,7 +138,7 @@ def test_ids_that_were_never_trained_read_as_the_centre_of_their_initializer(new
 
 
 def test_the_saved_model_evaluates_and_predicts_as_the_job_did(trained, tmp_path, spec_of):
-    from elasticdl.backends.keras import SavedModelBackend
+    from elasticdl.backends.keras.backend import SavedModelBackend
 
     rows = data(40, seed=2)
     expected = trained.evaluate(rows, 16)
@@ -204,7 +204,7 @@ def test_sparse_features_are_served_too(new_job, tmp_path):
 
 
 def test_a_folder_that_is_no_saved_model_is_named(tmp_path, spec_of):
-    from elasticdl.backends.keras import SavedModelBackend
+    from elasticdl.backends.keras.backend import SavedModelBackend
 
     with pytest.raises(ModelError, match=f"--saved_model={tmp_path} is no SavedModel"):
         SavedModelBackend(spec_of(**FUNCTIONS), Metadata(), tmp_path)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl import Mode
-from elasticdl.backends.keras_feed import FeedRunner
+from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ModelError
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl.backends.keras_metrics import Metrics
+from elasticdl.backends.keras.metrics import Metrics
 from elasticdl.errors import ModelError
 
 pytestmark = pytest.mark.keras

@@ -4,8 +4,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from elasticdl.backends.keras_callbacks import learning_rate_of
-from elasticdl.backends.keras_optimizer import (
+from elasticdl.backends.keras.callbacks import learning_rate_of
+from elasticdl.backends.keras.optimizer import (
     check_variables,
     describe_optimizer,
     make_optimizer,

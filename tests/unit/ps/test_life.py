@@ -15,9 +15,9 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     TableDescription,
 )
+from elasticdl.checkpoints.exports import write_tables
 from elasticdl.errors import CheckpointError
 from elasticdl.layers import CountAdmission, Expiry, ProbabilityAdmission
-from elasticdl.ps.export import write_tables
 
 TOKEN = b"the token of this job"
 DAY = 86_400

@@ -21,10 +21,10 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from elasticdl.backends.keras_dataset import Drawing, Noted, NotedDataset
-from elasticdl.backends.keras_function import StructuredFunction
-from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, describe, num_records
-from elasticdl.backends.keras_vectorize import draws_random_numbers, register_converters, same
+from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, describe, num_records
+from elasticdl.backends.keras.feed.vectorize import draws_random_numbers, register_converters, same
+from elasticdl.backends.keras.model.function import StructuredFunction
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ElasticdlError, ModelError
 from elasticdl.job import Mode

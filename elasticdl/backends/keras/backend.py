@@ -1,7 +1,7 @@
 """The Keras backend: a user's model file on TensorFlow, one step on one minibatch at a time.
 
-`keras_feed` makes minibatches of records, `keras_model` builds the model, `keras_sites` finds the
-ids it looks up, `keras_step` computes, `keras_metrics` evaluates, `keras_export` writes.
+`feed.runner` makes minibatches of records, `model.placed` builds the model, `model.lookups` finds
+the ids it looks up, `model.step` computes, `metrics` evaluates, `export` writes.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from elasticdl.backends.base import (
     TableDescription,
     TableSource,
 )
-from elasticdl.backends.keras_callbacks import learning_rate_of
-from elasticdl.backends.keras_export import Exported, export_model
-from elasticdl.backends.keras_feed import FeedRunner
-from elasticdl.backends.keras_metrics import Metrics
-from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, num_records
-from elasticdl.backends.keras_model import PlacedModel
-from elasticdl.backends.keras_optimizer import check_variables, describe_optimizer, make_optimizer
-from elasticdl.backends.keras_sites import Collector, Pull
-from elasticdl.backends.keras_step import Inference, TrainStep
+from elasticdl.backends.keras.callbacks import learning_rate_of
+from elasticdl.backends.keras.export import Exported, export_model
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, num_records
+from elasticdl.backends.keras.feed.runner import FeedRunner
+from elasticdl.backends.keras.metrics import Metrics
+from elasticdl.backends.keras.model.lookups import Collector, Pull
+from elasticdl.backends.keras.model.placed import PlacedModel
+from elasticdl.backends.keras.model.step import Inference, TrainStep
+from elasticdl.backends.keras.optimizer import check_variables, describe_optimizer, make_optimizer
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates, Mode

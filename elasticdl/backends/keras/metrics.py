@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from elasticdl.backends.keras_minibatch import describe, num_records
+from elasticdl.backends.keras.feed.minibatch import describe, num_records
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import MetricStates
 

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Int64
-from elasticdl.backends.keras_function import FlatFunction
-from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure
-from elasticdl.backends.keras_model import PlacedModel, explaining, zero_rows
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
+from elasticdl.backends.keras.model.function import FlatFunction
+from elasticdl.backends.keras.model.placed import PlacedModel, explaining, zero_rows
 from elasticdl.errors import ModelError
 
 Pull = Callable[..., Any]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.keras_dataset import Noted, seeds_reaching_into_maps
-from elasticdl.backends.keras_minibatch import describe
+from elasticdl.backends.keras.feed.dataset import Noted, seeds_reaching_into_maps
+from elasticdl.backends.keras.feed.minibatch import describe
 
 ULPS = 16
 _DRAWS = re.compile(

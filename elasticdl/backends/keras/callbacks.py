@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from elasticdl.backends.keras_optimizer import LearningRate
+from elasticdl.backends.keras.optimizer import LearningRate
 from elasticdl.callbacks import LearningRateScheduler
 from elasticdl.errors import ElasticdlError, ModelError
 

@@ -11,7 +11,7 @@ import pytest
 
 from elasticdl._core import PsClient, PsServer, Store, keys_of_strings
 from elasticdl.backends.base import Initializer, ModelDescription, OptimizerSpec, TableDescription
-from elasticdl.ps.export import write_tables
+from elasticdl.checkpoints.exports import write_tables
 
 WORDS = [f"größe {i}" for i in range(5000)]
 DIM = 3

@@ -11,8 +11,8 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, TableSource
-from elasticdl.backends.keras_minibatch import KerasMinibatch, Structure, describe
-from elasticdl.backends.keras_model import PlacedModel, Table, accepting_dicts
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, describe
+from elasticdl.backends.keras.model.placed import PlacedModel, Table, accepting_dicts
 from elasticdl.errors import ModelError
 from elasticdl.layers.initializer import centre
 from elasticdl.layers.lookup import looking_up

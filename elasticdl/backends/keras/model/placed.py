@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import AdmissionSpec, Float32, Initializer, VariableDescription
-from elasticdl.backends.keras_minibatch import KerasMinibatch, describe
-from elasticdl.backends.keras_placement import moving_large_embeddings
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras.model.placement import moving_large_embeddings
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.embedding import Embedding
 from elasticdl.layers.initializer import describe_initializer

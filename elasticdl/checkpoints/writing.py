@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from elasticdl.checkpoints.versions import MANIFEST, bases, version_folder, versions
 from elasticdl.errors import CheckpointError
-from elasticdl.ps.checkpoint import MANIFEST, bases, version_folder, versions
 
 _FORMAT = 1
 _FORMAT_WITH_BASE = 2

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from elasticdl.checkpoints.versions import bases, resolve, version_folder, versions
+from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import CheckpointError
-from elasticdl.master.checkpoint_files import delete_checkpoints, write_checkpoint
-from elasticdl.ps.checkpoint import bases, resolve, version_folder, versions
 
 
 def rows(content="rows"):
@@ -78,7 +78,7 @@ def test_same_version_is_replaced_as_a_whole(tmp_path):
 def test_leftovers_of_a_killed_master_are_removed(tmp_path):
     code = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from elasticdl.master.checkpoint_files import write_checkpoint\n"
+        "from elasticdl.checkpoints.writing import write_checkpoint\n"
         "write_checkpoint(Path(sys.argv[1]), 7, 'm', lambda d: os.kill(os.getpid(), 9))\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
-from elasticdl.backends.keras_function import FlatFunction, as_tensor
-from elasticdl.backends.keras_minibatch import KerasMinibatch, describe
-from elasticdl.backends.keras_model import PlacedModel, explaining
-from elasticdl.backends.keras_sites import Collector
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras.model.function import FlatFunction, as_tensor
+from elasticdl.backends.keras.model.lookups import Collector
+from elasticdl.backends.keras.model.placed import PlacedModel, explaining
 from elasticdl.errors import ElasticdlError, ModelError
 
 Loss = Callable[[Any, Any], Any]

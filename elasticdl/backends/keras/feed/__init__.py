@@ -1,0 +1,1 @@
+"""Minibatches of records, made by a user's `feed`."""

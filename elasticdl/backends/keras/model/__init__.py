@@ -1,0 +1,1 @@
+"""A user's Keras model: built, its embedding lookups found, and called step by step."""

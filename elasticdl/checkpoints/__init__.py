@@ -1,0 +1,1 @@
+"""The files of checkpoints and exports: where they lie, and how they appear whole."""
