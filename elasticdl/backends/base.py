@@ -87,7 +87,7 @@ class AdmissionSpec:
 class TableDescription:
     """An embedding table. `input_dim` is None where ids are any 64-bit number.
 
-    keep_names: whether the strings that ids were made of are kept, for `Backend.names`.
+    keep_names: whether the strings that ids were made of are kept, for `Trainer.names`.
     wire_dtype: how rows and gradients travel, "float32", "float16" or "bfloat16"; they are stored,
         and updates are computed, in float32.
     """
@@ -155,14 +155,13 @@ class Lookup(Protocol):
         ...
 
 
-class Backend(Protocol):
-    """One model in one framework.
+class Predictor(Protocol):
+    """One model in one framework, as far as evaluation and prediction use it.
 
     An **id site** is one place of the model where an embedding table is looked up. `ids` gives
     the ids of every site, always in the same order; `rows` given to a step have the same order,
     each of shape `ids.shape + (dim,)`, float32, C-contiguous.
-    Methods may be called from different threads, but `train_step` from one only, and
-    `evaluate_step`/`predict_step` never at the same time as it.
+    Methods may be called from different threads, but a step from one only.
     """
 
     def minibatches(
@@ -179,44 +178,11 @@ class Backend(Protocol):
         """
         ...
 
-    def build(self, sample: Minibatch) -> ModelDescription:
-        """Build the model's variables from a first minibatch and describe it. Called once."""
-        ...
-
-    def initial_values(self) -> tuple[Float32, Float32]:
-        """Return the flat dense and state vectors as initialised here."""
-        ...
-
-    def set_lookup(self, pull: Lookup) -> None:
-        """Give the lookup that models need whose ids depend on parameters. Called after `build`."""
-        ...
-
-    def id_sites(self) -> Sequence[int]:
-        """Return, for each id site, the index of its table in `ModelDescription.tables`."""
-        ...
-
     def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
-        """Return the ids that each site looks up for a minibatch, of any shape."""
-        ...
+        """Return the ids that each site looks up for a minibatch, of any shape.
 
-    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
-        """Return the strings of which the ids of some sites were made, in the order of `ids`.
-
-        Asked for the sites of tables with `keep_names` alone.
-
-        Raises:
-            ModelError: The ids of a site are not made of strings.
+        A model that brings its own tables has no sites.
         """
-        ...
-
-    def learning_rate(self, version: int) -> float:
-        """Return the learning rate for a step from model version `version` (its schedule)."""
-        ...
-
-    def train_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> StepResult:
-        """Compute loss and gradients; updates nothing that outlives the call."""
         ...
 
     def new_metrics(self) -> None:
@@ -243,13 +209,53 @@ class Backend(Protocol):
         """Return the model's outputs, as an array or (named) structure of arrays."""
         ...
 
+
+class Trainer(Predictor, Protocol):
+    """A model whose parameters lie elsewhere: it is built, described, trained and exported."""
+
+    def build(self, sample: Minibatch) -> ModelDescription:
+        """Build the model's variables from a first minibatch and describe it. Called once."""
+        ...
+
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return the flat dense and state vectors as initialised here."""
+        ...
+
+    def set_lookup(self, pull: Lookup) -> None:
+        """Give the lookup that models need whose ids depend on parameters. Called after `build`."""
+        ...
+
+    def id_sites(self) -> Sequence[int]:
+        """Return, for each id site, the index of its table in `ModelDescription.tables`."""
+        ...
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
+        """Return the strings of which the ids of some sites were made, in the order of `ids`.
+
+        Asked for the sites of tables with `keep_names` alone.
+
+        Raises:
+            ModelError: The ids of a site are not made of strings.
+        """
+        ...
+
+    def learning_rate(self, version: int) -> float:
+        """Return the learning rate for a step from model version `version` (its schedule)."""
+        ...
+
+    def train_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Compute loss and gradients; updates nothing that outlives the call."""
+        ...
+
     def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
         """Write a model that serves without elasticdl into `directory` (which exists, empty)."""
         ...
 
 
 class TableSource(Protocol):
-    """Access to whole tables, for `Backend.export`."""
+    """Access to whole tables, for `Trainer.export`."""
 
     def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
         """Yield (keys (n,), rows (n, dim)) until every trained row of the table was seen once."""

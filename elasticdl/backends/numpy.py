@@ -95,7 +95,7 @@ class ArrayModel:
     dense: Dense = field(default_factory=dict)
 
 
-class NumpyBackend:
+class NumpyTrainer:
     """Runs an `ArrayModel`. `feed(records, mode, metadata)` gets a list of records.
 
     It returns (features, labels), or features alone in prediction, of one minibatch: an array, or

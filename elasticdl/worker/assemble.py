@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from elasticdl._core import PsClient
-from elasticdl.backends.load import load_backend
+from elasticdl.backends.base import Minibatch, Predictor
+from elasticdl.backends.load import load_saved_model, load_trainer
 from elasticdl.config import JobConfig
-from elasticdl.data.base import DataReader
+from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import MasterClient, Mode, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
-from elasticdl.worker.exchange import Exchange, SavedModelExchange, StoreExchange
-from elasticdl.worker.loop import Worker, sample_minibatch
+from elasticdl.worker.exchange import NoParameterSource, StoreExchange
+from elasticdl.worker.loop import Training, Worker, sample_minibatch
 from elasticdl.worker.predictions import make_sink
 from elasticdl.worker.route import Route
 
@@ -41,18 +43,31 @@ def assemble(
     """
     spec = load_model_spec(config.model, config.training.learning_rate)
     readers = open_readers(config, spec)
-    kind, mode = _SAMPLES[config.command]
-    saved_model = config.checkpoint.saved_model
+    if config.checkpoint.saved_model is None:
+        return _assemble_trainer(config, worker_id, master, connect, route, spec, readers)
+    model = load_saved_model(spec, _metadata(config, readers), config.checkpoint.saved_model)
+    model.check(_sample(config, readers, model))
+    sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
+    return Worker(config, worker_id, master, model, NoParameterSource(), readers, sink)
+
+
+def _assemble_trainer(
+    config: JobConfig,
+    worker_id: int,
+    master: MasterClient,
+    connect: Callable[[], PsClient],
+    route: Route | None,
+    spec: ModelSpec,
+    readers: dict[TaskKind, DataReader],
+) -> Worker:
     try:
-        backend = load_backend(
+        trainer = load_trainer(
             spec,
-            readers[kind].metadata,
+            _metadata(config, readers),
             config.training.seed,
             config.model.embedding_threshold_bytes,
-            saved_model,
         )
-        sample = sample_minibatch(readers[kind], backend, mode, config.training.minibatch_size)
-        description = backend.build(sample)
+        description = trainer.build(_sample(config, readers, trainer))
     except ElasticdlError:
         raise
     except Exception as error:
@@ -60,23 +75,23 @@ def assemble(
             f"--model_def={config.model.model_def}: building the model failed: "
             f"{type(error).__name__}: {error} ({place_of(error)})"
         ) from error
-    exchange: Exchange
-    if saved_model is not None:
-        exchange = SavedModelExchange()
-    else:
-        store = StoreExchange(connect(), backend, route or Route(), config.training.get_model_steps)
-        backend.set_lookup(store.look_up)
-        exchange = store
+    steps = config.training.get_model_steps
+    exchange = StoreExchange(connect(), trainer, route or Route(), steps)
+    trainer.set_lookup(exchange.look_up)
     exchange.declare(description)
-    return Worker(
-        config,
-        worker_id,
-        master,
-        backend,
-        exchange,
-        readers,
-        sink=lambda: make_sink(spec, worker_id, config.checkpoint.output),
-    )
+    training = Training(trainer, exchange)
+    sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
+    return Worker(config, worker_id, master, trainer, exchange, readers, sink, training)
+
+
+def _metadata(config: JobConfig, readers: dict[TaskKind, DataReader]) -> Metadata:
+    kind, _ = _SAMPLES[config.command]
+    return readers[kind].metadata
+
+
+def _sample(config: JobConfig, readers: dict[TaskKind, DataReader], model: Predictor) -> Minibatch:
+    kind, mode = _SAMPLES[config.command]
+    return sample_minibatch(readers[kind], model, mode, config.training.minibatch_size)
 
 
 def open_readers(config: JobConfig, spec: ModelSpec) -> dict[TaskKind, DataReader]:

@@ -15,16 +15,16 @@ import numpy as np
 
 from elasticdl._core import PsClient, Pulled
 from elasticdl.backends.base import (
-    Backend,
     Float32,
     Int64,
     Minibatch,
     ModelDescription,
     StepResult,
+    Trainer,
 )
 from elasticdl.checkpoints.exports import write_tables
 from elasticdl.config import CheckpointSection
-from elasticdl.errors import ModelError, NotDeclaredError
+from elasticdl.errors import NotDeclaredError
 from elasticdl.job import Lease
 from elasticdl.worker.route import Route
 
@@ -81,8 +81,8 @@ class Following:
     parameters: Parameters | None = None
 
 
-class Exchange(Protocol):
-    """What the loop asks of those who hold the parameters.
+class ParameterSource(Protocol):
+    """Where the parameters of a step come from.
 
     A holder that is lost and comes back is waited for; see docs/designs/ps-recovery.md.
     """
@@ -95,6 +95,19 @@ class Exchange(Protocol):
     def reach(self, generation: int) -> None:
         """Wait until a route at least this new is followed."""
         ...
+
+    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
+        """Fetch parameters for a minibatch, given the ids of each site.
+
+        Args:
+            ids: For each id site, of any shape.
+            step: The training step that will push a gradient of them, or call `end_task`.
+        """
+        ...
+
+
+class Exchange(ParameterSource, Protocol):
+    """What training asks of those who hold the parameters."""
 
     def declare(self, model: ModelDescription) -> None:
         """Agree with the other workers on the model; the first one's initial values count.
@@ -114,15 +127,6 @@ class Exchange(Protocol):
 
     def end_task(self, lease: Lease) -> None:
         """Let go of what a lease pulled and never pushed; nobody waits for it any more."""
-        ...
-
-    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
-        """Fetch parameters for a minibatch, given the ids of each site.
-
-        Args:
-            ids: For each id site, of any shape.
-            step: The training step that will push a gradient of them, or call `end_task`.
-        """
         ...
 
     def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
@@ -189,12 +193,12 @@ class StoreExchange:
     def __init__(
         self,
         client: PsClient,
-        backend: Backend,
+        trainer: Trainer,
         route: Route | None = None,
         get_model_steps: int = 1,
     ) -> None:
         self._client = client
-        self._backend = backend
+        self._trainer = trainer
         self._route = route or Route()
         self._tables: Sequence[int] = ()
         self._named_sites: Sequence[int] = ()
@@ -213,12 +217,12 @@ class StoreExchange:
         self._route.reach(generation, _REACH_SECONDS)
 
     def declare(self, model: ModelDescription) -> None:
-        """Declare the backend's model and initial values to every replica."""
-        self._tables = self._backend.id_sites()
+        """Declare the trainer's model and initial values to every replica."""
+        self._tables = self._trainer.id_sites()
         self._named_sites = [
             site for site, table in enumerate(self._tables) if model.tables[table].keep_names
         ]
-        dense, state = (values.copy() for values in self._backend.initial_values())
+        dense, state = (values.copy() for values in self._trainer.initial_values())
         self._declare = partial(self._client.declare, json.dumps(asdict(model)), dense, state)
         self._declare()
 
@@ -258,7 +262,7 @@ class StoreExchange:
         """Send the replicas the strings that they do not have yet."""
         if not self._named_sites:
             return
-        names = self._backend.names(minibatch, self._named_sites)
+        names = self._trainer.names(minibatch, self._named_sites)
         sites = [
             (self._tables[site], ids[site], strings)
             for site, strings in zip(self._named_sites, names, strict=True)
@@ -343,7 +347,7 @@ class NoParameters:
     version: int = 0
 
 
-class SavedModelExchange:
+class NoParameterSource:
     """For evaluation and prediction with an exported model, which holds its own parameters."""
 
     generation = 0
@@ -351,52 +355,7 @@ class SavedModelExchange:
     def reach(self, generation: int) -> None:
         """Nobody needs to be reached."""
 
-    def declare(self, model: ModelDescription) -> None:
-        """Nobody needs to know."""
-
-    def start_index(self, lease: Lease) -> int:
-        """Refuse: nothing is trained."""
-        raise self._no_training()
-
-    def end_task(self, lease: Lease) -> None:
-        """Nobody waits."""
-
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
         """Return empty parameters."""
         empty = np.zeros(0, np.float32)
         return NoParameters(rows=[], dense=empty, state=empty)
-
-    def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
-        """Nothing is kept."""
-
-    def push(
-        self,
-        pulled: Parameters,
-        result: StepResult,
-        learning_rate: float,
-        lease: Lease,
-        index: int,
-        num_records: int,
-        following: Following | None = None,
-    ) -> Committed:
-        """Refuse: nothing is trained."""
-        raise self._no_training()
-
-    def skip(self, lease: Lease, index: int) -> None:
-        """Refuse: nothing is trained."""
-        raise self._no_training()
-
-    def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
-        """Refuse: nothing is trained."""
-        raise self._no_training()
-
-    def expire(self) -> None:
-        """Refuse: nothing is trained."""
-        raise self._no_training()
-
-    def export_tables(self, directory: Path, settings: CheckpointSection, attempt: int) -> None:
-        """Refuse: nothing is trained."""
-        raise self._no_training()
-
-    def _no_training(self) -> ModelError:
-        return ModelError("an exported model can be evaluated or predict; it cannot be trained on")

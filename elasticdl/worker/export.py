@@ -6,7 +6,7 @@ import logging
 import shutil
 from pathlib import Path
 
-from elasticdl.backends.base import Backend
+from elasticdl.backends.base import Trainer
 from elasticdl.checkpoints.exports import put_in_place
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import ElasticdlError
@@ -16,7 +16,7 @@ from elasticdl.worker.exchange import Exchange
 log = logging.getLogger(__name__)
 
 
-def export(exchange: Exchange, backend: Backend, settings: CheckpointSection, lease: Lease) -> bool:
+def export(exchange: Exchange, trainer: Trainer, settings: CheckpointSection, lease: Lease) -> bool:
     """Write the model and the tables, as far as `settings` asks for them.
 
     Returns:
@@ -28,7 +28,7 @@ def export(exchange: Exchange, backend: Backend, settings: CheckpointSection, le
         if settings.export_tables is not None:
             exchange.export_tables(settings.export_tables, settings, lease.number)
         if settings.output is not None:
-            _export_model(exchange, backend, settings.output, lease)
+            _export_model(exchange, trainer, settings.output, lease)
     except ElasticdlError as error:
         if exchange.generation == lease.generation:
             raise
@@ -36,13 +36,13 @@ def export(exchange: Exchange, backend: Backend, settings: CheckpointSection, le
     return exchange.generation == lease.generation
 
 
-def _export_model(exchange: Exchange, backend: Backend, output: Path, lease: Lease) -> None:
+def _export_model(exchange: Exchange, trainer: Trainer, output: Path, lease: Lease) -> None:
     """Write the model beside its place, then move it there whole."""
     partial = output.with_name(f"{output.name}.partial-{lease.number}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     parameters = exchange.pull([])
-    backend.export(partial, parameters.dense, parameters.state, exchange)
+    trainer.export(partial, parameters.dense, parameters.state, exchange)
     if exchange.generation != lease.generation:
         shutil.rmtree(partial)
         return

@@ -21,9 +21,9 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from elasticdl.backends.base import Backend, Minibatch, StepResult
+from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.errors import (
@@ -50,7 +50,7 @@ from elasticdl.job import (
     Wait,
 )
 from elasticdl.worker.channel import Channel, Closed
-from elasticdl.worker.exchange import Committed, Exchange, Following, Step
+from elasticdl.worker.exchange import Committed, Exchange, Following, ParameterSource, Step
 from elasticdl.worker.export import export
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.running import Item, Running
@@ -67,6 +67,14 @@ _MODES = {
 _NOT_THE_TASKS_FAULT = (StoreError, UnavailableError, AuthenticationError)
 
 
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a worker of a training job has beside."""
+
+    trainer: Trainer
+    exchange: Exchange
+
+
 class Worker:
     """Works off leases until the master says that the job is finished."""
 
@@ -75,16 +83,18 @@ class Worker:
         config: JobConfig,
         worker_id: int,
         master: MasterClient,
-        backend: Backend,
-        exchange: Exchange,
+        model: Predictor,
+        source: ParameterSource,
         readers: dict[TaskKind, DataReader],
         sink: Callable[[], PredictionSink],
+        training: Training | None = None,
     ) -> None:
         self._config = config
         self._worker_id = worker_id
         self._master = master
-        self._backend = backend
-        self._exchange = exchange
+        self._model = model
+        self._source = source
+        self._training = training
         self._readers = readers
         self._make_sink = sink
         self._sink: PredictionSink | None = None
@@ -141,6 +151,11 @@ class Worker:
                 channel.abort()
             self._in_flight.release()  # a prepare stage that waits must see the end
 
+    @property
+    def _trained(self) -> Training:
+        assert self._training is not None, "only training jobs have training tasks"
+        return self._training
+
     def progress(self) -> Progress:
         """Return what was done so far; for the heartbeat's thread."""
         return replace(self._progress, stage_seconds=self._clock.seconds())
@@ -179,19 +194,19 @@ class Worker:
     def _feed_lease(self, running: Running) -> int:
         """Feed what a lease asks for; return how many minibatches the task has."""
         lease = running.lease
-        self._exchange.reach(lease.generation)
+        self._source.reach(lease.generation)
         mode = _MODES.get(lease.task.kind)
         if mode is None:
             return 0
         start = num_minibatches = 0
         # A first lease has nothing to go on from, but in synchronous training others wait for it.
         if mode is Mode.TRAINING and (lease.number > 1 or self._synchronous):
-            start = self._exchange.start_index(lease)
+            start = self._trained.exchange.start_index(lease)
         if mode is Mode.TRAINING and lease.number > 1:
             log.info(
                 "task %d, lease %d: goes on at minibatch %d", lease.task.id, lease.number, start
             )
-        minibatches = self._backend.minibatches(
+        minibatches = self._model.minibatches(
             self._readers[lease.task.kind].read(lease.task.shard),
             mode,
             self._config.training.minibatch_size,
@@ -233,7 +248,7 @@ class Worker:
         assert item.minibatch is not None
         training = item.running.is_training
         with self._clock.measure("ids"):
-            item.ids = self._backend.ids(item.minibatch)
+            item.ids = self._model.ids(item.minibatch)
         following = None
         if training:
             if self._pulls_with_push:
@@ -256,7 +271,7 @@ class Worker:
         lease = item.running.lease
         step = Step(lease, item.index) if item.running.is_training else None
         with self._clock.measure("pull"):
-            item.parameters = self._exchange.pull(item.ids, step)
+            item.parameters = self._source.pull(item.ids, step)
 
     # --- compute ---------------------------------------------------------------------------------
 
@@ -300,13 +315,13 @@ class Worker:
             case TaskKind.EVALUATION:
                 with self._clock.measure("evaluate"):
                     if item.index == 0:
-                        self._backend.new_metrics()
-                    self._backend.evaluate_step(minibatch, given.rows, given.dense, given.state)
+                        self._model.new_metrics()
+                    self._model.evaluate_step(minibatch, given.rows, given.dense, given.state)
                 running.records += minibatch.num_records
             case _:
                 with self._clock.measure("predict"):
                     running.outputs.append(
-                        self._backend.predict_step(minibatch, given.rows, given.dense, given.state)
+                        self._model.predict_step(minibatch, given.rows, given.dense, given.state)
                     )
                 running.records += minibatch.num_records
 
@@ -315,7 +330,7 @@ class Worker:
         assert item.parameters is not None
         given = item.parameters
         with self._clock.measure("compute"):
-            item.result = self._backend.train_step(
+            item.result = self._trained.trainer.train_step(
                 item.minibatch, given.rows, given.dense, given.state
             )
         if not math.isfinite(item.result.loss):
@@ -359,7 +374,7 @@ class Worker:
                 return replace(
                     report,
                     num_records=running.records,
-                    metric_states=self._backend.metric_states() if running.records else {},
+                    metric_states=self._model.metric_states() if running.records else {},
                 )
             case TaskKind.PREDICTION:
                 if self._sink is None:
@@ -367,10 +382,10 @@ class Worker:
                 self._sink.write(lease.task, running.outputs)
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
-                return replace(report, metrics=self._backend.metric_results(lease.metric_states))
+                return replace(report, metrics=self._model.metric_results(lease.metric_states))
             case TaskKind.EXPORT:
                 settings = self._config.checkpoint
-                if not export(self._exchange, self._backend, settings, lease):
+                if not export(self._trained.exchange, self._trained.trainer, settings, lease):
                     return running.returned()
         return report
 
@@ -391,7 +406,7 @@ class Worker:
         try:
             if item.result is None:
                 with self._clock.measure("push"):
-                    self._exchange.skip(running.lease, item.index)
+                    self._trained.exchange.skip(running.lease, item.index)
                 running.skipped.append(item.index)
             else:
                 done = item.committed or self._push(item, item.result)
@@ -413,11 +428,11 @@ class Worker:
         assert item.minibatch is not None
         assert item.parameters is not None
         with self._clock.measure("push"):
-            self._exchange.name(item.minibatch, item.ids)
-            return self._exchange.push(
+            self._trained.exchange.name(item.minibatch, item.ids)
+            return self._trained.exchange.push(
                 item.parameters,
                 result,
-                self._backend.learning_rate(item.parameters.version),
+                self._trained.trainer.learning_rate(item.parameters.version),
                 item.running.lease,
                 item.index,
                 item.minibatch.num_records,
@@ -443,7 +458,7 @@ class Worker:
 
     def _report(self, running: Running, report: TaskReport) -> None:
         if running.is_training:
-            self._exchange.end_task(running.lease)
+            self._trained.exchange.end_task(running.lease)
         if running.dead and report.outcome is Outcome.DONE:
             return  # somebody else has the task, or it was given back, or its failure reported
         if running.is_training:
@@ -468,7 +483,7 @@ class Worker:
         """Let the next minibatch be pulled; nobody waits for one that is not pushed."""
         if item.running.is_training:
             if item.running.dead:
-                self._exchange.end_task(item.running.lease)
+                self._trained.exchange.end_task(item.running.lease)
             self._in_flight.release()
 
 
@@ -486,9 +501,9 @@ def task_seed(job_seed: int, task_id: int) -> int:
 
 
 def sample_minibatch(
-    reader: DataReader, backend: Backend, mode: Mode, minibatch_size: int
+    reader: DataReader, model: Predictor, mode: Mode, minibatch_size: int
 ) -> Minibatch:
-    """Return the first minibatch of a source, from which a backend builds its model.
+    """Return the first minibatch of a source, from which a model is built.
 
     Raises:
         DataError: The source has no records.
@@ -496,6 +511,6 @@ def sample_minibatch(
     for shard in reader.shards():
         end = min(shard.end, shard.start + minibatch_size)
         records = reader.read(Shard(shard.name, shard.start, end))
-        for minibatch in backend.minibatches(records, mode, minibatch_size, seed=0):
+        for minibatch in model.minibatches(records, mode, minibatch_size, seed=0):
             return minibatch
     raise DataError("expected at least one record to build the model from, found none")

@@ -1,6 +1,6 @@
 """A job with one worker computes what plain Keras computes, step by step.
 
-The same model, initial values and minibatches go through a `KerasBackend` with the store's rules,
+The same model, initial values and minibatches go through a `KerasTrainer` with the store's rules,
 and through Keras' own `apply` in one process. Losses agree at each step within float32 rounding,
 and so do parameters at the end.
 
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from elasticdl import Mode
 from elasticdl._core import PsClient, Store
-from elasticdl.backends.keras.backend import KerasBackend
+from elasticdl.backends.keras.trainer import KerasTrainer
 from elasticdl.data.base import Metadata, Records
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec
@@ -103,7 +103,7 @@ def minibatches(backend):
 class Ours:
     def __init__(self, optimizer):
         spec = ModelSpec(model, loss, optimizer, feed, None, None, None, None)
-        self.backend = KerasBackend(spec, Metadata(), seed=5, embedding_threshold_bytes=0)
+        self.backend = KerasTrainer(spec, Metadata(), seed=5, embedding_threshold_bytes=0)
         self.minibatches = minibatches(self.backend)
         self.description = self.backend.build(self.minibatches[0])
         self.client = PsClient.in_process(Store())

@@ -19,14 +19,14 @@ import pytest
 import tensorflow as tf
 
 from elasticdl._core import PsClient, PsServer, Store
-from elasticdl.backends.keras.backend import KerasBackend
+from elasticdl.backends.keras.trainer import KerasTrainer
 from elasticdl.config import DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Finished, Lease, Mode, Outcome, Shard, Task, TaskKind
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import StoreExchange
-from elasticdl.worker.loop import Worker, sample_minibatch
+from elasticdl.worker.loop import Training, Worker, sample_minibatch
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 
@@ -127,7 +127,7 @@ def make_backend(optimizer):
         prediction_outputs_processor=None,
         custom_data_reader=None,
     )
-    return KerasBackend(spec, Metadata(), seed=3, embedding_threshold_bytes=1 << 20)
+    return KerasTrainer(spec, Metadata(), seed=3, embedding_threshold_bytes=1 << 20)
 
 
 def train(optimizer, client):
@@ -145,7 +145,7 @@ def train(optimizer, client):
     )
     master = TwoEpochs(reader.shards())
     readers = {TaskKind.TRAINING: reader}
-    Worker(config, 0, master, backend, exchange, readers, sink=None).run()
+    Worker(config, 0, master, backend, exchange, readers, None, Training(backend, exchange)).run()
     assert {report.outcome for report in master.reports} == {Outcome.DONE}
     end = client.pull([(0, np.arange(NUM_IDS))], training=False)
     return exchange.losses, start, end, description

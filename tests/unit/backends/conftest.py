@@ -107,12 +107,12 @@ def as_records():
 @pytest.fixture
 def new_job():
     """Return a function that builds a backend on the first records and declares its model."""
-    from elasticdl.backends.keras.backend import KerasBackend
+    from elasticdl.backends.keras.trainer import KerasTrainer
 
     def new(data, minibatch_size, seed=0, threshold=2 * 1024 * 1024, mode=Mode.TRAINING,
             **functions):  # fmt: skip
         spec = make_spec(**functions)
-        backend = KerasBackend(spec, Metadata(), seed, threshold)
+        backend = KerasTrainer(spec, Metadata(), seed, threshold)
         sample = next(backend.minibatches(records_of(data), mode, minibatch_size, 0))
         description = backend.build(sample)
         client = PsClient.in_process(Store())

@@ -138,28 +138,25 @@ def test_ids_that_were_never_trained_read_as_the_centre_of_their_initializer(new
 
 
 def test_the_saved_model_evaluates_and_predicts_as_the_job_did(trained, tmp_path, spec_of):
-    from elasticdl.backends.keras.backend import SavedModelBackend
+    from elasticdl.backends.keras.predictor import SavedModelPredictor
 
     rows = data(40, seed=2)
     expected = trained.evaluate(rows, 16)
     trained.export(tmp_path)
 
-    backend = SavedModelBackend(spec_of(**FUNCTIONS), Metadata(), tmp_path)
-    empty = backend.initial_values()
+    backend = SavedModelPredictor(spec_of(**FUNCTIONS), Metadata(), tmp_path)
+    empty = (np.zeros(0, np.float32), np.zeros(0, np.float32))
     minibatches = list(
         backend.minibatches(iter([Records(0, columns=rows)]), Mode.EVALUATION, 16, 0)
     )
-    description = backend.build(minibatches[0])
-    assert (description.tables, description.dense, description.state) == ((), (), ())
-    assert list(backend.id_sites()) == list(backend.ids(minibatches[0])) == []
+    backend.check(minibatches[0])
+    assert list(backend.ids(minibatches[0])) == []
     backend.new_metrics()
     for minibatch in minibatches:
         backend.evaluate_step(minibatch, [], *empty)
     results = backend.metric_results(backend.metric_states())
     assert results == pytest.approx(expected, rel=1e-4)
     assert backend.predict_step(minibatches[0], [], *empty)["score"].shape == (16, 1)
-    with pytest.raises(ModelError, match="cannot be trained"):
-        backend.train_step(minibatches[0], [], *empty)
 
 
 def test_the_backend_trains_on_after_an_export(trained, tmp_path):
@@ -204,7 +201,7 @@ def test_sparse_features_are_served_too(new_job, tmp_path):
 
 
 def test_a_folder_that_is_no_saved_model_is_named(tmp_path, spec_of):
-    from elasticdl.backends.keras.backend import SavedModelBackend
+    from elasticdl.backends.keras.predictor import SavedModelPredictor
 
     with pytest.raises(ModelError, match=f"--saved_model={tmp_path} is no SavedModel"):
-        SavedModelBackend(spec_of(**FUNCTIONS), Metadata(), tmp_path)
+        SavedModelPredictor(spec_of(**FUNCTIONS), Metadata(), tmp_path)

@@ -12,14 +12,14 @@ import pytest
 
 from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
 from elasticdl._core import PsClient, Store
-from elasticdl.backends.numpy import NumpyBackend
+from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import StaleParametersError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import Step, StoreExchange
-from elasticdl.worker.loop import Worker, sample_minibatch, task_seed
+from elasticdl.worker.loop import Training, Worker, sample_minibatch, task_seed
 
 SHARD_RECORDS = 40
 MINIBATCH = 4
@@ -111,23 +111,36 @@ class Run:
         self.master = ScriptedMaster(leases)
         self.client = PsClient.in_process(store or Store())
         self.sink = CollectingSink()
-        config = JobConfig(
+        self.trainer = NumpyTrainer(spec, spec.model(), Metadata(), seed=0)
+        self.model = self.trainer.build(
+            sample_minibatch(MemoryReader(), self.trainer, Mode.TRAINING, MINIBATCH)
+        )
+        self._reader = reader or MemoryReader()
+        self._config = JobConfig(
             command="train",
             model=ModelSection(model_def="m.f", model_zoo=Path(".")),
             data=DataSection(training_data="memory"),
             training=TrainingSection(minibatch_size=MINIBATCH, **training_settings),
             cluster=ClusterSection(),
         )
-        backend = NumpyBackend(spec, spec.model(), Metadata(), seed=0)
-        exchange = StoreExchange(self.client, backend)
-        reader = reader or MemoryReader()
-        exchange.declare(
-            backend.build(sample_minibatch(MemoryReader(), backend, Mode.TRAINING, MINIBATCH))
+        self.use(StoreExchange)
+
+    def use(self, make_exchange):
+        """Put the worker together, with an exchange of this kind."""
+        self.exchange = make_exchange(self.client, self.trainer)
+        self.exchange.declare(self.model)
+        self.worker = Worker(
+            self._config,
+            0,
+            self.master,
+            self.trainer,
+            self.exchange,
+            dict.fromkeys(
+                (TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.PREDICTION), self._reader
+            ),
+            lambda: self.sink,
+            Training(self.trainer, self.exchange),
         )
-        readers = dict.fromkeys(
-            (TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.PREDICTION), reader
-        )
-        self.worker = Worker(config, 0, self.master, backend, exchange, readers, lambda: self.sink)
 
     def __call__(self):
         self.worker.run()
@@ -245,7 +258,7 @@ def test_an_unreachable_replica_ends_the_worker():
             raise UnavailableError("ps replica 1 at nowhere:1")
 
     run = Run([training(1, 0, 20)])
-    run.worker._exchange = Unreachable(run.client, run.worker._backend)
+    run.use(Unreachable)
     with pytest.raises(UnavailableError, match="ps replica 1"):
         run()
     assert run.master.reports == []
@@ -260,9 +273,7 @@ def test_a_pull_that_fails_for_its_task_alone_leaves_room_for_others():
 
     leases = [training(n, 12, 16) for n in range(10)]  # more than may be in flight
     run = Run([*leases, training(99, 20, 24)])
-    exchange = RefusesThirteen(run.client, run.worker._backend)
-    exchange._tables = [0]
-    run.worker._exchange = exchange
+    run.use(RefusesThirteen)
     run()
     assert [r.outcome for r in run.master.reports] == [Outcome.FAILED] * 10 + [Outcome.DONE]
 
@@ -272,7 +283,6 @@ class TooStaleOnce(StoreExchange):
 
     def __init__(self, client, backend):
         super().__init__(client, backend)
-        self._tables = [0]
         self.refused, self.ended = set(), []
 
     def push(self, pulled, result, learning_rate, lease, index, *rest):
@@ -291,7 +301,6 @@ class CountsPulls(StoreExchange):
 
     def __init__(self, client, backend):
         super().__init__(client, backend)
-        self._tables = [0]
         self.pulls = 0
 
     def pull(self, ids, step=None):
@@ -302,54 +311,54 @@ class CountsPulls(StoreExchange):
 @pytest.mark.parametrize("settings", [{"use_async": False}, {"max_staleness": 0}])
 def test_what_may_not_be_pulled_before_the_push_comes_with_its_answer(settings):
     run = Run([training(1, 0, 20), training(2, 20, 40)], **settings)
-    run.worker._exchange = CountsPulls(run.client, run.worker._backend)
-    waits_for_the_next(run.worker)
+    run.use(CountsPulls)
+    waits_for_the_next(run)
     run()
     assert run.counts() == [1.0] * 40
     assert [(r.outcome, r.num_records) for r in run.master.reports] == [(Outcome.DONE, 20)] * 2
-    assert run.worker._exchange.pulls == 1
+    assert run.exchange.pulls == 1
 
 
-def waits_for_the_next(worker):
+def waits_for_the_next(run):
     """Have each step computed when the next one's ids are there, all but the last."""
-    train_step, left = worker._backend.train_step, [9]
+    train_step, left = run.trainer.train_step, [9]
 
     def train_when_the_next_is_prepared(*args):
         deadline = time.monotonic() + 30
-        while left[0] and worker._following is None:
+        while left[0] and run.worker._following is None:
             assert time.monotonic() < deadline
             time.sleep(0)
         left[0] -= 1
         return train_step(*args)
 
-    worker._backend.train_step = train_when_the_next_is_prepared
+    run.trainer.train_step = train_when_the_next_is_prepared
 
 
 def test_steps_that_may_be_pulled_ahead_are_not_kept_for_the_push():
     run = Run([training(1, 0, 20), training(2, 20, 40)], max_staleness=2)
-    run.worker._exchange = CountsPulls(run.client, run.worker._backend)
+    run.use(CountsPulls)
     run()
     assert run.counts() == [1.0] * 40
-    assert run.worker._exchange.pulls == 10
+    assert run.exchange.pulls == 10
 
 
 def test_a_gradient_that_came_too_late_for_its_round_is_computed_again():
     run = Run([training(1, 0, 20), training(2, 20, 40)], use_async=False)
-    run.worker._exchange = TooStaleOnce(run.client, run.worker._backend)
+    run.use(TooStaleOnce)
     run()
     assert run.counts() == [1.0] * 40
     assert [(r.outcome, r.num_records) for r in run.master.reports] == [(Outcome.DONE, 20)] * 2
     assert [r.num_recomputed for r in run.master.reports] == [2, 2]
-    assert run.worker._exchange.ended == [(1, 1), (2, 1)]
+    assert run.exchange.ended == [(1, 1), (2, 1)]
 
 
 def test_a_lease_whose_pull_was_given_up_is_returned_for_somebody_to_go_on_with():
     run = Run([training(1, 0, 20), training(2, 20, 40)], max_staleness=2)
-    run.worker._exchange = TooStaleOnce(run.client, run.worker._backend)
+    run.use(TooStaleOnce)
     run()
     assert [r.outcome for r in run.master.reports] == [Outcome.RETURNED] * 2
     assert [r.num_records for r in run.master.reports] == [4, 4]
-    assert {(1, 1), (2, 1)} <= set(run.worker._exchange.ended)
+    assert {(1, 1), (2, 1)} <= set(run.exchange.ended)
     assert sum(run.counts()) == 8
 
 

@@ -9,7 +9,7 @@ import pytest
 from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer
 from elasticdl._core import PsClient, PsServer, Store
 from elasticdl.backends.base import ModelDescription
-from elasticdl.backends.numpy import NumpyBackend
+from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import (
     CheckpointSection,
     DataSection,
@@ -22,7 +22,7 @@ from elasticdl.errors import UnavailableError
 from elasticdl.job import Finished, Lease, Mode, Outcome, PsRoute, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import StoreExchange
-from elasticdl.worker.loop import Worker, sample_minibatch
+from elasticdl.worker.loop import Training, Worker, sample_minibatch
 from elasticdl.worker.route import Route, connect
 
 TOKEN = b"k" * 32
@@ -147,7 +147,7 @@ class Job:
     def __init__(self, replicas, leases, output=None):
         self.route = Route()
         self.master = PatientMaster(leases)
-        backend = NumpyBackend(SPEC, SPEC.model(), Metadata(), seed=0)
+        self.trainer = backend = NumpyTrainer(SPEC, SPEC.model(), Metadata(), seed=0)
         client = connect(replicas.route, replicas.connect, self.route)
         self.exchange = Losing(client, backend, self.route)
         model = backend.build(sample_minibatch(NumberReader(), backend, Mode.TRAINING, MINIBATCH))
@@ -161,7 +161,16 @@ class Job:
             checkpoint=CheckpointSection(output=output),
         )
         readers = dict.fromkeys(TaskKind, NumberReader())
-        self.worker = Worker(config, 0, self.master, backend, self.exchange, readers, lambda: None)
+        self.worker = Worker(
+            config,
+            0,
+            self.master,
+            backend,
+            self.exchange,
+            readers,
+            lambda: None,
+            Training(backend, self.exchange),
+        )
 
     def outcomes(self):
         return [(r.task_id, r.lease, r.outcome) for r in self.master.reports]
@@ -214,7 +223,7 @@ def test_export_that_met_a_successor_is_given_back_and_made_again(replicas, tmp_
         return Lease(task, number, generation=generation)
 
     job = Job(replicas, [training(1, 0, 20), export(1, 0), export(2, 1)], output)
-    export_model = job.worker._backend.export
+    export_model = job.trainer.export
 
     def lose_and_export(folder, dense, state, source):
         if replicas.generation == 0:
@@ -223,7 +232,7 @@ def test_export_that_met_a_successor_is_given_back_and_made_again(replicas, tmp_
             job.route.follow(replicas.route())
         export_model(folder, dense, state, source)
 
-    job.worker._backend.export = lose_and_export
+    job.trainer.export = lose_and_export
     job.worker.run()
     assert job.outcomes()[1:] == [(9, 1, Outcome.RETURNED), (9, 2, Outcome.DONE)]
     assert {path.name for path in tmp_path.glob("out*")} == {"out"}

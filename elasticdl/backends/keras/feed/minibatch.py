@@ -1,4 +1,4 @@
-"""A minibatch as the Keras backend likes it: flat tensors, and how they fold into structures."""
+"""A minibatch as compiled functions like it: flat tensors, and how they fold into structures."""
 
 from __future__ import annotations
 
@@ -83,6 +83,26 @@ class KerasMinibatch(Minibatch):
     tensors: tuple[Any, ...]
     mode: Mode
     seed: int
+
+    @classmethod
+    def of(cls, minibatch: Minibatch) -> KerasMinibatch:
+        """Return the minibatch itself if a `FeedRunner` made it; else (in tests) take it apart."""
+        if isinstance(minibatch, cls):
+            return minibatch
+        features, labels = (
+            None if part is None else tf.nest.map_structure(tf.convert_to_tensor, part)
+            for part in (minibatch.features, minibatch.labels)
+        )
+        structure = Structure.of(features, labels)
+        return cls(
+            features=features,
+            labels=labels,
+            num_records=num_records(features),
+            structure=structure,
+            tensors=structure.flatten(features, labels),
+            mode=Mode.PREDICTION if labels is None else Mode.TRAINING,
+            seed=0,
+        )
 
 
 def num_records(structure: Any) -> int:

@@ -91,7 +91,7 @@ class FeedRunner:
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
     ) -> Iterator[KerasMinibatch]:
-        """Yield the minibatches of one task; see `Backend.minibatches`."""
+        """Yield the minibatches of one task; see `Predictor.minibatches`."""
         chunks = (chunk for chunk in records if len(chunk))
         first = _take(chunks, NUM_SAMPLES)
         if not first:

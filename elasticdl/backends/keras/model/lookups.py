@@ -187,7 +187,7 @@ class Collector:
         if pull is None:
             raise ModelError(
                 f"model {self._placed.model.name!r} computes ids from embeddings or other "
-                "parameters; that needs a lookup (Backend.set_lookup) to compute them with"
+                "parameters; that needs a lookup (Trainer.set_lookup) to compute them with"
             )
         needed = [k for k, site in enumerate(self.sites) if site.stage < stage]
         pulled = pull([(self.sites[k].table, found[k]) for k in needed], training=self._training)

@@ -59,7 +59,7 @@ class TrainStep:
     def __call__(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
-        """Run one step; see `Backend.train_step`."""
+        """Run one step; see `Trainer.train_step`."""
         outputs = self._function(minibatch, rows, dense, state)
         num_rows = len(rows)
         loss, dense_grad, state_delta = outputs[:3]

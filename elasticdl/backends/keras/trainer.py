@@ -1,4 +1,4 @@
-"""The Keras backend: a user's model file on TensorFlow, one step on one minibatch at a time.
+"""A user's Keras model on TensorFlow, one step on one minibatch at a time.
 
 `feed.runner` makes minibatches of records, `model.placed` builds the model, `model.lookups` finds
 the ids it looks up, `model.step` computes, `metrics` evaluates, `export` writes.
@@ -27,8 +27,8 @@ from elasticdl.backends.base import (
     TableSource,
 )
 from elasticdl.backends.keras.callbacks import learning_rate_of
-from elasticdl.backends.keras.export import Exported, export_model
-from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, num_records
+from elasticdl.backends.keras.export import export_model
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.backends.keras.metrics import Metrics
 from elasticdl.backends.keras.model.lookups import Collector, Pull
@@ -58,8 +58,8 @@ def _pin_threads() -> None:
 _pin_threads()
 
 
-class KerasBackend:
-    """A `Backend` for a Keras model.
+class KerasTrainer:
+    """A `Trainer` for a Keras model.
 
     Args:
         spec: The functions of the user's model file.
@@ -91,7 +91,7 @@ class KerasBackend:
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
     ) -> Iterator[Minibatch]:
-        """Run the user's `feed`; see `Backend.minibatches`."""
+        """Run the user's `feed`; see `Predictor.minibatches`."""
         return self._feed.minibatches(records, mode, minibatch_size, seed)
 
     def set_lookup(self, pull: Pull) -> None:
@@ -103,11 +103,11 @@ class KerasBackend:
         self._pull = pull
 
     def build(self, sample: Minibatch) -> ModelDescription:
-        """Build the model and describe it; see `Backend.build`.
+        """Build the model and describe it; see `Trainer.build`.
 
         Without an `optimizer` function (an evaluation needs none) the description says "sgd".
         """
-        sample = _keras(sample)
+        sample = KerasMinibatch.of(sample)
         self._sample = sample
         self._placed = PlacedModel(self._spec.model, sample, self._seed, self._threshold_bytes)
         rule = OptimizerSpec("sgd")
@@ -152,7 +152,7 @@ class KerasBackend:
         Raises:
             ModelError: An id is negative, or not below its layer's `input_dim`.
         """
-        minibatch = _keras(minibatch)
+        minibatch = KerasMinibatch.of(minibatch)
         return self._collector(minibatch).ids(minibatch, self._pull)
 
     def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
@@ -161,7 +161,7 @@ class KerasBackend:
         Raises:
             ModelError: A layer with `keep_names` is called with ids that are not made of strings.
         """
-        minibatch = _keras(minibatch)
+        minibatch = KerasMinibatch.of(minibatch)
         return self._collector(minibatch).names(minibatch, sites)
 
     def learning_rate(self, version: int) -> float:
@@ -171,8 +171,8 @@ class KerasBackend:
     def train_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
-        """Compute loss and gradients; see `Backend.train_step`. The arrays are read-only."""
-        minibatch = _keras(minibatch)
+        """Compute loss and gradients; see `Trainer.train_step`. The arrays are read-only."""
+        minibatch = KerasMinibatch.of(minibatch)
         key = minibatch.structure.key
         step = self._steps.get(key)
         if step is None:
@@ -190,7 +190,7 @@ class KerasBackend:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
-        minibatch = _keras(minibatch)
+        minibatch = KerasMinibatch.of(minibatch)
         outputs = self._infer(minibatch, rows, dense, state)
         self._made_metrics().update(minibatch.labels, outputs, self._placed.output_names)
 
@@ -206,7 +206,7 @@ class KerasBackend:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Any:
         """Return the model's outputs as arrays."""
-        outputs = self._infer(_keras(minibatch), rows, dense, state)
+        outputs = self._infer(KerasMinibatch.of(minibatch), rows, dense, state)
         return tf.nest.map_structure(np.asarray, outputs)
 
     def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
@@ -249,108 +249,3 @@ class KerasBackend:
         if self._metrics is None:
             self._metrics = Metrics(self._spec.eval_metrics_fn)
         return self._metrics
-
-
-class SavedModelBackend:
-    """Evaluates and predicts with an exported model: no tables, empty dense and state vectors.
-
-    Args:
-        spec: The model file's functions; of these `feed` and `eval_metrics_fn` are used.
-        metadata: What `feed` is told about the data.
-        directory: What `KerasBackend.export` wrote, or another SavedModel with a `serve`
-            endpoint that takes what `feed` gives as features.
-    """
-
-    def __init__(self, spec: ModelSpec, metadata: Metadata, directory: Path) -> None:
-        self._feed = FeedRunner(spec.feed, metadata)
-        self._exported = Exported(directory)
-        self._metrics = Metrics(spec.eval_metrics_fn)
-
-    def minibatches(
-        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
-    ) -> Iterator[Minibatch]:
-        """Run the user's `feed`; see `Backend.minibatches`."""
-        return self._feed.minibatches(records, mode, minibatch_size, seed)
-
-    def build(self, sample: Minibatch) -> ModelDescription:
-        """Check that the model can be called on the sample; there is nothing to declare."""
-        self._exported(_keras(sample))
-        return ModelDescription((), (), (), OptimizerSpec("sgd"), 0)
-
-    def initial_values(self) -> tuple[Float32, Float32]:
-        """Return two empty vectors."""
-        return np.zeros(0, np.float32), np.zeros(0, np.float32)
-
-    def set_lookup(self, pull: Pull) -> None:
-        """The tables are part of the exported model."""
-
-    def id_sites(self) -> Sequence[int]:
-        """Return no sites: the tables are part of the exported model."""
-        return ()
-
-    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
-        """Return no ids."""
-        return ()
-
-    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
-        """Return nothing: there are no sites."""
-        return ()
-
-    def learning_rate(self, version: int) -> float:
-        """Refuse: an exported model cannot be trained."""
-        raise ModelError("an exported model (--saved_model) cannot be trained")
-
-    def train_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> StepResult:
-        """Refuse: an exported model cannot be trained."""
-        raise ModelError("an exported model (--saved_model) cannot be trained")
-
-    def new_metrics(self) -> None:
-        """Start an evaluation with empty metrics."""
-        self._metrics.reset()
-
-    def evaluate_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> None:
-        """Add a minibatch to the metrics."""
-        outputs = self._exported(_keras(minibatch))
-        self._metrics.update(minibatch.labels, outputs, self._exported.output_names)
-
-    def metric_states(self) -> MetricStates:
-        """Return what was gathered since `new_metrics`."""
-        return self._metrics.states()
-
-    def metric_results(self, states: MetricStates) -> dict[str, float]:
-        """Compute the metrics from merged states."""
-        return self._metrics.results(states)
-
-    def predict_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
-        """Return the model's outputs as arrays."""
-        return tf.nest.map_structure(np.asarray, self._exported(_keras(minibatch)))
-
-    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
-        """Refuse: the model is exported already."""
-        raise ModelError("an exported model (--saved_model) cannot be exported again")
-
-
-def _keras(minibatch: Minibatch) -> KerasMinibatch:
-    """Return the minibatch itself if `minibatches` made it; else (in tests) take it apart."""
-    if isinstance(minibatch, KerasMinibatch):
-        return minibatch
-    features, labels = (
-        None if part is None else tf.nest.map_structure(tf.convert_to_tensor, part)
-        for part in (minibatch.features, minibatch.labels)
-    )
-    structure = Structure.of(features, labels)
-    return KerasMinibatch(
-        features=features,
-        labels=labels,
-        num_records=num_records(features),
-        structure=structure,
-        tensors=structure.flatten(features, labels),
-        mode=Mode.PREDICTION if labels is None else Mode.TRAINING,
-        seed=0,
-    )

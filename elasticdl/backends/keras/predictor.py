@@ -1,0 +1,78 @@
+"""An exported model on TensorFlow: it is evaluated, or predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Float32, Int64, Minibatch
+from elasticdl.backends.keras.export import Exported
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.feed.runner import FeedRunner
+from elasticdl.backends.keras.metrics import Metrics
+from elasticdl.data.base import Metadata, Records
+from elasticdl.job import MetricStates, Mode
+from elasticdl.model_spec import ModelSpec
+
+
+class SavedModelPredictor:
+    """A `Predictor` that brings its own parameters: rows, dense and state vectors are empty.
+
+    Args:
+        spec: The model file's functions; of these `feed` and `eval_metrics_fn` are used.
+        metadata: What `feed` is told about the data.
+        directory: What `KerasTrainer.export` wrote, or another SavedModel with a `serve`
+            endpoint that takes what `feed` gives as features.
+    """
+
+    def __init__(self, spec: ModelSpec, metadata: Metadata, directory: Path) -> None:
+        self._feed = FeedRunner(spec.feed, metadata)
+        self._exported = Exported(directory)
+        self._metrics = Metrics(spec.eval_metrics_fn)
+
+    def check(self, sample: Minibatch) -> None:
+        """Call the model once.
+
+        Raises:
+            ModelError: It does not take what `feed` gives.
+        """
+        self._exported(KerasMinibatch.of(sample))
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Run the user's `feed`; see `Predictor.minibatches`."""
+        return self._feed.minibatches(records, mode, minibatch_size, seed)
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """Return no ids: the tables are part of the exported model."""
+        return ()
+
+    def new_metrics(self) -> None:
+        """Start an evaluation with empty metrics."""
+        self._metrics.reset()
+
+    def evaluate_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> None:
+        """Add a minibatch to the metrics."""
+        outputs = self._exported(KerasMinibatch.of(minibatch))
+        self._metrics.update(minibatch.labels, outputs, self._exported.output_names)
+
+    def metric_states(self) -> MetricStates:
+        """Return what was gathered since `new_metrics`."""
+        return self._metrics.states()
+
+    def metric_results(self, states: MetricStates) -> dict[str, float]:
+        """Compute the metrics from merged states."""
+        return self._metrics.results(states)
+
+    def predict_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        """Return the model's outputs as arrays."""
+        return tf.nest.map_structure(np.asarray, self._exported(KerasMinibatch.of(minibatch)))
