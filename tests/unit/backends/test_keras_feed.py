@@ -164,9 +164,9 @@ def test_what_has_no_vectorised_form_runs_record_by_record_and_is_said_once(
 
 
 def test_a_vectorised_form_that_gives_something_else_is_not_used(caplog, monkeypatch):
-    from elasticdl.backends import keras_feed
+    from elasticdl.backends.keras.feed import ways
 
-    right = keras_feed._compile_vectorised
+    right = ways.compile_vectorised
 
     def wrong(noted, sample):
         function = right(noted, sample)
@@ -177,7 +177,7 @@ def test_a_vectorised_form_that_gives_something_else_is_not_used(caplog, monkeyp
 
         return off_by_little
 
-    monkeypatch.setattr(keras_feed, "_compile_vectorised", wrong)
+    monkeypatch.setattr(ways, "compile_vectorised", wrong)
     minibatches = run(mapped(parse), EXAMPLES)
 
     assert tensors(minibatches) == as_tensorflow_does(parse, EXAMPLES)

@@ -1,0 +1,79 @@
+"""The maps of a `feed` as one compiled function of raw records, traced once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from elasticdl.backends.keras.feed.dataset import Noted
+from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.backends.keras.feed.vectorize import register_converters
+from elasticdl.backends.keras.model.function import StructuredFunction
+
+
+def compile_one_by_one(noted: Noted, sample: RecordBatch) -> Any:
+    """Return a function of raw records that runs the maps on one record after the other."""
+
+    def run(records: Any) -> Any:
+        count = tf.shape(tf.nest.flatten(records)[0], tf.int64)[0]
+        dataset = tf.data.Dataset.from_tensor_slices(records)
+        for function in noted.record_maps:
+            dataset = dataset.map(function, tf.data.AUTOTUNE)
+        dataset = dataset.batch(count)
+        for function in noted.batch_maps:
+            dataset = dataset.map(function)
+        return dataset.get_single_element()
+
+    return StructuredFunction(run, _relaxed(sample.tensors()))
+
+
+def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
+    """Return a function of raw records that runs the maps on all of them at once.
+
+    Raises:
+        Exception: Of any kind, for what has no vectorised form.
+    """
+    register_converters()
+
+    def composed(functions: tuple[Callable[..., Any], ...], context: Any) -> Callable[[Any], Any]:
+        converted = [tf.__internal__.autograph.tf_convert(f, context) for f in functions]
+
+        def apply(element: Any) -> Any:
+            for function in converted:
+                element = _as_element(
+                    function(*element) if isinstance(element, tuple) else function(element)
+                )
+            return element
+
+        unconverted: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert(apply)
+        return unconverted
+
+    def run(records: Any) -> Any:
+        context = tf.__internal__.autograph.control_status_ctx()  # that AutoGraph is on
+        if noted.record_maps:
+            per_record = composed(noted.record_maps, context)
+            records = tf.vectorized_map(per_record, records, fallback_to_while_loop=False)
+        return composed(noted.batch_maps, context)(records)
+
+    return StructuredFunction(run, _relaxed(sample.tensors()))
+
+
+def _as_element(result: Any) -> Any:
+    """Make of a map's result what `tf.data` makes of it: lists are tensors, values are too."""
+    if isinstance(result, tuple):
+        return (
+            type(result)(*map(_as_element, result))
+            if hasattr(result, "_fields")
+            else tuple(map(_as_element, result))
+        )
+    if isinstance(result, dict):
+        return {key: _as_element(value) for key, value in result.items()}
+    if isinstance(result, tf.SparseTensor | tf.RaggedTensor | tf.Tensor):
+        return result
+    return tf.convert_to_tensor(result)
+
+
+def _relaxed(tensors: Any) -> Any:
+    return tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors)

@@ -1,0 +1,57 @@
+"""A record that does not parse is found and named; TensorFlow's messages are made readable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.errors import DataError, ModelError
+
+# TensorFlow quotes a record that does not parse, and fails to decode its own message if the
+# record's bytes are no UTF-8.
+RUN_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
+_NODES = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|name: *$")
+_PREAMBLE = re.compile(
+    r"^Graph execution error: .*?<stack traces unavailable> "
+    r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+)
+
+
+def naming_the_record(run: Callable[[RecordBatch], Any], batch: RecordBatch, name: str) -> Any:
+    """Return `run(batch)`; if it fails, find the record that does not parse and name it."""
+    try:
+        return run(batch)
+    except RUN_ERRORS as error:
+        failure: Exception = error
+    suspects = batch
+    while len(suspects) > 1:
+        middle = len(suspects) // 2
+        for half in (suspects.part(0, middle), suspects.part(middle, len(suspects))):
+            try:
+                run(half)
+            except RUN_ERRORS as error:
+                failure, suspects = error, half
+                break
+        else:
+            raise ModelError(
+                f"{name} gives records that do not fit into one minibatch, though each parses; "
+                f"do their shapes differ? {reason(failure)}"
+            ) from failure
+    raise DataError(
+        f"record {suspects.numbers[0]} does not parse in {name}: {reason(failure)}"
+    ) from failure
+
+
+def reason(error: Any) -> str:
+    """Return TensorFlow's message without the names of its nodes, and shortened."""
+    if isinstance(error, UnicodeDecodeError):
+        message = error.object.decode("utf-8", "backslashreplace")
+    else:
+        message = error.message
+    text = " ".join(_NODES.sub(" ", message).split())
+    readable = "".join(c if c.isprintable() else "?" for c in _PREAMBLE.sub("", text))
+    return readable[:300]

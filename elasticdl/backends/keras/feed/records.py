@@ -1,0 +1,98 @@
+"""Raw records on their way into `feed`: joined, permuted and cut into minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from elasticdl.data.base import Records
+
+
+@dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """Raw records of one minibatch, and the number of each in its source."""
+
+    records: Any  # list of bytes, or dict of arrays
+    numbers: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def tensors(self) -> Any:
+        """Return the records as `feed` sees them: a vector of strings, or a dict of columns."""
+        if isinstance(self.records, dict):
+            return {name: tf.constant(column) for name, column in self.records.items()}
+        return tf.constant(self.records, tf.string)
+
+    def part(self, start: int, stop: int) -> RecordBatch:
+        """Return the records from `start` up to `stop`."""
+        if isinstance(self.records, dict):
+            chosen: Any = {name: column[start:stop] for name, column in self.records.items()}
+        else:
+            chosen = self.records[start:stop]
+        return RecordBatch(chosen, self.numbers[start:stop])
+
+    def take(self, indices: NDArray[np.int64]) -> RecordBatch:
+        """Return the records of these indices, in their order."""
+        if isinstance(self.records, dict):
+            chosen: Any = {name: column[indices] for name, column in self.records.items()}
+        else:
+            chosen = [self.records[i] for i in indices]
+        return RecordBatch(chosen, self.numbers[indices])
+
+
+def take_chunks(chunks: Iterator[Records], count: int) -> list[Records]:
+    """Take chunks off an iterator until they hold `count` records, or all."""
+    taken: list[Records] = []
+    while sum(map(len, taken)) < count and (chunk := next(chunks, None)) is not None:
+        taken.append(chunk)
+    return taken
+
+
+def as_batch(chunks: list[Records]) -> RecordBatch:
+    """Join chunks."""
+    numbers = np.concatenate([np.arange(c.start, c.start + len(c)) for c in chunks])
+    if chunks[0].columns:
+        names = chunks[0].columns
+        records: Any = {n: np.concatenate([c.columns[n] for c in chunks]) for n in names}
+    else:
+        records = [value for chunk in chunks for value in chunk.values]
+    return RecordBatch(records, numbers)
+
+
+def cut(records: Iterator[Records], size: int, seed: int | None) -> Iterator[RecordBatch]:
+    """Cut records into minibatches; with a seed, in the order of a permutation of them all."""
+    if seed is not None:
+        task = as_batch(list(records))
+        order = np.random.default_rng(seed).permutation(len(task))
+        for start in range(0, len(task), size):
+            yield task.take(order[start : start + size])
+        return
+    waiting: list[Records] = []
+    num_waiting = 0
+    for chunk in records:
+        waiting.append(chunk)
+        num_waiting += len(chunk)
+        if num_waiting < size:
+            continue
+        joined = as_batch(waiting)
+        whole = num_waiting - num_waiting % size
+        for start in range(0, whole, size):
+            yield joined.part(start, start + size)
+        left = joined.part(whole, num_waiting)
+        num_waiting = len(left)
+        waiting = [_as_records(left)] if num_waiting else []
+    if waiting:
+        yield as_batch(waiting)
+
+
+def _as_records(batch: RecordBatch) -> Records:
+    start = int(batch.numbers[0])
+    if isinstance(batch.records, dict):
+        return Records(start, columns=batch.records)
+    return Records(start, values=batch.records)

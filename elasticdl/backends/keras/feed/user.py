@@ -1,0 +1,78 @@
+"""The user's `feed` function, called on records, with its complaints put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset
+from elasticdl.backends.keras.feed.minibatch import Structure, describe
+from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.data.base import Metadata
+from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.job import Mode
+
+Feed = Callable[[Any, Any, Any], Any]
+
+
+class UserFeed:
+    """The user's function for one mode, with its complaints put into words."""
+
+    def __init__(self, feed: Feed, mode: Mode, metadata: Metadata, minibatch_size: int) -> None:
+        self.mode = mode
+        self.name = getattr(feed, "__name__", "feed")
+        self._feed = feed
+        self._metadata = metadata
+        self._minibatch_size = minibatch_size
+
+    def __call__(self, batch: RecordBatch, drawing: Drawing) -> NotedDataset:
+        """Run the function on a dataset of the records of `batch`; nothing is parsed yet."""
+        source = tf.data.Dataset.from_tensor_slices(batch.tensors())
+        root = NotedDataset(source, drawing, noted=Noted())
+        try:
+            dataset = self._feed(root, self.mode, self._metadata)
+        except ElasticdlError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"{self.name} raised {type(error).__name__} in mode {self.mode}: {error}"
+            ) from error
+        if not isinstance(dataset, tf.data.Dataset):
+            raise ModelError(
+                f"{self.name} must return the dataset (dataset.map(...)), "
+                f"found {type(dataset).__name__}"
+            )
+        if not isinstance(dataset, NotedDataset):
+            dataset = NotedDataset(dataset, drawing, why="it returns a dataset of its own")
+        if dataset.batch_size not in (None, self._minibatch_size):
+            raise ModelError(
+                f"{self.name} makes minibatches of {dataset.batch_size}, the job's "
+                f"--minibatch_size is {self._minibatch_size}: leave batch() out of {self.name}"
+            )
+        return dataset
+
+    def batched(self, dataset: NotedDataset) -> Any:
+        """Return the plain pipeline of a dataset that `self` gave, with minibatches made."""
+        plain = dataset.plain
+        return plain if dataset.batch_size is not None else plain.batch(self._minibatch_size)
+
+    def structure(self, dataset: NotedDataset) -> Structure:
+        """Check what the dataset gives and say what a minibatch of it is made of."""
+        try:
+            spec = self.batched(dataset).element_spec
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"{self.name} gives records that do not batch: {error}") from error
+        found = describe(dataset.element_spec)
+        if self.mode == Mode.PREDICTION:
+            return Structure(spec, None)
+        if not (isinstance(spec, tuple) and len(spec) == 2):
+            raise ModelError(
+                f"{self.name} must give (features, labels) in mode {self.mode}, found {found}"
+            )
+        return Structure(*spec)
+
+    def split(self, element: Any) -> tuple[Any, Any]:
+        """Take a minibatch apart into features and labels."""
+        return (element, None) if self.mode == Mode.PREDICTION else (element[0], element[1])

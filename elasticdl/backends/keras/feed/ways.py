@@ -1,0 +1,188 @@
+"""The ways to run a `feed`, and the choice of one; `docs/designs/feed.md` says how it is made."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from elasticdl.backends.keras.feed.compile import compile_one_by_one, compile_vectorised
+from elasticdl.backends.keras.feed.dataset import Drawing, Noted
+from elasticdl.backends.keras.feed.faults import RUN_ERRORS, naming_the_record, reason
+from elasticdl.backends.keras.feed.minibatch import Structure
+from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
+from elasticdl.backends.keras.feed.user import UserFeed
+from elasticdl.backends.keras.feed.vectorize import draws_random_numbers, same
+from elasticdl.data.base import Records
+
+logger = logging.getLogger(__name__)
+
+# Minibatches are parsed together up to this many records or bytes: a call costs half a millisecond.
+TOGETHER_RECORDS = 4096
+TOGETHER_BYTES = 4 * 2**20
+_HIGH_SEED = 2**31 - 1
+
+
+class Way:
+    """One way of running a feed."""
+
+    def __init__(self, user: UserFeed, structure: Structure) -> None:
+        self.user = user
+        self.structure = structure
+
+    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+        """Yield (features, labels) of each minibatch of a task."""
+        raise NotImplementedError
+
+
+class Compiled(Way):
+    """Maps in one compiled function a minibatch: record by record, or vectorised as well."""
+
+    def __init__(
+        self, user: UserFeed, structure: Structure, noted: Noted, sample: RecordBatch
+    ) -> None:
+        super().__init__(user, structure)
+        self._shuffled = noted.shuffled
+        self._one_by_one = compile_one_by_one(noted, sample)
+        self.vectorised: Any = None
+        self.records_together = 1
+
+    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+        """See `Way.run`."""
+        together = size * max(1, self.records_together // size)
+        for batch in cut(records, together, seed if self._shuffled else None):
+            for minibatch in self._parse_together(batch, size):
+                yield self.user.split(minibatch)
+
+    def _parse_together(self, batch: RecordBatch, size: int) -> Iterator[Any]:
+        """Parse several minibatches in one call, and cut the result up."""
+        if len(batch) > size and self.vectorised is not None:
+            try:
+                minibatches = _cut(self.vectorised(batch.tensors()), len(batch), size)
+            except RUN_ERRORS:
+                pass  # one minibatch fails; found below
+            else:
+                yield from minibatches
+                return
+        for start in range(0, len(batch), size):
+            yield self._parse(batch.part(start, start + size))
+
+    def one_by_one(self, batch: RecordBatch) -> Any:
+        """Run the maps record by record; the reference for the vectorised form."""
+        return naming_the_record(lambda b: self._one_by_one(b.tensors()), batch, self.user.name)
+
+    def _parse(self, batch: RecordBatch) -> Any:
+        if self.vectorised is None:
+            return self.one_by_one(batch)
+        try:
+            return self.vectorised(batch.tensors())
+        except RUN_ERRORS as error:
+            # Record by record is what the user wrote: it either works, or names the record.
+            parsed = self.one_by_one(batch)
+            self.vectorised = None
+            _say_slow(self.user, f"vectorised, a minibatch failed: {reason(error)}")
+            return parsed
+
+
+class Plain(Way):
+    """The pipeline as the user wrote it, built for each task and seeded by it."""
+
+    def __init__(self, user: UserFeed, structure: Structure, one_by_one: bool) -> None:
+        super().__init__(user, structure)
+        self._one_by_one = one_by_one
+
+    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+        """See `Way.run`."""
+        task = as_batch(list(records))
+        drawing = Drawing(mix(seed, 0), self._one_by_one)
+
+        def pipeline(batch: RecordBatch) -> Iterator[Any]:
+            tf.random.set_seed(drawing.seed)
+            options = tf.data.Options()
+            options.deterministic = True
+            dataset = self.user.batched(self.user(batch, drawing))
+            return iter(dataset.with_options(options))
+
+        elements = pipeline(task)
+        while True:
+            try:
+                element = next(elements, None)
+            except RUN_ERRORS:
+                naming_the_record(lambda b: list(pipeline(b)), task, self.user.name)
+                raise
+            if element is None:
+                return
+            yield self.user.split(element)
+
+
+def choose(user: UserFeed, sample: RecordBatch) -> Way:
+    """Try the ways on the first records of the job and take the fastest that is right."""
+    dataset = user(sample, Drawing())
+    structure = user.structure(dataset)
+    noted = dataset.noted
+    if noted is None:
+        _say_slow(user, dataset.why)
+        return Plain(user, structure, one_by_one=False)
+    if draws_random_numbers(noted, sample.tensors()):
+        _say_slow(user, "it draws random numbers, which only the plain pipeline repeats")
+        return Plain(user, structure, one_by_one=True)
+    way = Compiled(user, structure, noted, sample)
+    expected = way.one_by_one(sample)
+    try:
+        vectorised = compile_vectorised(noted, sample)
+        found = vectorised(sample.tensors())
+    except Exception as error:  # whatever has no vectorised form raises in its own way
+        _say_slow(user, _first_line(error))
+        return way
+    difference = same(expected, found)
+    if difference:
+        _say_slow(user, f"vectorised, it gives something else: {difference}")
+    else:
+        way.vectorised = vectorised
+        way.records_together = _records_together(noted, found, len(sample))
+    return way
+
+
+def _records_together(noted: Noted, parsed: Any, num_records: int) -> int:
+    """Return how many records may be parsed in one call, whatever the size of a minibatch."""
+    leaves = tf.nest.flatten(parsed)
+    if noted.batch_maps or not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
+        return 1
+    record_bytes = sum(max(leaf.dtype.size, 1) * int(tf.size(leaf)) for leaf in leaves)
+    return int(min(TOGETHER_RECORDS, TOGETHER_BYTES * num_records // max(record_bytes, 1)))
+
+
+def _cut(parsed: Any, num_records: int, size: int) -> list[Any]:
+    """Cut dense tensors of many records into those of minibatches."""
+    whole, rest = divmod(num_records, size)
+    sizes = [size] * whole + [rest] * bool(rest)
+    columns = [tf.split(leaf, sizes) for leaf in tf.nest.flatten(parsed)]
+    parts = zip(*columns, strict=True)
+    return [tf.nest.pack_sequence_as(parsed, list(minibatch)) for minibatch in parts]
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error)
+    match = re.search(r"No pfor vectorization defined for (\w+)", text)
+    if match:
+        return f"{match[1]} has no vectorised form"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:200]
+
+
+def _say_slow(user: UserFeed, why: str) -> None:
+    logger.warning("%s runs unvectorised in mode %s: %s", user.name, user.mode, why)
+
+
+def mix(seed: int, index: int) -> int:
+    """Return a number below 2**31 - 1 that depends on both, and looks drawn at random.
+
+    SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", 2014).
+    """
+    x = (seed + (index + 1) * 0x9E3779B97F4A7C15) % 2**64
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    x = (x ^ x >> 27) * 0x94D049BB133111EB % 2**64
+    return (x ^ x >> 31) % _HIGH_SEED
