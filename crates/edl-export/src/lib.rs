@@ -8,9 +8,9 @@
 
 mod error;
 mod file;
-mod names;
+mod folder;
 mod request;
 
 pub use error::ExportError;
-pub use names::folder_of;
+pub use folder::folder_of;
 pub use request::{ExportRequest, FileEntry, ReplicaExport, TableEntry, export};

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ExportError;
 use crate::file::{Rows, TableFile};
-use crate::names::folder_of;
+use crate::folder::folder_of;
 
 /// Floats that are scanned at a time.
 const CHUNK_FLOATS: usize = 1 << 20;

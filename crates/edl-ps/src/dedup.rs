@@ -88,7 +88,7 @@ pub struct Plan {
 /// Scratch memory of planning, to be used again.
 #[derive(Default)]
 pub struct Planner {
-    slots: Vec<u32>,
+    cells: Vec<u32>,
     order: Vec<u32>,
     replicas: Vec<u32>,
 }
@@ -160,28 +160,28 @@ impl Planner {
         Ok(unique)
     }
 
-    /// Open addressing over the positions of the keys; 0 marks an empty slot.
+    /// Open addressing over the positions of the keys; 0 marks an empty cell.
     fn dedup<'a>(&mut self, sites: impl Iterator<Item = &'a [u64]>, total: usize) -> UniqueKeys {
-        let num_slots = (2 * total).next_power_of_two().max(2);
-        let shift = 64 - num_slots.trailing_zeros();
-        let mask = num_slots - 1;
-        self.slots.clear();
-        self.slots.resize(num_slots, 0);
+        let num_cells = (2 * total).next_power_of_two().max(2);
+        let shift = 64 - num_cells.trailing_zeros();
+        let mask = num_cells - 1;
+        self.cells.clear();
+        self.cells.resize(num_cells, 0);
         let mut unique = UniqueKeys::default();
         for ids in sites {
             let mut inverse = Vec::with_capacity(ids.len());
             for &id in ids {
-                let mut slot = (hash(id) >> shift) as usize;
+                let mut cell = (hash(id) >> shift) as usize;
                 let position = loop {
-                    match self.slots[slot] {
+                    match self.cells[cell] {
                         0 => {
                             unique.keys.push(id);
                             let position = unique.keys.len() as u32;
-                            self.slots[slot] = position;
+                            self.cells[cell] = position;
                             break position;
                         }
                         position if unique.keys[position as usize - 1] == id => break position,
-                        _ => slot = (slot + 1) & mask,
+                        _ => cell = (cell + 1) & mask,
                     }
                 };
                 inverse.push(position - 1);

@@ -78,12 +78,12 @@ impl Store {
 }
 
 fn check_replica(replica: u32, num_replicas: u32) -> PyResult<()> {
-    if replica < num_replicas && num_replicas <= edl_store::NUM_SLOTS {
+    if replica < num_replicas && num_replicas <= edl_store::NUM_HASH_SLOTS {
         return Ok(());
     }
     Err(PyValueError::new_err(format!(
         "replica {replica} of {num_replicas}: there may be 1 to {} replicas, numbered from 0",
-        edl_store::NUM_SLOTS
+        edl_store::NUM_HASH_SLOTS
     )))
 }
 

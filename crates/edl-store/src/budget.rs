@@ -1,22 +1,22 @@
 //! How many bytes the rows of a store take, and how many they may take.
 
-mod aside;
+mod backlog;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aside::Aside;
+use backlog::Backlog;
 
-/// Bytes of rows that are kept aside for a checkpoint at most; updates wait beyond.
+/// Bytes of rows that are copied for a checkpoint and not written yet, at most; updates wait beyond.
 const MAX_SAVED: u64 = 256 << 20;
 
-/// Bytes of all rows of a store. Shards note what they take and give back; the limit is kept by
+/// Bytes of all rows of a store. Stripes note what they take and give back; the limit is kept by
 /// whoever is about to create rows, so that what is under way can go beyond it by a batch.
 #[derive(Debug)]
 pub(crate) struct Budget {
     used: AtomicU64,
     /// 0: none.
     limit: AtomicU64,
-    aside: Aside,
+    backlog: Backlog,
 }
 
 impl Default for Budget {
@@ -24,7 +24,7 @@ impl Default for Budget {
         Self {
             used: AtomicU64::new(0),
             limit: AtomicU64::new(0),
-            aside: Aside::new(MAX_SAVED),
+            backlog: Backlog::new(MAX_SAVED),
         }
     }
 }
@@ -51,27 +51,27 @@ impl Budget {
         }
     }
 
-    /// Note that rows are kept aside for a checkpoint.
+    /// Note that rows were copied for a checkpoint.
     #[inline]
     pub(crate) fn note_saved(&self, bytes: usize) {
-        self.aside.add(bytes as u64);
+        self.backlog.add(bytes as u64);
     }
 
-    /// Note that whoever writes the checkpoint has taken rows that were kept aside.
+    /// Note that whoever writes the checkpoint has taken rows that were copied.
     pub(crate) fn note_taken(&self, bytes: usize) {
-        self.aside.take(bytes as u64);
+        self.backlog.take(bytes as u64);
     }
 
-    /// Whether so many rows are kept aside that they should be written first.
+    /// Whether so many copied rows wait that they should be written first.
     pub(crate) fn saved_is_large(&self) -> bool {
-        self.aside.is_large()
+        self.backlog.is_large()
     }
 
-    /// Return once there is room for rows that are kept aside. The caller holds no lock of the
+    /// Return once there is room for copied rows. The caller holds no lock of the
     /// store.
     #[inline]
     pub(crate) fn wait_for_saved(&self) {
-        self.aside.wait();
+        self.backlog.wait();
     }
 
     /// Whether `bytes` more may be taken.

@@ -18,7 +18,7 @@ pub(crate) const MAX_ROWS: usize = (1 << ROW_BITS) - 1;
 /// The last version that an entry can hold.
 pub(crate) const MAX_VERSION: u64 = (1 << (64 - ROW_BITS)) - 1;
 
-/// Keys that are looked up together: those of a shard in one block, of which it has 512 in the
+/// Keys that are looked up together: those of a stripe in one block, of which it has 512 in the
 /// mean. A group more for the few above that would wait for the memory once more.
 pub(crate) const GROUP: usize = 768;
 
@@ -105,7 +105,7 @@ impl Entry {
     }
 }
 
-/// The hashes of one shard: a contiguous range, spread evenly over the places of its index.
+/// The hashes of one stripe: a contiguous range, spread evenly over the places of its index.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HashRange {
     pub(crate) first: u64,
@@ -194,7 +194,7 @@ impl Places {
     }
 }
 
-/// Return the home of a hash, which is counted from the shard's first.
+/// Return the home of a hash, which is counted from the stripe's first.
 #[inline(always)]
 fn home_line(hash: u64, scale: u64) -> usize {
     ((u128::from(hash) * u128::from(scale)) >> 64) as usize
@@ -265,14 +265,14 @@ fn search<T: Look>(lines: &[[T; LINE]], mut line: usize, hash: u64) -> (usize, F
     }
 }
 
-/// The index of one shard.
+/// The index of one stripe.
 ///
 /// It grows by moving entries, home by home in the order of the hash, from `old` to `current`;
 /// an entry whose home in `old` is below `moved` is in `current`, all others are in `old`.
 pub(crate) struct Index {
     range: HashRange,
     /// The capacity of `current` before it was rounded: rounding shall not bring the sizes of
-    /// shards together.
+    /// stripes together.
     size: f64,
     current: Places,
     old: Option<Old>,

@@ -1,7 +1,7 @@
 //! Embedding tables and dense vectors: rows, slots, locking, watermarks, snapshots.
 //!
 //! A [`Store`] is the part of a model that one ps replica holds. Keys go by hash to a replica,
-//! there to a [shard](table) of their table, and there through an [index] to a row in an
+//! there to a [stripe](table) of their table, and there through an [index] to a row in an
 //! [arena]. `docs/designs/store.md` tells the whole of it.
 
 #![forbid(unsafe_code)]
@@ -21,10 +21,10 @@ mod memory;
 mod names;
 mod placement;
 mod route;
-mod shard;
 mod spec;
 mod stages;
 mod store;
+mod stripe;
 mod table;
 mod tasks;
 mod vectors;
@@ -33,8 +33,9 @@ pub use error::StoreError;
 pub use fingerprint::key_of_string;
 pub use life::{AdmissionSpec, Expired, ExpirySpec};
 pub use names::MAX_NAME_BYTES;
-pub use route::{NUM_SLOTS, dense_range, hash_of_name, replica_of, slot_of, slot_range};
-pub use shard::Chunk;
+pub use route::{
+    NUM_HASH_SLOTS, dense_range, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
+};
 pub use spec::{InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec, WireDtype};
 #[cfg(feature = "stages")]
 pub use stages::take_stages;
@@ -42,5 +43,6 @@ pub use store::{
     Applied, Named, Push, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness, Stats, Store,
     TableGrads, TableStats,
 };
+pub use stripe::Chunk;
 pub use table::PullMode;
 pub use tasks::TaskAudit;

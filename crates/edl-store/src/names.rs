@@ -46,7 +46,7 @@ struct Name {
     version: u64,
 }
 
-/// The names of one shard's keys, which are known by their hashes here.
+/// The names of one stripe's keys, which are known by their hashes here.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// Of keys with a row.

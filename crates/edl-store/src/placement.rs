@@ -1,71 +1,74 @@
-//! Where a hash belongs: to which replica, and to which of its shards.
+//! Where a hash belongs: to which replica, and to which of its stripes.
 
 use crate::error::StoreError;
 use crate::index::HashRange;
-use crate::route::{NUM_SLOTS, hash, replica_of, slot_range};
+use crate::route::{NUM_HASH_SLOTS, hash, hash_slots_of, replica_of};
 
-/// Shards of a table, each under its own lock.
-pub(crate) const NUM_SHARDS: usize = 16;
+/// Stripes of a table, each under its own lock.
+pub(crate) const NUM_STRIPES: usize = 16;
 
-/// Which hashes belong to a replica, and to each of its shards.
+/// Which hashes belong to a replica, and to each of its stripes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Placement {
     replica: u32,
     num_replicas: u32,
-    first_slot: u32,
-    num_slots: u32,
-    /// `NUM_SHARDS * 2^32 / num_slots`
+    first_hash_slot: u32,
+    num_hash_slots: u32,
+    /// `NUM_STRIPES * 2^32 / num_hash_slots`
     factor: u64,
 }
 
 impl Placement {
     pub(crate) fn new(replica: u32, num_replicas: u32) -> Result<Self, StoreError> {
-        if !(1..=NUM_SLOTS).contains(&num_replicas) || replica >= num_replicas {
+        if !(1..=NUM_HASH_SLOTS).contains(&num_replicas) || replica >= num_replicas {
             return Err(StoreError::BadReplica {
                 replica,
                 num_replicas,
             });
         }
-        let slots = slot_range(replica, num_replicas);
-        let num_slots = slots.end - slots.start;
+        let slots = hash_slots_of(replica, num_replicas);
+        let num_hash_slots = slots.end - slots.start;
         Ok(Self {
             replica,
             num_replicas,
-            first_slot: slots.start,
-            num_slots,
-            factor: ((NUM_SHARDS as u64) << 32) / u64::from(num_slots),
+            first_hash_slot: slots.start,
+            num_hash_slots,
+            factor: ((NUM_STRIPES as u64) << 32) / u64::from(num_hash_slots),
         })
     }
 
     /// Return the slot of a hash, counted from this replica's first; wraps if it is not ours.
     #[inline(always)]
-    fn local_slot(&self, hash: u64) -> u32 {
-        ((hash >> 48) as u32).wrapping_sub(self.first_slot)
+    fn local_hash_slot(&self, hash: u64) -> u32 {
+        ((hash >> 48) as u32).wrapping_sub(self.first_hash_slot)
     }
 
     #[inline(always)]
     pub(crate) fn owns(&self, hash: u64) -> bool {
-        self.local_slot(hash) < self.num_slots
+        self.local_hash_slot(hash) < self.num_hash_slots
     }
 
-    /// Return the shard of a hash that this replica owns.
+    /// Return the stripe of a hash that this replica owns.
     #[inline(always)]
-    pub(crate) fn shard(&self, hash: u64) -> usize {
-        ((u64::from(self.local_slot(hash)) * self.factor) >> 32) as usize
+    pub(crate) fn stripe(&self, hash: u64) -> usize {
+        ((u64::from(self.local_hash_slot(hash)) * self.factor) >> 32) as usize
     }
 
-    /// Return the first slot of a shard; that of shard `NUM_SHARDS` is the end.
-    pub(crate) fn first_slot(&self, shard: usize) -> u32 {
-        let local = ((shard as u64) << 32).div_ceil(self.factor);
-        self.first_slot + (local as u32).min(self.num_slots)
+    /// Return the first slot of a stripe; that of stripe `NUM_STRIPES` is the end.
+    pub(crate) fn first_hash_slot(&self, stripe: usize) -> u32 {
+        let local = ((stripe as u64) << 32).div_ceil(self.factor);
+        self.first_hash_slot + (local as u32).min(self.num_hash_slots)
     }
 
-    /// Return the hashes of a shard.
-    pub(crate) fn hashes(&self, shard: usize) -> HashRange {
-        let (first, end) = (self.first_slot(shard), self.first_slot(shard + 1));
+    /// Return the hashes of a stripe.
+    pub(crate) fn hashes(&self, stripe: usize) -> HashRange {
+        let (first, end) = (
+            self.first_hash_slot(stripe),
+            self.first_hash_slot(stripe + 1),
+        );
         HashRange {
             first: u64::from(first) << 48,
-            // A shard without slots has no hash; it must have some width all the same.
+            // A stripe without slots has no hash; it must have some width all the same.
             width: u128::from((end - first).max(1)) << 48,
         }
     }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// Number of hash slots; a replica holds a contiguous range of them.
-pub const NUM_SLOTS: u32 = 65_536;
+pub const NUM_HASH_SLOTS: u32 = 65_536;
 
 /// Floats in the unit by which dense vectors are split: one cache line.
 const DENSE_UNIT: usize = 16;
@@ -33,21 +33,21 @@ pub(crate) fn unhash(hash: u64) -> u64 {
 
 /// Return the hash slot of a key: the top 16 bits of its hash.
 #[inline]
-pub fn slot_of(key: u64) -> u16 {
+pub fn hash_slot_of(key: u64) -> u16 {
     (hash(key) >> 48) as u16
 }
 
 /// Return the replica that holds a key.
 #[inline]
 pub fn replica_of(key: u64, num_replicas: u32) -> u32 {
-    ((u64::from(slot_of(key)) * u64::from(num_replicas)) >> 16) as u32
+    ((u64::from(hash_slot_of(key)) * u64::from(num_replicas)) >> 16) as u32
 }
 
 /// Return the hash slots of a replica.
-pub fn slot_range(replica: u32, num_replicas: u32) -> Range<u32> {
-    // The slots s with `s * num_replicas / NUM_SLOTS == replica`, as `replica_of` has it.
+pub fn hash_slots_of(replica: u32, num_replicas: u32) -> Range<u32> {
+    // The slots s with `s * num_replicas / NUM_HASH_SLOTS == replica`, as `replica_of` has it.
     let first = |r: u32| {
-        (u64::from(r) * u64::from(NUM_SLOTS)).div_ceil(u64::from(num_replicas.max(1))) as u32
+        (u64::from(r) * u64::from(NUM_HASH_SLOTS)).div_ceil(u64::from(num_replicas.max(1))) as u32
     };
     first(replica)..first(replica + 1)
 }
@@ -94,8 +94,8 @@ mod tests {
         for num_replicas in [1, 2, 3, 7, 8, 100] {
             for key in 0..20_000 {
                 let replica = replica_of(key, num_replicas);
-                let slots = slot_range(replica, num_replicas);
-                assert!(slots.contains(&u32::from(slot_of(key))));
+                let slots = hash_slots_of(replica, num_replicas);
+                assert!(slots.contains(&u32::from(hash_slot_of(key))));
             }
         }
     }
@@ -105,12 +105,12 @@ mod tests {
         for num_replicas in [1, 2, 3, 7, 65_536] {
             let mut next = 0;
             for replica in 0..num_replicas {
-                let slots = slot_range(replica, num_replicas);
+                let slots = hash_slots_of(replica, num_replicas);
                 assert_eq!(slots.start, next);
                 assert!(!slots.is_empty());
                 next = slots.end;
             }
-            assert_eq!(next, NUM_SLOTS);
+            assert_eq!(next, NUM_HASH_SLOTS);
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// A part of the work on a block of keys.
 #[derive(Clone, Copy)]
 pub(crate) enum Stage {
-    /// Hashing keys and sorting them by shard.
+    /// Hashing keys and sorting them by stripe.
     Sort,
     /// Finding rows, and setting their versions.
     Index,

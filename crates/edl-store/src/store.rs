@@ -1,7 +1,7 @@
 //! The store: what a replica answers, and which locks it takes for it.
 //!
-//! Locks are taken in this order: the gate (shared by updates, exclusive for the instant of a
-//! checkpoint), the task's watermark, then one shard or the vectors at a time.
+//! Locks are taken in this order: the update lock (shared by updates, exclusive for the instant of a
+//! checkpoint), the task's watermark, then one stripe or the vectors at a time.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use crate::index::MAX_VERSION;
 use crate::life::{Occurrence, Times};
 use crate::placement::Placement;
 use crate::route::dense_range;
-use crate::shard::Chunk;
 use crate::spec::ModelSpec;
+use crate::stripe::Chunk;
 use crate::table::{PullMode, Table};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::vectors::{Vectors, check_len};
@@ -140,11 +140,11 @@ pub struct Store {
     /// Held while a declaration is checked, so that one of several first ones wins.
     declaring: Mutex<()>,
     /// Updates hold it shared; a checkpoint takes it alone to mark its instant.
-    gate: RwLock<()>,
+    updates: RwLock<()>,
     /// Held by the one checkpoint that is being written. By folder, what the last checkpoint with
     /// all rows was.
     checkpointing: Mutex<BTreeMap<PathBuf, LastWhole>>,
-    /// How often rows were removed, under the shared gate: a checkpoint before is no base.
+    /// How often rows were removed, under the shared update lock: a checkpoint before is no base.
     removals: AtomicU64,
     /// Changes when names that this replica was told may be gone.
     naming: AtomicU64,
@@ -162,7 +162,7 @@ struct Model {
     placement: Placement,
     tables: Vec<Table>,
     vectors: RwLock<Vectors>,
-    /// Updates begun; each takes the next number under the shared gate.
+    /// Updates begun; each takes the next number under the shared update lock.
     version: AtomicU64,
     tasks: Tasks,
     staleness: Mutex<Staleness>,
@@ -178,7 +178,7 @@ impl Store {
             num_replicas,
             model: OnceLock::new(),
             declaring: Mutex::new(()),
-            gate: RwLock::new(()),
+            updates: RwLock::new(()),
             checkpointing: Mutex::default(),
             removals: AtomicU64::new(0),
             naming: AtomicU64::new(names::new_generation()),
@@ -325,7 +325,7 @@ impl Store {
     pub fn apply(&self, push: &Push<'_>) -> Result<Applied, StoreError> {
         let model = self.declared("gradients are pushed")?;
         self.budget.wait_for_saved();
-        let _gate = self.gate.read();
+        let _updates = self.updates.read();
         model.check(push)?;
         let watermark = model.tasks.get(push.task);
         let mut watermark = watermark.lock();
@@ -348,7 +348,7 @@ impl Store {
     /// An old lease, or a gap in the minibatches.
     pub fn skip(&self, task: u64, lease: u32, index: u32) -> Result<(), StoreError> {
         let model = self.declared("minibatches are skipped")?;
-        let _gate = self.gate.read();
+        let _updates = self.updates.read();
         let watermark = model.tasks.get(task);
         let mut watermark = watermark.lock();
         watermark.fence(task, lease)?;

@@ -1,4 +1,4 @@
-//! One embedding table: shards by hash slot, and the way of a batch through them.
+//! One embedding table: stripes by hash slot, and the way of a batch through them.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::budget::Budget;
 use crate::error::StoreError;
 use crate::index::{ENTRY_BYTES, MAX_ROWS};
 use crate::initial::Generator;
-use crate::life::{Admission, Expiry, Gate, Occurrence};
-use crate::placement::{NUM_SHARDS, Placement};
+use crate::life::{Admission, AdmissionFilter, Expiry, Occurrence};
+use crate::placement::{NUM_STRIPES, Placement};
 use crate::route::hash;
-use crate::shard::{Admitted, Chunk, Keys, RowSpec, SavedRows, Shard, Since};
 use crate::spec::{MAX_ROW_FLOATS, TableSpec};
 use crate::stages::{Stage, Watch};
+use crate::stripe::{Admitted, Chunk, Keys, RowSpec, SavedRows, Since, Stripe};
 
 mod life;
 mod names;
@@ -31,17 +31,17 @@ pub enum PullMode {
     ReadOnly,
 }
 
-/// Keys that are sorted by shard at a time: their hashes and gradients stay in the cache, and those
-/// of a shard, 512 in the mean, are one `GROUP`.
+/// Keys that are sorted by stripe at a time: their hashes and gradients stay in the cache, and those
+/// of a stripe, 512 in the mean, are one `GROUP`.
 const BLOCK: usize = 1 << 13;
 
-/// Rows of a snapshot that are read under one taking of a shard's lock: few, since updates wait.
+/// Rows of a snapshot that are read under one taking of a stripe's lock: few, since updates wait.
 const READ_ROWS: usize = 512;
 
 /// Times that the lock is taken for one return of rows.
 const READS: usize = 8;
 
-/// Rows below the limit of a shard at which it takes no more: room for the batches in flight.
+/// Rows below the limit of a stripe at which it takes no more: room for the batches in flight.
 const HEADROOM: usize = 1 << 25;
 
 pub(crate) struct Table {
@@ -51,28 +51,28 @@ pub(crate) struct Table {
     expiry: Option<Expiry>,
     keeps_names: bool,
     placement: Placement,
-    shards: Vec<RwLock<Shard>>,
+    stripes: Vec<RwLock<Stripe>>,
     /// Shared with the other tables of the store.
     budget: Arc<Budget>,
 }
 
-/// A block of keys, sorted by shard; kept by each thread for the next batch.
+/// A block of keys, sorted by stripe; kept by each thread for the next batch.
 struct Sorted {
-    /// Those of each shard from a multiple of `APART` on.
+    /// Those of each stripe from a multiple of `APART` on.
     hashes: Vec<u64>,
     positions: Vec<u32>,
-    /// Where each shard's keys end.
-    ends: [usize; NUM_SHARDS],
+    /// Where each stripe's keys end.
+    ends: [usize; NUM_STRIPES],
 }
 
-/// Room for one shard's keys, which may be all of a block. What is not used is never touched, and
+/// Room for one stripe's keys, which may be all of a block. What is not used is never touched, and
 /// takes no memory. Not a power of two: all ends, which advance together, would lie in one set of
 /// the cache.
 const APART: usize = BLOCK + 40;
 
 thread_local! {
     static SORTED: RefCell<Sorted> = RefCell::new(Sorted::new());
-    /// Keys without a row, by their number within a shard's.
+    /// Keys without a row, by their number within a stripe's.
     static MISSING: RefCell<Vec<u32>> = RefCell::default();
     /// Keys that are let in.
     static ADMITTED: RefCell<Admitted> = RefCell::default();
@@ -81,20 +81,20 @@ thread_local! {
 impl Sorted {
     fn new() -> Self {
         Self {
-            hashes: vec![0; NUM_SHARDS * APART],
-            positions: vec![0; NUM_SHARDS * APART],
-            ends: [0; NUM_SHARDS],
+            hashes: vec![0; NUM_STRIPES * APART],
+            positions: vec![0; NUM_STRIPES * APART],
+            ends: [0; NUM_STRIPES],
         }
     }
 
     /// Sort at most `BLOCK` keys, all of which belong to this replica.
     fn sort(&mut self, keys: &[u64], placement: &Placement) {
         let mut watch = Watch::start();
-        let mut ends = std::array::from_fn(|shard| shard * APART);
+        let mut ends = std::array::from_fn(|stripe| stripe * APART);
         let (hashes, positions) = (&mut self.hashes[..], &mut self.positions[..]);
         for (position, &key) in keys.iter().enumerate() {
             let hash = hash(key);
-            let end = &mut ends[placement.shard(hash)];
+            let end = &mut ends[placement.stripe(hash)];
             hashes[*end] = hash;
             positions[*end] = position as u32;
             *end += 1;
@@ -103,9 +103,9 @@ impl Sorted {
         watch.lap(Stage::Sort);
     }
 
-    /// Return the keys of one shard.
-    fn keys(&self, shard: usize) -> Keys<'_> {
-        let range = shard * APART..self.ends[shard];
+    /// Return the keys of one stripe.
+    fn keys(&self, stripe: usize) -> Keys<'_> {
+        let range = stripe * APART..self.ends[stripe];
         Keys {
             hashes: &self.hashes[range.clone()],
             positions: &self.positions[range],
@@ -136,11 +136,11 @@ impl Table {
         let admission = admission.map_err(bad)?;
         let expiry = spec.expiry.as_ref().map(|e| e.parse()).transpose();
         let generator = Generator::new(seed, spec, kind);
-        let gate = |shard| {
-            let slots = placement.first_slot(shard)..placement.first_slot(shard + 1);
-            let hashes = placement.hashes(shard);
+        let filter = |stripe| {
+            let slots = placement.first_hash_slot(stripe)..placement.first_hash_slot(stripe + 1);
+            let hashes = placement.hashes(stripe);
             let (first, count) = (slots.start, slots.len());
-            Some(Gate::new(
+            Some(AdmissionFilter::new(
                 admission?,
                 generator.seed(),
                 hashes,
@@ -148,11 +148,11 @@ impl Table {
                 count,
             ))
         };
-        let shard = |shard| {
-            let phase = shard as f64 / NUM_SHARDS as f64;
-            Shard::new(placement.hashes(shard), width, phase, gate(shard))
+        let stripe = |stripe| {
+            let phase = stripe as f64 / NUM_STRIPES as f64;
+            Stripe::new(placement.hashes(stripe), width, phase, filter(stripe))
         };
-        let shards = (0..NUM_SHARDS).map(|i| RwLock::new(shard(i))).collect();
+        let stripes = (0..NUM_STRIPES).map(|i| RwLock::new(stripe(i))).collect();
         let table = Self {
             budget,
             name: spec.name.clone(),
@@ -166,7 +166,7 @@ impl Table {
             expiry: expiry.map_err(bad)?,
             keeps_names: spec.keep_names,
             placement,
-            shards,
+            stripes,
         };
         if table.has_births() {
             table.begin_births();
@@ -193,9 +193,9 @@ impl Table {
 
     /// Return the number of rows and the bytes held for them.
     pub(crate) fn size(&self) -> (u64, u64) {
-        self.shards.iter().fold((0, 0), |(rows, bytes), shard| {
-            let shard = shard.read();
-            (rows + shard.len() as u64, bytes + shard.bytes() as u64)
+        self.stripes.iter().fold((0, 0), |(rows, bytes), stripe| {
+            let stripe = stripe.read();
+            (rows + stripe.len() as u64, bytes + stripe.bytes() as u64)
         })
     }
 
@@ -215,7 +215,7 @@ impl Table {
     /// Check that rows for those of `keys` that have none may be created.
     pub(crate) fn check_room(&self, keys: &[u64]) -> Result<(), StoreError> {
         self.check_numbers(keys.len())?;
-        let row_bytes = self.shards[0].read().new_row_bytes() as u64;
+        let row_bytes = self.stripes[0].read().new_row_bytes() as u64;
         if self.budget.has_room(keys.len() as u64 * row_bytes) {
             return Ok(());
         }
@@ -239,9 +239,9 @@ impl Table {
     fn count_missing(&self, keys: &[u64]) -> usize {
         SORTED.with_borrow_mut(|sorted| {
             sorted.sort(keys, &self.placement);
-            let shards = self.shards.iter().enumerate();
-            shards
-                .map(|(number, shard)| shard.read().count_missing(sorted.keys(number)))
+            let stripes = self.stripes.iter().enumerate();
+            stripes
+                .map(|(number, stripe)| stripe.read().count_missing(sorted.keys(number)))
                 .sum()
         })
     }
@@ -249,10 +249,10 @@ impl Table {
     /// Check that `num_keys` more rows can be numbered.
     fn check_numbers(&self, num_keys: usize) -> Result<(), StoreError> {
         let limit = MAX_ROWS - HEADROOM;
-        let full = |shard: &RwLock<Shard>| shard.read().len() + num_keys > limit;
-        if self.shards.iter().any(full) {
+        let full = |stripe: &RwLock<Stripe>| stripe.read().len() + num_keys > limit;
+        if self.stripes.iter().any(full) {
             return Err(StoreError::Full(format!(
-                "table '{}' has {limit} rows in one of its {NUM_SHARDS} shards; use more ps \
+                "table '{}' has {limit} rows in one of its {NUM_STRIPES} stripes; use more ps \
                  replicas",
                 self.name
             )));
@@ -275,11 +275,11 @@ impl Table {
         }
     }
 
-    /// Ask for what a batch needs first of a shard, unless it is being changed.
+    /// Ask for what a batch needs first of a stripe, unless it is being changed.
     #[inline(always)]
-    fn prefetch(&self, sorted: &Sorted, shard: usize) {
-        if let Some(next) = self.shards.get(shard).and_then(RwLock::try_read) {
-            next.prefetch(sorted.keys(shard));
+    fn prefetch(&self, sorted: &Sorted, stripe: usize) {
+        if let Some(next) = self.stripes.get(stripe).and_then(RwLock::try_read) {
+            next.prefetch(sorted.keys(stripe));
         }
     }
 
@@ -292,14 +292,14 @@ impl Table {
         out: &mut [f32],
     ) {
         let dim = self.spec.dim;
-        for (number, shard) in self.shards.iter().enumerate() {
+        for (number, stripe) in self.stripes.iter().enumerate() {
             let keys = sorted.keys(number);
             if keys.hashes.is_empty() {
                 continue;
             }
             self.prefetch(sorted, number + 1);
             missing.clear();
-            shard.read().pull(keys, dim, out, missing);
+            stripe.read().pull(keys, dim, out, missing);
             if missing.is_empty() {
                 continue;
             }
@@ -313,12 +313,12 @@ impl Table {
                     missing.for_each(|(_, at)| out[at].fill(centre));
                 }
                 PullMode::Create => {
-                    let mut shard = shard.write();
-                    let before = shard.bytes();
+                    let mut stripe = stripe.write();
+                    let before = stripe.bytes();
                     for (hash, at) in missing {
-                        out[at].copy_from_slice(shard.weights(hash, &self.spec, version));
+                        out[at].copy_from_slice(stripe.weights(hash, &self.spec, version));
                     }
-                    self.budget.note(before, shard.bytes());
+                    self.budget.note(before, stripe.bytes());
                 }
             }
         }
@@ -354,47 +354,47 @@ impl Table {
         version: u64,
         occurrence: Occurrence,
     ) {
-        for (number, shard) in self.shards.iter().enumerate() {
+        for (number, stripe) in self.stripes.iter().enumerate() {
             let mut keys = sorted.keys(number);
             if keys.hashes.is_empty() {
                 continue;
             }
             self.prefetch(sorted, number + 1);
-            let mut shard = shard.write();
-            let (before, saved) = (shard.bytes(), shard.num_saved());
+            let mut stripe = stripe.write();
+            let (before, saved) = (stripe.bytes(), stripe.num_saved());
             if self.admission.is_some() {
-                shard.admit(keys, version, occurrence, admitted);
+                stripe.admit(keys, version, occurrence, admitted);
                 keys = admitted.keys();
             }
-            shard.push(keys, grads, &self.spec, step, version);
-            self.budget.note(before, shard.bytes());
-            self.note_saved(&shard, saved);
+            stripe.push(keys, grads, &self.spec, step, version);
+            self.budget.note(before, stripe.bytes());
+            self.note_saved(&stripe, saved);
         }
     }
 
     /// Return up to `max_rows` rows from the hash `cursor` on, in the order of the hash.
     pub(crate) fn scan(&self, cursor: u64, max_rows: usize) -> Chunk {
         let first = if self.placement.owns(cursor) {
-            self.placement.shard(cursor)
-        } else if cursor >> 48 < u64::from(self.placement.first_slot(0)) {
+            self.placement.stripe(cursor)
+        } else if cursor >> 48 < u64::from(self.placement.first_hash_slot(0)) {
             0
         } else {
-            NUM_SHARDS
+            NUM_STRIPES
         };
         let mut chunk = Chunk {
             keys: Vec::new(),
             rows: Vec::new(),
             next: None,
         };
-        for (number, shard) in self.shards.iter().enumerate().skip(first) {
+        for (number, stripe) in self.stripes.iter().enumerate().skip(first) {
             let room = max_rows.max(1) - chunk.keys.len();
             if room == 0 {
                 chunk.next = Some(self.placement.hashes(number).first);
                 break;
             }
-            let shard = shard.read();
+            let stripe = stripe.read();
             let (keys, rows) = (&mut chunk.keys, &mut chunk.rows);
-            chunk.next = shard.scan(cursor, room, self.spec.dim, keys, rows);
+            chunk.next = stripe.scan(cursor, room, self.spec.dim, keys, rows);
             if chunk.next.is_some() {
                 break;
             }
@@ -404,20 +404,20 @@ impl Table {
 
     /// Make room for those of `keys` that belong to this replica.
     pub(crate) fn reserve(&self, keys: &[u64]) -> Result<(), StoreError> {
-        let mut counts = [0; NUM_SHARDS];
+        let mut counts = [0; NUM_STRIPES];
         for hash in keys.iter().map(|&key| hash(key)) {
             if self.placement.owns(hash) {
-                counts[self.placement.shard(hash)] += 1;
+                counts[self.placement.stripe(hash)] += 1;
             }
         }
         self.check_numbers(counts.into_iter().max().unwrap_or(0))?;
-        for (shard, count) in self.shards.iter().zip(counts) {
-            let mut shard = shard.write();
-            let before = shard.bytes();
-            shard.reserve(count);
+        for (stripe, count) in self.stripes.iter().zip(counts) {
+            let mut stripe = stripe.write();
+            let before = stripe.bytes();
+            stripe.reserve(count);
             // What the rows of a checkpoint take is counted before they are put back.
-            let rows = count * (shard.new_row_bytes() - ENTRY_BYTES);
-            self.budget.note(before, shard.bytes() + rows);
+            let rows = count * (stripe.new_row_bytes() - ENTRY_BYTES);
+            self.budget.note(before, stripe.bytes() + rows);
         }
         Ok(())
     }
@@ -439,46 +439,46 @@ impl Table {
             .iter()
             .zip(versions.iter().copied().zip(births))
             .zip(rows.chunks_exact(self.spec.width));
-        // Keys of one shard follow each other, so that its lock is taken once for many.
-        let mut locked: Option<(usize, RwLockWriteGuard<'_, Shard>)> = None;
+        // Keys of one stripe follow each other, so that its lock is taken once for many.
+        let mut locked: Option<(usize, RwLockWriteGuard<'_, Stripe>)> = None;
         let twice = rows.find(|&((&key, (version, birth)), row)| {
             let hash = hash(key);
             if !self.placement.owns(hash) {
                 return false;
             }
-            let number = self.placement.shard(hash);
-            let shard = match &mut locked {
-                Some((held, shard)) if *held == number => shard,
+            let number = self.placement.stripe(hash);
+            let stripe = match &mut locked {
+                Some((held, stripe)) if *held == number => stripe,
                 other => {
                     // The last one is let go before the next is taken.
                     *other = None;
-                    &mut other.insert((number, self.shards[number].write())).1
+                    &mut other.insert((number, self.stripes[number].write())).1
                 }
             };
-            !shard.restore(hash, version, birth, row) && !is_base
+            !stripe.restore(hash, version, birth, row) && !is_base
         });
         twice.map(|((&key, _), _)| key)
     }
 
     /// Begin a snapshot of this instant, of all rows or of those that have changed; return the
-    /// number of all in each shard.
+    /// number of all in each stripe.
     pub(crate) fn begin_snapshot(&self, version: u64, since: Option<&[Since]>) -> Vec<usize> {
-        let shards = self.shards.iter().enumerate();
-        shards
-            .map(|(number, shard)| {
+        let stripes = self.stripes.iter().enumerate();
+        stripes
+            .map(|(number, stripe)| {
                 let since = since.map(|since| since[number]);
-                shard.write().begin_snapshot(version, since)
+                stripe.write().begin_snapshot(version, since)
             })
             .collect()
     }
 
-    /// Append some more rows of a shard's snapshot to `out`; return whether there are more.
-    pub(crate) fn read_snapshot(&self, shard: usize, out: &mut SavedRows) -> bool {
+    /// Append some more rows of a stripe's snapshot to `out`; return whether there are more.
+    pub(crate) fn read_snapshot(&self, stripe: usize, out: &mut SavedRows) -> bool {
         for _ in 0..READS {
-            let mut shard = self.shards[shard].write();
-            let saved = shard.num_saved();
-            let more = shard.read_snapshot(READ_ROWS, self.spec.width, out);
-            drop(shard);
+            let mut stripe = self.stripes[stripe].write();
+            let saved = stripe.num_saved();
+            let more = stripe.read_snapshot(READ_ROWS, self.spec.width, out);
+            drop(stripe);
             self.budget.note_taken(saved * self.saved_bytes());
             if !more {
                 return false;
@@ -487,33 +487,33 @@ impl Table {
         true
     }
 
-    /// Append the rows that a shard has kept aside for its snapshot to `out`, if they are many.
-    pub(crate) fn take_saved(&self, shard: usize, out: &mut SavedRows) {
-        let mut shard = self.shards[shard].write();
-        let saved = shard.num_saved();
+    /// Append the rows that a stripe has copied for its snapshot to `out`, if they are many.
+    pub(crate) fn take_saved(&self, stripe: usize, out: &mut SavedRows) {
+        let mut stripe = self.stripes[stripe].write();
+        let saved = stripe.num_saved();
         if saved >= READ_ROWS {
-            shard.take_saved(out);
-            drop(shard);
+            stripe.take_saved(out);
+            drop(stripe);
             self.budget.note_taken(saved * self.saved_bytes());
         }
     }
 
     pub(crate) fn end_snapshot(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.write();
-            let saved = shard.num_saved();
-            shard.end_snapshot();
+        for stripe in &self.stripes {
+            let mut stripe = stripe.write();
+            let saved = stripe.num_saved();
+            stripe.end_snapshot();
             self.budget.note_taken(saved * self.saved_bytes());
         }
     }
 
-    /// Note what a shard that is being changed has kept aside beyond `before` rows.
-    fn note_saved(&self, shard: &Shard, before: usize) {
-        let saved = shard.num_saved() - before;
+    /// Note what a stripe that is being changed has copied beyond `before` rows.
+    fn note_saved(&self, stripe: &Stripe, before: usize) {
+        let saved = stripe.num_saved() - before;
         self.budget.note_saved(saved * self.saved_bytes());
     }
 
-    /// Return the bytes of a row that is kept aside.
+    /// Return the bytes of a row that is copied.
     pub(crate) fn saved_bytes(&self) -> usize {
         2 * size_of::<u64>() + self.spec.width * size_of::<f32>()
     }

@@ -183,7 +183,7 @@ fn a_checkpoint_is_of_one_instant_while_updates_go_on() {
     in_time(|| {
         let tasks = 3;
         let store = store();
-        // Rows enough for the checkpoint to take several turns at each shard.
+        // Rows enough for the checkpoint to take several turns at each stripe.
         let keys: Vec<u64> = (0..200_000).collect();
         let mut rows = vec![0.0; keys.len()];
         store

@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 
 use common::{Grads, Replicas, WholePush, constant, model, params, table, uniform};
 use edl_optim::Optimizer;
-use edl_store::{AdmissionSpec, ExpirySpec, ModelSpec, PullMode, Store, hash_of_name, slot_of};
+use edl_store::{
+    AdmissionSpec, ExpirySpec, ModelSpec, PullMode, Store, hash_of_name, hash_slot_of,
+};
 use proptest::prelude::*;
 
 const DAY: u64 = 86_400;
@@ -148,7 +150,7 @@ impl Plain {
         [0.0, 0.125, 0.5, 0.0][table]
     }
 
-    /// The initial weights of a key: of a table that has no gate.
+    /// The initial weights of a key: of a table that admits every key.
     fn fresh(&self, table: usize, key: u64) -> Vec<f32> {
         if table != 0 {
             return vec![Self::centre(table); DIMS[table]];
@@ -207,7 +209,7 @@ impl Plain {
                 drawn < (PROBABILITY * 2_f64.powi(64)) as u64
             }
             2 => {
-                let count = self.sketch.entry(slot_of(key)).or_default();
+                let count = self.sketch.entry(hash_slot_of(key)).or_default();
                 *count = count.saturating_add(1);
                 *count >= SKETCH_COUNT
             }

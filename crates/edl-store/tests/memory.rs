@@ -34,7 +34,7 @@ fn check(millions: u64) {
         a_row(taken)
     );
     assert!(reported <= 160 * num_rows, "{} a row", reported / num_rows);
-    // A shard has begun a huge page of rows and one of its index, and not filled them.
+    // A stripe has begun a huge page of rows and one of its index, and not filled them.
     let slack = 16 * 2 * (2 << 20);
     assert!(
         reported <= taken + taken / 50 && taken <= reported + reported / 50 + slack,

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::checkpoint::format::{BASE, Base, FileEntry, Wish, broken};
 use crate::checkpoint::read::read_manifest;
 use crate::error::StoreError;
-use crate::shard::Since;
+use crate::stripe::Since;
 
 /// The last checkpoint with all rows that this process wrote. What is in it is known by heart,
 /// but not whether all replicas came through and where it lies now.
@@ -16,7 +16,7 @@ pub(crate) struct LastWhole {
     pub(crate) version: u64,
     /// How often rows had been removed.
     pub(crate) removals: u64,
-    /// By table and shard.
+    /// By table and stripe.
     pub(crate) since: Vec<Vec<Since>>,
 }
 

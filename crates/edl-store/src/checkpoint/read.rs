@@ -11,7 +11,7 @@ use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::Times;
 use crate::placement::Placement;
-use crate::route::{NUM_SLOTS, dense_range, slot_range};
+use crate::route::{NUM_HASH_SLOTS, dense_range, hash_slots_of};
 use crate::spec::ModelSpec;
 use crate::table::Table;
 use crate::tasks::Watermarks;
@@ -74,7 +74,7 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
         .map(|spec| Table::new(spec, model.seed, placement, budget.clone()))
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| checkpoint.broken(e))?;
-    let slots = slot_range(replica, num_replicas);
+    let slots = hash_slots_of(replica, num_replicas);
     checkpoint.read_rows(slots.clone(), &tables, false)?;
     let bases = checkpoint.bases()?;
     for base in &bases {
@@ -143,8 +143,10 @@ impl Checkpoint {
     fn check(&mut self) -> Result<(), StoreError> {
         self.entries.sort_by_key(|entry| entry.replica);
         let count = self.entries.len();
-        if count == 0 || count > NUM_SLOTS as usize {
-            return Err(self.broken(format!("has {count} replicas, expected 1 to {NUM_SLOTS}")));
+        if count == 0 || count > NUM_HASH_SLOTS as usize {
+            return Err(self.broken(format!(
+                "has {count} replicas, expected 1 to {NUM_HASH_SLOTS}"
+            )));
         }
         for (number, entry) in self.entries.iter().enumerate() {
             if entry.replica as usize != number || entry.num_replicas as usize != count {
@@ -235,7 +237,7 @@ impl Checkpoint {
         let mut ranges: Vec<_> = entry.files.iter().filter_map(|file| file.slots).collect();
         let vectors = entry.files.len() - ranges.len();
         ranges.sort_unstable();
-        let expected = slot_range(entry.replica, entry.num_replicas);
+        let expected = hash_slots_of(entry.replica, entry.num_replicas);
         let mut next = expected.start;
         for [first, end] in ranges {
             if first != next || end < first {

@@ -16,9 +16,9 @@ use crate::checkpoint::format::{
 use crate::checkpoint::pace::Pace;
 use crate::error::StoreError;
 use crate::life::Times;
-use crate::placement::{NUM_SHARDS, Placement};
-use crate::shard::{SavedRows, Since};
+use crate::placement::{NUM_STRIPES, Placement};
 use crate::spec::ModelSpec;
+use crate::stripe::{SavedRows, Since};
 use crate::table::Table;
 use crate::tasks::Watermarks;
 use crate::vectors::Values;
@@ -26,7 +26,7 @@ use crate::vectors::Values;
 mod life;
 mod names;
 
-/// Candidates that are copied under one taking of a shard's lock.
+/// Candidates that are copied under one taking of a stripe's lock.
 const CHUNK_ROWS: usize = 2048;
 
 /// Aim for the size of a file of rows.
@@ -41,11 +41,11 @@ pub(crate) struct Source<'a> {
     pub(crate) placement: Placement,
     /// The version, as updates raise it meanwhile.
     pub(crate) updates: &'a AtomicU64,
-    /// Where rows that are kept aside are counted.
+    /// Where rows that are copied are counted.
     pub(crate) budget: &'a Budget,
     /// With a snapshot begun.
     pub(crate) tables: &'a [Table],
-    /// Rows of the snapshot, by table and shard.
+    /// Rows of the snapshot, by table and stripe.
     pub(crate) rows: Vec<Vec<usize>>,
     pub(crate) vectors: Values,
     pub(crate) watermarks: Watermarks,
@@ -92,8 +92,8 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
     pending.extend(row_files);
     files.extend(entries);
     let mut names = Vec::new();
-    for shards in parts_of(source) {
-        if let Some((file, entry)) = names::write(source, dir, shards, names.len())? {
+    for stripes in parts_of(source) {
+        if let Some((file, entry)) = names::write(source, dir, stripes, names.len())? {
             pending.push(file);
             names.push(entry);
         }
@@ -113,13 +113,13 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
     })
 }
 
-/// Split the shards into files of about equal size: one for a small store, at most one a shard.
+/// Split the stripes into files of about equal size: one for a small store, at most one a stripe.
 fn parts_of(source: &Source<'_>) -> Vec<Range<usize>> {
     let tables = source.tables.iter().zip(&source.rows);
     let total: usize = tables.map(|(table, rows)| table_bytes(table, rows)).sum();
-    let count = total.div_ceil(FILE_BYTES).clamp(1, NUM_SHARDS);
+    let count = total.div_ceil(FILE_BYTES).clamp(1, NUM_STRIPES);
     (0..count)
-        .map(|i| i * NUM_SHARDS / count..(i + 1) * NUM_SHARDS / count)
+        .map(|i| i * NUM_STRIPES / count..(i + 1) * NUM_STRIPES / count)
         .collect()
 }
 
@@ -182,7 +182,7 @@ struct Places {
 
 /// A file of rows that is being written.
 struct Part {
-    shards: Range<usize>,
+    stripes: Range<usize>,
     /// First and last-but-one.
     slots: [u32; 2],
     /// Of each table, which tensors its keys, versions, births if it has any, and rows are.
@@ -196,7 +196,7 @@ impl Part {
         source: &Source<'_>,
         dir: &Path,
         number: usize,
-        shards: Range<usize>,
+        stripes: Range<usize>,
         counts: &[usize],
     ) -> Result<Self, StoreError> {
         let mut layout = Layout::default();
@@ -224,8 +224,8 @@ impl Part {
             layout.add(names.rows, Dtype::F32, vec![count, table.width()]);
         }
         let slots = [
-            source.placement.first_slot(shards.start),
-            source.placement.first_slot(shards.end),
+            source.placement.first_hash_slot(stripes.start),
+            source.placement.first_hash_slot(stripes.end),
         ];
         let mut notes = notes(source);
         notes.push(("slots", format!("{}-{}", slots[0], slots[1])));
@@ -233,7 +233,7 @@ impl Part {
         let what = format!("rows-{number:02}");
         let name = file_name(source.replica, source.num_replicas, &what);
         Ok(Self {
-            shards,
+            stripes,
             slots,
             places,
             file: PendingFile::create(dir, &name, &lens, &header)?,
@@ -266,33 +266,33 @@ type Written = (Vec<PendingFile>, Vec<FileEntry>);
 /// Write all rows, part by part in the order of the hash.
 ///
 /// All files are there from the beginning: rows of later parts that an update is about to change
-/// are kept aside by it, and written before there are many.
+/// are copied by it, and written before there are many.
 fn write_all_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError> {
     let mut parts = Vec::new();
-    for (number, shards) in parts_of(source).into_iter().enumerate() {
+    for (number, stripes) in parts_of(source).into_iter().enumerate() {
         let counts = source
             .rows
             .iter()
-            .map(|rows| rows[shards.clone()].iter().sum());
+            .map(|rows| rows[stripes.clone()].iter().sum());
         let counts: Vec<usize> = counts.collect();
-        parts.push(Part::create(source, dir, number, shards, &counts)?);
+        parts.push(Part::create(source, dir, number, stripes, &counts)?);
     }
     let (mut pacer, mut saved) = (Pacer::new(source), SavedRows::empty());
     let mut written = Written::default();
-    let mut aside = 0;
+    let mut copied = 0;
     let mut parts = parts.into_iter();
     while let Some(mut part) = parts.next() {
-        for shard in part.shards.clone() {
+        for stripe in part.stripes.clone() {
             for (number, table) in source.tables.iter().enumerate() {
                 let mut more = true;
                 while more {
                     pacer.begin();
-                    more = table.read_snapshot(shard, &mut saved);
+                    more = table.read_snapshot(stripe, &mut saved);
                     pacer.count(&saved, table);
                     part.write(number, &mut saved)?;
-                    aside = (aside + 1) % NUM_SHARDS;
+                    copied = (copied + 1) % NUM_STRIPES;
                     let others = std::iter::once(&mut part).chain(parts.as_mut_slice());
-                    write_aside(source, others, aside, &mut saved, &mut pacer)?;
+                    write_copies(source, others, copied, &mut saved, &mut pacer)?;
                     pacer.rest();
                 }
             }
@@ -304,19 +304,19 @@ fn write_all_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError
     Ok(written)
 }
 
-/// Write what has been kept aside in a shard, if it belongs to one of `parts`.
-fn write_aside<'a>(
+/// Write the rows that were copied in a stripe, if it belongs to one of `parts`.
+fn write_copies<'a>(
     source: &Source<'_>,
     mut parts: impl Iterator<Item = &'a mut Part>,
-    shard: usize,
+    stripe: usize,
     saved: &mut SavedRows,
     pacer: &mut Pacer<'_>,
 ) -> Result<(), StoreError> {
-    let Some(part) = parts.find(|part| part.shards.contains(&shard)) else {
+    let Some(part) = parts.find(|part| part.stripes.contains(&stripe)) else {
         return Ok(());
     };
     for (number, table) in source.tables.iter().enumerate() {
-        table.take_saved(shard, saved);
+        table.take_saved(stripe, saved);
         pacer.count(saved, table);
         part.write(number, saved)?;
     }
@@ -328,15 +328,15 @@ fn write_aside<'a>(
 fn write_changed_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError> {
     let (mut pacer, mut saved) = (Pacer::new(source), SavedRows::empty());
     let mut written = Written::default();
-    for (part, shards) in parts_of(source).into_iter().enumerate() {
+    for (part, stripes) in parts_of(source).into_iter().enumerate() {
         let mut changed = Vec::new();
         for table in source.tables {
             let mut all = SavedRows::empty();
-            for shard in shards.clone() {
+            for stripe in stripes.clone() {
                 let mut more = true;
                 while more {
                     pacer.begin();
-                    more = table.read_snapshot(shard, &mut saved);
+                    more = table.read_snapshot(stripe, &mut saved);
                     pacer.count(&saved, table);
                     all.append(&mut saved);
                     pacer.rest();
@@ -345,7 +345,7 @@ fn write_changed_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreE
             changed.push(all);
         }
         let counts: Vec<usize> = changed.iter().map(SavedRows::len).collect();
-        let mut part = Part::create(source, dir, part, shards, &counts)?;
+        let mut part = Part::create(source, dir, part, stripes, &counts)?;
         for (number, rows) in changed.iter_mut().enumerate() {
             part.write(number, rows)?;
         }

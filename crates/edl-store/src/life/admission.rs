@@ -1,4 +1,4 @@
-//! The gate of a shard: whether a key that has no row gets one.
+//! The filter of a stripe: whether a key that has no row gets one.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Occurrence {
     }
 }
 
-/// How many keys the gate holds back, and how often it has.
+/// How many keys the filter holds back, and how often it has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// Keys with a count of their own.
@@ -46,8 +46,8 @@ enum Memory {
     },
 }
 
-/// What a shard remembers of keys without a row.
-pub(crate) struct Gate {
+/// What a stripe remembers of keys without a row.
+pub(crate) struct AdmissionFilter {
     memory: Memory,
     dropped: u64,
     snapshot: Marked,
@@ -60,16 +60,16 @@ struct Marked {
     cells: Arc<Vec<u8>>,
 }
 
-impl Gate {
-    /// Make the gate of a shard.
+impl AdmissionFilter {
+    /// Make the filter of a stripe.
     ///
-    /// `seed` is the table's; `first_slot` and `num_slots` are the shard's, as is `range`.
+    /// `seed` is the table's; `first_hash_slot` and `num_hash_slots` are the stripe's, as is `range`.
     pub(crate) fn new(
         admission: Admission,
         seed: u64,
         range: HashRange,
-        first_slot: u32,
-        num_slots: usize,
+        first_hash_slot: u32,
+        num_hash_slots: usize,
     ) -> Self {
         let memory = match admission {
             Admission::Count { count } => Memory::Count {
@@ -78,7 +78,7 @@ impl Gate {
             },
             Admission::Sketch { count, cells } => Memory::Sketch {
                 count,
-                sketch: Sketch::new(first_slot, num_slots, cells),
+                sketch: Sketch::new(first_hash_slot, num_hash_slots, cells),
             },
             Admission::Probability { threshold } => Memory::Probability { threshold, seed },
         };
@@ -121,7 +121,7 @@ impl Gate {
         }
     }
 
-    /// The keys with counts of their own, if that is how this gate counts.
+    /// The keys with counts of their own, if that is how this filter counts.
     pub(crate) fn candidates(&mut self) -> Option<&mut Candidates> {
         match &mut self.memory {
             Memory::Count { candidates, .. } => Some(candidates),
@@ -129,8 +129,8 @@ impl Gate {
         }
     }
 
-    /// Put back the cells of a slot; those of a gate without a sketch have no length.
-    pub(crate) fn restore_slot(&mut self, slot: u32, cells: &[u8]) {
+    /// Put back the cells of a slot; those of a filter without a sketch have no length.
+    pub(crate) fn restore_sketch(&mut self, slot: u32, cells: &[u8]) {
         if let Memory::Sketch { sketch, .. } = &mut self.memory {
             sketch.restore(slot, cells);
         }

@@ -11,7 +11,7 @@ pub(crate) struct Candidate {
     pub(crate) count: u32,
 }
 
-/// A snapshot that is being copied out; see that of a shard's rows.
+/// A snapshot that is being copied out; see that of a stripe's rows.
 struct Snapshot {
     version: u64,
     cursor: u64,
@@ -26,7 +26,7 @@ impl Snapshot {
     }
 }
 
-/// The candidates of one shard. An entry of the index holds the count where it has a row's
+/// The candidates of one stripe. An entry of the index holds the count where it has a row's
 /// number otherwise.
 pub(crate) struct Candidates {
     index: Index,

@@ -10,7 +10,7 @@ mod sketch;
 mod spec;
 mod times;
 
-pub(crate) use admission::{Gate, Occurrence, Tally};
+pub(crate) use admission::{AdmissionFilter, Occurrence, Tally};
 pub(crate) use candidates::Candidate;
 pub use expiry::Expired;
 pub(crate) use expiry::{Cut, Fate};

@@ -8,14 +8,14 @@ use crate::route::hash;
 pub(crate) const NUM_ROWS: usize = 4;
 
 /// A count-min sketch with conservative update (Estan and Varghese, 2002), one for each hash
-/// slot of a shard: a slot is never split between replicas, so neither is a sketch.
+/// slot of a stripe: a slot is never split between replicas, so neither is a sketch.
 ///
 /// A count is never too low. After `n` occurrences in all slots of a table whose sketches have
 /// `b` bytes together, it is too high by more than `10.9 n / b` for at most 1 in 54 keys: that
 /// is the bound of Cormode and Muthukrishnan, 2005, `e n / w` and `exp(-d)`, for `d = 4` rows of
 /// `w = b / 4` cells; conservative update only lowers it. Cells stop at 255.
 pub(crate) struct Sketch {
-    first_slot: u32,
+    first_hash_slot: u32,
     /// Cells of a row.
     width: usize,
     /// By slot, row, cell. Copied by the first update after a snapshot.
@@ -23,12 +23,12 @@ pub(crate) struct Sketch {
 }
 
 impl Sketch {
-    pub(crate) fn new(first_slot: u32, num_slots: usize, width: u32) -> Self {
+    pub(crate) fn new(first_hash_slot: u32, num_hash_slots: usize, width: u32) -> Self {
         let width = width as usize;
         Self {
-            first_slot,
+            first_hash_slot,
             width,
-            cells: Arc::new(vec![0; num_slots * NUM_ROWS * width]),
+            cells: Arc::new(vec![0; num_hash_slots * NUM_ROWS * width]),
         }
     }
 
@@ -46,7 +46,7 @@ impl Sketch {
 
     fn places(&self, key_hash: u64) -> [usize; NUM_ROWS] {
         // The slot is of the hash's own bits; within it the cells go by another hash.
-        let slot = (key_hash >> 48) as u32 - self.first_slot;
+        let slot = (key_hash >> 48) as u32 - self.first_hash_slot;
         let mixed = hash(key_hash);
         let first = slot as usize * NUM_ROWS;
         std::array::from_fn(|row| {
@@ -63,7 +63,7 @@ impl Sketch {
 
     /// Put back the cells of one slot.
     pub(crate) fn restore(&mut self, slot: u32, cells: &[u8]) {
-        let at = (slot - self.first_slot) as usize * NUM_ROWS * self.width;
+        let at = (slot - self.first_hash_slot) as usize * NUM_ROWS * self.width;
         Arc::make_mut(&mut self.cells)[at..at + cells.len()].copy_from_slice(cells);
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::life::sketch::NUM_ROWS;
-use crate::route::NUM_SLOTS;
+use crate::route::NUM_HASH_SLOTS;
 
 /// The largest count that a candidate's entry holds.
 const MAX_COUNT: u64 = 1 << 27;
@@ -14,7 +14,7 @@ const MAX_COUNT: u64 = 1 << 27;
 const MAX_SKETCH_COUNT: u64 = u8::MAX as u64;
 
 /// Bytes of the smallest sketch: one cell of each row for each hash slot.
-const MIN_SKETCH_BYTES: u64 = NUM_SLOTS as u64 * NUM_ROWS as u64;
+const MIN_SKETCH_BYTES: u64 = NUM_HASH_SLOTS as u64 * NUM_ROWS as u64;
 
 /// Bytes of the largest sketch: a cell is found by 16 bits of a hash.
 const MAX_SKETCH_BYTES: u64 = MIN_SKETCH_BYTES << 16;

@@ -50,7 +50,7 @@ impl Store {
         last: Option<&LastWhole>,
     ) -> checkpoint::Source<'a> {
         let model = snapshot.model;
-        let _gate = self.gate.write();
+        let _updates = self.updates.write();
         let version = model.version();
         let tables = model.tables.iter().enumerate();
         let removals = self.removals.load(Ordering::Relaxed);

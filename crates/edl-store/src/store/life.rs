@@ -32,7 +32,7 @@ impl Store {
             let cut = Cut::new(expiry, version, &times, now);
             // As an update, a slice comes before a checkpoint's instant or after it.
             table.expire(&cut, |slice| {
-                let _gate = self.gate.read();
+                let _updates = self.updates.read();
                 // A list of changed rows cannot say which are gone.
                 let gone = slice();
                 self.removals.fetch_add(gone.rows, Ordering::Relaxed);

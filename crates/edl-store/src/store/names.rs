@@ -38,7 +38,7 @@ impl Store {
         let named = model.table(table)?;
         check(named, keys, names)?;
         // As an update, it comes before a checkpoint's instant or after it.
-        let _gate = self.gate.read();
+        let _updates = self.updates.read();
         let mut waiting = Vec::new();
         named.add_names(keys, names, model.version(), &mut waiting)?;
         Ok(Named {

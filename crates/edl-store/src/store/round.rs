@@ -68,7 +68,7 @@ impl Store {
     ) -> Result<(Vec<bool>, Applied), StoreError> {
         let model = self.declared("gradients are pushed")?;
         self.budget.wait_for_saved();
-        let _gate = self.gate.read();
+        let _updates = self.updates.read();
         let tasks: Vec<_> = members.iter().map(|m| model.tasks.get(m.task)).collect();
         // In the order of tasks, so that two rounds never wait for each other.
         let mut marks: Vec<MutexGuard<'_, Watermark>> = tasks.iter().map(|t| t.lock()).collect();

@@ -1,12 +1,12 @@
-//! The life cycle of a table's keys, shard by shard.
+//! The life cycle of a table's keys, stripe by stripe.
 
 use std::sync::Arc;
 
 use super::Table;
 use crate::life::{Admission, Candidate, Cut, Expired, Expiry, SKETCH_ROWS, Tally};
-use crate::placement::NUM_SHARDS;
+use crate::placement::NUM_STRIPES;
 use crate::route::hash;
-use crate::shard::{Chunk, Gone};
+use crate::stripe::{Chunk, Gone};
 
 impl Table {
     /// Return when rows go, if they ever do.
@@ -20,8 +20,8 @@ impl Table {
     }
 
     pub(super) fn begin_births(&self) {
-        for shard in &self.shards {
-            shard.write().note_births();
+        for stripe in &self.stripes {
+            stripe.write().note_births();
         }
     }
 
@@ -42,17 +42,17 @@ impl Table {
     }
 
     /// Return the bytes of a slot's sketch.
-    pub(crate) fn slot_cells(&self) -> usize {
+    pub(crate) fn sketch_cells(&self) -> usize {
         match self.admission {
             Some(Admission::Sketch { cells, .. }) => SKETCH_ROWS * cells as usize,
             Some(Admission::Count { .. } | Admission::Probability { .. }) | None => 0,
         }
     }
 
-    /// Return what the gates of all shards have done.
+    /// Return what the filters of all stripes have done.
     pub(crate) fn tally(&self) -> Tally {
-        self.shards.iter().fold(Tally::default(), |sum, shard| {
-            let tally = shard.read().tally();
+        self.stripes.iter().fold(Tally::default(), |sum, stripe| {
+            let tally = stripe.read().tally();
             Tally {
                 candidates: sum.candidates + tally.candidates,
                 dropped: sum.dropped + tally.dropped,
@@ -69,15 +69,15 @@ impl Table {
         mut pass: impl FnMut(&mut dyn FnMut() -> Gone),
     ) -> Expired {
         let mut expired = Expired::default();
-        for shard in &self.shards {
+        for stripe in &self.stripes {
             let mut cursor = Some(0);
             while let Some(from) = cursor {
                 pass(&mut || {
-                    let mut shard = shard.write();
-                    let (saved, before) = (shard.num_saved(), shard.bytes());
-                    let gone = shard.expire_rows(from, cut, &self.spec);
-                    self.note_saved(&shard, saved);
-                    self.budget.note(before, shard.bytes());
+                    let mut stripe = stripe.write();
+                    let (saved, before) = (stripe.num_saved(), stripe.bytes());
+                    let gone = stripe.expire_rows(from, cut, &self.spec);
+                    self.note_saved(&stripe, saved);
+                    self.budget.note(before, stripe.bytes());
                     expired.rows += gone.rows;
                     cursor = gone.next;
                     gone
@@ -86,7 +86,7 @@ impl Table {
             let mut cursor = Some(0);
             while let Some(from) = cursor {
                 pass(&mut || {
-                    let (next, removed) = shard.write().expire_candidates(from, cut);
+                    let (next, removed) = stripe.write().expire_candidates(from, cut);
                     expired.candidates += removed;
                     cursor = next;
                     Gone {
@@ -112,30 +112,32 @@ impl Table {
         if !self.placement.owns(cursor) {
             return chunk;
         }
-        let number = self.placement.shard(cursor);
-        let shard = self.shards[number].read();
-        let next = shard.scan_since(cursor, max_rows.max(1), since, self.spec.dim, &mut chunk);
+        let number = self.placement.stripe(cursor);
+        let stripe = self.stripes[number].read();
+        let next = stripe.scan_since(cursor, max_rows.max(1), since, self.spec.dim, &mut chunk);
         chunk.next = next.or_else(|| {
             let following = number + 1;
-            (following < NUM_SHARDS).then(|| self.placement.hashes(following).first)
+            (following < NUM_STRIPES).then(|| self.placement.hashes(following).first)
         });
         chunk
     }
 
     /// Return the number of candidates in the snapshot that has begun.
     pub(crate) fn snapshot_candidates(&self) -> usize {
-        let shards = self.shards.iter();
-        shards.map(|shard| shard.read().snapshot_candidates()).sum()
+        let stripes = self.stripes.iter();
+        stripes
+            .map(|stripe| stripe.read().snapshot_candidates())
+            .sum()
     }
 
-    /// Return some more candidates of a shard's snapshot, about `max`.
-    pub(crate) fn read_candidates(&self, shard: usize, max: usize) -> Option<Vec<Candidate>> {
-        self.shards[shard].write().read_candidates(max)
+    /// Return some more candidates of a stripe's snapshot, about `max`.
+    pub(crate) fn read_candidates(&self, stripe: usize, max: usize) -> Option<Vec<Candidate>> {
+        self.stripes[stripe].write().read_candidates(max)
     }
 
-    /// Return the cells of a shard's snapshot, by slot.
-    pub(crate) fn snapshot_cells(&self, shard: usize) -> Arc<Vec<u8>> {
-        self.shards[shard].read().snapshot_cells()
+    /// Return the cells of a stripe's snapshot, by slot.
+    pub(crate) fn snapshot_cells(&self, stripe: usize) -> Arc<Vec<u8>> {
+        self.stripes[stripe].read().snapshot_cells()
     }
 
     /// Put back candidates as a checkpoint has them; those of other replicas are left out.
@@ -146,14 +148,14 @@ impl Table {
         versions: &[u64],
         counts: &[u32],
     ) -> Option<u64> {
-        let mut room = [0; NUM_SHARDS];
+        let mut room = [0; NUM_STRIPES];
         for hash in keys.iter().map(|&key| hash(key)) {
             if self.placement.owns(hash) {
-                room[self.placement.shard(hash)] += 1;
+                room[self.placement.stripe(hash)] += 1;
             }
         }
-        for (shard, additional) in self.shards.iter().zip(room) {
-            shard.write().reserve_candidates(additional);
+        for (stripe, additional) in self.stripes.iter().zip(room) {
+            stripe.write().reserve_candidates(additional);
         }
         let entries = keys.iter().zip(versions).zip(counts);
         for ((&key, &version), &count) in entries {
@@ -161,13 +163,13 @@ impl Table {
             if !self.placement.owns(hash) {
                 continue;
             }
-            let mut shard = self.shards[self.placement.shard(hash)].write();
+            let mut stripe = self.stripes[self.placement.stripe(hash)].write();
             let candidate = Candidate {
                 hash,
                 version,
                 count,
             };
-            if shard.has_row(hash) || !shard.restore_candidate(candidate) {
+            if stripe.has_row(hash) || !stripe.restore_candidate(candidate) {
                 return Some(key);
             }
         }
@@ -175,11 +177,11 @@ impl Table {
     }
 
     /// Put back the cells of a slot, if it belongs to this replica.
-    pub(crate) fn restore_slot(&self, slot: u32, cells: &[u8]) {
+    pub(crate) fn restore_sketch(&self, slot: u32, cells: &[u8]) {
         let first = u64::from(slot) << 48;
         if self.placement.owns(first) {
-            let mut shard = self.shards[self.placement.shard(first)].write();
-            shard.restore_slot(slot, cells);
+            let mut stripe = self.stripes[self.placement.stripe(first)].write();
+            stripe.restore_sketch(slot, cells);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The dictionary of a table's keys, shard by shard.
+//! The dictionary of a table's keys, stripe by stripe.
 
 use super::Table;
 use crate::error::StoreError;
 use crate::names::Names;
 use crate::route::{hash, unhash};
 
-/// The names of some shards, one after the other.
+/// The names of some stripes, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct SavedNames {
     pub(crate) keys: Vec<u64>,
@@ -38,8 +38,8 @@ impl Table {
     }
 
     pub(super) fn begin_names(&self) {
-        for shard in &self.shards {
-            shard.write().keep_names();
+        for stripe in &self.stripes {
+            stripe.write().keep_names();
         }
     }
 
@@ -64,12 +64,12 @@ impl Table {
         }
         for (&key, name) in keys.iter().zip(names) {
             let hash = hash(key);
-            let mut shard = self.shards[self.placement.shard(hash)].write();
-            let before = shard.bytes();
-            if !shard.add_name(hash, name, version) {
+            let mut stripe = self.stripes[self.placement.stripe(hash)].write();
+            let before = stripe.bytes();
+            if !stripe.add_name(hash, name, version) {
                 waiting.push(key);
             }
-            self.budget.note(before, shard.bytes());
+            self.budget.note(before, stripe.bytes());
         }
         Ok(())
     }
@@ -82,17 +82,17 @@ impl Table {
             start = end as usize;
             let name = saved.text.get(range).filter(|_| self.placement.owns(hash));
             let Some(name) = name else { continue };
-            let mut shard = self.shards[self.placement.shard(hash)].write();
-            let before = shard.bytes();
-            shard.add_name(hash, name, version);
-            self.budget.note(before, shard.bytes());
+            let mut stripe = self.stripes[self.placement.stripe(hash)].write();
+            let before = stripe.bytes();
+            stripe.add_name(hash, name, version);
+            self.budget.note(before, stripe.bytes());
         }
     }
 
-    /// Return the names in a shard that came at a version or later.
-    pub(crate) fn names_since(&self, shard: usize, version: u64, saved: &mut SavedNames) {
-        let shard = self.shards[shard].read();
-        for (hash, name) in shard.names().into_iter().flat_map(|n| n.since(version)) {
+    /// Return the names in a stripe that came at a version or later.
+    pub(crate) fn names_since(&self, stripe: usize, version: u64, saved: &mut SavedNames) {
+        let stripe = self.stripes[stripe].read();
+        for (hash, name) in stripe.names().into_iter().flat_map(|n| n.since(version)) {
             saved.push(unhash(hash), name);
         }
     }
@@ -104,16 +104,16 @@ impl Table {
             if !self.placement.owns(hash) {
                 return None;
             }
-            let shard = self.shards[self.placement.shard(hash)].read();
-            Some(shard.names()?.get(hash)?.to_owned())
+            let stripe = self.stripes[self.placement.stripe(hash)].read();
+            Some(stripe.names()?.get(hash)?.to_owned())
         };
         keys.iter().map(name_of).collect()
     }
 
     pub(crate) fn names_tally(&self) -> NamesTally {
         let mut sum = NamesTally::default();
-        for shard in &self.shards {
-            if let Some(names) = shard.read().names() {
+        for stripe in &self.stripes {
+            if let Some(names) = stripe.read().names() {
                 sum.names += names.len() as u64;
                 sum.collisions += names.num_collisions() as u64;
             }

@@ -8,7 +8,7 @@ use super::{Checkpoint, TensorReader};
 use crate::checkpoint::format::{LifeNames, ReplicaEntry};
 use crate::error::StoreError;
 use crate::life::{Times, common};
-use crate::route::{slot_of, slot_range};
+use crate::route::{hash_slot_of, hash_slots_of};
 use crate::table::Table;
 
 /// Read what belongs to `slots` into the tables, and return the times of versions.
@@ -19,7 +19,7 @@ pub(super) fn read(
 ) -> Result<Times, StoreError> {
     let mut times = Vec::new();
     for entry in &checkpoint.entries {
-        let own = slot_range(entry.replica, entry.num_replicas);
+        let own = hash_slots_of(entry.replica, entry.num_replicas);
         if own.start < slots.end && slots.start < own.end {
             times.push(read_replica(checkpoint, entry, own, tables)?);
         }
@@ -73,11 +73,11 @@ fn read_replica(
         }
     }
     for &(number, table) in &remembered {
-        let (name, width) = (LifeNames::new(number).sketch, table.slot_cells());
+        let (name, width) = (LifeNames::new(number).sketch, table.sketch_cells());
         let cells = reader.read::<u8>(&name, Dtype::U8, &[slots.len(), width])?;
         if width > 0 {
             for (slot, cells) in slots.clone().zip(cells.chunks_exact(width)) {
-                table.restore_slot(slot, cells);
+                table.restore_sketch(slot, cells);
             }
         }
     }
@@ -106,7 +106,7 @@ fn read_candidates(
     let count = reader.len_of(&names.keys)?;
     let keys = reader.read::<u64>(&names.keys, Dtype::U64, &[count])?;
     let versions = reader.read::<u64>(&names.versions, Dtype::U64, &[count])?;
-    let inside = |&key: &u64| slots.contains(&u32::from(slot_of(key)));
+    let inside = |&key: &u64| slots.contains(&u32::from(hash_slot_of(key)));
     if versions.iter().any(|&v| v > last) || !keys.iter().all(inside) {
         return Err(reader.broken(
             "has keys outside the replica's slots, or versions later than its own; it is corrupt",

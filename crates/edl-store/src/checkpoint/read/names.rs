@@ -8,7 +8,7 @@ use super::{Checkpoint, TensorReader};
 use crate::checkpoint::format::{FileEntry, NamesNames, ReplicaEntry};
 use crate::error::StoreError;
 use crate::names::MAX_NAME_BYTES;
-use crate::route::slot_of;
+use crate::route::hash_slot_of;
 use crate::table::{SavedNames, Table};
 
 /// Read the names of keys in `slots` into the tables, which have their rows already.
@@ -71,7 +71,7 @@ fn read_keys(
     let count = reader.len_of(&names.keys)?;
     let keys = reader.read::<u64>(&names.keys, Dtype::U64, &[count])?;
     let ends = reader.read::<u64>(&names.ends, Dtype::U64, &[count])?;
-    let inside = |&key: &u64| (slots[0]..slots[1]).contains(&u32::from(slot_of(key)));
+    let inside = |&key: &u64| (slots[0]..slots[1]).contains(&u32::from(hash_slot_of(key)));
     let starts = std::iter::once(&0).chain(&ends);
     let fits = |(&start, &end): (&u64, &u64)| {
         end.checked_sub(start)

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 use super::TensorReader;
 use crate::checkpoint::format::{FileEntry, TableNames};
 use crate::error::StoreError;
-use crate::route::slot_of;
+use crate::route::hash_slot_of;
 use crate::table::Table;
 
 /// Bytes of rows that are read at a time.
@@ -68,7 +68,7 @@ fn read_heads(
             "has a row of version {late}, later than the checkpoint's {last}; it is corrupt"
         )));
     }
-    let inside = |&key: &u64| (slots[0]..slots[1]).contains(&u32::from(slot_of(key)));
+    let inside = |&key: &u64| (slots[0]..slots[1]).contains(&u32::from(hash_slot_of(key)));
     if !keys.iter().all(inside) {
         return Err(reader.broken(format!(
             "has keys outside the slots {}..{} that the manifest gives it; it is corrupt",

@@ -8,7 +8,7 @@ use super::{CHUNK_ROWS, Source, notes};
 use crate::checkpoint::file::{PendingFile, laid_out};
 use crate::checkpoint::format::{FileEntry, Layout, LifeNames, file_name};
 use crate::error::StoreError;
-use crate::placement::NUM_SHARDS;
+use crate::placement::NUM_STRIPES;
 use crate::route::unhash;
 use crate::table::Table;
 
@@ -28,7 +28,8 @@ pub(super) fn write(
     if tables.is_empty() && times.is_empty() {
         return Ok(None);
     }
-    let num_slots = source.placement.first_slot(NUM_SHARDS) - source.placement.first_slot(0);
+    let num_hash_slots =
+        source.placement.first_hash_slot(NUM_STRIPES) - source.placement.first_hash_slot(0);
     let mut layout = Layout::default();
     layout.add("times", Dtype::U64, vec![times.len() / 2, 2]);
     for &(number, table) in &tables {
@@ -41,7 +42,7 @@ pub(super) fn write(
         layout.add(names.counts, Dtype::U32, vec![table.snapshot_candidates()]);
     }
     for &(number, table) in &tables {
-        let shape = vec![num_slots as usize, table.slot_cells()];
+        let shape = vec![num_hash_slots as usize, table.sketch_cells()];
         layout.add(LifeNames::new(number).sketch, Dtype::U8, shape);
     }
     let (lens, header) = laid_out(dir, layout, &notes(source))?;
@@ -50,8 +51,8 @@ pub(super) fn write(
     file.write(0, bytemuck::cast_slice(&times))?;
     for (place, &(_, table)) in tables.iter().enumerate() {
         let counts = 1 + 2 * tables.len() + place;
-        for shard in 0..NUM_SHARDS {
-            while let Some(found) = table.read_candidates(shard, CHUNK_ROWS) {
+        for stripe in 0..NUM_STRIPES {
+            while let Some(found) = table.read_candidates(stripe, CHUNK_ROWS) {
                 let keys: Vec<u64> = found.iter().map(|c| unhash(c.hash)).collect();
                 let versions: Vec<u64> = found.iter().map(|c| c.version).collect();
                 let numbers: Vec<u32> = found.iter().map(|c| c.count).collect();
@@ -59,7 +60,7 @@ pub(super) fn write(
                 file.write(2 + 2 * place, bytemuck::cast_slice(&versions))?;
                 file.write(counts, bytemuck::cast_slice(&numbers))?;
             }
-            file.write(counts + tables.len(), &table.snapshot_cells(shard))?;
+            file.write(counts + tables.len(), &table.snapshot_cells(stripe))?;
         }
     }
     let entry = file.finish(None)?;

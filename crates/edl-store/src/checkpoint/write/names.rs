@@ -11,14 +11,14 @@ use crate::checkpoint::format::{FileEntry, Layout, NamesNames, file_name};
 use crate::error::StoreError;
 use crate::table::{SavedNames, Table};
 
-/// Write the names in some shards, if any table keeps them: those that have come since the base.
+/// Write the names in some stripes, if any table keeps them: those that have come since the base.
 ///
 /// A name never changes, and one that comes after the instant does no harm. One whose row goes
 /// meanwhile is written all the same: it waits for some time before it is forgotten.
 pub(super) fn write(
     source: &Source<'_>,
     dir: &Path,
-    shards: Range<usize>,
+    stripes: Range<usize>,
     part: usize,
 ) -> Result<Option<(PendingFile, FileEntry)>, StoreError> {
     let tables: Vec<(usize, &Table)> = source.tables.iter().enumerate().collect();
@@ -31,8 +31,8 @@ pub(super) fn write(
     }
     let saved = |&(_, table): &(usize, &Table)| {
         let mut saved = SavedNames::default();
-        for shard in shards.clone() {
-            table.names_since(shard, source.names_since, &mut saved);
+        for stripe in stripes.clone() {
+            table.names_since(stripe, source.names_since, &mut saved);
         }
         saved
     };
@@ -51,8 +51,8 @@ pub(super) fn write(
         );
     }
     let slots = [
-        source.placement.first_slot(shards.start),
-        source.placement.first_slot(shards.end),
+        source.placement.first_hash_slot(stripes.start),
+        source.placement.first_hash_slot(stripes.end),
     ];
     let (lens, header) = laid_out(dir, layout, &notes(source))?;
     let name = file_name(

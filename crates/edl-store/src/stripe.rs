@@ -1,11 +1,11 @@
-//! One shard of a table: an index and its rows, under one lock.
+//! One stripe of a table: an index and its rows, under one lock.
 
 use edl_optim::{AHEAD, Optimizer, Row, Step};
 
 use crate::arena::Arena;
 use crate::index::{ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
 use crate::initial::Generator;
-use crate::life::Gate;
+use crate::life::AdmissionFilter;
 use crate::names::Names;
 use crate::route::unhash;
 use crate::stages::{Stage, Watch};
@@ -40,7 +40,7 @@ pub struct Chunk {
     pub next: Option<u64>,
 }
 
-/// The keys of a batch that fall into one shard.
+/// The keys of a batch that fall into one stripe.
 #[derive(Clone, Copy)]
 pub(crate) struct Keys<'a> {
     /// Their hashes.
@@ -153,13 +153,13 @@ impl Snapshot {
     }
 }
 
-pub(crate) struct Shard {
+pub(crate) struct Stripe {
     index: Index,
     arena: Arena,
     /// Rows of the arena whose keys have gone.
     free: Vec<u32>,
     /// Who gets a row; everybody without one.
-    gate: Option<Gate>,
+    filter: Option<AdmissionFilter>,
     /// Where new rows have a time of grace.
     births: Option<Births>,
     /// The strings that keys were made of, where they are kept.
@@ -169,15 +169,20 @@ pub(crate) struct Shard {
     whole_version: Option<u64>,
 }
 
-impl Shard {
-    /// Make an empty shard. Those whose `phase`, from 0 to 1, differs take memory at different
+impl Stripe {
+    /// Make an empty stripe. Those whose `phase`, from 0 to 1, differs take memory at different
     /// numbers of rows: if all did at once, the batch that comes then would wait for all.
-    pub(crate) fn new(range: HashRange, width: usize, phase: f64, gate: Option<Gate>) -> Self {
+    pub(crate) fn new(
+        range: HashRange,
+        width: usize,
+        phase: f64,
+        filter: Option<AdmissionFilter>,
+    ) -> Self {
         Self {
             index: Index::new(range, phase),
             arena: Arena::new(width, phase),
             free: Vec::new(),
-            gate,
+            filter,
             births: None,
             names: None,
             snapshot: None,
@@ -185,7 +190,7 @@ impl Shard {
         }
     }
 
-    /// Note from now on when rows were first updated; a new shard does not.
+    /// Note from now on when rows were first updated; a new stripe does not.
     pub(crate) fn note_births(&mut self) {
         self.births = Some(Births::default());
     }
@@ -446,7 +451,7 @@ impl Shard {
     /// Begin a snapshot of this instant, of all rows or of those that have changed; return the
     /// number of all.
     pub(crate) fn begin_snapshot(&mut self, version: u64, since: Option<Since>) -> usize {
-        self.begin_gate_snapshot(version);
+        self.begin_filter_snapshot(version);
         if since.is_none() {
             self.whole_version = Some(version);
         }
@@ -462,16 +467,16 @@ impl Shard {
 
     pub(crate) fn end_snapshot(&mut self) {
         self.snapshot = None;
-        self.end_gate_snapshot();
+        self.end_filter_snapshot();
     }
 
-    /// Return how many rows are kept aside for the snapshot.
+    /// Return how many rows are copied for the snapshot.
     pub(crate) fn num_saved(&self) -> usize {
         let snapshot = self.snapshot.as_ref();
         snapshot.map_or(0, |snapshot| snapshot.saved.len())
     }
 
-    /// Move the rows that are kept aside to `out`, which is best empty.
+    /// Move the rows that were copied to `out`, which is best empty.
     pub(crate) fn take_saved(&mut self, out: &mut SavedRows) {
         let Some(snapshot) = &mut self.snapshot else {
             return;
@@ -484,7 +489,7 @@ impl Shard {
         }
     }
 
-    /// Append some more rows of the snapshot to `out`, about `max` beside those kept aside; return
+    /// Append some more rows of the snapshot to `out`, about `max` beside those copied; return
     /// whether there are more.
     pub(crate) fn read_snapshot(&mut self, max: usize, width: usize, out: &mut SavedRows) -> bool {
         self.take_saved(out);

@@ -1,10 +1,10 @@
-//! The names of a shard's keys.
+//! The names of a stripe's keys.
 
-use super::Shard;
+use super::Stripe;
 use crate::names::Names;
 
-impl Shard {
-    /// Keep names from now on; a new shard does not.
+impl Stripe {
+    /// Keep names from now on; a new stripe does not.
     pub(crate) fn keep_names(&mut self) {
         self.names = Some(Box::default());
     }

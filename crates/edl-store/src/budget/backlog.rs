@@ -1,4 +1,4 @@
-//! How much is kept aside for a checkpoint, and who waits for it to become less.
+//! How much is copied for a checkpoint and not written yet, and who waits for it to become less.
 //!
 //! The common case, in which nobody has to wait, takes no lock. That nobody sleeps for ever is
 //! checked by `make test-loom`, which runs the threads of the model below in every order that
@@ -11,16 +11,16 @@ use std::sync::atomic::Ordering;
 #[cfg(not(edl_loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU64};
 
-/// Bytes of rows that were kept aside and have not been written yet.
+/// Bytes of rows that were copied for a checkpoint and have not been written yet.
 #[derive(Debug)]
-pub(super) struct Aside {
+pub(super) struct Backlog {
     bytes: AtomicU64,
     most: u64,
     waiting: Mutex<()>,
     less: Condvar,
 }
 
-impl Aside {
+impl Backlog {
     /// `most`: bytes beyond which those who add wait.
     pub(super) fn new(most: u64) -> Self {
         Self {
@@ -31,7 +31,7 @@ impl Aside {
         }
     }
 
-    /// Note that some were kept aside.
+    /// Note that some were copied.
     #[inline]
     pub(super) fn add(&self, bytes: u64) {
         if bytes > 0 {
@@ -91,17 +91,17 @@ mod tests {
 
     #[test]
     fn who_adds_too_much_waits_until_some_is_taken() {
-        let (aside, written) = (Aside::new(100), AtomicBool::new(false));
-        aside.add(100);
-        aside.wait();
-        aside.add(1);
+        let (backlog, written) = (Backlog::new(100), AtomicBool::new(false));
+        backlog.add(100);
+        backlog.wait();
+        backlog.add(1);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                aside.wait();
+                backlog.wait();
                 assert!(written.load(Ordering::Relaxed));
             });
             written.store(true, Ordering::Relaxed);
-            aside.take(1);
+            backlog.take(1);
         });
     }
 }
@@ -124,23 +124,23 @@ mod models {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(PREEMPTIONS);
         model.check(|| {
-            let aside = Arc::new(Aside::new(1));
-            aside.add(2);
+            let backlog = Arc::new(Backlog::new(1));
+            backlog.add(2);
             let updates: Vec<_> = (0..2)
                 .map(|bytes| {
-                    let aside = aside.clone();
+                    let backlog = backlog.clone();
                     thread::spawn(move || {
-                        aside.add(bytes);
-                        aside.wait();
+                        backlog.add(bytes);
+                        backlog.wait();
                     })
                 })
                 .collect();
-            aside.take(1);
-            aside.take(1);
+            backlog.take(1);
+            backlog.take(1);
             for update in updates {
                 update.join().unwrap();
             }
-            assert!(aside.is_above(0) && !aside.is_above(1));
+            assert!(backlog.is_above(0) && !backlog.is_above(1));
         });
     }
 }

@@ -1,10 +1,10 @@
-//! Keys that come into a shard and rows that go.
+//! Keys that come into a stripe and rows that go.
 
 use std::sync::Arc;
 
-use super::{Chunk, Keys, RowSpec, Shard};
+use super::{Chunk, Keys, RowSpec, Stripe};
 use crate::index::NO_ROW;
-use crate::life::{Candidate, Cut, Fate, Gate, Occurrence, Tally};
+use crate::life::{AdmissionFilter, Candidate, Cut, Fate, Occurrence, Tally};
 use crate::route::unhash;
 
 /// Entries that a pass looks at under one taking of the lock.
@@ -35,7 +35,7 @@ impl Admitted {
     }
 }
 
-impl Shard {
+impl Stripe {
     /// Sort out the keys that have a row or get one now; those that come to be created by the
     /// update are among them. The others are counted.
     ///
@@ -50,13 +50,15 @@ impl Shard {
     ) {
         admitted.hashes.clear();
         admitted.positions.clear();
-        let Some(gate) = &mut self.gate else { return };
+        let Some(filter) = &mut self.filter else {
+            return;
+        };
         let index = self.index.view();
         let mut rows = vec![NO_ROW; keys.group_len()];
         for (hashes, positions, next) in keys.groups() {
             index.find(hashes, next, &mut rows);
             for ((&hash, &position), &row) in hashes.iter().zip(positions).zip(&rows) {
-                if row != NO_ROW || gate.admits(hash, version, occurrence) {
+                if row != NO_ROW || filter.admits(hash, version, occurrence) {
                     admitted.hashes.push(hash);
                     admitted.positions.push(position);
                 }
@@ -124,7 +126,7 @@ impl Shard {
 
     /// Forget some candidates that are too old; like `expire_rows`.
     pub(crate) fn expire_candidates(&mut self, from: u64, cut: &Cut) -> (Option<u64>, u64) {
-        let candidates = self.gate.as_mut().and_then(Gate::candidates);
+        let candidates = self.filter.as_mut().and_then(AdmissionFilter::candidates);
         let (Some(candidates), Some(last)) = (candidates, cut.last_version) else {
             return (None, 0);
         };
@@ -152,7 +154,10 @@ impl Shard {
     }
 
     pub(crate) fn tally(&self) -> Tally {
-        self.gate.as_ref().map(Gate::tally).unwrap_or_default()
+        self.filter
+            .as_ref()
+            .map(AdmissionFilter::tally)
+            .unwrap_or_default()
     }
 
     pub(crate) fn has_row(&self, hash: u64) -> bool {
@@ -161,50 +166,54 @@ impl Shard {
 
     /// Make room for `additional` candidates.
     pub(crate) fn reserve_candidates(&mut self, additional: usize) {
-        if let Some(candidates) = self.gate.as_mut().and_then(Gate::candidates) {
+        if let Some(candidates) = self.filter.as_mut().and_then(AdmissionFilter::candidates) {
             candidates.reserve(additional);
         }
     }
 
     /// Put back a candidate; false if it is there already.
     pub(crate) fn restore_candidate(&mut self, candidate: Candidate) -> bool {
-        let candidates = self.gate.as_mut().and_then(Gate::candidates);
+        let candidates = self.filter.as_mut().and_then(AdmissionFilter::candidates);
         candidates.is_some_and(|candidates| candidates.restore(candidate))
     }
 
     /// Put back the cells of a slot's sketch.
-    pub(crate) fn restore_slot(&mut self, slot: u32, cells: &[u8]) {
-        if let Some(gate) = &mut self.gate {
-            gate.restore_slot(slot, cells);
+    pub(crate) fn restore_sketch(&mut self, slot: u32, cells: &[u8]) {
+        if let Some(filter) = &mut self.filter {
+            filter.restore_sketch(slot, cells);
         }
     }
 
-    pub(super) fn begin_gate_snapshot(&mut self, version: u64) {
-        if let Some(gate) = &mut self.gate {
-            gate.begin_snapshot(version);
+    pub(super) fn begin_filter_snapshot(&mut self, version: u64) {
+        if let Some(filter) = &mut self.filter {
+            filter.begin_snapshot(version);
         }
     }
 
-    pub(super) fn end_gate_snapshot(&mut self) {
-        if let Some(gate) = &mut self.gate {
-            gate.end_snapshot();
+    pub(super) fn end_filter_snapshot(&mut self) {
+        if let Some(filter) = &mut self.filter {
+            filter.end_snapshot();
         }
     }
 
     /// Return some more candidates of the snapshot; `None` when all have been returned.
     pub(crate) fn read_candidates(&mut self, max: usize) -> Option<Vec<Candidate>> {
-        self.gate.as_mut()?.read_snapshot(max)
+        self.filter.as_mut()?.read_snapshot(max)
     }
 
     /// Return how many candidates there were when the snapshot began.
     pub(crate) fn snapshot_candidates(&self) -> usize {
-        self.gate.as_ref().map_or(0, Gate::snapshot_len)
+        self.filter
+            .as_ref()
+            .map_or(0, AdmissionFilter::snapshot_len)
     }
 
     /// Return the cells of the snapshot's sketch.
     pub(crate) fn snapshot_cells(&self) -> Arc<Vec<u8>> {
-        let gate = self.gate.as_ref();
-        gate.map(Gate::snapshot_cells).unwrap_or_default()
+        let filter = self.filter.as_ref();
+        filter
+            .map(AdmissionFilter::snapshot_cells)
+            .unwrap_or_default()
     }
 }
 
@@ -217,8 +226,8 @@ mod tests {
     use crate::initial::Generator;
     use crate::life::{Expiry, Times};
     use crate::route::hash;
-    use crate::shard::SavedRows;
     use crate::spec::{InitializerSpec, ModelSpec};
+    use crate::stripe::SavedRows;
 
     const ALL: HashRange = HashRange {
         first: 0,
@@ -241,7 +250,7 @@ mod tests {
         }
     }
 
-    fn push(shard: &mut Shard, keys: std::ops::Range<u64>, version: u64) {
+    fn push(stripe: &mut Stripe, keys: std::ops::Range<u64>, version: u64) {
         let hashes: Vec<u64> = keys.map(hash).collect();
         let positions: Vec<u32> = (0..hashes.len() as u32).collect();
         let keys = Keys {
@@ -250,10 +259,10 @@ mod tests {
         };
         let grads = vec![-1.0; hashes.len()];
         let step = Optimizer::Sgd.step(1.0, version);
-        shard.push(keys, &grads, &spec(), &step, version);
+        stripe.push(keys, &grads, &spec(), &step, version);
     }
 
-    fn expire_up_to(shard: &mut Shard, last: u64) -> u64 {
+    fn expire_up_to(stripe: &mut Stripe, last: u64) -> u64 {
         let expiry = Expiry {
             steps: Some(0),
             seconds: None,
@@ -263,7 +272,7 @@ mod tests {
         let cut = Cut::new(expiry, last, &Times::default(), 0);
         let (mut cursor, mut total) = (Some(0), 0);
         while let Some(from) = cursor {
-            let gone = shard.expire_rows(from, &cut, &spec());
+            let gone = stripe.expire_rows(from, &cut, &spec());
             (cursor, total) = (gone.next, total + gone.rows);
         }
         total
@@ -271,43 +280,43 @@ mod tests {
 
     #[test]
     fn rows_that_go_make_room_for_new_ones() {
-        let mut shard = Shard::new(ALL, 1, 0.0, None);
-        push(&mut shard, 0..10_000, 1);
-        let bytes = shard.bytes();
+        let mut stripe = Stripe::new(ALL, 1, 0.0, None);
+        push(&mut stripe, 0..10_000, 1);
+        let bytes = stripe.bytes();
         for version in 2..20 {
-            assert_eq!(expire_up_to(&mut shard, version - 1), 10_000);
-            assert_eq!(shard.len(), 0);
+            assert_eq!(expire_up_to(&mut stripe, version - 1), 10_000);
+            assert_eq!(stripe.len(), 0);
             let first = version * 10_000;
-            push(&mut shard, first..first + 10_000, version);
+            push(&mut stripe, first..first + 10_000, version);
         }
-        assert_eq!(shard.len(), 10_000);
+        assert_eq!(stripe.len(), 10_000);
         // What has grown is the list of free rows, by four bytes a row and what a list keeps.
-        assert!(shard.bytes() <= bytes + 8 * 10_000, "{}", shard.bytes());
+        assert!(stripe.bytes() <= bytes + 8 * 10_000, "{}", stripe.bytes());
     }
 
     #[test]
     fn a_snapshot_has_the_rows_that_go_while_it_is_read_and_none_that_come() {
-        let mut shard = Shard::new(ALL, 1, 0.0, None);
-        push(&mut shard, 0..6000, 1);
-        push(&mut shard, 0..3000, 2);
-        assert_eq!(shard.begin_snapshot(2, None), 6000);
+        let mut stripe = Stripe::new(ALL, 1, 0.0, None);
+        push(&mut stripe, 0..6000, 1);
+        push(&mut stripe, 0..3000, 2);
+        assert_eq!(stripe.begin_snapshot(2, None), 6000);
         let mut found = Vec::new();
-        let mut read = |shard: &mut Shard| {
+        let mut read = |stripe: &mut Stripe| {
             let mut rows = SavedRows::empty();
-            let more = shard.read_snapshot(1000, 1, &mut rows);
+            let more = stripe.read_snapshot(1000, 1, &mut rows);
             let values = rows.versions.iter().zip(&rows.rows);
             let values = values.map(|(&version, &weight)| (version, weight));
             found.extend(rows.keys.iter().copied().zip(values));
             more
         };
-        assert!(read(&mut shard));
-        assert_eq!(expire_up_to(&mut shard, 1), 3000);
+        assert!(read(&mut stripe));
+        assert_eq!(expire_up_to(&mut stripe, 1), 3000);
         // The same keys again and others: in rows of other numbers, as version 2 or later.
         for key in 2000..4000 {
-            shard.weights(hash(key), &spec(), 2);
+            stripe.weights(hash(key), &spec(), 2);
         }
-        push(&mut shard, 3500..8000, 3);
-        while read(&mut shard) {}
+        push(&mut stripe, 3500..8000, 3);
+        while read(&mut stripe) {}
         found.sort_unstable_by_key(|&(key, _)| key);
         let as_it_was = |key| (key, if key < 3000 { (2, 3.0) } else { (1, 2.0) });
         assert_eq!(found, (0..6000).map(as_it_was).collect::<Vec<_>>());
