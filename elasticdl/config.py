@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ByteSize,
     ConfigDict,
     Field,
@@ -32,6 +33,19 @@ _TRAIN = Only(("train",))
 _EVALUATE = Only(("train", "evaluate"))
 _PREDICT = Only(("predict",))
 _USE = Only(("evaluate", "predict"))
+
+
+def _threads(value: object) -> object:
+    """Read `--worker_threads`.
+
+    Raises:
+        ValueError: It is neither a number of threads nor "auto".
+    """
+    if value == "auto" or (isinstance(value, int) and value > 0):
+        return value
+    if isinstance(value, str) and value.isdecimal() and int(value) > 0:
+        return int(value)
+    raise ValueError(f"--worker_threads: expected auto or a number above 0, found {value!r}")
 
 
 class Section(BaseModel):
@@ -287,6 +301,14 @@ class ClusterSection(Section):
         Field(description="Where the job keeps its state and logs. [default: jobs/NAME-TIME]."),
     ] = None
     num_workers: Annotated[PositiveInt, Field(description="Worker processes.")] = 1
+    worker_threads: Annotated[
+        int | Literal["auto"],
+        BeforeValidator(_threads),
+        Field(
+            description="Threads with which a worker computes. auto: its share of the cores for a "
+            "dense model, one if the model file has elasticdl.layers.Embedding."
+        ),
+    ] = "auto"
     num_ps_pods: Annotated[PositiveInt, Field(description="Ps replicas.")] = 1
     ps_memory_limit: Annotated[
         ByteSize | None,

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 def load_trainer(
-    spec: ModelSpec, metadata: Metadata, seed: int, embedding_threshold_bytes: int
+    spec: ModelSpec,
+    metadata: Metadata,
+    seed: int,
+    embedding_threshold_bytes: int,
+    num_threads: int,
 ) -> Trainer:
     """Return the trainer for a model file, importing its framework only now.
 
@@ -26,7 +30,10 @@ def load_trainer(
     from elasticdl.backends.numpy import ArrayModel, NumpyTrainer
 
     if not sys.modules.keys().isdisjoint({"keras", "tensorflow"}):
+        from elasticdl.backends.keras.threads import compute_with
         from elasticdl.backends.keras.trainer import KerasTrainer
+
+        compute_with(num_threads)
 
         # A Keras model must be built by its trainer, which watches its embeddings come to be;
         # a file that imports Keras and returns an ArrayModel is answered by the trainer's error.
@@ -40,12 +47,21 @@ def load_trainer(
     )
 
 
-def load_saved_model(spec: ModelSpec, metadata: Metadata, directory: Path) -> SavedModelPredictor:
+def has_tables() -> bool:
+    """Whether a model file that was imported uses `elasticdl.layers.Embedding`."""
+    return "elasticdl.layers.embedding" in sys.modules
+
+
+def load_saved_model(
+    spec: ModelSpec, metadata: Metadata, directory: Path, num_threads: int
+) -> SavedModelPredictor:
     """Return an exported model, importing TensorFlow only now.
 
     Raises:
         ModelError: The folder holds no SavedModel.
     """
     from elasticdl.backends.keras.predictor import SavedModelPredictor
+    from elasticdl.backends.keras.threads import compute_with
 
+    compute_with(num_threads)
     return SavedModelPredictor(spec, metadata, directory)

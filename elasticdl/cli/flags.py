@@ -146,7 +146,7 @@ def _default_word(field: FieldInfo) -> str | None:
 def _metavar(kind: Any) -> str:
     """Return what a value of a type looks like: `INTEGER`, `stop|skip`."""
     if get_origin(kind) in (Union, types.UnionType):
-        return _metavar(next(part for part in get_args(kind) if part is not type(None)))
+        return "|".join(_metavar(part) for part in get_args(kind) if part is not type(None))
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     if get_origin(kind) is not None:  # Annotated, as in PositiveInt | None

@@ -16,7 +16,7 @@ from elasticdl.master.durable import JobData
 from elasticdl.master.effects import expired_text
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
-from elasticdl.worker.assemble import assemble, open_readers
+from elasticdl.worker.assemble import assemble, open_readers, threads_of
 from elasticdl.worker.heartbeat import Heartbeat
 
 _WORKER_ID = 0
@@ -30,6 +30,7 @@ def run(config: JobConfig, display: Display) -> JobStatus:
         ElasticdlError: The job could not begin.
     """
     spec = load_model_spec(config.model, config.training.learning_rate)
+    display.note(str(threads_of(config)))
     client = PsClient.in_process(_make_store(config))
     master = InProcessMaster(
         config,

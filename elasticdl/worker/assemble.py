@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable
 from functools import partial
 
 from elasticdl._core import PsClient
 from elasticdl.backends.base import Minibatch, Predictor
-from elasticdl.backends.load import load_saved_model, load_trainer
+from elasticdl.backends.load import has_tables, load_saved_model, load_trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ElasticdlError, ModelError, place_of
-from elasticdl.job import MasterClient, Mode, TaskKind
+from elasticdl.job import MasterClient, Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.exchange import NoParameterSource, StoreExchange
 from elasticdl.worker.loop import Training, Worker, sample_minibatch
 from elasticdl.worker.predictions import make_sink
 from elasticdl.worker.route import Route
+
+log = logging.getLogger(__name__)
 
 _SAMPLES = {
     "train": (TaskKind.TRAINING, Mode.TRAINING),
@@ -43,9 +48,15 @@ def assemble(
     """
     spec = load_model_spec(config.model, config.training.learning_rate)
     readers = open_readers(config, spec)
+    threads = threads_of(config)
+    log.info("%s", threads)
     if config.checkpoint.saved_model is None:
-        return _assemble_trainer(config, worker_id, master, connect, route, spec, readers)
-    model = load_saved_model(spec, _metadata(config, readers), config.checkpoint.saved_model)
+        return _assemble_trainer(
+            config, worker_id, master, connect, route, spec, readers, threads.count
+        )
+    model = load_saved_model(
+        spec, _metadata(config, readers), config.checkpoint.saved_model, threads.count
+    )
     model.check(_sample(config, readers, model))
     sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
     return Worker(config, worker_id, master, model, NoParameterSource(), readers, sink)
@@ -59,6 +70,7 @@ def _assemble_trainer(
     route: Route | None,
     spec: ModelSpec,
     readers: dict[TaskKind, DataReader],
+    num_threads: int,
 ) -> Worker:
     try:
         trainer = load_trainer(
@@ -66,6 +78,7 @@ def _assemble_trainer(
             _metadata(config, readers),
             config.training.seed,
             config.model.embedding_threshold_bytes,
+            num_threads,
         )
         description = trainer.build(_sample(config, readers, trainer))
     except ElasticdlError:
@@ -82,6 +95,18 @@ def _assemble_trainer(
     training = Training(trainer, exchange)
     sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
     return Worker(config, worker_id, master, trainer, exchange, readers, sink, training)
+
+
+def threads_of(config: JobConfig) -> Threads:
+    """Say with how many threads a worker of this host computes, once the model file is imported."""
+    is_local = config.training.distribution_strategy is Strategy.LOCAL
+    return choose_threads(
+        config.cluster.worker_threads,
+        usable_cores(),
+        1 if is_local else config.cluster.num_workers,
+        has_tables(),
+        os.environ,
+    )
 
 
 def _metadata(config: JobConfig, readers: dict[TaskKind, DataReader]) -> Metadata:

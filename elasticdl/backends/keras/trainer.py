@@ -6,8 +6,6 @@ the ids it looks up, `model.step` computes, `metrics` evaluates, `export` writes
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,21 +39,6 @@ from elasticdl.job import MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 
 T = TypeVar("T")
-
-
-def _pin_threads() -> None:
-    """Compute with one thread, beside which another may prepare: more workers fill more cores.
-
-    `TF_NUM_INTRAOP_THREADS` says otherwise. TensorFlow that runs already keeps what it has.
-    """
-    intra = int(os.environ.get("TF_NUM_INTRAOP_THREADS", "1"))
-    inter = int(os.environ.get("TF_NUM_INTEROP_THREADS", "2"))
-    with contextlib.suppress(RuntimeError):
-        tf.config.threading.set_intra_op_parallelism_threads(intra)
-        tf.config.threading.set_inter_op_parallelism_threads(inter)
-
-
-_pin_threads()
 
 
 class KerasTrainer:

@@ -188,3 +188,11 @@ def test_the_version_is_told(capsys):
     code, out, _ = run(capsys, "--version")
     assert code == 0
     assert out.startswith("elasticdl 0.")
+
+
+def test_worker_threads_are_a_number_or_auto(capsys):
+    assert build_config("train", TRAIN).cluster.worker_threads == "auto"
+    assert build_config("train", TRAIN | {"worker_threads": "4"}).cluster.worker_threads == 4
+    for word in ("0", "-1", "two"):
+        with pytest.raises(ConfigError, match="--worker_threads: expected auto or a number above"):
+            build_config("train", TRAIN | {"worker_threads": word})
