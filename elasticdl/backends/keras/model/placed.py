@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from elasticdl.backends.base import AdmissionSpec, Float32, Initializer, VariableDescription
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras.model.hooks import check_hooks
 from elasticdl.backends.keras.model.placement import moving_large_embeddings
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.embedding import Embedding
@@ -271,6 +272,7 @@ def _make(make_model: Callable[[], Any]) -> Any:
         raise ModelError(
             f"the model function must return a keras.Model, found {type(model).__name__}"
         )
+    check_hooks(model)
     return model
 
 
