@@ -47,6 +47,8 @@ class TestMethodsThatAJobDoesNotCall:
             ("predict_step", r"return from call\(\) what predictions are to be"),
             ("compile", r"write optimizer\(\), loss"),
             ("fit", r"goes into feed\(\)"),
+            ("make_train_function", r"goes into feed\(\)"),
+            ("trainable_weights", r"set layer\.trainable = False"),
         ],
     )
     def test_one_of_the_models_own_is_refused_with_what_to_write(self, new_job, name, remedy):
@@ -91,6 +93,9 @@ class TestMethodsThatAJobDoesNotCall:
             def __init__(self):
                 super().__init__()
                 self.out = keras.layers.Dense(1)
+
+            def get_config(self):
+                return {}
 
             def tower(self, x):
                 return self.out(x)
