@@ -17,8 +17,8 @@ from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import MasterClient, Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
-from elasticdl.worker.exchange import NoParameterSource, StoreExchange
-from elasticdl.worker.loop import Training, Worker, sample_minibatch
+from elasticdl.worker.exchange import NoParameterSource, StoreExchange, Training
+from elasticdl.worker.loop import Worker, sample_minibatch
 from elasticdl.worker.predictions import make_sink
 from elasticdl.worker.route import Route
 

@@ -70,10 +70,10 @@ class Step:
 
 
 @dataclass(slots=True)
-class Following:
-    """The step after a push that may not be pulled before it.
+class PendingPull:
+    """The pull of a step that has to wait for the push before it.
 
-    parameters: Set by the push if they came with its answer; if not, they are to be pulled.
+    parameters: Set by that push if they came with its answer; if not, they are to be pulled.
     """
 
     ids: Sequence[Int64]
@@ -141,11 +141,11 @@ class Exchange(ParameterSource, Protocol):
         lease: Lease,
         index: int,
         num_records: int,
-        following: Following | None = None,
+        pending: PendingPull | None = None,
     ) -> Committed:
         """Hand in the gradients of one minibatch, exactly once.
 
-        What is `following` may be pulled with it; that saves a round trip.
+        What is pending may be pulled with it; that saves a round trip.
 
         Raises:
             StaleLeaseError: The task has been given to somebody else.
@@ -173,6 +173,14 @@ class Exchange(ParameterSource, Protocol):
             CheckpointError: A file cannot be written.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a worker of a training job has beside."""
+
+    trainer: Trainer
+    exchange: Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +285,7 @@ class StoreExchange:
         lease: Lease,
         index: int,
         num_records: int,
-        following: Following | None = None,
+        pending: PendingPull | None = None,
     ) -> Committed:
         """Push gradients, one frame to each replica."""
         assert isinstance(pulled, Pulled)
@@ -293,10 +301,10 @@ class StoreExchange:
             num_records,
         )
         # Vectors that are used for several steps are not pulled each time.
-        if following is None or self._get_model_steps > 1:
+        if pending is None or self._get_model_steps > 1:
             return Committed(*self._declared(lambda: self._client.push(*push)))
-        sites, step = self._sites(following.ids), _numbers(following.step)
-        version, staleness, following.parameters = self._declared(
+        sites, step = self._sites(pending.ids), _numbers(pending.step)
+        version, staleness, pending.parameters = self._declared(
             lambda: self._client.push_pull(*push, sites=sites, step=step)
         )
         return Committed(version, staleness)

@@ -11,6 +11,7 @@ one task or of two) overlap:
 Everything about a lease happens in the order of its minibatches, and its end (done, failed,
 returned) is reported by the commit stage only, after all that came before it.
 
+What becomes of a lease is decided by `worker/protocol.py`; here are the threads, and what they do.
 In synchronous training nothing is pulled ahead, and compute pushes by itself: a gradient that comes
 too late for its round is computed again on newer parameters.
 """
@@ -18,25 +19,14 @@ too late for its round is computed again on newer parameters.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
+from elasticdl.backends.base import Minibatch, Predictor, StepResult
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
-from elasticdl.errors import (
-    AuthenticationError,
-    DataError,
-    GapError,
-    MemoryLimitError,
-    NonFiniteLossError,
-    StaleLeaseError,
-    StaleParametersError,
-    StoreError,
-    UnavailableError,
-)
+from elasticdl.errors import DataError
 from elasticdl.job import (
     Finished,
     Lease,
@@ -50,9 +40,17 @@ from elasticdl.job import (
     Wait,
 )
 from elasticdl.worker.channel import Channel, Closed
-from elasticdl.worker.exchange import Committed, Exchange, Following, ParameterSource, Step
-from elasticdl.worker.export import export
+from elasticdl.worker.computation import Computation
+from elasticdl.worker.exchange import (
+    Committed,
+    Parameters,
+    ParameterSource,
+    PendingPull,
+    Step,
+    Training,
+)
 from elasticdl.worker.predictions import PredictionSink
+from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import StageClock, run_after_others
 
@@ -63,16 +61,6 @@ _MODES = {
     TaskKind.EVALUATION: Mode.EVALUATION,
     TaskKind.PREDICTION: Mode.PREDICTION,
 }
-
-_NOT_THE_TASKS_FAULT = (StoreError, UnavailableError, AuthenticationError)
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """What a worker of a training job has beside."""
-
-    trainer: Trainer
-    exchange: Exchange
 
 
 class Worker:
@@ -96,16 +84,16 @@ class Worker:
         self._source = source
         self._training = training
         self._readers = readers
-        self._make_sink = sink
-        self._sink: PredictionSink | None = None
         self._clock = StageClock()
         self._progress = Progress()
-        # Steps whose pull was sent and whose push is not acknowledged.
-        self._in_flight = threading.Semaphore(config.pipeline_depth + 1)
-        # With one step in flight, what the next push may bring back with it.
+        self._protocol: LeaseProtocol[PendingPull] = LeaseProtocol(
+            max_in_flight=config.pipeline_depth + 1,
+            is_synchronous=not config.training.use_async,
+        )
+        self._landed = threading.Condition(threading.Lock())  # a step is no longer in flight
+        # With one step in flight at the most, its push may bring back what the next one pulls.
         self._pulls_with_push = config.pipeline_depth == 0
-        self._following: Following | None = None
-        self._synchronous = not config.training.use_async
+        self._computation = Computation(config, model, training, sink, self._clock)
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
         self._prepared: Channel[Item] = Channel(capacity=2)
@@ -149,7 +137,8 @@ class Worker:
             self._stop.set()
             for channel in (self._fed, self._prepared, self._computed):
                 channel.abort()
-            self._in_flight.release()  # a prepare stage that waits must see the end
+            with self._landed:
+                self._landed.notify_all()
 
     @property
     def _trained(self) -> Training:
@@ -170,11 +159,11 @@ class Worker:
                 report = TaskReport(lease.task.id, lease.number, Outcome.DONE, end_index=end_index)
             except Closed:
                 raise
-            except StaleLeaseError as error:
-                log.info("task %d: %s", lease.task.id, error)
-                continue
             except Exception as error:
-                report = running.failure(error)
+                failure = self._failure(Stage.FEED, running, error)
+                if failure is None:
+                    continue
+                report = failure
             self._fed.put(Item(running, report=report))
         self._fed.end()
 
@@ -193,27 +182,24 @@ class Worker:
 
     def _feed_lease(self, running: Running) -> int:
         """Feed what a lease asks for; return how many minibatches the task has."""
-        lease = running.lease
+        lease, task = running.lease, running.lease.task
         self._source.reach(lease.generation)
-        mode = _MODES.get(lease.task.kind)
+        mode = _MODES.get(task.kind)
         if mode is None:
             return 0
         start = num_minibatches = 0
-        # A first lease has nothing to go on from, but in synchronous training others wait for it.
-        if mode is Mode.TRAINING and (lease.number > 1 or self._synchronous):
+        if self._protocol.asks_where_to_begin(lease):
             start = self._trained.exchange.start_index(lease)
-        if mode is Mode.TRAINING and lease.number > 1:
-            log.info(
-                "task %d, lease %d: goes on at minibatch %d", lease.task.id, lease.number, start
-            )
+        if running.is_training and lease.number > 1:
+            log.info("task %d, lease %d: goes on at minibatch %d", task.id, lease.number, start)
         minibatches = self._model.minibatches(
-            self._readers[lease.task.kind].read(lease.task.shard),
+            self._readers[task.kind].read(task.shard),
             mode,
             self._config.training.minibatch_size,
-            task_seed(self._config.training.seed, lease.task.id),
+            task_seed(self._config.training.seed, task.id),
         )
         for index, minibatch in enumerate(self._timed(minibatches)):
-            if running.dead:
+            if not self._protocol.goes_on(running):
                 break
             num_minibatches += 1
             if index >= start:
@@ -232,44 +218,43 @@ class Worker:
 
     def _prepare(self) -> None:
         for item in self._fed:
-            if item.minibatch is not None and not item.running.dead:
+            if item.minibatch is not None and self._protocol.goes_on(item.running):
                 try:
-                    self._fetch(item)
-                except MemoryLimitError as error:
-                    item = self._ended(item, error)
-                except _NOT_THE_TASKS_FAULT:
+                    self._fetch(item, item.minibatch)
+                except Closed:
                     raise
                 except Exception as error:
-                    item = self._ended(item, error)
+                    item = self._failed(Stage.PREPARE, item, error)
             self._prepared.put(item)
         self._prepared.end()
 
-    def _fetch(self, item: Item) -> None:
-        assert item.minibatch is not None
-        training = item.running.is_training
+    def _fetch(self, item: Item, minibatch: Minibatch) -> None:
+        """Take an item into flight and pull what it computes on."""
         with self._clock.measure("ids"):
-            item.ids = self._model.ids(item.minibatch)
-        following = None
-        if training:
-            if self._pulls_with_push:
-                following = Following(item.ids, Step(item.running.lease, item.index))
-            self._following = following
+            item.ids = self._model.ids(minibatch)
+        brought = None
+        if item.running.is_training:
             with self._clock.measure("staleness wait"):
-                self._in_flight.acquire()
-            self._following = None
-        try:
-            if following is not None and following.parameters is not None:
-                item.parameters = following.parameters
-            else:
-                self._pull(item)
-        except BaseException:
-            if training:
-                self._in_flight.release()
-            raise
+                brought = self._wait_for_room(item)
+        if brought is not None:
+            item.parameters = brought
+        else:
+            self._pull(item)
+
+    def _wait_for_room(self, item: Item) -> Parameters | None:
+        """Wait until the step may be pulled; return what the push before it brought, if it did."""
+        pull = None
+        if self._pulls_with_push:
+            pull = PendingPull(item.ids, Step(item.running.lease, item.index))
+        with self._landed:
+            while not self._protocol.may_pull(item.running, item.index, pull):
+                self._landed.wait()
+                if self._stop.is_set():
+                    raise Closed
+        return pull.parameters if pull is not None else None
 
     def _pull(self, item: Item) -> None:
-        lease = item.running.lease
-        step = Step(lease, item.index) if item.running.is_training else None
+        step = Step(item.running.lease, item.index) if item.running.is_training else None
         with self._clock.measure("pull"):
             item.parameters = self._source.pull(item.ids, step)
 
@@ -277,20 +262,20 @@ class Worker:
 
     def _compute(self) -> None:
         for item in self._waited(self._prepared):
-            if item.running.dead and not item.is_failure:
-                if item.report is not None:
-                    self._computed.put(item)
-                self._drop(item)
-                continue
             try:
-                if item.report is not None:
-                    item.report = self._finish(item.running, item.report)
-                else:
-                    self._step(item)
-            except _NOT_THE_TASKS_FAULT:
-                raise
+                match self._protocol.arrives(item.running, item.report):
+                    case Arrival.STEP:
+                        self._step(item)
+                    case Arrival.FINISH:
+                        assert item.report is not None
+                        item.report = self._computation.finish(item.running, item.report)
+                    case Arrival.DROP:
+                        self._let_go(item)
+                        continue
+                    case Arrival.PASS:
+                        pass
             except Exception as error:
-                item = self._ended(item, error)
+                item = self._failed(Stage.COMPUTE, item, error)
             self._computed.put(item)
         self._computed.end()
 
@@ -304,105 +289,39 @@ class Worker:
             yield item
 
     def _step(self, item: Item) -> None:
-        running, minibatch, given = item.running, item.minibatch, item.parameters
-        assert minibatch is not None
-        assert given is not None
-        match running.lease.task.kind:
-            case TaskKind.TRAINING:
-                self._train(item)
-                if self._synchronous:
-                    self._push_together(item)
-            case TaskKind.EVALUATION:
-                with self._clock.measure("evaluate"):
-                    if item.index == 0:
-                        self._model.new_metrics()
-                    self._model.evaluate_step(minibatch, given.rows, given.dense, given.state)
-                running.records += minibatch.num_records
-            case _:
-                with self._clock.measure("predict"):
-                    running.outputs.append(
-                        self._model.predict_step(minibatch, given.rows, given.dense, given.state)
-                    )
-                running.records += minibatch.num_records
-
-    def _train(self, item: Item) -> None:
-        assert item.minibatch is not None
-        assert item.parameters is not None
-        given = item.parameters
-        with self._clock.measure("compute"):
-            item.result = self._trained.trainer.train_step(
-                item.minibatch, given.rows, given.dense, given.state
-            )
-        if not math.isfinite(item.result.loss):
-            self._not_finite(item)
-
-    def _push_together(self, item: Item) -> None:
-        """Push in this thread, which alone can compute again what came too late."""
-        while item.result is not None:
+        self._computation.step(item)
+        while item.result is not None and self._protocol.pushes_from_compute(item.running):
             try:
                 item.committed = self._push(item, item.result)
                 return
-            except StaleParametersError:
-                item.running.recomputed += 1
-                self._pull(item)
-                self._train(item)
-            except StaleLeaseError as error:
-                self._lost(item.running, error)
-                return
-            except GapError:
-                return  # commit meets it again, and gives the lease back
-
-    def _not_finite(self, item: Item) -> None:
-        task = item.running.lease.task
-        assert item.result is not None
-        what = (
-            f"loss is {item.result.loss} in task {task.id} (records {task.shard.start} to "
-            f"{task.shard.end} of {task.shard.name}), minibatch {item.index}"
-        )
-        if self._config.training.on_nan == "stop":
-            raise NonFiniteLossError(f"{what}; --on_nan=skip would leave such minibatches out")
-        log.warning("%s: skipped", what)
-        item.result = None
-
-    def _finish(self, running: Running, report: TaskReport) -> TaskReport:
-        """Do what a lease needs after its last minibatch."""
-        if report.outcome is not Outcome.DONE:
-            return report
-        lease = running.lease
-        match lease.task.kind:
-            case TaskKind.EVALUATION:
-                return replace(
-                    report,
-                    num_records=running.records,
-                    metric_states=self._model.metric_states() if running.records else {},
-                )
-            case TaskKind.PREDICTION:
-                if self._sink is None:
-                    self._sink = self._make_sink()
-                self._sink.write(lease.task, running.outputs)
-                return replace(report, num_records=running.records)
-            case TaskKind.METRICS:
-                return replace(report, metrics=self._model.metric_results(lease.metric_states))
-            case TaskKind.EXPORT:
-                settings = self._config.checkpoint
-                if not export(self._trained.exchange, self._trained.trainer, settings, lease):
-                    return running.returned()
-        return report
+            except Exception as error:
+                match self._protocol.failed(Stage.PUSH_FROM_COMPUTE, item.running, error):
+                    case Ruling.RECOMPUTE:
+                        item.running.recomputed += 1
+                        self._pull(item)
+                        self._computation.step(item)
+                    case Ruling.LOST:
+                        _log_lost(item.running, error)
+                        return
+                    case Ruling.COMMIT_DECIDES:
+                        return
+                    case _:
+                        raise
 
     # --- commit ----------------------------------------------------------------------------------
 
     def _commit(self) -> None:
         for item in self._computed:
-            running = item.running
             if item.report is not None:
-                self._report(running, item.report)
-            elif running.is_training:
-                if not running.dead:
-                    self._hand_in(item)
-                self._give_back(item)
+                self._report(item.running, item.report)
+            elif item.running.is_training:
+                self._hand_in(item)
+                self._let_go(item)
 
     def _hand_in(self, item: Item) -> None:
         running = item.running
+        if not self._protocol.goes_on(running):
+            return
         try:
             if item.result is None:
                 with self._clock.measure("push"):
@@ -411,18 +330,10 @@ class Worker:
             else:
                 done = item.committed or self._push(item, item.result)
                 self._count(item, item.result, done)
-        except StaleLeaseError as error:
-            self._lost(running, error)
-        except (GapError, StaleParametersError) as error:
-            # A replica came back without the minibatches before; or the pull was given up when its
-            # connection broke, and what follows is pulled already. The next lease begins there.
-            log.info("task %d: given back: %s", running.lease.task.id, error)
-            running.dead = True
-            self._report(running, running.returned())
-        except MemoryLimitError as error:
-            # A replica that was restored lacks rows that this pull found before.
-            running.dead = True
-            self._report(running, running.failure(error))
+        except Exception as error:
+            report = self._failure(Stage.COMMIT, running, error)
+            if report is not None:
+                self._report(running, report)
 
     def _push(self, item: Item, result: StepResult) -> Committed:
         assert item.minibatch is not None
@@ -436,12 +347,8 @@ class Worker:
                 item.running.lease,
                 item.index,
                 item.minibatch.num_records,
-                self._following,
+                self._protocol.pending,
             )
-
-    def _lost(self, running: Running, error: StaleLeaseError) -> None:
-        running.dead = True
-        log.info("task %d: %s", running.lease.task.id, error)
 
     def _count(self, item: Item, result: StepResult, done: Committed) -> None:
         assert item.minibatch is not None
@@ -459,8 +366,9 @@ class Worker:
     def _report(self, running: Running, report: TaskReport) -> None:
         if running.is_training:
             self._trained.exchange.end_task(running.lease)
-        if running.dead and report.outcome is Outcome.DONE:
-            return  # somebody else has the task, or it was given back, or its failure reported
+        with self._landed:
+            if not self._protocol.ends(running, report):
+                return
         if running.is_training:
             report = running.trained(report, self._progress.model_version)
         with self._clock.measure("report"):
@@ -468,23 +376,40 @@ class Worker:
 
     # --- failures --------------------------------------------------------------------------------
 
-    def _ended(self, item: Item, error: Exception) -> Item:
+    def _failed(self, stage: Stage, item: Item, error: Exception) -> Item:
         """Turn an item whose stage failed into the end of its lease."""
-        item.running.dead = True
-        if item.parameters is not None and item.report is None:
-            self._give_back(item)
-        return Item(item.running, report=item.running.failure(error))
+        report = self._failure(stage, item.running, error)
+        if item.report is None:
+            self._let_go(item)
+        return Item(item.running, report=report)
 
-    def _drop(self, item: Item) -> None:
-        if item.parameters is not None:
-            self._give_back(item)
+    def _failure(self, stage: Stage, running: Running, error: Exception) -> TaskReport | None:
+        """Return the report with which an error ends a lease; None if there is nothing to say."""
+        match self._protocol.failed(stage, running, error):
+            case Ruling.FAIL:
+                return running.failure(error)
+            case Ruling.RETURN:
+                log.info("task %d: given back: %s", running.lease.task.id, error)
+                return running.returned()
+            case Ruling.LOST:
+                _log_lost(running, error)
+                return None
+            case _:
+                raise error
 
-    def _give_back(self, item: Item) -> None:
-        """Let the next minibatch be pulled; nobody waits for one that is not pushed."""
-        if item.running.is_training:
-            if item.running.dead:
-                self._trained.exchange.end_task(item.running.lease)
-            self._in_flight.release()
+    def _let_go(self, item: Item) -> None:
+        """Let the next step be pulled; nobody waits for one that is not pushed."""
+        running = item.running
+        if running.is_training:
+            if item.parameters is not None and not self._protocol.goes_on(running):
+                self._trained.exchange.end_task(running.lease)
+            with self._landed:
+                self._protocol.landed(running, item.index)
+                self._landed.notify_all()
+
+
+def _log_lost(running: Running, error: Exception) -> None:
+    log.info("task %d: %s", running.lease.task.id, error)
 
 
 def task_seed(job_seed: int, task_id: int) -> int:

@@ -27,7 +27,8 @@ class Running:
     """A lease on its way through the pipeline. Each field is written by one stage, as named."""
 
     lease: Lease
-    dead: bool = False  # compute, commit: what still comes of it is dropped
+    is_over: bool = False  # prepare, compute, commit: what still comes of it is dropped
+    is_reported: bool = False  # commit
     records: int = 0  # commit (training), compute (others)
     minibatches: int = 0
     loss_sum: float = 0.0
@@ -104,8 +105,3 @@ class Item:
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
     committed: Committed | None = None  # from commit on; in synchronous training from compute on
     report: TaskReport | None = None  # the end of the lease; nothing of it follows
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether it is the end of a lease that was not worked off."""
-        return self.report is not None and self.report.outcome is not Outcome.DONE

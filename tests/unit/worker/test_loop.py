@@ -325,7 +325,7 @@ def waits_for_the_next(run):
 
     def train_when_the_next_is_prepared(*args):
         deadline = time.monotonic() + 30
-        while left[0] and run.worker._following is None:
+        while left[0] and run.worker._protocol.pending is None:
             assert time.monotonic() < deadline
             time.sleep(0)
         left[0] -= 1

@@ -1,0 +1,206 @@
+"""The life of a lease, without threads."""
+
+import pytest
+
+from elasticdl.errors import (
+    AuthenticationError,
+    DataError,
+    GapError,
+    MemoryLimitError,
+    StaleLeaseError,
+    StaleParametersError,
+    UnavailableError,
+)
+from elasticdl.job import Lease, Outcome, Shard, Task, TaskKind, TaskReport
+from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage, rule
+from elasticdl.worker.running import Running
+
+PIPELINE = (Stage.PREPARE, Stage.COMPUTE, Stage.PUSH_FROM_COMPUTE, Stage.COMMIT)
+
+
+def running(task_id=1, number=1, kind=TaskKind.TRAINING):
+    return Running(Lease(Task(task_id, kind, Shard("a", 0, 100)), number))
+
+
+def protocol(max_in_flight=2, is_synchronous=False):
+    return LeaseProtocol(max_in_flight, is_synchronous)
+
+
+def done(lease):
+    return TaskReport(lease.lease.task.id, lease.lease.number, Outcome.DONE)
+
+
+@pytest.mark.parametrize(
+    ("number", "is_synchronous", "asks"),
+    [(1, False, False), (2, False, True), (1, True, True), (2, True, True)],
+)
+def test_holders_are_asked_where_to_begin_unless_nobody_can_have_begun(
+    number, is_synchronous, asks
+):
+    lease = running(number=number).lease
+    assert protocol(is_synchronous=is_synchronous).asks_where_to_begin(lease) == asks
+
+
+def test_holders_are_never_asked_about_a_task_that_does_not_train():
+    lease = running(number=2, kind=TaskKind.EVALUATION).lease
+    assert not protocol(is_synchronous=True).asks_where_to_begin(lease)
+
+
+def test_no_more_steps_are_in_flight_than_may_be():
+    leases = protocol(max_in_flight=2)
+    first, second = running(1), running(2)
+    assert leases.may_pull(first, 0)
+    assert leases.may_pull(second, 0)
+    assert not leases.may_pull(second, 1)
+    leases.landed(first, 0)
+    assert leases.may_pull(second, 1)
+    assert leases.num_in_flight == 2
+
+
+def test_a_step_that_lands_twice_makes_room_for_one_only():
+    leases = protocol(max_in_flight=2)
+    lease = running()
+    for index in range(2):
+        assert leases.may_pull(lease, index)
+    leases.landed(lease, 0)
+    leases.landed(lease, 0)
+    assert leases.may_pull(lease, 2)
+    assert not leases.may_pull(lease, 3)
+
+
+def test_a_step_that_never_took_off_makes_no_room():
+    leases = protocol(max_in_flight=1)
+    assert leases.may_pull(running(1), 0)
+    leases.landed(running(2), 0)
+    assert not leases.may_pull(running(2), 1)
+
+
+def test_a_pull_is_pending_from_when_it_has_to_wait_until_it_may_go():
+    leases = protocol(max_in_flight=1)
+    lease = running()
+    assert leases.may_pull(lease, 0, "first")
+    assert leases.pending is None
+    assert not leases.may_pull(lease, 1, "second")
+    assert leases.pending == "second"
+    leases.landed(lease, 0)
+    assert leases.may_pull(lease, 1, "second")
+    assert leases.pending is None
+
+
+def test_a_living_lease_is_computed_and_then_finished():
+    leases = protocol()
+    lease = running()
+    assert leases.arrives(lease, None) is Arrival.STEP
+    assert leases.arrives(lease, done(lease)) is Arrival.FINISH
+
+
+def test_minibatches_of_a_lease_that_is_over_are_dropped_and_its_end_is_passed_on():
+    leases = protocol()
+    lease = running()
+    leases.failed(Stage.COMMIT, lease, GapError("lost minibatches"))
+    assert not leases.goes_on(lease)
+    assert leases.arrives(lease, None) is Arrival.DROP
+    assert leases.arrives(lease, done(lease)) is Arrival.PASS
+
+
+def test_an_end_that_is_no_success_is_passed_on_without_being_finished():
+    leases = protocol()
+    lease = running(kind=TaskKind.EVALUATION)
+    failure = lease.failure(DataError("torn"))
+    assert leases.arrives(lease, failure) is Arrival.PASS
+    assert leases.ends(lease, failure)
+
+
+def test_what_feed_gave_out_before_it_failed_is_worked_off():
+    leases = protocol()
+    lease = running()
+    assert leases.failed(Stage.FEED, lease, ValueError("bad record")) is Ruling.FAIL
+    assert leases.goes_on(lease)
+    assert leases.arrives(lease, None) is Arrival.STEP
+    assert leases.ends(lease, lease.failure(ValueError("bad record")))
+
+
+@pytest.mark.parametrize("stage", PIPELINE)
+def test_an_error_of_the_users_ends_its_lease_wherever_it_comes_up(stage):
+    leases = protocol()
+    lease, other = running(1), running(2)
+    error = MemoryLimitError("full") if stage is Stage.COMMIT else ValueError("bad")
+    assert leases.failed(stage, lease, error) is Ruling.FAIL
+    assert not leases.goes_on(lease)
+    assert leases.goes_on(other)
+
+
+def test_a_lease_whose_replica_lost_minibatches_is_given_back_once_and_not_reported_done():
+    leases = protocol()
+    lease = running()
+    assert leases.failed(Stage.COMMIT, lease, GapError("lost")) is Ruling.RETURN
+    assert leases.ends(lease, lease.returned())
+    assert not leases.ends(lease, lease.returned())
+    assert not leases.ends(lease, done(lease))
+
+
+def test_nothing_is_said_of_a_lease_that_somebody_else_has():
+    leases = protocol()
+    lease = running()
+    assert leases.failed(Stage.COMMIT, lease, StaleLeaseError("newer")) is Ruling.LOST
+    assert not leases.ends(lease, done(lease))
+
+
+def test_a_failure_is_reported_in_its_order_and_nothing_after_it():
+    leases = protocol()
+    lease = running()
+    assert leases.failed(Stage.COMPUTE, lease, ValueError("bad")) is Ruling.FAIL
+    # Minibatches before it are in commit still; its report passes through behind them.
+    failure = lease.failure(ValueError("bad"))
+    assert leases.arrives(lease, failure) is Arrival.PASS
+    assert leases.ends(lease, failure)
+    assert not leases.ends(lease, done(lease))
+
+
+def test_a_lease_that_was_worked_off_is_reported():
+    leases = protocol()
+    lease = running()
+    assert leases.ends(lease, done(lease))
+
+
+def test_parameters_that_came_too_late_are_computed_again_in_synchronous_training():
+    leases = protocol(max_in_flight=1, is_synchronous=True)
+    lease = running()
+    error = StaleParametersError("too old")
+    assert leases.pushes_from_compute(lease)
+    assert leases.failed(Stage.PUSH_FROM_COMPUTE, lease, error) is Ruling.RECOMPUTE
+    assert leases.goes_on(lease)
+
+
+def test_parameters_that_came_too_late_otherwise_give_the_lease_back():
+    leases = protocol()
+    lease = running()
+    assert not leases.pushes_from_compute(lease)
+    assert leases.failed(Stage.COMMIT, lease, StaleParametersError("too old")) is Ruling.RETURN
+
+
+def test_a_gap_that_compute_meets_is_left_for_commit_to_give_back_in_order():
+    leases = protocol(is_synchronous=True)
+    lease = running()
+    error = GapError("lost")
+    assert leases.failed(Stage.PUSH_FROM_COMPUTE, lease, error) is Ruling.COMMIT_DECIDES
+    assert leases.goes_on(lease)
+    assert leases.failed(Stage.COMMIT, lease, error) is Ruling.RETURN
+
+
+@pytest.mark.parametrize("stage", PIPELINE)
+@pytest.mark.parametrize("error", [UnavailableError("away"), AuthenticationError("token")])
+def test_a_holder_that_cannot_be_reached_ends_the_worker_and_not_the_task(stage, error):
+    assert rule(stage, error) is Ruling.END_WORKER
+
+
+@pytest.mark.parametrize(
+    ("stage", "ruling"),
+    [
+        (Stage.PREPARE, Ruling.FAIL),
+        (Stage.COMPUTE, Ruling.END_WORKER),
+        (Stage.COMMIT, Ruling.FAIL),
+    ],
+)
+def test_replicas_that_are_full_fail_the_task_that_asked_for_rows(stage, ruling):
+    assert rule(stage, MemoryLimitError("full")) is ruling
