@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import json
+import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from elasticdl.job import Role
 
 FOLDER = "events"
 
+log = logging.getLogger(__name__)
+
 
 class EventLog:
     """Adds events to `JOB_DIR/events/ROLE-INDEX.jsonl`.
@@ -21,6 +25,9 @@ class EventLog:
     A line has `time` (seconds since 1970), `role`, `index`, `event`, and what the event has to
     say. A line is written as a whole: a process that is killed leaves no torn one, but if the
     machine went down with it.
+
+    A log that cannot be written (the disk is full) never stops the process that writes it: its log
+    says so once, and when there is room again an event "events lost" says how many are missing.
     """
 
     def __init__(
@@ -33,12 +40,29 @@ class EventLog:
         self._clock = clock
         # Unbuffered: each write is one system call that appends one line.
         self._file = (folder / f"{role}-{index}.jsonl").open("ab", buffering=0)
+        self._num_lost = 0
 
     def write(self, event: str, **fields: Any) -> None:
         """Add an event. `fields` are as JSON has them, and do not hide what every line has."""
         assert not fields.keys() & {"time", *self._who}
+        try:
+            if self._num_lost:
+                self._append("events lost", num_lost=self._num_lost)
+                self._num_lost = 0
+            self._append(event, **fields)
+        except OSError as error:
+            if not self._num_lost:
+                log.warning("%s cannot be written, events are lost: %s", self._file.name, error)
+            self._num_lost += 1
+
+    def _append(self, event: str, **fields: Any) -> None:
         line = {"time": self._clock(), **self._who, "event": event, **fields}
-        self._file.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        encoded = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        num_written = self._file.write(encoded)
+        if num_written != len(encoded):
+            descriptor = self._file.fileno()
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - num_written)
+            raise OSError("a line did not fit on the disk")
 
     def close(self) -> None:
         """Close the file."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from types import TracebackType
 from typing import Self
 
+from elasticdl.errors import ElasticdlError
 from elasticdl.job import MasterClient, Progress, Role
 from elasticdl.observe.events import EventLog
 from elasticdl.worker.route import Route
+
+log = logging.getLogger(__name__)
 
 
 class Heartbeat:
@@ -35,6 +39,7 @@ class Heartbeat:
         self._events = events
         self._route = route or Route()
         self._stop = threading.Event()
+        self._last_problem = ""  # said once, not with each beat
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.progress: Callable[[], Progress] = Progress
         """Replaced once there is a worker whose progress can be told."""
@@ -54,9 +59,25 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_seconds):
+            self.beat()
+
+    def beat(self) -> None:
+        """Report once. Whatever goes wrong, the worker is alive, and the next beat says so."""
+        try:
             progress = self.progress()
             if self._events is not None:
                 self._events.write("progress", **asdict(progress))
             news = self._master.heartbeat(Role.WORKER, self._worker_id, progress, self._route.known)
             if news is not None:
                 self._route.follow(news)
+        except Exception as error:
+            if self._stop.is_set():
+                return  # the connection was closed meanwhile
+            if str(error) != self._last_problem:
+                self._last_problem = str(error)
+                known = isinstance(error, ElasticdlError)
+                log.error(
+                    "a heartbeat failed, the next one is tried: %s",
+                    error,
+                    exc_info=None if known else error,
+                )

@@ -11,6 +11,7 @@ from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute
 
 log = logging.getLogger(__name__)
+_HALFWAY = -2  # the generation of no route, so the next heartbeat is given the master's again
 Client = TypeVar("Client", bound="Movable")
 
 
@@ -49,9 +50,13 @@ class Route:
         """Have the client go where the replicas are; calls that wait for one go on there."""
         assert self._client is not None
         self.generation = -1
-        for replica, address in enumerate(route.addresses):
-            if address:
-                self._client.set_address(replica, address)
+        try:
+            for replica, address in enumerate(route.addresses):
+                if address:
+                    self._client.set_address(replica, address)
+        except BaseException:
+            self.generation = _HALFWAY
+            raise
         with self._changed:
             self.generation = route.generation
             self._changed.notify_all()

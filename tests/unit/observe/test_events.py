@@ -47,3 +47,41 @@ def test_foreign_line_is_named(tmp_path):
 
 def test_job_without_events_has_none(tmp_path):
     assert list(read_events(tmp_path)) == []
+
+
+def test_full_disk_loses_events_and_says_how_many_when_there_is_room_again(tmp_path, caplog):
+    log = EventLog(tmp_path, Role.MASTER, 0)
+    log.write("began")
+    has_room, log._file = log._file, open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    log.write("lost")
+    log.write("lost too")
+    log._file.close()
+    log._file = has_room
+    log.write("goes on")
+    log.close()
+    events = list(read_events(tmp_path))
+    assert [event["event"] for event in events] == ["began", "events lost", "goes on"]
+    assert events[1]["num_lost"] == 2
+    assert caplog.text.count("cannot be written") == 1
+
+
+def test_line_that_fits_only_in_part_leaves_nothing_torn_behind(tmp_path):
+    class FullAfterFive:
+        """A file on a disk that has room for five bytes."""
+
+        def __init__(self, file):
+            self._file, self.name = file, file.name
+            self.fileno, self.close = file.fileno, file.close
+
+        def write(self, line):
+            return self._file.write(line[:5])
+
+    log = EventLog(tmp_path, Role.MASTER, 0)
+    log.write("began")
+    whole, log._file = log._file, FullAfterFive(log._file)
+    log.write("does not fit")
+    log._file = whole
+    log.write("goes on")
+    log.close()
+    names = [event["event"] for event in read_events(tmp_path)]
+    assert names == ["began", "events lost", "goes on"]
