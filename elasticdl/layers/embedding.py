@@ -26,7 +26,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
     Ids are non-negative integers, of any size up to 2**63 - 1: a row is created when its id is
     first trained, so the table needs no size. They may also be strings: the id of a string is
     `tf.strings.to_hash_bucket_fast(string, 2**63 - 1)`. One layer that is called several times
-    looks up one table.
+    looks up one table. Floats are cut off to integers, as `keras.layers.Embedding` does.
 
     In a job the rows are inputs of the training step, and their gradients go to the ps replicas.
     In a plain Python session (a unit test, a notebook) the layer works as well: with an
@@ -126,6 +126,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
                     "keras.layers.Hashing"
                 )
             inputs, padding = _ids_of_strings(inputs), EMPTY_STRING_ID
+        inputs = self._as_integers(inputs)
         if isinstance(inputs, tf.SparseTensor):
             self._need_combiner("tf.SparseTensor")
             rows = self._rows(inputs.values)
@@ -140,11 +141,10 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             outputs = self._combine(rows, counts, flat.value_rowids(), flat.nrows(tf.int64))
             batch = inputs.shape[0]
         else:
-            ids = tf.convert_to_tensor(inputs)
-            outputs = self._rows(ids)
+            outputs = self._rows(inputs)
             if self.combiner is not None:
-                outputs = self._combine_dense(outputs, self._counted(ids, padding))
-            batch = ids.shape[0] if ids.shape.rank else None
+                outputs = self._combine_dense(outputs, self._counted(inputs, padding))
+            batch = inputs.shape[0] if inputs.shape.rank else None
         if self.combiner is not None:
             outputs = tf.ensure_shape(outputs, (batch, self.output_dim))
         return tf.cast(outputs, self.compute_dtype)
@@ -182,9 +182,14 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             "keep_names": self.keep_names,
         }
 
-    def _rows(self, ids: Any) -> Any:
+    def _as_integers(self, ids: Any) -> Any:
+        """Return ids of the same structure as 64-bit integers."""
+        if not isinstance(ids, tf.SparseTensor | tf.RaggedTensor):
+            ids = tf.convert_to_tensor(ids)
         self._check_dtype(ids.dtype)
-        ids = tf.cast(ids, tf.int64)
+        return tf.cast(ids, tf.int64)
+
+    def _rows(self, ids: Any) -> Any:
         lookup = current_lookup()
         if lookup is not None:
             rows = lookup(self, ids)
@@ -241,10 +246,9 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
 
     def _check_dtype(self, dtype: Any) -> None:
         name = keras.backend.standardize_dtype(dtype)
-        if not name.startswith(("int", "uint", "string")):
+        if name.startswith("complex"):
             raise ModelError(
-                f"Embedding {self.name!r}: ids must be integers or strings, found {name}; say "
-                'dtype="int64" where they are made, for example in keras.Input or in feed'
+                f"Embedding {self.name!r}: ids must be integers or strings, found {name}"
             )
 
 

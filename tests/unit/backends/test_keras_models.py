@@ -417,15 +417,39 @@ class TestEmbeddings:
         with pytest.raises(ModelError, match=says):
             job.train(data, 16)
 
-    def test_ids_that_are_no_integers_are_refused(self, new_job):
+    @pytest.mark.parametrize("threshold", [0, 2**30], ids=["moved", "plain"])
+    @pytest.mark.parametrize("layer", [Embedding, keras.layers.Embedding])
+    def test_ids_of_floats_are_cut_off_as_keras_does(self, new_job, layer, threshold):
+        def model():
+            ids = keras.Input((4,), name="ids")
+            rows = layer(input_dim=20, output_dim=2, name="rows")(ids)
+            return keras.Model({"ids": ids}, keras.ops.sum(rows, axis=(1, 2)))
+
+        fractions = {"ids": np.array([[3.0, 7.9, 0.4, -0.6]] * 4), "label": np.zeros(4, np.float32)}
+        whole = {**fractions, "ids": np.array([[3, 7, 0, 0]] * 4)}
+        functions = {"model": model, "loss": squared, "optimizer": sgd, "feed": column_feed}
+        a, b = (new_job(d, 4, threshold=threshold, **functions) for d in (fractions, whole))
+        assert a.train(fractions, 4) == b.train(whole, 4)
+        for site in a.backend.ids(
+            next(a.backend.minibatches(iter(self.one(fractions)), Mode.TRAINING, 4, 0))
+        ):
+            assert site.dtype == np.int64
+            assert site[0].tolist() == [3, 7, 0, 0]
+
+    def test_ids_of_floats_that_may_have_met_are_refused(self, new_job):
         def model():
             ids = keras.Input((3,), name="ids")
             return keras.Model({"ids": ids}, keras.ops.sum(Embedding(1)(ids), axis=(1, 2)))
 
-        with pytest.raises(ModelError, match="ids must be integers or strings, found float32"):
-            new_job(
-                ids_and_labels(), 16, model=model, loss=squared, optimizer=sgd, feed=column_feed
-            )
+        data = ids_and_labels()
+        job = new_job(data, 16, model=model, loss=squared, optimizer=sgd, feed=column_feed)
+        data["ids"][5, 1] = 2**24 - 1
+        job.train(data, 16)
+        data["ids"][5, 1] = 2**24 + 1
+        with pytest.raises(
+            ModelError, match="exact below 16777216 only, found 16777216; say dtype"
+        ):
+            job.train(data, 16)
 
     def test_ids_that_depend_on_rows_are_computed_with_a_lookup(self, new_job):
         class Model(keras.Model):

@@ -116,11 +116,14 @@ def test_a_model_with_it_survives_its_config():
         (lambda: Embedding(4, input_dim=-1), "input_dim must be a positive integer"),
         (lambda: Embedding(4, combiner="max"), "must be one of sum, mean, sqrtn"),
         (lambda: Embedding(4, wire_dtype="int8"), "wire_dtype must be one of float32, float16"),
-        (lambda: Embedding(4)(np.ones((2, 2))), "must be integers or strings, found float64"),
+        (lambda: Embedding(4)(tf.ones(2, tf.complex64)), "or strings, found complex64"),
         (lambda: Embedding(4, input_dim=9)(tf.constant([["a"]])), "leave input_dim out"),
         (lambda: Embedding(4)(np.array([[-1]])), "must not be negative, found -1"),
         (lambda: Embedding(4)(tf.ragged.constant([[1]])), "has no combiner"),
-        (lambda: Embedding(4)(keras.Input((3,))), "must be integers or strings, found float32"),
+        (
+            lambda: Embedding(4)(keras.Input((3,), dtype="complex64")),
+            "must be integers or strings, found complex64",
+        ),
         (
             lambda: Embedding(4, embeddings_initializer="orthogonal")(IDS),
             "is Orthogonal, but rows are created one by one",
@@ -140,3 +143,14 @@ def test_a_huge_input_dim_allocates_nothing():
     layer = Embedding(64, input_dim=10**12)
     assert layer(np.array([[10**12 - 1]])).shape == (1, 1, 64)
     assert layer.weights == []
+
+
+def test_a_plain_session_cuts_floats_off_as_keras_does():
+    plain = keras.layers.Embedding(9, 2, "glorot_uniform")
+    given = tf.constant([[0.9, 7.2], [3.0, -0.4]])
+    plain(given)
+    own = Embedding(2, 9)
+    own(given)
+    own.set_weights(plain.get_weights())
+    np.testing.assert_array_equal(own(given), plain(given))
+    assert Embedding(2, 9, combiner="mean", mask_zero=True)(given).shape == (2, 2)

@@ -26,6 +26,8 @@ Pull = Callable[..., Any]
 _SHAPE_ONLY = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 _DRAWS = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
           "RandomShuffle", "Multinomial")  # fmt: skip
+# From here on two integers may be the same float.
+_EXACT_BELOW = {tf.bfloat16: 2**8, tf.float16: 2**11, tf.float32: 2**24, tf.float64: 2**53}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +35,15 @@ class Site:
     """One place where a table is looked up.
 
     `stage` is 0 where the ids follow from the features; where they depend on parameters it is
-    one more than that of the sites whose rows they depend on.
+    one more than that of the sites whose rows they depend on. Ids that were floats are exact below
+    `exact_below` alone.
     """
 
     table: int
     ids: Any  # in the traced graph
     rows: Any  # likewise: the zeros that were given
     stage: int
+    exact_below: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,8 @@ class Collector:
             stage = walk.stage_of(ids, layer)
             rows = tf.identity(zero_rows(ids, layer.output_dim))
             walk.add_rows(rows, stage)
-            self.sites.append(Site(self._placed.table_of(layer), ids, rows, stage))
+            table = self._placed.table_of(layer)
+            self.sites.append(Site(table, ids, rows, stage, _exact_below(ids)))
             return rows
 
         self._placed.call(
@@ -197,10 +202,18 @@ class Collector:
         """Refuse ids that no row can have; as unsigned numbers, negative ones are large too."""
         if not ids.size:
             return ids
-        table = self._placed.tables[self.sites[index].table]
+        site = self.sites[index]
+        table = self._placed.tables[site.table]
         limit = 2**63 if table.input_dim is None else table.input_dim
-        if int(ids.view(np.uint64).max()) < limit:
+        largest = int(ids.view(np.uint64).max())
+        if largest < min(limit, site.exact_below or limit):
             return ids
+        if largest < limit:
+            raise ModelError(
+                f"Embedding {table.name!r}: ids that were floats of this type are exact below "
+                f'{site.exact_below} only, found {largest}; say dtype="int64" where they are made, '
+                "for example in keras.Input or in feed"
+            )
         wrong = int(ids[(ids < 0) | (ids >= limit)].flat[0])
         if wrong < 0:
             raise ModelError(
@@ -218,6 +231,16 @@ def _origin(tensor: Any) -> Any:
     while tensor.op.type == "Identity":
         tensor = tensor.op.inputs[0]
     return tensor
+
+
+def _exact_below(ids: Any) -> int | None:
+    """Return from where on ids that were floats may have met; None for others."""
+    tensor = _origin(ids)
+    while tensor.op.type == "Cast":
+        tensor = _origin(tensor.op.inputs[0])
+        if tensor.dtype.is_floating:
+            return _EXACT_BELOW.get(tensor.dtype)
+    return None
 
 
 class _Walk:
