@@ -73,7 +73,6 @@ def main() -> None:
     """Run one side once."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model_def", required=True, help="module of the zoo")
-    parser.add_argument("--model", default="forward", help="function of the module")
     parser.add_argument("--optimizer", default="optimizer", help="function of the module")
     parser.add_argument("--source", choices=("records", "parallel", "memory"), required=True)
     parser.add_argument("--minibatch_size", type=int, default=512)
@@ -85,7 +84,7 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     module = importlib.import_module(args.model_def)
     dataset = make_dataset(module.feed, args.source, args.files, args.minibatch_size)
-    model = getattr(module, args.model)()
+    model = module.forward()
     model.compile(
         getattr(module, args.optimizer)(), module.loss, jit_compile="auto" if args.jit else False
     )

@@ -125,11 +125,17 @@ class ModelDescription:
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """Features and labels as the backend likes them; opaque to the loop."""
+    """Features and labels as the backend likes them; opaque to the loop.
+
+    num_records: rows of features and labels; of a `feed` that leaves records out, or makes several
+        examples of one, those that it gave.
+    record_numbers: in PREDICTION, the number in its source of the record that each row is of.
+    """
 
     features: Any
     labels: Any
     num_records: int
+    record_numbers: Int64 | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

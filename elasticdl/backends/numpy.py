@@ -163,7 +163,7 @@ class NumpyTrainer:
                     f"feed() was given {len(values)} records and gave features of shape "
                     f"{np.shape(array)}; expected {len(values)} as the first axis"
                 )
-        return Minibatch(features=features, labels=labels, num_records=len(values))
+        return Minibatch(features, labels, len(values), record_numbers=np.array(numbers, np.int64))
 
     def _culprit(
         self, values: list[Any], mode: Mode, numbers: list[int], error: Exception

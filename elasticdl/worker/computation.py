@@ -13,7 +13,7 @@ from elasticdl.errors import NonFiniteLossError
 from elasticdl.job import TaskKind, TaskReport
 from elasticdl.worker.exchange import Parameters, Training
 from elasticdl.worker.export import export
-from elasticdl.worker.predictions import PredictionSink
+from elasticdl.worker.predictions import Predicted, PredictionSink
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import StageClock
 
@@ -53,10 +53,12 @@ class Computation:
                     self._model.evaluate_step(minibatch, given.rows, given.dense, given.state)
                 running.records += minibatch.num_records
             case _:
+                assert minibatch.record_numbers is not None
                 with self._clock.measure("predict"):
-                    running.outputs.append(
-                        self._model.predict_step(minibatch, given.rows, given.dense, given.state)
+                    outputs = self._model.predict_step(
+                        minibatch, given.rows, given.dense, given.state
                     )
+                running.predicted.append(Predicted(outputs, minibatch.record_numbers))
                 running.records += minibatch.num_records
 
     def _train(self, item: Item, minibatch: Minibatch, given: Parameters) -> None:
@@ -92,7 +94,7 @@ class Computation:
             case TaskKind.PREDICTION:
                 if self._sink is None:
                     self._sink = self._make_sink()
-                self._sink.write(lease.task, running.outputs)
+                self._sink.write(lease.task, running.predicted)
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
                 return replace(report, metrics=self._model.metric_results(lease.metric_states))

@@ -2,49 +2,90 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from elasticdl.errors import ConfigError
+from elasticdl.backends.base import Int64
+from elasticdl.errors import ConfigError, ModelError
 from elasticdl.job import Task
 from elasticdl.model_spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """The model's outputs for one minibatch: an array or structure of arrays, a row an example.
+
+    record_numbers: the number in its source of the record that each row is of.
+    """
+
+    outputs: Any
+    record_numbers: Int64
 
 
 class PredictionSink(Protocol):
     """Takes the outputs of one task once all of its records are predicted."""
 
-    def write(self, task: Task, outputs: Sequence[Any]) -> None:
-        """Take the outputs of the task's minibatches, in the order of its records."""
+    def write(self, task: Task, minibatches: Sequence[Predicted]) -> None:
+        """Take the outputs of the task's minibatches.
+
+        Raises:
+            ModelError: A row cannot be told to be of one record.
+        """
         ...
 
 
 class ProcessorSink:
-    """Calls the user's `PredictionOutputsProcessor.process(predictions, worker_id)`."""
+    """Calls the user's `PredictionOutputsProcessor.process(predictions, worker_id)`.
+
+    A method that has a parameter `record` is given the number of each row's record by it, and by
+    `source` the name of their file. One that has not gets one row for each record, in order.
+    """
 
     def __init__(self, processor: Any, worker_id: int) -> None:
         self._processor = processor
         self._worker_id = worker_id
+        names = inspect.signature(processor.process).parameters
+        self._asks_source, self._asks_record = "source" in names, "record" in names
 
-    def write(self, task: Task, outputs: Sequence[Any]) -> None:
+    def write(self, task: Task, minibatches: Sequence[Predicted]) -> None:
         """Hand the outputs on, minibatch by minibatch."""
-        for predictions in outputs:
-            self._processor.process(predictions, self._worker_id)
+        for part in minibatches:
+            _check_rows(task, part)
+        if not self._asks_record:
+            _check_one_row_a_record(task, minibatches)
+        for part in minibatches:
+            told: dict[str, Any] = {}
+            if self._asks_source:
+                told["source"] = task.shard.name
+            if self._asks_record:
+                told["record"] = part.record_numbers
+            self._processor.process(part.outputs, self._worker_id, **told)
 
 
 class FileSink:
-    """Writes `predictions-TASK.npz` for each task: `source`, `record`, one array per output."""
+    """Writes `predictions-TASK.npz` for each task: `source`, `record`, one array per output.
+
+    Rows are in the order of the records. A record that `feed` left out has no row, one of which it
+    made several examples has several.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def write(self, task: Task, outputs: Sequence[Any]) -> None:
+    def write(self, task: Task, minibatches: Sequence[Predicted]) -> None:
         """Write the task's file whole; a task that is done twice gives the same file."""
-        named = [_named(part) for part in outputs]
+        for part in minibatches:
+            _check_rows(task, part)
+        records = _all_numbers(minibatches)
+        order = np.argsort(records, kind="stable")
+        named = [_named(part.outputs) for part in minibatches]
         arrays = {
-            name: np.concatenate([np.asarray(part[name]) for part in named])
+            name: np.concatenate([np.asarray(part[name]) for part in named])[order]
             for name in (named[0] if named else ())
         }
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +96,7 @@ class FileSink:
                 file,
                 allow_pickle=False,
                 source=np.array(task.shard.name),
-                record=np.arange(task.shard.start, task.shard.end),
+                record=records[order],
                 **arrays,
             )
         partial.rename(final)
@@ -83,3 +124,29 @@ def _named(outputs: Any) -> dict[str, Any]:
     if isinstance(outputs, Sequence) and not isinstance(outputs, np.ndarray):
         return {f"output_{number}": value for number, value in enumerate(outputs)}
     return {"output": outputs}
+
+
+def _all_numbers(minibatches: Sequence[Predicted]) -> Int64:
+    return np.concatenate([np.zeros(0, np.int64), *(m.record_numbers for m in minibatches)])
+
+
+def _check_rows(task: Task, part: Predicted) -> None:
+    expected = len(part.record_numbers)
+    for name, value in _named(part.outputs).items():
+        shape = np.shape(value)
+        if not shape or shape[0] != expected:
+            raise ModelError(
+                f"the model's {name} of {expected} examples of {task.shard.name} has shape "
+                f"{list(shape)}: expected a row for each example as the first axis"
+            )
+
+
+def _check_one_row_a_record(task: Task, minibatches: Sequence[Predicted]) -> None:
+    found = _all_numbers(minibatches)
+    if not np.array_equal(found, np.arange(task.shard.start, task.shard.end)):
+        raise ModelError(
+            f"feed gives {len(found)} rows for records {task.shard.start} to {task.shard.end} of "
+            f"{task.shard.name} in mode prediction, not one for each in their order: "
+            "PredictionOutputsProcessor.process(predictions, worker_id) could not tell which "
+            "record a row is of; add the parameters source and record to it, which say so"
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from elasticdl.backends.base import Int64, Minibatch, StepResult
 from elasticdl.errors import DataError, ElasticdlError, MemoryLimitError, NonFiniteLossError
@@ -18,6 +17,7 @@ from elasticdl.job import (
     staleness_bucket,
 )
 from elasticdl.worker.exchange import Committed, Parameters
+from elasticdl.worker.predictions import Predicted
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Running:
     staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
     recomputed: int = 0  # compute
     skipped: list[int] = field(default_factory=list)
-    outputs: list[Any] = field(default_factory=list)  # compute: predictions
+    predicted: list[Predicted] = field(default_factory=list)  # compute
 
     @property
     def is_training(self) -> bool:

@@ -261,7 +261,6 @@ def test_the_dataset_is_one_of_tensorflows():
         seen["columns"] = metadata.column_names
         dataset = dataset.map(parse)
         seen["mapped"] = dataset.element_spec[1]
-        seen["first"] = next(iter(dataset))[0]["x"].numpy().tolist()
         return dataset
 
     runner = FeedRunner(feed, Metadata(column_names=("a", "b")))
@@ -273,7 +272,6 @@ def test_the_dataset_is_one_of_tensorflows():
         "mode": "evaluation",
         "columns": ("a", "b"),
         "mapped": tf.TensorSpec([], tf.float32),
-        "first": [0, 0],
     }
 
 

@@ -62,8 +62,8 @@ class CollectingSink:
     def __init__(self):
         self.written = {}
 
-    def write(self, task, outputs):
-        self.written[task.id] = np.concatenate(outputs)
+    def write(self, task, minibatches):
+        self.written[task.id] = np.concatenate([part.outputs for part in minibatches])
 
 
 def counting_model(nan_label=-1):

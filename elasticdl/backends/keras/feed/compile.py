@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from elasticdl.backends.keras.feed.dataset import Noted
+from elasticdl.backends.keras.feed.dataset import Noted, unpacked
 from elasticdl.backends.keras.feed.records import RecordBatch
 from elasticdl.backends.keras.feed.vectorize import register_converters
 from elasticdl.backends.keras.model.function import StructuredFunction
@@ -42,9 +42,7 @@ def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
 
         def apply(element: Any) -> Any:
             for function in converted:
-                element = _as_element(
-                    function(*element) if isinstance(element, tuple) else function(element)
-                )
+                element = _as_element(unpacked(function, element))
             return element
 
         unconverted: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert(apply)

@@ -1,6 +1,6 @@
 """The `tf.data.Dataset` that a user's `feed` is given: it notes what `feed` asks for.
 
-See `docs/designs/feed.md`.
+See `docs/designs/feed.md`, which has a row for each method.
 """
 
 from __future__ import annotations
@@ -11,9 +11,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.keras.feed.methods import BY_TASK, OTHER, READING, refusal
 from elasticdl.errors import ModelError
+
+OWN_SIZES = 0
+"""As `batch_size`: minibatches of whatever size `feed` makes (`bucket_by_sequence_length`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +35,15 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How the plain pipeline draws: `seed` for shuffles; `one_by_one` if its maps draw too."""
+    """How the plain pipeline runs: `seed` for shuffles; `one_by_one` if its maps draw too.
+
+    numbered: Each element travels with the number of its record, and none is shuffled: what is
+        made of a record is to stand beside it (prediction).
+    """
 
     seed: int = 0
     one_by_one: bool = False
+    numbered: bool = False
 
 
 @contextmanager
@@ -47,14 +57,16 @@ def seeds_reaching_into_maps() -> Iterator[None]:
 class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no types
     """A dataset over a plain pipeline that notes `map`, `shuffle` and `batch` beside it.
 
-    Every method works as TensorFlow's own: the plain pipeline is always there. `noted` is None
-    once a method was used that is more than maps, a shuffle and a batch.
+    Methods that treat each record by itself work as TensorFlow's own: the plain pipeline is always
+    there. `noted` is None once one was used that is more than maps, a shuffle and a batch. Methods
+    that mean something else for a task than for all the data are refused.
 
     Attributes:
-        plain: The pipeline that TensorFlow would run.
+        plain: The pipeline that TensorFlow would run. With `Drawing.numbered` its elements are
+            (number of the record, what the user sees).
         noted: The same in a form that can run for a whole minibatch at once, or None.
         why: What ended the notes.
-        batch_size: Size of `batch`, if the pipeline's elements are minibatches.
+        batch_size: Size of `batch`, if the pipeline's elements are minibatches; or `OWN_SIZES`.
     """
 
     def __init__(
@@ -77,8 +89,11 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
 
     @property
     def element_spec(self) -> Any:
-        """The structure of an element, as the plain pipeline says."""
-        return self.plain.element_spec
+        """The structure of an element, as the user sees it."""
+        spec = self.plain.element_spec
+        return spec[1] if self._drawing.numbered else spec
+
+    # --- noted -----------------------------------------------------------------------------------
 
     def map(
         self,
@@ -90,8 +105,9 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         """Note `map_func`; the order of elements is kept whatever `deterministic` says."""
         if self._drawing.one_by_one:
             num_parallel_calls = None
+        function = _beside_number(map_func) if self._drawing.numbered else map_func
         with seeds_reaching_into_maps():
-            plain = self.plain.map(map_func, num_parallel_calls, **kwargs)
+            plain = self.plain.map(function, num_parallel_calls, **kwargs)
         noted = self.noted
         if noted is not None and self.batch_size is None:
             noted = replace(noted, record_maps=(*noted.record_maps, map_func))
@@ -101,6 +117,8 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
 
     def shuffle(self, buffer_size: Any, *args: Any, **kwargs: Any) -> NotedDataset:
         """Note a shuffle of all records of a task; the plain one is seeded by the task."""
+        if self._drawing.numbered:
+            return self
         plain = self.plain.shuffle(
             buffer_size, seed=self._drawing.seed, reshuffle_each_iteration=False
         )
@@ -113,10 +131,41 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         self, batch_size: Any, drop_remainder: bool = False, *args: Any, **kwargs: Any
     ) -> NotedDataset:
         """Note that `feed` makes minibatches itself."""
-        self._keep_remainder(drop_remainder)
+        self._check_batch("batch", drop_remainder)
         plain = self.plain.batch(batch_size, False, *args, **kwargs)
-        noted = self.noted if self.batch_size is None else None
-        return self._with(plain, noted=noted, batch_size=int(batch_size), why="it uses batch twice")
+        return self._with(plain, noted=self.noted, batch_size=int(batch_size))
+
+    # --- each record by itself: run as the plain pipeline does -----------------------------------
+
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> NotedDataset:
+        """Leave records out; after `batch`, minibatches."""
+        function = _without_number(predicate) if self._drawing.numbered else predicate
+        return self._ends_notes("filter", self.plain.filter(function, name))
+
+    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> NotedDataset:
+        """Make any number of examples of a record."""
+        function = self._of_one_record("flat_map", map_func)
+        return self._ends_notes("flat_map", self.plain.flat_map(function, name))
+
+    def interleave(
+        self,
+        map_func: Callable[..., Any],
+        cycle_length: Any = None,
+        block_length: Any = None,
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+        name: str | None = None,
+    ) -> NotedDataset:
+        """Make any number of examples of a record, in turn with those of the next records."""
+        function = self._of_one_record("interleave", map_func)
+        plain = self.plain.interleave(
+            function, cycle_length, block_length, num_parallel_calls, name=name
+        )
+        return self._ends_notes("interleave", plain)
+
+    def ignore_errors(self, *args: Any, **kwargs: Any) -> NotedDataset:
+        """Leave out the records on which a map before it fails."""
+        return self._ends_notes("ignore_errors", self.plain.ignore_errors(*args, **kwargs))
 
     def padded_batch(
         self,
@@ -126,37 +175,65 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         drop_remainder: bool = False,
         name: str | None = None,
     ) -> NotedDataset:
-        """Run as the plain pipeline: how far to pad depends on all records of a minibatch."""
-        self._keep_remainder(drop_remainder)
-        plain = self.plain.padded_batch(batch_size, padded_shapes, padding_values, False, name)
-        return self._with(
-            plain, noted=None, batch_size=int(batch_size), why="it uses dataset.padded_batch"
-        )
+        """Make minibatches; how far to pad depends on all records of one."""
+        self._check_batch("padded_batch", drop_remainder)
+        padding = self._padding(padded_shapes, padding_values)
+        plain = self.plain.padded_batch(batch_size, *padding, False, name)
+        return self._ends_notes("padded_batch", plain, int(batch_size))
 
     def ragged_batch(
         self, batch_size: Any, drop_remainder: bool = False, *args: Any, **kwargs: Any
     ) -> NotedDataset:
-        """Run as the plain pipeline."""
-        self._keep_remainder(drop_remainder)
+        """Make minibatches of records of different shapes."""
+        self._check_batch("ragged_batch", drop_remainder)
         plain = self.plain.ragged_batch(batch_size, False, *args, **kwargs)
-        return self._with(
-            plain, noted=None, batch_size=int(batch_size), why="it uses dataset.ragged_batch"
+        return self._ends_notes("ragged_batch", plain, int(batch_size))
+
+    def bucket_by_sequence_length(
+        self,
+        element_length_func: Callable[..., Any],
+        bucket_boundaries: Any,
+        bucket_batch_sizes: Any,
+        padded_shapes: Any = None,
+        padding_values: Any = None,
+        pad_to_bucket_boundary: bool = False,
+        no_padding: bool = False,
+        drop_remainder: bool = False,
+        name: str | None = None,
+    ) -> NotedDataset:
+        """Make minibatches of records of similar length, of the sizes that it is given."""
+        self._check_batch("bucket_by_sequence_length", drop_remainder)
+        numbered = self._drawing.numbered
+        plain = self.plain.bucket_by_sequence_length(
+            _without_number(element_length_func) if numbered else element_length_func,
+            bucket_boundaries,
+            bucket_batch_sizes,
+            *self._padding(padded_shapes, padding_values),
+            pad_to_bucket_boundary=pad_to_bucket_boundary,
+            no_padding=no_padding,
+            name=name,
         )
+        return self._ends_notes("bucket_by_sequence_length", plain, OWN_SIZES)
+
+    def rebatch(
+        self, batch_size: Any, drop_remainder: bool = False, name: str | None = None
+    ) -> NotedDataset:
+        """Make minibatches of others."""
+        _keep_remainder("rebatch", drop_remainder)
+        plain = self.plain.rebatch(batch_size, False, name)
+        return self._ends_notes("rebatch", plain, int(batch_size))
 
     def unbatch(self, name: str | None = None) -> NotedDataset:
-        """Run as the plain pipeline, whose elements are records again."""
-        done = self._with(self.plain.unbatch(name), noted=None, why="it uses dataset.unbatch")
+        """Make records of minibatches again."""
+        done = self._ends_notes("unbatch", self.plain.unbatch(name))
         done.batch_size = None
         return done
 
-    def repeat(self, count: Any = None, name: str | None = None) -> NotedDataset:
-        """Refuse: a task's records are trained once, epochs are counted by the job."""
-        if count == 1:
-            return self
-        raise ModelError(
-            f"feed calls dataset.repeat({'' if count is None else count}): elasticdl trains each "
-            "record once an epoch; leave it out and say --num_epochs"
-        )
+    def with_options(self, options: Any, name: str | None = None) -> NotedDataset:
+        """Pass the options to the plain pipeline; they change no minibatch."""
+        return self._with(self.plain.with_options(options, name), noted=self.noted)
+
+    # --- no effect -------------------------------------------------------------------------------
 
     def prefetch(self, *args: Any, **kwargs: Any) -> NotedDataset:
         """Do nothing: a worker prepares minibatches ahead of the step by itself."""
@@ -166,9 +243,37 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         """Do nothing: what one task's records gave must not be given for another's."""
         return self
 
-    def with_options(self, options: Any, name: str | None = None) -> NotedDataset:
-        """Pass the options to the plain pipeline; they change no minibatch."""
-        return self._with(self.plain.with_options(options, name), noted=self.noted)
+    # --- refused, except for arguments by which they do nothing ----------------------------------
+
+    def repeat(self, count: Any = None, name: str | None = None) -> NotedDataset:
+        """Refuse: a task's records are trained once, epochs are counted by the job."""
+        if _is(count, 1):
+            return self
+        raise ModelError(
+            f"feed calls dataset.repeat({'' if count is None else count}): elasticdl trains each "
+            "record once an epoch; leave it out and say --num_epochs; to make more examples of a "
+            "record, use flat_map"
+        )
+
+    def take(self, count: Any, name: str | None = None) -> NotedDataset:
+        """Refuse, unless it takes all."""
+        if _is(count, -1):
+            return self
+        raise refusal(f"dataset.take({count})", "take")
+
+    def skip(self, count: Any, name: str | None = None) -> NotedDataset:
+        """Refuse, unless it skips none."""
+        if _is(count, 0):
+            return self
+        raise refusal(f"dataset.skip({count})", "skip")
+
+    def shard(self, num_shards: Any, index: Any, name: str | None = None) -> NotedDataset:
+        """Refuse, unless there is one shard."""
+        if _is(num_shards, 1):
+            return self
+        raise refusal(f"dataset.shard({num_shards}, {index})", "shard")
+
+    # --- parts -----------------------------------------------------------------------------------
 
     def _with(
         self, plain: Any, noted: Noted | None, batch_size: int | None = None, why: str = ""
@@ -181,44 +286,84 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
             self.why or (why if noted is None else ""),
         )
 
-    def _keep_remainder(self, drop_remainder: bool) -> None:
-        if drop_remainder:
+    def _ends_notes(self, name: str, plain: Any, batch_size: int | None = None) -> NotedDataset:
+        return self._with(plain, None, batch_size, f"it uses dataset.{name}")
+
+    def _of_one_record(self, name: str, map_func: Callable[..., Any]) -> Callable[..., Any]:
+        if self.batch_size is not None:
             raise ModelError(
-                "feed batches with drop_remainder=True, which loses the last records of each "
-                "task; leave it out (or the whole batch: elasticdl makes the minibatches)"
+                f"feed calls dataset.{name} after it has made minibatches: what comes of it may be "
+                f"minibatches or examples; use {name} before batch(), or unbatch() first"
             )
+        return _repeating_number(map_func) if self._drawing.numbered else map_func
+
+    def _check_batch(self, name: str, drop_remainder: bool) -> None:
+        if self.batch_size is not None:
+            raise ModelError(
+                f"feed calls dataset.{name} on minibatches: it would join them at the borders of "
+                "tasks differently than in all the data; make minibatches once"
+            )
+        _keep_remainder(name, drop_remainder)
+
+    def _padding(self, shapes: Any, values: Any) -> tuple[Any, Any]:
+        """Return `padded_shapes` and `padding_values` for the plain pipeline's elements."""
+        if not self._drawing.numbered:
+            return shapes, values
+        if values is not None and not tf.nest.is_nested(values):
+            values = tf.nest.map_structure(lambda _: values, self.element_spec)
+        return (
+            None if shapes is None else ([], shapes),
+            None if values is None else (np.int64(0), values),
+        )
 
 
-def _passed_on(name: str) -> Callable[..., Any]:
-    """Make a method that runs on the plain pipeline and ends the notes."""
-
+def _refused(name: str) -> Callable[..., Any]:
     def method(self: NotedDataset, *args: Any, **kwargs: Any) -> Any:
-        plain = getattr(self.plain, name)(*args, **kwargs)
-        return self._with(plain, noted=None, why=f"it uses dataset.{name}")
+        call = {"__iter__": "iterating over it", "__len__": "len(dataset)"}
+        raise refusal(call.get(name, f"dataset.{name}()"), name)
 
     method.__name__ = name
-    method.__doc__ = f"Run `{name}` as the plain pipeline does."
+    method.__doc__ = f"Refuse `{name}`."
     return method
 
 
-PASSED_ON = (
-    "bucket_by_sequence_length",
-    "concatenate",
-    "enumerate",
-    "filter",
-    "flat_map",
-    "group_by_window",
-    "ignore_errors",
-    "interleave",
-    "rebatch",
-    "rejection_resample",
-    "scan",
-    "shard",
-    "skip",
-    "take",
-    "take_while",
-    "unique",
-    "window",
-)
-for _name in PASSED_ON:
-    setattr(NotedDataset, _name, _passed_on(_name))
+for _name in (*BY_TASK, *READING, *OTHER):
+    if _name not in vars(NotedDataset):
+        setattr(NotedDataset, _name, _refused(_name))
+
+
+def unpacked(function: Callable[..., Any], element: Any) -> Any:
+    """Call a user's function on an element as `tf.data` does: a tuple is its arguments."""
+    return function(*element) if type(element) is tuple else function(element)
+
+
+def _beside_number(function: Callable[..., Any]) -> Callable[..., Any]:
+    def mapped(number: Any, element: Any) -> Any:
+        result = unpacked(function, element)
+        return number, tuple(result) if isinstance(result, list) else result
+
+    return mapped
+
+
+def _without_number(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda number, element: unpacked(function, element)
+
+
+def _repeating_number(function: Callable[..., Any]) -> Callable[..., Any]:
+    def examples(number: Any, element: Any) -> Any:
+        numbers = tf.data.Dataset.from_tensors(number).repeat()
+        return tf.data.Dataset.zip((numbers, unpacked(function, element)))
+
+    return examples
+
+
+def _is(value: Any, expected: int) -> bool:
+    return isinstance(value, int | np.integer) and value == expected
+
+
+def _keep_remainder(name: str, drop_remainder: bool) -> None:
+    if drop_remainder:
+        raise ModelError(
+            f"feed calls dataset.{name} with drop_remainder=True, which loses the last records of "
+            "each task; leave it out (or the whole batch: elasticdl makes the minibatches)"
+        )

@@ -107,12 +107,21 @@ class KerasMinibatch(Minibatch):
 
 def num_records(structure: Any) -> int:
     """Return how many records a minibatch's nested tensors hold."""
-    first = tf.nest.flatten(structure)[0]
-    if isinstance(first, tf.SparseTensor):
-        return int(first.dense_shape.numpy()[0])
-    if isinstance(first, tf.RaggedTensor):
-        return int(first.row_splits.shape[0]) - 1
-    return int(first.shape[0])
+    return _num_rows(tf.nest.flatten(structure)[0])
+
+
+def common_num_rows(structure: Any) -> int | None:
+    """Return how many rows each of a minibatch's tensors has; None if they differ."""
+    counts = {_num_rows(leaf) for leaf in tf.nest.flatten(structure) if leaf is not None}
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _num_rows(leaf: Any) -> int:
+    if isinstance(leaf, tf.SparseTensor):
+        return int(leaf.dense_shape.numpy()[0])
+    if isinstance(leaf, tf.RaggedTensor):
+        return int(leaf.row_splits.shape[0]) - 1
+    return int(leaf.shape[0]) if leaf.shape.rank else -1
 
 
 def describe(structure: Any) -> str:

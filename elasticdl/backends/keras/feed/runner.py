@@ -13,7 +13,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 
-from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, num_records
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.records import as_batch, take_chunks
 from elasticdl.backends.keras.feed.user import Feed, UserFeed
 from elasticdl.backends.keras.feed.ways import Way, choose, mix
@@ -42,17 +42,24 @@ class FeedRunner:
             return
         way = self._way(first, mode, minibatch_size)
         batches = way.run(itertools.chain(first, chunks), minibatch_size, seed)
-        for index, (features, labels) in enumerate(batches):
+        index = 0
+        for element, numbers in batches:
+            num_rows = way.check_rows(element, numbers)
+            if not num_rows:
+                continue  # a map after `batch` has left all of them out
+            features, labels = way.user.split(element)
             tensors = way.structure.flatten(features, labels)
             yield KerasMinibatch(
                 features=features,
                 labels=labels,
-                num_records=num_records(features),
+                num_records=num_rows,
                 structure=way.structure,
                 tensors=tensors,
                 mode=mode,
                 seed=mix(seed, index),
+                record_numbers=numbers,
             )
+            index += 1
 
     def _way(self, first: list[Records], mode: Mode, minibatch_size: int) -> Way:
         with self._choosing:

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset
+from elasticdl.backends.keras.feed.dataset import OWN_SIZES, Drawing, Noted, NotedDataset
+from elasticdl.backends.keras.feed.methods import foreign
 from elasticdl.backends.keras.feed.minibatch import Structure, describe
 from elasticdl.backends.keras.feed.records import RecordBatch
 from elasticdl.data.base import Metadata
@@ -27,9 +28,14 @@ class UserFeed:
         self._metadata = metadata
         self._minibatch_size = minibatch_size
 
+    def drawing(self, seed: int = 0, one_by_one: bool = False) -> Drawing:
+        """Return how the plain pipeline runs in this mode."""
+        return Drawing(seed, one_by_one, numbered=self.mode == Mode.PREDICTION)
+
     def __call__(self, batch: RecordBatch, drawing: Drawing) -> NotedDataset:
         """Run the function on a dataset of the records of `batch`; nothing is parsed yet."""
-        source = tf.data.Dataset.from_tensor_slices(batch.tensors())
+        tensors = (batch.numbers, batch.tensors()) if drawing.numbered else batch.tensors()
+        source = tf.data.Dataset.from_tensor_slices(tensors)
         root = NotedDataset(source, drawing, noted=Noted())
         try:
             dataset = self._feed(root, self.mode, self._metadata)
@@ -45,8 +51,8 @@ class UserFeed:
                 f"found {type(dataset).__name__}"
             )
         if not isinstance(dataset, NotedDataset):
-            dataset = NotedDataset(dataset, drawing, why="it returns a dataset of its own")
-        if dataset.batch_size not in (None, self._minibatch_size):
+            raise foreign(self.name, type(dataset).__name__.strip("_"))
+        if dataset.batch_size not in (None, OWN_SIZES, self._minibatch_size):
             raise ModelError(
                 f"{self.name} makes minibatches of {dataset.batch_size}, the job's "
                 f"--minibatch_size is {self._minibatch_size}: leave batch() out of {self.name}"
@@ -62,6 +68,7 @@ class UserFeed:
         """Check what the dataset gives and say what a minibatch of it is made of."""
         try:
             spec = self.batched(dataset).element_spec
+            spec = spec[1] if self.mode == Mode.PREDICTION else spec
         except (TypeError, ValueError) as error:
             raise ModelError(f"{self.name} gives records that do not batch: {error}") from error
         found = describe(dataset.element_spec)

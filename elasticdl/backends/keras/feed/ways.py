@@ -7,16 +7,25 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from elasticdl.backends.keras.feed.compile import compile_one_by_one, compile_vectorised
-from elasticdl.backends.keras.feed.dataset import Drawing, Noted
+from elasticdl.backends.keras.feed.dataset import Noted
 from elasticdl.backends.keras.feed.faults import RUN_ERRORS, naming_the_record, reason
-from elasticdl.backends.keras.feed.minibatch import Structure
+from elasticdl.backends.keras.feed.minibatch import (
+    Structure,
+    common_num_rows,
+    describe,
+    num_records,
+)
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.feed.vectorize import draws_random_numbers, same
 from elasticdl.data.base import Records
+from elasticdl.errors import ModelError
+from elasticdl.job import Mode
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +35,44 @@ TOGETHER_BYTES = 4 * 2**20
 _HIGH_SEED = 2**31 - 1
 
 
+Numbers = NDArray[np.int64]
+Parsed = tuple[Any, Numbers | None]
+"""A minibatch as `feed` gives it; when predicting, the number of the record that each row is of."""
+
+
 class Way:
     """One way of running a feed."""
+
+    may_change_rows = True  # a function of the user sees whole minibatches
 
     def __init__(self, user: UserFeed, structure: Structure) -> None:
         self.user = user
         self.structure = structure
 
-    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[tuple[Any, Any]]:
-        """Yield (features, labels) of each minibatch of a task."""
+    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
+        """Yield the minibatches of a task."""
         raise NotImplementedError
+
+    def check_rows(self, element: Any, numbers: Numbers | None) -> int:
+        """Return how many rows a minibatch has.
+
+        Raises:
+            ModelError: Its tensors have different ones, or not those of the records they are of.
+        """
+        found = common_num_rows(element) if self.may_change_rows else num_records(element)
+        if found is None:
+            raise ModelError(
+                f"{self.user.name} gives a minibatch of {describe(element)}: expected as many rows "
+                "in each tensor, one for each record"
+            )
+        if numbers is not None and found != len(numbers):
+            raise ModelError(
+                f"{self.user.name} gives {found} rows for {len(numbers)} records in mode "
+                f"{self.user.mode}, where each row is to stand beside its record: after batch() a "
+                "map must keep the rows and their order; leave records out with filter, or make "
+                "several rows of one with flat_map, before batch()"
+            )
+        return found
 
 
 class Compiled(Way):
@@ -45,17 +82,22 @@ class Compiled(Way):
         self, user: UserFeed, structure: Structure, noted: Noted, sample: RecordBatch
     ) -> None:
         super().__init__(user, structure)
-        self._shuffled = noted.shuffled
+        # What is predicted stands beside its record: nothing is moved.
+        self._shuffled = noted.shuffled and user.mode != Mode.PREDICTION
+        self.may_change_rows = bool(noted.batch_maps)
         self._one_by_one = compile_one_by_one(noted, sample)
         self.vectorised: Any = None
         self.records_together = 1
 
-    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
         """See `Way.run`."""
         together = size * max(1, self.records_together // size)
+        is_prediction = self.user.mode == Mode.PREDICTION
         for batch in cut(records, together, seed if self._shuffled else None):
+            start = 0
             for minibatch in self._parse_together(batch, size):
-                yield self.user.split(minibatch)
+                yield minibatch, batch.numbers[start : start + size] if is_prediction else None
+                start += size
 
     def _parse_together(self, batch: RecordBatch, size: int) -> Iterator[Any]:
         """Parse several minibatches in one call, and cut the result up."""
@@ -94,10 +136,10 @@ class Plain(Way):
         super().__init__(user, structure)
         self._one_by_one = one_by_one
 
-    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[tuple[Any, Any]]:
+    def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
         """See `Way.run`."""
         task = as_batch(list(records))
-        drawing = Drawing(mix(seed, 0), self._one_by_one)
+        drawing = self.user.drawing(mix(seed, 0), self._one_by_one)
 
         def pipeline(batch: RecordBatch) -> Iterator[Any]:
             tf.random.set_seed(drawing.seed)
@@ -115,12 +157,16 @@ class Plain(Way):
                 raise
             if element is None:
                 return
-            yield self.user.split(element)
+            if drawing.numbered:
+                numbers, element = element
+                yield element, numbers.numpy()
+            else:
+                yield element, None
 
 
 def choose(user: UserFeed, sample: RecordBatch) -> Way:
     """Try the ways on the first records of the job and take the fastest that is right."""
-    dataset = user(sample, Drawing())
+    dataset = user(sample, user.drawing())
     structure = user.structure(dataset)
     noted = dataset.noted
     if noted is None:
