@@ -232,7 +232,9 @@ class CheckpointSection(Section):
         _TRAIN,
     ] = 1
     keep_checkpoint_max: Annotated[
-        NonNegativeInt, Field(description="Keep the newest so many checkpoints; 0: all."), _TRAIN
+        NonNegativeInt,
+        Field(description="How many checkpoints are kept, the newest ones; 0 keeps all."),
+        _TRAIN,
     ] = 3
     checkpoint_dir_for_init: Annotated[
         Path | None,

@@ -15,7 +15,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.job import Role, Shard
 from elasticdl.launchers.process import ProcessLauncher
 from elasticdl.master.durable import JobData, open_job
-from elasticdl.master.effects import PsReplicas, ReplicaClient
+from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
 from elasticdl.model_spec import load_model_spec
 from elasticdl.process import ProcessArguments
@@ -41,7 +41,7 @@ async def _run(arguments: ProcessArguments) -> int:
         arguments.job_dir,
         arguments.token,
         make_launcher=ProcessLauncher,
-        make_replicas=lambda route: PsReplicas(route, _connect(arguments.token)),
+        make_access=lambda route: ReplicaAccess(route, _connect(arguments.token)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         reason = f"the master was asked to end ({number.name})"

@@ -1,4 +1,4 @@
-"""What the master's core wants done; whoever does it comes back with an event."""
+"""What the master's core wants done; what comes of it returns as an event or an `Answer`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class StopProcess:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Write a checkpoint; then `checkpoint_written` or `checkpoint_failed`.
+    """Write a checkpoint; then `CheckpointWritten` or `CheckpointFailed`.
 
-    A private one is the job's own, to restore a ps replica from; it replaces the one before.
+    A private one lies in the job's own folder, to restore a ps replica from.
     """
 
     version: int
@@ -49,19 +49,26 @@ class ExpireRows:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheckpoints:
-    """Delete old checkpoints; nobody waits for it."""
+    """Delete old checkpoints of the user's; nobody waits for it."""
 
     versions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class DeletePrivateCheckpoints:
+    """Delete all private checkpoints but one; nobody waits for it."""
+
+    all_but: int
+
+
+@dataclass(frozen=True, slots=True)
 class AskAudit:
-    """Ask the replicas what they have applied; then `audited` or `audit_failed`."""
+    """Ask the replicas what they have applied; then `Audited` or `AuditFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskWatermarks:
-    """Ask a ps replica that is back what it has; then `replica_back` or `replica_unreachable`."""
+    """Ask a ps replica that is back what it has; then `Watermarks` or `WatermarksFailed`."""
 
     index: int
     session: str
@@ -85,6 +92,7 @@ Action = (
     | WriteCheckpoint
     | ExpireRows
     | DeleteCheckpoints
+    | DeletePrivateCheckpoints
     | AskAudit
     | AskWatermarks
     | Note

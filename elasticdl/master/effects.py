@@ -1,4 +1,4 @@
-"""What the master does to the world beyond processes: it speaks to ps replicas and writes files."""
+"""How the master speaks to ps replicas, and reads what a lost process said last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 
 from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, TaskAudit
-from elasticdl.master.audit import Replicas
+from elasticdl.master.parameters.proof import Replicas
 
 _TAIL_BYTES = 16 * 1024
 # "2026-01-31 12:00:00.000 worker-0 ERROR ": when and who differ between processes that fail alike.
@@ -34,8 +34,8 @@ class ReplicaClient(Protocol):
         ...
 
 
-class PsReplicas:
-    """The ps replicas as the master uses them. Connects when first asked.
+class ReplicaAccess:
+    """The ps replicas, to speak to (`ParameterAccess`). Connects when first asked.
 
     Calls block. For one thread at a time, but for `applied_by`.
     """

@@ -8,13 +8,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.config import JobConfig
-from elasticdl.errors import CheckpointError, ElasticdlError
+from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
     Finished,
     JobStatus,
@@ -22,19 +21,14 @@ from elasticdl.job import (
     Progress,
     PsRoute,
     Role,
+    TaskAudit,
     TaskReport,
     Wait,
 )
-from elasticdl.master.actions import (
-    Action,
-    AskAudit,
-    DeleteCheckpoints,
-    ExpireRows,
-    Note,
-    WriteCheckpoint,
-)
-from elasticdl.master.audit import Replicas
+from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData, open_job
+from elasticdl.master.interpreter import Effect, Interpreter, Line
+from elasticdl.master.parameters.proof import Replicas
 from elasticdl.master.status import picture
 from elasticdl.state.base import State
 from elasticdl.state.memory import MemoryState
@@ -74,16 +68,21 @@ class InProcessMaster:
         Raises:
             JobFailedError: The data that the command needs has no records.
         """
-        self._config = config
-        self._audit = audit
-        self._checkpoint = checkpoint
-        self._expire = expire
         self._lock = threading.RLock()
         self._requests = itertools.count(1)
         self._session = uuid.uuid4().hex  # nothing that an earlier process held is this one's
         self._clock, self._began = clock, clock()
         self._job, is_new = open_job(state or MemoryState(), config, lambda: data, time.time)
         self._core = self._job.core
+        self._interpreter = Interpreter(
+            self._core,
+            _StoreAccess(audit, checkpoint, expire),
+            processes=None,
+            job_dir=None,
+            tell=_log,
+            event=lambda event: self._do(lambda: event(self._now())),
+            run=_run_at_once,
+        )
         if not is_new:
             self._do(lambda: self._core.resume(self._now()))
 
@@ -138,48 +137,26 @@ class InProcessMaster:
     def _do(self, event: Callable[[], T]) -> T:
         with self._lock:
             answer, actions = self._job.handle(event)
-            self._carry_out(actions)
+            for action in actions:
+                self._interpreter.carry_out(action)
             return answer
 
-    def _carry_out(self, actions: list[Action]) -> None:
-        for action in actions:
-            match action:
-                case Note(_, text, _, is_warning):
-                    log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
-                case WriteCheckpoint(version):
-                    self._write_checkpoint(version)
-                case ExpireRows():
-                    if text := self._expire():
-                        log.info("%s", text)
-                case DeleteCheckpoints(versions):
-                    self._delete_checkpoints(versions)
-                case AskAudit():
-                    replicas = self._audit()
-                    self._do(partial(self._core.audited, replicas, self._now()))
-                case _:
-                    raise AssertionError(f"{action} in a job without processes")
 
-    def _write_checkpoint(self, version: int) -> None:
-        directory = self._config.checkpoint.checkpoint_dir
-        assert directory is not None
-        try:
-            write_checkpoint(
-                directory,
-                version,
-                self._config.model.model_def,
-                self._checkpoint,
-                self._config.checkpoint.checkpoint_full_every,
-            )
-        except ElasticdlError as error:
-            message = str(error)
-            self._do(lambda: self._core.checkpoint_failed(version, message, self._now()))
-        else:
-            self._do(lambda: self._core.checkpoint_written(version, self._now()))
+@dataclass(frozen=True, slots=True)
+class _StoreAccess:
+    """`ParameterAccess` of a store in this process."""
 
-    def _delete_checkpoints(self, versions: tuple[int, ...]) -> None:
-        directory = self._config.checkpoint.checkpoint_dir
-        assert directory is not None
-        try:
-            delete_checkpoints(directory, versions)
-        except CheckpointError as error:
-            log.warning("%s", error)
+    audit: Callable[[], Replicas]
+    checkpoint: Callable[[Path], list[str]]
+    expire: Callable[[], str]
+
+    def applied_by(self, address: str) -> list[TaskAudit]:
+        raise AssertionError("a job in one process has no ps replicas")
+
+
+def _run_at_once(effect: Effect, line: Line) -> None:
+    effect()()
+
+
+def _log(note: Note) -> None:
+    log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)

@@ -4,9 +4,9 @@ It holds only what differs from "every task of the order before the cursor is do
 the tasks that came back, and those set aside. So its snapshot does not grow with the data, and of
 its memory only the order of one epoch does.
 
-A ps replica that was lost and restored lacks tasks that were done: they come back too
-(`take_in_replica`), are leased before all others, and nothing is evaluated or exported before they
-are done again. See docs/designs/ps-recovery.md.
+Parameters that were lost and restored lack tasks that were done: these come back too (`replay`),
+are leased before all others, and nothing is evaluated or exported before they are done again. See
+docs/designs/ps-recovery.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """A training task that is done, but not on one replica, which has `have` minibatches of it."""
+    """A training task that is done, but restored parameters have only `have` minibatches of it."""
 
     task_id: int
     have: int
@@ -63,8 +63,8 @@ class Ledger:
     task is replayed any more. An epoch does not wait for the one before to be complete, only for
     it to be handed out.
 
-    generation: counts the replicas that were taken in after a loss. A lease that was handed out
-        in an earlier one cannot end as done: what it did may have been lost since.
+    generation: counts the calls of `replay`. A lease that was handed out in an earlier one cannot
+        end as done: what it did may have been lost since.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Ledger:
         self._order_start = 0  # which began there
         self._returned: deque[int] = deque()  # training tasks that came back
         self._queued: deque[int] = deque()  # all other tasks, not leased
-        self._replays: deque[int] = deque()  # training tasks that were done, but not by all now
+        self._replays: deque[int] = deque()  # training tasks to be done again
         self._replaying: set[int] = set()  # those, and the ones of them that are leased
         # Minibatches of tasks that were done, where `feed` made more or fewer than records say.
         self._odd_ends: dict[int, int] = {}
@@ -112,7 +112,7 @@ class Ledger:
             "quarantine": self._apply_quarantine,
             "queue": self._apply_queue,
             "drop": self._apply_drop,
-            "replica": self._apply_replica,
+            "replay": self._apply_replay,
         }
         for name, apply in appliers.items():
             journal.handle(name, apply)
@@ -169,7 +169,7 @@ class Ledger:
             self._journal.record("done", task_id, *([end_index] if is_odd else []))
             return Settled.DONE
         if outcome is Outcome.DONE:
-            # A replica may have lost a part of it meanwhile; the next lease will find out.
+            # A part of it may have been lost meanwhile; the next lease will find out.
             self._journal.record("return", task_id)
             return Settled.REQUEUED
         if outcome is Outcome.RETURNED:
@@ -198,10 +198,10 @@ class Ledger:
         self._journal.record("drop", task_ids.start, task_ids.stop)
 
     def lacks(self, applied: Mapping[int, int]) -> list[Lack]:
-        """Return the training tasks that are done, but not on a replica that was lost.
+        """Return the training tasks that are done, but not by parameters that were restored.
 
         Args:
-            applied: Minibatches that the replica has applied, by task.
+            applied: Minibatches that these have, by task.
         """
         open_ids = {*self._doing, *self._returned, *self._replays, *self.quarantined}
         found = []
@@ -215,9 +215,9 @@ class Ledger:
                 found.append(Lack(task_id, have, end - have, records))
         return found
 
-    def take_in_replica(self, replay: Iterable[int]) -> None:
-        """Go on with a replica that was lost and is back, after these tasks are done again."""
-        self._journal.record("replica", to_ranges(replay))
+    def replay(self, task_ids: Iterable[int]) -> None:
+        """Go on with parameters that were lost and restored: these tasks are to be done again."""
+        self._journal.record("replay", to_ranges(task_ids))
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class Ledger:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every replica has all tasks that were done."""
+        """Whether nothing that was done has to be done again."""
         return not self._replaying
 
     @property
@@ -343,7 +343,7 @@ class Ledger:
     def _apply_drop(self, first: int, stop: int) -> None:
         self._queued = deque(id for id in self._queued if not first <= id < stop)
 
-    def _apply_replica(self, ranges: list[list[int]]) -> None:
+    def _apply_replay(self, ranges: list[list[int]]) -> None:
         self.generation += 1
         for task_id in (id for first, stop in ranges for id in range(first, stop)):
             # The lease that ended as done is one above the last that came back.

@@ -13,23 +13,15 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
 from elasticdl import process
-from elasticdl.checkpoints.versions import version_folder, versions
-from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
-from elasticdl.errors import (
-    ConfigError,
-    ElasticdlError,
-    LaunchError,
-    StateError,
-    UnavailableError,
-)
+from elasticdl.errors import ConfigError, StateError
 from elasticdl.job import JobStatus, PsRoute, Role
 from elasticdl.launchers.base import (
     Exited,
@@ -39,10 +31,10 @@ from elasticdl.launchers.base import (
     ProcessHandle,
     ProcessSpec,
 )
-from elasticdl.master import actions
-from elasticdl.master.audit import Replicas
+from elasticdl.master.actions import Note
 from elasticdl.master.durable import DurableJob
-from elasticdl.master.effects import PsReplicas, last_words
+from elasticdl.master.effects import ReplicaAccess, last_words
+from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.phases import Phase
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import picture
@@ -52,7 +44,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ADDRESS_FILE = "master.json"
-RECOVERY_FOLDER = "recovery"  # in the job's folder: the checkpoint to restore a ps replica from
 _HOST = "127.0.0.1"
 _TICKS_PER_TIMEOUT = 10
 _LONGEST_TICK_SECONDS = 1.0
@@ -72,7 +63,7 @@ class Master:
         job_dir: Path,
         token: bytes,
         make_launcher: Callable[[OnExit], Launcher],
-        make_replicas: Callable[[Callable[[], PsRoute]], PsReplicas],
+        make_access: Callable[[Callable[[], PsRoute]], ReplicaAccess],
     ) -> None:
         """Put a master together; nothing happens before `run`.
 
@@ -82,7 +73,7 @@ class Master:
             job_dir: For the address, logs and events.
             token: The job's secret.
             make_launcher: Makes what starts processes, given whom to tell of their end.
-            make_replicas: Makes the way to the ps replicas, given who knows where they are.
+            make_access: Makes the way to the ps replicas, given who knows where they are.
         """
         self.core = job.core
         self._job = job
@@ -90,7 +81,7 @@ class Master:
         self._job_dir = job_dir
         self._token = token
         self._make_launcher = make_launcher
-        self._replicas = make_replicas(self.core.ps_route)
+        self._access = make_access(self.core.ps_route)
         # The clock goes on where the master before has left it, and is steady from here.
         self._began = time.monotonic() - max(0.0, time.time() - job.began_at)
         self._bell = asyncio.Event()  # replaced when it rings
@@ -99,10 +90,11 @@ class Master:
         self._num_watchers = 0
         self._is_closing = False
         self._tasks: set[asyncio.Task[None]] = set()
-        # One thread: the replicas are asked one thing at a time, and files are written in order.
-        self._storage = ThreadPoolExecutor(max_workers=1, thread_name_prefix="storage")
-        # A replica that is back must not wait until a call that its loss has broken gives up.
-        self._recovery = ThreadPoolExecutor(max_workers=2, thread_name_prefix="recovery")
+        self._threads = {
+            Line.STORAGE: ThreadPoolExecutor(max_workers=1, thread_name_prefix="storage"),
+            Line.RECOVERY: ThreadPoolExecutor(max_workers=2, thread_name_prefix="recovery"),
+            Line.PROCESSES: ThreadPoolExecutor(max_workers=8, thread_name_prefix="processes"),
+        }
 
     # --- what the servicer needs -----------------------------------------------------------------
 
@@ -123,7 +115,7 @@ class Master:
                 self._broken.set_exception(error)
             raise
         for action in todo:
-            self._carry_out(action)
+            self._interpreter.carry_out(action)
         self._ring()
         return answer
 
@@ -144,17 +136,8 @@ class Master:
 
     def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
-        newest = self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
-        if newest is None:
-            return ""
-        return str(version_folder(self._checkpoint_dir(newest.is_private), newest.version))
-
-    def _checkpoint_dir(self, is_private: bool) -> Path:
-        directory = self.core.config.checkpoint.checkpoint_dir
-        if is_private:
-            return self._job_dir / RECOVERY_FOLDER
-        assert directory is not None
-        return directory
+        point = self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
+        return "" if point is None else str(self._interpreter.folder_of(point))
 
     def was_told_the_end(self) -> None:
         """Note that somebody is being sent the last picture of the job."""
@@ -191,7 +174,7 @@ class Master:
             ends.callback(self._job.close)
             self._events = EventLog(self._job_dir, Role.MASTER, 0)
             ends.callback(self._events.close)
-            for pool in (self._storage, self._recovery):
+            for pool in self._threads.values():
                 ends.callback(pool.shutdown, wait=False, cancel_futures=True)
             ends.callback(self._cancel_effects)
             server = make_server(self, self._token)
@@ -199,6 +182,15 @@ class Master:
             self._launcher = self._make_launcher(on_exit)
             ends.push_async_callback(self._close_launcher)
             address = await self._listen(server)
+            self._interpreter = Interpreter(
+                self.core,
+                self._access,
+                _JobProcesses(self._launcher, self._job_dir, address, self._exited),
+                self._job_dir,
+                tell=self._note,
+                event=lambda event: self.handle(lambda: event(self.now())),
+                run=self._run_effect,
+            )
             self._take_up_job()
             await server.start()
             _write_address(self._job_dir, address)
@@ -277,33 +269,17 @@ class Master:
         """Cancel the job."""
         self.handle(lambda: self.core.stop(reason, self.now()))
 
-    # --- actions ---------------------------------------------------------------------------------
+    # --- effects ---------------------------------------------------------------------------------
 
-    def _carry_out(self, action: actions.Action) -> None:
-        match action:
-            case actions.Note():
-                self._note(action)
-            case actions.StartProcess():
-                self._spawn(self._start_process(action))
-            case actions.AdoptProcess(handle):
-                self._adopt_process(handle)
-            case actions.StopProcess(handle):
-                self._launcher.stop(handle, _GRACE_SECONDS)
-            case actions.WriteCheckpoint():
-                self._spawn(self._write_checkpoint(action))
-            case actions.ExpireRows():
-                self._spawn(self._expire_rows())
-            case actions.DeleteCheckpoints(old):
-                self._spawn(self._delete(self._checkpoint_dir(is_private=False), old))
-            case actions.AskAudit():
-                self._spawn(self._ask_audit())
-            case actions.AskWatermarks():
-                self._spawn(self._ask_watermarks(action))
-
-    def _spawn(self, effect: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(effect)
+    def _run_effect(self, effect: Effect, line: Line) -> None:
+        task = asyncio.get_running_loop().create_task(self._effect(effect, line))
         self._tasks.add(task)
         task.add_done_callback(self._effect_done)
+
+    async def _effect(self, effect: Effect, line: Line) -> None:
+        loop = asyncio.get_running_loop()
+        then = await loop.run_in_executor(self._threads[line], effect)
+        then()
 
     def _effect_done(self, task: asyncio.Task[None]) -> None:
         """An effect that raised is a defect or a broken journal: either way, the master ends."""
@@ -314,105 +290,13 @@ class Master:
             self._broken.set_exception(error)
         self._ring()
 
-    def _note(self, note: actions.Note) -> None:
+    def _note(self, note: Note) -> None:
         log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
         self._events.write(note.event, text=note.text, **note.fields)
-
-    async def _start_process(self, action: actions.StartProcess) -> None:
-        address = f"{_HOST}:{self._job.port}"
-        spec = ProcessSpec(
-            action.role,
-            action.index,
-            process.command(action.role, action.index, self._job_dir, address),
-            process.log_path(self._job_dir, action.role, action.index),
-        )
-        loop = asyncio.get_running_loop()
-        try:
-            handle = await loop.run_in_executor(None, self._launcher.start, spec)
-        except LaunchError as error:
-            if not self._is_closing:
-                nobody = ProcessHandle(action.role, action.index, "")
-                self._exited(Exited(nobody, ExitReason.FAILED, None), str(error))
-        else:
-            self.handle(lambda: self.core.process_started(handle, self.now()))
-
-    def _adopt_process(self, handle: ProcessHandle) -> None:
-        try:
-            self._launcher.adopt(handle)
-        except LaunchError as error:
-            self._exited(Exited(handle, ExitReason.UNKNOWN, None), str(error))
-
-    async def _write_checkpoint(self, action: actions.WriteCheckpoint) -> None:
-        version = action.version
-        directory = self._checkpoint_dir(action.is_private)
-        config = self.core.config
-        # Of the job's own only the newest stays, so each has all rows.
-        full_every = 1 if action.is_private else config.checkpoint.checkpoint_full_every
-        try:
-            await self._in_storage(
-                write_checkpoint,
-                directory,
-                version,
-                config.model.model_def,
-                self._replicas.checkpoint,
-                full_every,
-            )
-        except ElasticdlError as error:
-            message, was_unreachable = str(error), isinstance(error, UnavailableError)
-            self.handle(
-                lambda: self.core.checkpoint_failed(version, message, self.now(), was_unreachable)
-            )
-        else:
-            self.handle(lambda: self.core.checkpoint_written(version, self.now()))
-            if action.is_private:
-                await self._delete(directory, set(versions(directory)) - {version})
-
-    async def _expire_rows(self) -> None:
-        try:
-            text = await self._in_storage(self._replicas.expire)
-        except ElasticdlError as error:
-            log.warning("rows could not expire, the next pass will look again: %s", error)
-        else:
-            if text:
-                self._note(actions.Note("expired", text))
-
-    async def _delete(self, directory: Path, old: Iterable[int]) -> None:
-        try:
-            await self._in_storage(delete_checkpoints, directory, old)
-        except ElasticdlError as error:
-            log.warning("%s", error)
-
-    async def _ask_audit(self) -> None:
-        try:
-            replicas: Replicas = await self._in_storage(self._replicas.audit)
-        except ElasticdlError as error:
-            message, was_unreachable = str(error), isinstance(error, UnavailableError)
-            self.handle(lambda: self.core.audit_failed(message, self.now(), was_unreachable))
-        else:
-            self.handle(lambda: self.core.audited(replicas, self.now()))
-
-    async def _ask_watermarks(self, action: actions.AskWatermarks) -> None:
-        index, session = action.index, action.session
-        loop = asyncio.get_running_loop()
-        try:
-            applied = await loop.run_in_executor(
-                self._recovery, self._replicas.applied_by, action.address
-            )
-        except ElasticdlError as error:
-            message = str(error)
-            self.handle(lambda: self.core.replica_unreachable(index, session, message, self.now()))
-        else:
-            self.handle(lambda: self.core.replica_back(index, session, applied, self.now()))
-
-    async def _in_storage(self, function: Callable[..., T], *arguments: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._storage, function, *arguments)
 
     # --- processes -------------------------------------------------------------------------------
 
     def _on_exit(self, exited: Exited) -> None:
-        if self._is_closing:
-            return  # it ends because we do
         words = ""
         if exited.reason not in (ExitReason.FINISHED, ExitReason.KILLED):
             handle = exited.handle
@@ -420,7 +304,35 @@ class Master:
         self._exited(exited, words)
 
     def _exited(self, exited: Exited, words: str) -> None:
-        self.handle(lambda: self.core.process_exited(exited, words, self.now()))
+        if not self._is_closing:  # else it ends because we do
+            self.handle(lambda: self.core.process_exited(exited, words, self.now()))
+
+
+class _JobProcesses:
+    """`JobProcesses` of a launcher."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        job_dir: Path,
+        address: str,
+        exited: Callable[[Exited, str], None],
+    ) -> None:
+        self._launcher = launcher
+        self._job_dir = job_dir
+        self._address = address
+        self.exited = exited
+
+    def start(self, role: Role, index: int) -> ProcessHandle:
+        command = process.command(role, index, self._job_dir, self._address)
+        log_path = process.log_path(self._job_dir, role, index)
+        return self._launcher.start(ProcessSpec(role, index, command, log_path))
+
+    def adopt(self, handle: ProcessHandle) -> None:
+        self._launcher.adopt(handle)
+
+    def stop(self, handle: ProcessHandle) -> None:
+        self._launcher.stop(handle, _GRACE_SECONDS)
 
 
 def _write_address(job_dir: Path, address: str) -> None:

@@ -77,8 +77,9 @@ class Meter:
 
     def lost(self, worker_id: int) -> None:
         """Forget what a lost worker did beyond its reports: another one goes on with it."""
-        totals = self._totals(worker_id)
-        totals.seen_records, totals.seen_loss = totals.reported_records, totals.reported_loss
+        totals = self._workers.get(worker_id)
+        if totals is not None:
+            totals.seen_records, totals.seen_loss = totals.reported_records, totals.reported_loss
 
     def begin(self, now: float) -> None:
         """Start to measure throughput."""

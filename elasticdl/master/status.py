@@ -23,7 +23,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
         job_name=core.config.cluster.job_name,
         status=_WORDS.get(core.phase, str(core.phase)),
         message=_message(core),
-        seconds=core.course.ended_seconds if core.has_ended else now,
+        seconds=core.history.ended_seconds if core.has_ended else now,
         epoch=ledger.epoch,
         num_epochs=core.tasks.num_epochs,
         tasks_todo=ledger.num_todo,
@@ -39,11 +39,11 @@ def picture(core: JobCore, now: float) -> JobStatus:
         metrics=core.evaluations.metrics,
         num_workers_alive=core.members.num_alive(Role.WORKER),
         num_ps_alive=core.members.num_alive(Role.PS),
-        ledger=core.course.ledger,
+        ledger=core.history.ledger,
         skipped=_skipped(core),
-        checkpoints=tuple(core.checkpoints.kept),
+        checkpoints=tuple(core.holder.schedule.kept),
         output=_output(core),
-        recoveries=tuple(core.places.recoveries),
+        recoveries=tuple(core.holder.recoveries),
         staleness_histogram=tuple(meter.staleness_histogram),
         num_recomputed=meter.num_recomputed,
     )
@@ -54,16 +54,20 @@ def _message(core: JobCore) -> str:
         return core.message
     missing = sum(not address for address in core.ps_route().addresses)
     if core.phase is not Phase.PENDING:
-        lost = [f"{missing} of {core.num_ps} ps replicas are being restored"] if missing else []
+        lost = (
+            [f"{missing} of {core.holder.num_processes} ps replicas are being restored"]
+            if missing
+            else []
+        )
         return "; ".join([*core.shortcomings(), *lost])
     if missing:
-        return f"waiting for {missing} of {core.num_ps} ps replicas"
+        return f"waiting for {missing} of {core.holder.num_processes} ps replicas"
     return "waiting for workers"
 
 
 def _records_per_second(core: JobCore, done: int, now: float) -> float:
     """Return the throughput: of the last seconds, and once all is done of the whole."""
-    began, ended = core.course.training_began, core.course.training_ended
+    began, ended = core.history.training_began, core.history.training_ended
     if began is not None and ended is not None:
         return done / (ended - began) if ended > began else 0.0
     return core.meter.records_per_second(now)

@@ -28,6 +28,7 @@ from elasticdl.job import (
     Wait,
 )
 from elasticdl.master.core import JobCore
+from elasticdl.master.parameters.holder import Audited
 from elasticdl.master.tasks import make_tasks
 
 MINIBATCH, MINIBATCHES = 10, 3
@@ -144,7 +145,7 @@ class Play:
         return found
 
     def audit(self, num_replicas=1):
-        self.core.audited([list(self.applied.values())] * num_replicas, self.now)
+        self.core.answered(Audited([list(self.applied.values())] * num_replicas), self.now)
 
 
 @pytest.fixture

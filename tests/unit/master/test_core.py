@@ -27,6 +27,7 @@ from elasticdl.master.actions import (
     WriteCheckpoint,
 )
 from elasticdl.master.core import Phase
+from elasticdl.master.parameters.holder import AuditFailed, CheckpointFailed, CheckpointWritten
 from elasticdl.master.status import picture
 
 
@@ -37,7 +38,7 @@ def start(kit, command="train", shards=None, **settings):
     for action in play.do(StartProcess):
         handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
         play.core.process_started(handle, play.now)
-    play.register_ps(*range(play.core.num_ps))
+    play.register_ps(*range(play.core.holder.num_processes))
     play.register(*range(settings.get("num_workers", 1)))
     return play
 
@@ -70,7 +71,7 @@ def test_workers_wait_for_ps_replicas(master_kit):
     play = master_kit.play(master_kit.config(num_ps=2))
     play.register(0)
     assert isinstance(play.lease(), Wait)
-    assert not play.core.places.is_complete
+    assert not play.core.holder.is_complete
     assert picture(play.core, 0).message == "waiting for 2 of 2 ps replicas"
     play.register_ps(1, 0)
     assert play.core.ps_route() == PsRoute(0, ("host:0", "host:1"))
@@ -90,7 +91,7 @@ def test_train_goes_through_all_phases(master_kit):
     assert play.core.phase is Phase.CHECKPOINTING
     assert play.do(WriteCheckpoint) == [WriteCheckpoint(6)]
     assert play.do(AskAudit) == []
-    play.core.checkpoint_written(6, play.now)
+    play.core.answered(CheckpointWritten(6), play.now)
     assert len(play.do(AskAudit)) == 1
     play.now = 30.0
     play.audit()
@@ -129,7 +130,7 @@ def test_exported_model_needs_no_ps_replicas(master_kit):
     config = master_kit.config(
         "evaluate", num_ps=2, saved_model=Path("m"), checkpoint_dir_for_init=None
     )
-    assert master_kit.core(config).num_ps == 0
+    assert master_kit.core(config).holder.num_processes == 0
 
 
 def test_workers_are_let_go_when_their_work_is_done(master_kit):
@@ -326,7 +327,7 @@ def test_failing_task_fails_the_job_at_its_end(master_kit):
     fail(play, 2)
     play.run()
     assert [a.version for a in play.do(WriteCheckpoint)] == [3]  # what was trained is kept
-    play.core.checkpoint_written(3, 0.0)
+    play.core.answered(CheckpointWritten(3), 0.0)
     play.audit()
     status = picture(play.core, 0.0)
     assert status.status == "failed"
@@ -355,7 +356,7 @@ def test_fatal_report_keeps_what_was_trained_in_a_last_checkpoint(master_kit):
     assert play.do(WriteCheckpoint) == [WriteCheckpoint(0)]
     assert isinstance(play.lease(1), Wait)
     assert not play.core.has_ended
-    play.core.checkpoint_written(0, play.now)
+    play.core.answered(CheckpointWritten(0), play.now)
     status = picture(play.core, 0.0)
     assert (status.status, status.message) == ("failed", "table 'user' cannot take 5 new rows")
 
@@ -428,7 +429,7 @@ def test_checkpoints_are_written_while_training_and_old_ones_deleted(master_kit)
     for version in (6, 9, 12, 18):  # due at 4, 8 and 12; the last one at the end
         play.run(until=lambda task, version=version: play.version >= version)
         assert play.do(WriteCheckpoint) == [WriteCheckpoint(version)]
-        play.core.checkpoint_written(version, 0.0)
+        play.core.answered(CheckpointWritten(version), 0.0)
         deleted += play.do(DeleteCheckpoints)
     assert deleted == [DeleteCheckpoints((6,)), DeleteCheckpoints((9,))]
 
@@ -443,9 +444,9 @@ def test_one_checkpoint_is_written_at_a_time(master_kit):
     play.run()
     assert play.do(WriteCheckpoint) == [WriteCheckpoint(3)]
     assert play.core.phase is Phase.CHECKPOINTING
-    play.core.checkpoint_written(3, 0.0)
+    play.core.answered(CheckpointWritten(3), 0.0)
     assert play.do(WriteCheckpoint) == [WriteCheckpoint(6)]  # the last one is still to come
-    play.core.checkpoint_written(6, 0.0)
+    play.core.answered(CheckpointWritten(6), 0.0)
     assert play.core.phase is Phase.AUDITING
 
 
@@ -453,11 +454,11 @@ def test_failed_checkpoint_while_training_is_told_and_training_goes_on(master_ki
     play = start(master_kit, checkpoint_dir=Path("c"), checkpoint_steps=3)
     play.work_off(play.lease())
     play.do(WriteCheckpoint)
-    play.core.checkpoint_failed(3, "disk full", 0.0)
+    play.core.answered(CheckpointFailed(3, "disk full"), 0.0)
     status = picture(play.core, 0.0)
     assert (status.status, status.message) == ("running", "checkpoint of version 3: disk full")
     play.run()
-    play.core.checkpoint_written(6, 0.0)
+    play.core.answered(CheckpointWritten(6), 0.0)
     play.audit()
     assert (play.core.phase, play.core.message) == (Phase.FINISHED, "")
 
@@ -466,7 +467,7 @@ def test_checkpoint_that_ends_after_the_job_changes_nothing(master_kit):
     play = start(master_kit, checkpoint_dir=Path("c"), checkpoint_steps=3)
     play.work_off(play.lease())
     play.core.stop("Ctrl-C", 1.0)
-    play.core.checkpoint_failed(3, "replica 0 is gone", 2.0)
+    play.core.answered(CheckpointFailed(3, "replica 0 is gone"), 2.0)
     status = picture(play.core, 3.0)
     assert (status.status, status.message) == ("failed", "stopped: Ctrl-C")
 
@@ -474,7 +475,7 @@ def test_checkpoint_that_ends_after_the_job_changes_nothing(master_kit):
 def test_job_without_its_last_checkpoint_fails(master_kit):
     play = start(master_kit, checkpoint_dir=Path("c"))
     play.run()
-    play.core.checkpoint_failed(6, "disk full", 0.0)
+    play.core.answered(CheckpointFailed(6, "disk full"), 0.0)
     play.audit()
     assert play.core.phase is Phase.FAILED
     assert play.core.message == "checkpoint of version 6: disk full"
@@ -499,7 +500,7 @@ def test_records_trained_twice_fail_the_job(master_kit):
 def test_replicas_that_cannot_be_asked_fail_the_job(master_kit):
     play = start(master_kit)
     play.run()
-    play.core.audit_failed("replica 0 is gone", 0.0)
+    play.core.answered(AuditFailed("replica 0 is gone"), 0.0)
     assert play.core.message == "the ledger could not be proved: replica 0 is gone"
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from elasticdl.errors import ConfigError, JobFailedError, StateError
-from elasticdl.job import Finished, Lease, Role, Shard
-from elasticdl.launchers.base import ProcessHandle
+from elasticdl.job import Finished, Lease, Outcome, Role, Shard, Wait
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import durable
 from elasticdl.master.actions import AdoptProcess, AskAudit, StartProcess, WriteCheckpoint
 from elasticdl.master.core import Phase
 from elasticdl.master.durable import JobData, open_job
+from elasticdl.master.parameters.holder import CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
 
@@ -50,7 +51,7 @@ def begun(master_kit, **settings):
     for action in kit.play.do(StartProcess):
         handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
         kit.do(lambda handle=handle: core.process_started(handle, 0.0))
-    kit.do(lambda: kit.play.register_ps(*range(core.num_ps)))
+    kit.do(lambda: kit.play.register_ps(*range(core.holder.num_processes)))
     kit.do(lambda: kit.play.register(*range(settings.get("num_workers", 1))))
     return kit
 
@@ -94,7 +95,7 @@ def test_every_moment_is_a_good_one_to_die(master_kit, tmp_path):
         kit.do(lambda: kit.job.core.resume(1.0))
     kit.do(lambda: kit.job.core.resume(1.0))
     assert kit.play.do(WriteCheckpoint) != []
-    kit.do(lambda: kit.job.core.checkpoint_written(18, 1.0))
+    kit.do(lambda: kit.job.core.answered(CheckpointWritten(18), 1.0))
     kit.restart()
     kit.do(lambda: kit.job.core.resume(1.0))
     assert len(kit.play.do(AskAudit)) == 1
@@ -177,3 +178,40 @@ def test_config_survives_the_journal(master_kit):
     kit = begun(master_kit, output=Path("out"), learning_rate=0.1)
     kit.restart()
     assert not kit.is_new
+
+
+def test_job_that_is_to_fail_after_its_last_checkpoint_still_does(master_kit, tmp_path):
+    kit = begun(master_kit, checkpoint_dir=tmp_path)
+    lease = kit.do(kit.play.lease)
+    kit.do(lambda: kit.play.report(lease, outcome=Outcome.FAILED, message="NaN", fatal=True))
+    kit.restart()
+    kit.do(lambda: kit.job.core.resume(1.0))
+    assert isinstance(kit.do(kit.play.lease), Wait)
+    assert kit.play.do(WriteCheckpoint) == [WriteCheckpoint(0)]
+    kit.do(lambda: kit.job.core.answered(CheckpointWritten(0), 1.0))
+    status = picture(kit.job.core, 2.0)
+    assert (status.status, status.message) == ("failed", "NaN")
+
+
+def test_checkpoint_that_died_with_its_master_is_written_by_the_next(master_kit, tmp_path):
+    kit = begun(master_kit, checkpoint_dir=tmp_path, checkpoint_steps=3)
+    kit.do(lambda: kit.play.work_off(kit.play.lease()))
+    assert kit.play.do(WriteCheckpoint) == [WriteCheckpoint(3)]
+    kit.restart()
+    kit.do(lambda: kit.job.core.resume(1.0))
+    assert kit.play.do(WriteCheckpoint) == [WriteCheckpoint(3)]
+
+
+def test_processes_that_fail_alike_fail_the_job_over_two_masters(master_kit):
+    kit = begun(master_kit, num_workers=2)
+
+    def fails(index):
+        handle = ProcessHandle(Role.WORKER, index, f"worker {index}")
+        exited = Exited(handle, ExitReason.FAILED, 1)
+        kit.do(lambda: kit.job.core.process_exited(exited, "ModelError: no loss", 0.0))
+
+    fails(0)
+    kit.restart()
+    kit.do(lambda: kit.job.core.resume(1.0))
+    fails(1)
+    assert picture(kit.job.core, 2.0).status == "failed"

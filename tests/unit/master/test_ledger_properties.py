@@ -133,7 +133,7 @@ class Jobs(RuleBasedStateMachine):
         for lack in lacks:
             assert lack.have + lack.minibatches == self.steps(lack.task_id)
             self.ended[lack.task_id] -= 1
-        self.ledger.take_in_replica(lack.task_id for lack in lacks)
+        self.ledger.replay(lack.task_id for lack in lacks)
 
     @rule(data=st.data(), outcome=st.sampled_from(Outcome))
     def report(self, data, outcome):

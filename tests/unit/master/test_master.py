@@ -20,7 +20,7 @@ from elasticdl.errors import (
 from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, Shard, TaskKind, TaskReport
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.durable import JobData, open_job
-from elasticdl.master.effects import PsReplicas
+from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.master import Master
 from elasticdl.observe.events import read_events
 from elasticdl.rpc.client import GrpcMasterClient, JobClient
@@ -119,7 +119,7 @@ class Running:
                 self.job_dir,
                 TOKEN,
                 make_launcher,
-                lambda route: PsReplicas(route, lambda *_: self.replicas),
+                lambda route: ReplicaAccess(route, lambda *_: self.replicas),
             )
             self._loop = asyncio.get_running_loop()
             self._run_task = asyncio.ensure_future(self.master.run())

@@ -1,4 +1,4 @@
-"""The small machines: relaunch, evaluation, checkpoints, membership, audit."""
+"""The small machines: relaunch, evaluation, checkpoints, membership, proof."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ import pytest
 from elasticdl.errors import ModelError
 from elasticdl.job import EpochLedger, Role, Shard, TaskAudit
 from elasticdl.launchers.base import ExitReason
-from elasticdl.master.audit import audit
-from elasticdl.master.checkpoints import to_delete
 from elasticdl.master.effects import last_words
 from elasticdl.master.evaluation import Evaluations, decode_states, encode_states
 from elasticdl.master.journal import Journal
 from elasticdl.master.membership import START_TIMEOUT_SECONDS, Membership
+from elasticdl.master.parameters.proof import prove
+from elasticdl.master.parameters.schedule import to_delete
 from elasticdl.master.relaunch import Counts, Decision, Ended, Verdict, decide, describe
 from elasticdl.master.tasks import JobTasks, TaskTable
 
@@ -191,7 +191,7 @@ def test_member_that_was_given_up_is_not_heard():
     assert not members.register(Role.WORKER, 0, "t", 2, "", 9.0).gone
 
 
-# --- audit --------------------------------------------------------------------------------------
+# --- proof --------------------------------------------------------------------------------------
 
 
 def make_tasks(num_epochs=1):
@@ -202,7 +202,7 @@ def make_tasks(num_epochs=1):
 
 def run_audit(*replicas, skipped=None, num_epochs=1):
     entries = [[TaskAudit(*entry) for entry in replica] for replica in replicas]
-    return audit(make_tasks(num_epochs), 10, entries, skipped or {})
+    return prove(make_tasks(num_epochs), 10, entries, skipped or {})
 
 
 def test_all_trained_once():

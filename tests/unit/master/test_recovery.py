@@ -25,6 +25,14 @@ from elasticdl.master.actions import (
     StopProcess,
     WriteCheckpoint,
 )
+from elasticdl.master.parameters.holder import (
+    Audited,
+    AuditFailed,
+    CheckpointFailed,
+    CheckpointWritten,
+    Watermarks,
+    WatermarksFailed,
+)
 from elasticdl.master.phases import Phase
 from elasticdl.master.status import picture
 
@@ -68,7 +76,7 @@ class Game:
         """A successor has registered and said how many minibatches it has of each task."""
         session = session or self.comes_up(index)
         has = [TaskAudit(id, n, 10 * n) for id, n in enumerate(minibatches)]
-        self.core.replica_back(index, session, has, self.play.now)
+        self.core.answered(Watermarks(index, session, has), self.play.now)
 
     def master_restarts(self):
         self.facts += json.loads(json.dumps(self.core.journal.take()))
@@ -99,7 +107,7 @@ class Game:
         while not self.core.has_ended:
             self.play.run()
             for action in self.play.do(WriteCheckpoint):
-                self.core.checkpoint_written(action.version, self.play.now)
+                self.core.answered(CheckpointWritten(action.version), self.play.now)
             for _ in self.play.do(AskAudit):
                 self.play.audit(2)
         return picture(self.core, self.play.now)
@@ -233,7 +241,7 @@ def test_replica_that_cannot_be_asked_is_replaced(game):
     session = job.comes_up()
     job.core.process_started(ProcessHandle(Role.PS, 1, "stuck"), 0.0)
     job.play.do(StartProcess)
-    job.core.replica_unreachable(1, session, "no answer", 1.0)
+    job.core.answered(WatermarksFailed(1, session, "no answer"), 1.0)
     assert job.play.do(StopProcess) == [StopProcess(ProcessHandle(Role.PS, 1, "stuck"))]
     assert job.play.do(StartProcess) == [StartProcess(Role.PS, 1)]
 
@@ -273,13 +281,13 @@ def test_last_checkpoint_is_written_again_after_the_replay(game):
     job.until(Phase.CHECKPOINTING)
     assert len(job.play.do(WriteCheckpoint)) == 1
     job.lose()
-    job.core.checkpoint_failed(12, "replica 1 is gone", 0.0, was_unreachable=True)
+    job.core.answered(CheckpointFailed(12, "replica 1 is gone", was_unreachable=True), 0.0)
     assert job.play.do(WriteCheckpoint) == []
     job.back(minibatches=[3, 3, 3])
     assert job.play.do(WriteCheckpoint) == []
     assert job.ids() == [3]
     assert len(job.play.do(WriteCheckpoint)) == 1
-    job.core.checkpoint_written(12, 0.0)
+    job.core.answered(CheckpointWritten(12), 0.0)
     assert is_exact(job.finish())
 
 
@@ -289,7 +297,7 @@ def test_last_checkpoint_that_a_successor_took_part_in_is_not_the_last(game):
     assert len(job.play.do(WriteCheckpoint)) == 1
     job.lose()
     job.back(minibatches=[])
-    job.core.checkpoint_written(12, 0.0)
+    job.core.answered(CheckpointWritten(12), 0.0)
     assert job.core.phase is Phase.CHECKPOINTING
     assert len(job.ids()) == NUM_TASKS
     assert len(job.play.do(WriteCheckpoint)) == 1
@@ -324,7 +332,7 @@ def test_proof_that_cannot_be_had_fails_the_job_after_some_attempts(game):
     job.until(Phase.AUDITING)
     for _ in range(5):
         assert len(job.play.do(AskAudit)) == 1
-        job.core.audit_failed("no route to host", 0.0, was_unreachable=True)
+        job.core.answered(AuditFailed("no route to host", was_unreachable=True), 0.0)
     assert job.core.message == "the ledger could not be proved: no route to host"
 
 
@@ -341,7 +349,7 @@ def test_latest_goes_on_without_replay_and_says_what_was_lost(game):
     whole = list(job.play.applied.values())
     rest = [TaskAudit(0, 3, 30), TaskAudit(1, 1, 10), TaskAudit(3, 3, 30)]
     assert len(job.play.do(AskAudit)) == 1
-    job.core.audited([whole, rest], 0.0)
+    job.core.answered(Audited([whole, rest]), 0.0)
     status = picture(job.core, 0.0)
     assert status.status == "finished"
     assert status.message == "50 records were lost to a ps replica with its memory"
@@ -383,14 +391,14 @@ def test_job_keeps_a_checkpoint_of_its_own(game):
     assert job.core.restore_point(1) is None
     job.core.tick(62.0)
     assert job.play.do(WriteCheckpoint) == [WriteCheckpoint(3, is_private=True)]
-    job.core.checkpoint_written(3, 82.0)  # ten seconds of work: the next one is far off
+    job.core.answered(CheckpointWritten(3), 82.0)  # ten seconds of work: the next one is far off
     assert picture(job.core, 0.0).checkpoints == ()
     job.ids(until=lambda task: task.id == 1)
     job.core.tick(210.0)
     assert job.play.do(WriteCheckpoint) == []
     job.core.tick(283.0)
     assert job.play.do(WriteCheckpoint) == [WriteCheckpoint(6, is_private=True)]
-    job.core.checkpoint_failed(6, "disk full", 284.0)
+    job.core.answered(CheckpointFailed(6, "disk full"), 284.0)
     assert job.core.restore_point(1).version == 3
     assert not picture(job.core, 0.0).message
 
@@ -412,7 +420,7 @@ def test_evaluation_job_goes_on_with_a_restored_replica(game):
     job.lose()
     job.comes_up()
     assert job.play.do(AskWatermarks)
-    assert not job.core.places.is_complete
+    assert not job.core.holder.is_complete
     job.back(session="successor 1")
     assert job.core.ps_route() == PsRoute(1, ("host:0", "host:11"))
     job.play.run()
@@ -422,8 +430,8 @@ def test_evaluation_job_goes_on_with_a_restored_replica(game):
 def test_replica_goes_back_to_an_older_checkpoint_if_the_newest_is_unsound(game):
     job = game(checkpoint_dir=Path("c"))
     for version in (4, 8):
-        job.core.checkpoints.written(version, keep=0)
-    job.core.checkpoints.written_privately(9)
+        job.core.holder.schedule.written(version)
+    job.core.holder.schedule.written_for_recovery(9)
     tried = [job.core.restore_point(1, tries, "torn") for tries in range(4)]
     assert [point and point.version for point in tried] == [9, 8, 4, None]
     notes = [note.text for note in job.play.do(Note) if note.is_warning]

@@ -1,20 +1,24 @@
-"""How far the job is: its phase, when it began and ended, and what went wrong on the way."""
+"""What has happened to the job as a whole: its phases, what went wrong, and its proof."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import astuple
 from typing import Any
 
 from elasticdl.job import EpochLedger
 from elasticdl.master.journal import Journal
-from elasticdl.master.phases import Phase
+from elasticdl.master.phases import ENDED, Phase
+
+_LAST_WORDS_KEPT = 100
 
 
-class Course:
+class JobHistory:
     """What is true of the job as a whole.
 
     training_began: when the first lease was given, of whatever kind. failures: of processes.
-    problems: what will fail the job at its end. ledger: filled by the proof.
+    problems: what will fail the job at its end. failing: why the job fails as soon as its last
+    checkpoint is written; "" if it does not. ledger: filled by the proof.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -25,14 +29,19 @@ class Course:
         self.ended_seconds = 0.0
         self.failures = 0
         self.problems: list[str] = []
+        self.failing = ""
         self.message = ""
         self.ledger: tuple[EpochLedger, ...] = ()
+        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS_KEPT)
         journal.handle("began", self._apply_began)
         journal.handle("phase", self._apply_phase)
         journal.handle("ended", self._apply_ended)
         journal.handle("failure", self._apply_failure)
+        journal.handle("last words", self._last_words.append)
         journal.handle("problem", self._apply_problem)
-        journal.handle("audit", self._apply_audit)
+        journal.handle("failing", self._apply_failing)
+        journal.handle("message", self._apply_message)
+        journal.handle("proof", self._apply_proof)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -53,13 +62,38 @@ class Course:
         """Count a failure of a process."""
         self._journal.record("failure")
 
+    def heard_last_words(self, words: str) -> None:
+        """Keep what a lost process said last."""
+        if words:
+            self._journal.record("last words", words)
+
     def add_problem(self, message: str) -> None:
         """Note what will fail the job at its end."""
         self._journal.record("problem", message)
 
+    def fail_after_checkpoint(self, message: str) -> None:
+        """Note what fails the job as soon as its last checkpoint is written."""
+        self._journal.record("failing", message)
+
+    def say(self, message: str) -> None:
+        """Set what is to be said of the job now."""
+        if message != self.message:
+            self._journal.record("message", message)
+
     def proved(self, ledger: tuple[EpochLedger, ...], note: str) -> None:
         """Note what became of the records."""
-        self._journal.record("audit", [list(astuple(line)) for line in ledger], note)
+        self._journal.record("proof", [list(astuple(line)) for line in ledger], note)
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has finished or failed."""
+        return self.phase in ENDED
+
+    def has_heard(self, words: str) -> bool:
+        """Whether another process has failed with the same last words."""
+        return words in self._last_words
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -84,7 +118,13 @@ class Course:
     def _apply_problem(self, message: str) -> None:
         self.problems.append(message)
 
-    def _apply_audit(self, lines: list[list[int]], note: str) -> None:
+    def _apply_failing(self, message: str) -> None:
+        self.failing = message
+
+    def _apply_message(self, message: str) -> None:
+        self.message = message
+
+    def _apply_proof(self, lines: list[list[int]], note: str) -> None:
         self.ledger = tuple(EpochLedger(*line) for line in lines)
         self.message = note
 
@@ -96,9 +136,11 @@ class Course:
             "phase": str(self.phase),
             "times": [self.training_began, self.training_ended, self.ended_seconds],
             "failures": self.failures,
+            "last_words": list(self._last_words),
             "problems": list(self.problems),
+            "failing": self.failing,
             "message": self.message,
-            "audit": [list(astuple(line)) for line in self.ledger],
+            "proof": [list(astuple(line)) for line in self.ledger],
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -106,6 +148,8 @@ class Course:
         self.phase = Phase(snapshot["phase"])
         self.training_began, self.training_ended, self.ended_seconds = snapshot["times"]
         self.failures = snapshot["failures"]
+        self._last_words.extend(snapshot["last_words"])
         self.problems = list(snapshot["problems"])
+        self.failing = snapshot["failing"]
         self.message = snapshot["message"]
-        self.ledger = tuple(EpochLedger(*line) for line in snapshot["audit"])
+        self.ledger = tuple(EpochLedger(*line) for line in snapshot["proof"])

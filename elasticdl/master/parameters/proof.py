@@ -14,7 +14,7 @@ Replicas = Sequence[Iterable[TaskAudit]]
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class Proof:
     """What became of the records. `problem` says what must not be; "" if all is well.
 
     `lost` records that are explained (minibatches skipped because of NaN) are no problem; nor are
@@ -34,17 +34,17 @@ class _Count:
     lost: int = 0
 
 
-def audit(
+def prove(
     tasks: JobTasks,
     minibatch_size: int,
     replicas: Replicas,
     skipped: Mapping[int, Sequence[int]],
     lost: Mapping[int, Set[int]] | None = None,
-) -> Audit:
+) -> Proof:
     """Compare what every replica has applied with the job's training tasks.
 
-    A record counts as trained once only if every replica has applied its minibatch, once. A
-    replica that differs from the others is believed in what it lacks and in what it repeated.
+    A record counts as trained once only if every replica has applied its minibatch, once. Where
+    replicas differ, the one that lacks most or repeated most decides.
 
     Args:
         tasks: What there was to do.
@@ -55,7 +55,7 @@ def audit(
             it again (`--ps_recovery=latest`).
     """
     lost = lost or {}
-    books = [{entry.task_id: entry for entry in replica} for replica in replicas]
+    applied = [{entry.task_id: entry for entry in replica} for replica in replicas]
     ledger: list[EpochLedger] = []
     disagreements = unexplained = missing = 0
     for epoch in range(tasks.num_epochs):
@@ -66,7 +66,7 @@ def audit(
                 min(minibatch_size, records - index * minibatch_size)
                 for index in set(skipped.get(task_id, ()))
             )
-            entries = [book.get(task_id, TaskAudit(task_id, 0, 0)) for book in books]
+            entries = [of_replica.get(task_id, TaskAudit(task_id, 0, 0)) for of_replica in applied]
             count = _worst(entries, records, minibatch_size, left_out)
             is_known = [task_id in lost.get(index, ()) for index in range(len(entries))]
             if any(is_known):
@@ -89,13 +89,13 @@ def audit(
             )
         )
     repeated = sum(line.repeated for line in ledger)
-    return Audit(tuple(ledger), _problem(repeated, disagreements), _note(unexplained, missing))
+    return Proof(tuple(ledger), _problem(repeated, disagreements), _note(unexplained, missing))
 
 
 def _worst(
     entries: Sequence[TaskAudit], records: int, minibatch_size: int, left_out: int
 ) -> _Count:
-    """Return what became of a task's records, by the replica with the most to complain of."""
+    """Return what became of a task's records, by the replicas that lack most and repeated most."""
     lost = repeated = 0
     for entry in entries:
         reached = min(entry.next_index * minibatch_size, records)

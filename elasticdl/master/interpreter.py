@@ -1,0 +1,254 @@
+"""Carries out what the core wants done, whatever kind of master it has.
+
+Each action that may block is an **effect**: a function that does it, and returns what is to happen
+then. The master decides where effects run, in threads or at once (`RunEffect`); what is to happen
+then happens where the core's events do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from elasticdl.checkpoints.versions import version_folder, versions
+from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
+from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
+from elasticdl.job import Role, TaskAudit
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.master import actions
+from elasticdl.master.core import JobCore
+from elasticdl.master.parameters.holder import (
+    Answer,
+    Audited,
+    AuditFailed,
+    CheckpointFailed,
+    CheckpointWritten,
+    Watermarks,
+    WatermarksFailed,
+)
+from elasticdl.master.parameters.proof import Replicas
+from elasticdl.master.parameters.schedule import WholeCheckpoint
+
+log = logging.getLogger(__name__)
+
+RECOVERY_FOLDER = "recovery"  # in the job's folder: the checkpoint to restore a ps replica from
+
+Then = Callable[[], None]
+Effect = Callable[[], Then]
+
+
+class Line(Enum):
+    """Effects of one line do not wait for those of another."""
+
+    STORAGE = "storage"  # one at a time and in order: it speaks to the holder and writes files
+    RECOVERY = "recovery"  # not kept waiting by a call that is stuck because of the same loss
+    PROCESSES = "processes"
+
+
+RunEffect = Callable[[Effect, Line], None]
+
+
+class ParameterAccess(Protocol):
+    """Whoever holds the parameters, to speak to. Calls block.
+
+    Raises:
+        ElasticdlError: From each of them; `UnavailableError` if nobody could be reached.
+    """
+
+    def checkpoint(self, directory: Path) -> list[str]:
+        """Have all parameters written into a folder; return the entries of its manifest."""
+        ...
+
+    def expire(self) -> str:
+        """Have rows removed that have come to their end; say how many."""
+        ...
+
+    def audit(self) -> Replicas:
+        """Ask what has been applied of each task."""
+        ...
+
+    def applied_by(self, address: str) -> list[TaskAudit]:
+        """Ask one ps replica, which nobody else knows yet, what it has applied of each task."""
+        ...
+
+
+class JobProcesses(Protocol):
+    """The processes of the job, to start and end."""
+
+    def start(self, role: Role, index: int) -> ProcessHandle:
+        """Start one; may block.
+
+        Raises:
+            LaunchError: It cannot be started.
+        """
+        ...
+
+    def adopt(self, handle: ProcessHandle) -> None:
+        """Watch one that an earlier master started.
+
+        Raises:
+            LaunchError: It cannot be watched.
+        """
+        ...
+
+    def stop(self, handle: ProcessHandle) -> None:
+        """End one, without waiting for it."""
+        ...
+
+    def exited(self, exited: Exited, last_words: str) -> None:
+        """Take in that one has ended, or could not be started."""
+        ...
+
+
+class Interpreter:
+    """Turns actions into effects, and what comes of them into events of the core."""
+
+    def __init__(
+        self,
+        core: JobCore,
+        access: ParameterAccess,
+        processes: JobProcesses | None,
+        job_dir: Path | None,
+        tell: Callable[[actions.Note], None],
+        event: Callable[[Callable[[float], None]], None],
+        run: RunEffect,
+    ) -> None:
+        """Put it together.
+
+        Args:
+            core: The job.
+            access: Whoever holds its parameters.
+            processes: Its processes; None if it is all in one.
+            job_dir: The folder of the job; None if it has none.
+            tell: Writes a note where somebody may read it.
+            event: Has an event of the core happen, given the time.
+            run: Runs an effect, and then what it returns.
+        """
+        self._core = core
+        self._access = access
+        self._processes = processes
+        self._job_dir = job_dir
+        self._tell = tell
+        self._event = event
+        self._run = run
+
+    def carry_out(self, action: actions.Action) -> None:
+        """Do what the core wants, or see to it that it will be done."""
+        match action:
+            case actions.Note():
+                self._tell(action)
+            case actions.StartProcess(role, index):
+                self._run(lambda: self._start(role, index), Line.PROCESSES)
+            case actions.AdoptProcess(handle):
+                self._adopt(handle)
+            case actions.StopProcess(handle):
+                self._its_processes.stop(handle)
+            case actions.WriteCheckpoint():
+                self._run(lambda: self._write_checkpoint(action), Line.STORAGE)
+            case actions.DeleteCheckpoints(old):
+                folder = self.checkpoint_dir(is_private=False)
+                self._run(lambda: self._delete(folder, old), Line.STORAGE)
+            case actions.DeletePrivateCheckpoints(version):
+                self._run(lambda: self._delete_private(version), Line.STORAGE)
+            case actions.ExpireRows():
+                self._run(self._expire_rows, Line.STORAGE)
+            case actions.AskAudit():
+                self._run(self._ask_audit, Line.STORAGE)
+            case actions.AskWatermarks():
+                self._run(lambda: self._ask_watermarks(action), Line.RECOVERY)
+
+    def folder_of(self, checkpoint: WholeCheckpoint) -> Path:
+        """Return where a checkpoint of this job lies."""
+        return version_folder(self.checkpoint_dir(checkpoint.is_private), checkpoint.version)
+
+    def checkpoint_dir(self, is_private: bool) -> Path:
+        """Return the folder of the user's checkpoints, or of the job's own."""
+        folder = self._job_dir if is_private else self._core.config.checkpoint.checkpoint_dir
+        assert folder is not None
+        return folder / RECOVERY_FOLDER if is_private else folder
+
+    # --- processes -------------------------------------------------------------------------------
+
+    @property
+    def _its_processes(self) -> JobProcesses:
+        assert self._processes is not None, "a job in one process starts no others"
+        return self._processes
+
+    def _start(self, role: Role, index: int) -> Then:
+        processes = self._its_processes
+        try:
+            handle = processes.start(role, index)
+        except LaunchError as error:
+            exited = Exited(ProcessHandle(role, index, ""), ExitReason.FAILED, None)
+            words = str(error)
+            return lambda: processes.exited(exited, words)
+        return lambda: self._event(lambda now: self._core.process_started(handle, now))
+
+    def _adopt(self, handle: ProcessHandle) -> None:
+        try:
+            self._its_processes.adopt(handle)
+        except LaunchError as error:
+            exited = Exited(handle, ExitReason.UNKNOWN, None)
+            self._its_processes.exited(exited, str(error))
+
+    # --- whoever holds the parameters ------------------------------------------------------------
+
+    def _answer(self, answer: Answer) -> Then:
+        return lambda: self._event(lambda now: self._core.answered(answer, now))
+
+    def _write_checkpoint(self, action: actions.WriteCheckpoint) -> Then:
+        version, config = action.version, self._core.config
+        # Of the job's own only the newest stays, so each has all rows.
+        full_every = 1 if action.is_private else config.checkpoint.checkpoint_full_every
+        try:
+            write_checkpoint(
+                self.checkpoint_dir(action.is_private),
+                version,
+                config.model.model_def,
+                self._access.checkpoint,
+                full_every,
+            )
+        except ElasticdlError as error:
+            was_unreachable = isinstance(error, UnavailableError)
+            return self._answer(CheckpointFailed(version, str(error), was_unreachable))
+        return self._answer(CheckpointWritten(version))
+
+    def _delete(self, folder: Path, old: Iterable[int]) -> Then:
+        try:
+            delete_checkpoints(folder, old)
+        except ElasticdlError as error:
+            log.warning("%s", error)
+        return _nothing
+
+    def _delete_private(self, all_but: int) -> Then:
+        folder = self.checkpoint_dir(is_private=True)
+        return self._delete(folder, set(versions(folder)) - {all_but})
+
+    def _expire_rows(self) -> Then:
+        try:
+            text = self._access.expire()
+        except ElasticdlError as error:
+            log.warning("rows could not expire, the next pass will look again: %s", error)
+            return _nothing
+        return (lambda: self._tell(actions.Note("expired", text))) if text else _nothing
+
+    def _ask_audit(self) -> Then:
+        try:
+            return self._answer(Audited(self._access.audit()))
+        except ElasticdlError as error:
+            was_unreachable = isinstance(error, UnavailableError)
+            return self._answer(AuditFailed(str(error), was_unreachable))
+
+    def _ask_watermarks(self, action: actions.AskWatermarks) -> Then:
+        index, session = action.index, action.session
+        try:
+            return self._answer(Watermarks(index, session, self._access.applied_by(action.address)))
+        except ElasticdlError as error:
+            return self._answer(WatermarksFailed(index, session, str(error)))
+
+
+def _nothing() -> None:
+    """Nothing is to happen then."""

@@ -1,0 +1,178 @@
+"""The one interface through which the job speaks to whoever holds its parameters.
+
+A **holder** decides, as the rest of the job's state machine does: events come in with the time,
+facts go to the journal, actions come out. What an action asks of the outside comes back as an
+`Answer`. The ledger of tasks knows no holder, and the core knows only this interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from elasticdl.job import PsRoute, Recovery, TaskAudit
+from elasticdl.master.membership import Member
+from elasticdl.master.parameters.proof import Replicas
+from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """The checkpoint that `WriteCheckpoint` asked for is whole."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """It could not be written, perhaps because a part of the holder could not be reached."""
+
+    version: int
+    message: str
+    was_unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What `AskAudit` asked for: what has been applied of every task."""
+
+    replicas: Replicas
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFailed:
+    """The holder could not be asked, so nothing is proved."""
+
+    message: str
+    was_unreachable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """What `AskWatermarks` asked for: what a ps replica that is back has applied."""
+
+    index: int
+    session: str
+    applied: Sequence[TaskAudit]
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarksFailed:
+    """The ps replica could not be asked what it has applied."""
+
+    index: int
+    session: str
+    message: str
+
+
+Answer = (
+    CheckpointWritten | CheckpointFailed | Audited | AuditFailed | Watermarks | WatermarksFailed
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an answer means for the job. The default: nothing beyond what the holder has noted."""
+
+    is_phase_over: bool = False
+    failure: str = ""  # the job fails, for this reason
+    lost: Member | None = None  # is to be given up: it could not be reached,
+    words: str = ""  # as this says
+
+
+class Holder(Protocol):
+    """Whoever holds the parameters."""
+
+    schedule: CheckpointSchedule
+
+    # --- members ---------------------------------------------------------------------------------
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes, beside the workers, the job starts to hold its parameters."""
+        ...
+
+    def admit(self, index: int, session: str) -> None:
+        """A process of the holder's own is about to register.
+
+        Raises:
+            ElasticdlError: There is no such place, or another process has it.
+        """
+        ...
+
+    def registered(self, member: Member, now: float) -> None:
+        """A process has registered, of whatever role."""
+        ...
+
+    def lost(self, member: Member, now: float) -> None:
+        """A process is lost, of whatever role."""
+        ...
+
+    def restore_point(self, index: int, num_unsound: int, problem: str) -> WholeCheckpoint | None:
+        """Return the checkpoint of this job that a process of the holder's is to begin with.
+
+        Any of this job's own will do: it brings its own watermarks, and what they lack is trained
+        again. None means the start of the job, from which everything is trained again.
+
+        Args:
+            index: Which process.
+            num_unsound: How many it has tried in vain, newest first.
+            problem: What was wrong with the last of these.
+        """
+        ...
+
+    def resumed(self, now: float) -> None:
+        """Another master goes on with the job: what the one before had asked is lost."""
+        ...
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parameters are there: only then may a lease go out."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Counts the losses that were made good. Leases carry it, and workers compare it."""
+        ...
+
+    @property
+    def route(self) -> PsRoute:
+        """Where workers find the parameters."""
+        ...
+
+    @property
+    def can_lose_updates(self) -> bool:
+        """Whether updates can be lost while the job lives, so that workers stay to its end."""
+        ...
+
+    @property
+    def recoveries(self) -> Sequence[Recovery]:
+        """The losses that were made good."""
+        ...
+
+    def is_ready(self, member: Member) -> bool:
+        """Whether a process holds parameters that workers may use."""
+        ...
+
+    # --- what is due -----------------------------------------------------------------------------
+
+    def ask_what_is_due(self, now: float) -> None:
+        """Have done what is due in the job's phase: a checkpoint, the proof, rows that expire."""
+        ...
+
+    def answered(self, answer: Answer, now: float) -> Verdict:
+        """What was asked for has been done, or could not be."""
+        ...
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        ...
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        ...

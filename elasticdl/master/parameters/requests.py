@@ -1,0 +1,282 @@
+"""What the holder of the parameters is asked: to write checkpoints, to expire rows, for the proof.
+
+One request at a time. If a part of the holder is lost before it has answered, the answer is void:
+the same is requested again once all parameters are there and have all that was done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import astuple, dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from elasticdl.config import JobConfig
+from elasticdl.job import Strategy
+from elasticdl.master.actions import (
+    Action,
+    AskAudit,
+    DeleteCheckpoints,
+    DeletePrivateCheckpoints,
+    ExpireRows,
+    Note,
+    WriteCheckpoint,
+)
+from elasticdl.master.history import JobHistory
+from elasticdl.master.journal import Journal
+from elasticdl.master.ledger import Ledger
+from elasticdl.master.parameters.holder import (
+    Audited,
+    AuditFailed,
+    CheckpointFailed,
+    CheckpointWritten,
+    Verdict,
+)
+from elasticdl.master.parameters.proof import Replicas, prove
+from elasticdl.master.parameters.schedule import CheckpointSchedule
+from elasticdl.master.phases import CLOSING, Phase
+from elasticdl.master.progress import Meter
+from elasticdl.master.tasks import JobTasks
+
+_TIMES_UNREACHABLE = 5  # in a row; each costs the master seconds
+
+
+class Parts(Protocol):
+    """What the requests need to know of the holder that they go to."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all parameters are there."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Counts the losses that were made good."""
+        ...
+
+    @property
+    def lost_tasks(self) -> Mapping[int, Set[int]]:
+        """Training tasks that a part has lost for good, in part or whole, by its index."""
+        ...
+
+
+class Purpose(StrEnum):
+    """What a request is for."""
+
+    CHECKPOINT = "checkpoint"  # for the user, while training
+    RECOVERY = "recovery"  # a checkpoint in the job's own folder
+    LAST_CHECKPOINT = "last checkpoint"  # ends its phase, or the job that fails
+    PROOF = "proof"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    purpose: Purpose
+    version: int
+    generation: int  # of the holder that was asked
+    began: float
+
+
+class Requests:
+    """Decides what is requested when, and what an answer is worth."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        tasks: JobTasks,
+        journal: Journal,
+        history: JobHistory,
+        ledger: Ledger,
+        meter: Meter,
+        parts: Parts,
+        act: Callable[[Action], None],
+    ) -> None:
+        self._config = config
+        self._tasks = tasks
+        self._journal = journal
+        self._history = history
+        self._ledger = ledger
+        self._meter = meter
+        self._parts = parts
+        self._act = act
+        self.schedule = CheckpointSchedule(journal, config.checkpoint)
+        self._under_way: _Request | None = None
+        self._times_unreachable = 0
+        self._epochs_expired = 0
+        journal.handle("request", self._apply_request)
+        journal.handle("request ended", self._apply_ended)
+        journal.handle("rows expire", self._apply_expire)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def ask_what_is_due(self, now: float) -> None:
+        """Request what is due in the job's phase, unless something is under way."""
+        if self._history.failing:
+            self._ask(Purpose.LAST_CHECKPOINT, now)
+        elif self._history.phase in CLOSING:
+            self._ask_at_end(now)
+        elif self._history.phase is Phase.TRAINING and not self._ledger.is_trained:
+            self._ask_in_training(now)
+
+    def resumed(self, now: float) -> None:
+        """Take what the master before had requested as not done."""
+        request = self._under_way
+        if request is None:
+            return
+        self._journal.record("request ended", self._times_unreachable)
+        if request.purpose is Purpose.CHECKPOINT:
+            self.schedule.repeat()
+
+    def _ask_in_training(self, now: float) -> None:
+        version = self._meter.model_version
+        if self._ledger.epoch > self._epochs_expired:
+            self._journal.record("rows expire", self._ledger.epoch)
+            self._act(ExpireRows())
+        if not self._parts.is_complete:
+            return
+        self.schedule.begin_training(now)
+        if self._ledger.is_whole and self.schedule.is_due(version):
+            self._ask(Purpose.CHECKPOINT, now)
+        elif not self._is_local and self.schedule.is_recovery_due(version, now):
+            self._ask(Purpose.RECOVERY, now)
+
+    def _ask_at_end(self, now: float) -> None:
+        """Have the last checkpoint written, or the proof made, of all that was done."""
+        if self._parts.is_complete and self._ledger.is_idle:
+            is_checkpoint = self._history.phase is Phase.CHECKPOINTING
+            self._ask(Purpose.LAST_CHECKPOINT if is_checkpoint else Purpose.PROOF, now)
+
+    def _ask(self, purpose: Purpose, now: float) -> None:
+        if self._under_way is not None:
+            return
+        version = self._meter.model_version
+        self._journal.record("request", str(purpose), version, self._parts.generation, now)
+        if purpose is Purpose.PROOF:
+            self._act(AskAudit())
+            return
+        is_private = purpose is Purpose.RECOVERY
+        if not is_private:
+            self.schedule.begin(version)
+        self._act(ExpireRows())  # what has come to its end need not be written
+        self._act(WriteCheckpoint(version, is_private))
+
+    @property
+    def _is_local(self) -> bool:
+        return self._config.training.distribution_strategy is Strategy.LOCAL
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def answered(
+        self, answer: CheckpointWritten | CheckpointFailed | Audited | AuditFailed, now: float
+    ) -> Verdict:
+        """Take in what came of the request under way."""
+        request = self._under_way
+        if request is None:
+            return Verdict()
+        match answer:
+            case CheckpointWritten(version):
+                return self._written(request, version, now)
+            case CheckpointFailed():
+                return self._not_written(request, answer, now)
+            case Audited(replicas):
+                return self._audited(request, replicas)
+            case AuditFailed(message, was_unreachable):
+                is_again = self._end(was_unreachable)
+                return Verdict(
+                    failure="" if is_again else f"the ledger could not be proved: {message}"
+                )
+
+    def _written(self, request: _Request, version: int, now: float) -> Verdict:
+        self._journal.record("request ended", 0)
+        self.schedule.ended(now - request.began, now)
+        if not self._history.has_ended:
+            self._history.say("")
+        if request.purpose is Purpose.RECOVERY:
+            self.schedule.written_for_recovery(version)
+            self._act(DeletePrivateCheckpoints(version))
+            return Verdict()
+        deleted = self.schedule.written(version)
+        text = f"checkpoint of version {version} is written"
+        self._act(Note("checkpoint", text, {"version": version}))
+        if deleted:
+            self._act(DeleteCheckpoints(tuple(deleted)))
+        is_last = request.purpose is Purpose.LAST_CHECKPOINT
+        # Else a replica that was back may not have had all of it yet.
+        return Verdict(is_last and request.generation == self._parts.generation)
+
+    def _not_written(self, request: _Request, answer: CheckpointFailed, now: float) -> Verdict:
+        """Go on without it, unless it is the last one of the job, which must be there."""
+        is_again = self._end(answer.was_unreachable)
+        self.schedule.ended(now - request.began, now)
+        text = f"checkpoint of version {answer.version}: {answer.message}"
+        fields = {"version": answer.version}
+        self._act(Note("checkpoint failed", text, fields, is_warning=True))
+        if request.purpose is Purpose.RECOVERY or self._history.has_ended:
+            return Verdict()
+        self._history.say(text)
+        if is_again:
+            self.schedule.repeat()
+            return Verdict()
+        if request.purpose is Purpose.CHECKPOINT:
+            return Verdict()
+        self._history.add_problem(text)
+        return Verdict(is_phase_over=True)
+
+    def _audited(self, request: _Request, replicas: Replicas) -> Verdict:
+        self._journal.record("request ended", self._times_unreachable)
+        if self._history.has_ended or request.generation != self._parts.generation:
+            return Verdict()
+        found = prove(
+            self._tasks,
+            self._config.training.minibatch_size,
+            replicas,
+            self._meter.skipped,
+            self._parts.lost_tasks,
+        )
+        self._history.proved(found.ledger, found.note)
+        if found.problem:
+            self._history.add_problem(f"ledger: {found.problem}")
+        return Verdict(is_phase_over=True)
+
+    def _end(self, was_unreachable: bool) -> bool:
+        """End a request that came to nothing; return whether to repeat it.
+
+        A part of the holder may have been lost meanwhile.
+        """
+        times = self._times_unreachable + was_unreachable
+        self._journal.record("request ended", times)
+        return was_unreachable and times < _TIMES_UNREACHABLE
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_request(self, purpose: str, version: int, generation: int, now: float) -> None:
+        self._under_way = _Request(Purpose(purpose), version, generation, now)
+
+    def _apply_ended(self, times_unreachable: int) -> None:
+        self._under_way = None
+        self._times_unreachable = times_unreachable
+
+    def _apply_expire(self, epoch: int) -> None:
+        self._epochs_expired = epoch
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        request = self._under_way
+        return {
+            "under_way": None if request is None else list(astuple(request)),
+            "times_unreachable": self._times_unreachable,
+            "epochs_expired": self._epochs_expired,
+            "schedule": self.schedule.snapshot(),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        request = snapshot["under_way"]
+        if request is not None:
+            purpose, *rest = request
+            self._under_way = _Request(Purpose(purpose), *rest)
+        self._times_unreachable = snapshot["times_unreachable"]
+        self._epochs_expired = snapshot["epochs_expired"]
+        self.schedule.restore(snapshot["schedule"])

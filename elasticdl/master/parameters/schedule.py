@@ -1,0 +1,150 @@
+"""When a checkpoint is due, and which old ones go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from elasticdl.config import CheckpointSection
+from elasticdl.master.journal import Journal
+
+_SHARE_OF_TIME = 0.05  # that recovery checkpoints may take, beyond
+_RESTS_SECONDS = 10.0  # for which a replica that writes one lets updates go first, at most
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCheckpoint:
+    """A checkpoint of this job that a ps replica can restore."""
+
+    version: int
+    is_private: bool  # the job's own, not one that the user asked for
+
+
+class CheckpointSchedule:
+    """When checkpoints are due, and the list of those that were written by this job.
+
+    There are two kinds: those that the user asked for (`--checkpoint_steps`), and the **recovery
+    checkpoint** in the job's own folder, so that the loss of a replica costs little.
+
+    kept: versions of the user's that are there. newest: the newest of both kinds.
+    """
+
+    def __init__(self, journal: Journal, settings: CheckpointSection) -> None:
+        """Start without checkpoints."""
+        self._journal = journal
+        self._settings = settings
+        self._next_version = settings.checkpoint_steps
+        self._is_again = False  # the last one came to nothing, through no fault of the files
+        self._next_recovery: float | None = None  # time
+        self.kept: list[int] = []
+        self.newest: WholeCheckpoint | None = None
+        journal.handle("checkpoint", self._apply_written)
+        journal.handle("recovery checkpoint", self._apply_written_for_recovery)
+        journal.handle("checkpoint due", self._apply_due)
+        journal.handle("checkpoint again", self._apply_again)
+        journal.handle("recovery checkpoint due", self._apply_recovery_due)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def begin_training(self, now: float) -> None:
+        """Plan the first recovery checkpoint, unless that has been done."""
+        if self._next_recovery is None:
+            self._journal.record("recovery checkpoint due", now + self._settings.recovery_seconds)
+
+    def begin(self, version: int) -> None:
+        """Note that one for the user is being written; the next is due at the next multiple."""
+        every = self._settings.checkpoint_steps
+        is_time = every > 0 and version >= self._next_version
+        if is_time or self._is_again:
+            next_version = (version // every + 1) * every if is_time else self._next_version
+            self._journal.record("checkpoint due", next_version)
+
+    def written(self, version: int) -> list[int]:
+        """Note one for the user that is whole; return the versions to delete."""
+        delete = to_delete([*self.kept, version], self._settings.keep_checkpoint_max)
+        self._journal.record("checkpoint", version, delete)
+        return delete
+
+    def written_for_recovery(self, version: int) -> None:
+        """Note that a recovery checkpoint is whole; it replaces the one before."""
+        self._journal.record("recovery checkpoint", version)
+
+    def ended(self, seconds: float, now: float) -> None:
+        """Plan the next recovery checkpoint, after one of either kind that took so long."""
+        taken = max(0.0, seconds - _RESTS_SECONDS)
+        pause = max(self._settings.recovery_seconds, taken / _SHARE_OF_TIME)
+        self._journal.record("recovery checkpoint due", now + pause)
+
+    def repeat(self) -> None:
+        """Have one for the user written as soon as all parameters are there."""
+        if not self._is_again:
+            self._journal.record("checkpoint again")
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def is_due(self, version: int) -> bool:
+        """Whether one for the user should be written while training at this model version."""
+        if self._settings.checkpoint_dir is None:
+            return False
+        is_time = self._settings.checkpoint_steps > 0 and version >= self._next_version
+        return is_time or self._is_again
+
+    def is_recovery_due(self, version: int, now: float) -> bool:
+        """Whether a recovery checkpoint should be written while training."""
+        has_news = version > (0 if self.newest is None else self.newest.version)
+        is_time = self._next_recovery is not None and now >= self._next_recovery
+        return self._settings.recovery_seconds > 0 and has_news and is_time
+
+    def candidates(self) -> list[WholeCheckpoint]:
+        """Return what there is to restore, the best first."""
+        if self.newest is None:
+            return []
+        older = (WholeCheckpoint(version, is_private=False) for version in reversed(self.kept))
+        return [self.newest, *(point for point in older if point != self.newest)]
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_due(self, next_version: int) -> None:
+        self._next_version = next_version
+        self._is_again = False
+
+    def _apply_again(self) -> None:
+        self._is_again = True
+
+    def _apply_recovery_due(self, at: float) -> None:
+        self._next_recovery = at
+
+    def _apply_written(self, version: int, deleted: list[int]) -> None:
+        self.kept = sorted({*self.kept, version} - set(deleted))
+        self.newest = WholeCheckpoint(version, is_private=False)
+
+    def _apply_written_for_recovery(self, version: int) -> None:
+        self.newest = WholeCheckpoint(version, is_private=True)
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        return {
+            "kept": list(self.kept),
+            "next_version": self._next_version,
+            "is_again": self._is_again,
+            "next_recovery": self._next_recovery,
+            "newest": None if self.newest is None else list(astuple(self.newest)),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        self.kept = list(snapshot["kept"])
+        self._next_version = snapshot["next_version"]
+        self._is_again = snapshot["is_again"]
+        self._next_recovery = snapshot["next_recovery"]
+        newest = snapshot["newest"]
+        self.newest = None if newest is None else WholeCheckpoint(*newest)
+
+
+def to_delete(versions: Sequence[int], keep: int) -> list[int]:
+    """Return the checkpoints to delete, oldest first, so that the newest `keep` stay; 0: none."""
+    ordered = sorted(set(versions))
+    return ordered[:-keep] if keep else []
