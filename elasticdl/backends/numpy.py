@@ -154,7 +154,8 @@ class NumpyTrainer:
             features, labels = fed
         else:
             raise ModelError(
-                f"feed() in mode {mode}: expected (features, labels), found {type(fed).__name__}"
+                f"feed() in mode {mode}: expected (features, labels), found {_describe(fed)}; an "
+                "array model takes sample weights with its labels, in a dict"
             )
         arrays = features.values() if isinstance(features, Mapping) else [features]
         for array in arrays:
@@ -316,3 +317,9 @@ def _numbers(ids: Any) -> Int64:
 def _rows(chunk: Records) -> list[dict[str, Any]]:
     names = list(chunk.columns)
     return [dict(zip(names, row, strict=True)) for row in zip(*chunk.columns.values(), strict=True)]
+
+
+def _describe(fed: Any) -> str:
+    if isinstance(fed, tuple):
+        return f"a tuple of {len(fed)}"
+    return type(fed).__name__

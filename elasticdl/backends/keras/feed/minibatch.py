@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,25 +14,27 @@ from elasticdl.job import Mode
 
 
 class Structure:
-    """What `feed` gives for a minibatch: the nesting of features and labels, shapes, dtypes.
+    """What `feed` gives for a minibatch: the nesting of its parts, their shapes and dtypes.
 
     Attributes:
         features: Nested `TypeSpec`s of the features; the first dimension is the record.
         labels: The same for the labels, or None in PREDICTION.
+        weights: The same for the sample weights, or None if `feed` gives none.
         key: Equal for equal structures.
         specs: The `TensorSpec`s of a minibatch of any size, sparse and ragged ones taken apart.
     """
 
-    def __init__(self, features: Any, labels: Any) -> None:
+    def __init__(self, features: Any, labels: Any = None, weights: Any = None) -> None:
         self.features = features
         self.labels = labels
-        feature_specs = _components(features)
-        self.specs: list[Any] = feature_specs + ([] if labels is None else _components(labels))
-        self._num_features = len(feature_specs)
-        self.key = repr((features, labels))
+        self.weights = weights
+        parts = [_components(features), _components(labels), _components(weights)]
+        self.specs: list[Any] = [spec for part in parts for spec in part]
+        self._ends = list(itertools.accumulate(map(len, parts)))
+        self.key = repr((features, labels, weights))
 
     @classmethod
-    def of(cls, features: Any, labels: Any) -> Structure:
+    def of(cls, features: Any, labels: Any = None, weights: Any = None) -> Structure:
         """Return the structure of a minibatch whose number of records is of no importance."""
 
         def relaxed(value: Any) -> Any:
@@ -47,42 +50,52 @@ class Structure:
         def specs(part: Any) -> Any:
             return None if part is None else tf.nest.map_structure(relaxed, part)
 
-        return cls(specs(features), specs(labels))
+        return cls(specs(features), specs(labels), specs(weights))
 
     @property
     def feature_specs(self) -> list[Any]:
         """The part of `specs` that is features."""
-        return self.specs[: self._num_features]
+        return self.specs[: self._ends[0]]
 
-    def flatten(self, features: Any, labels: Any) -> tuple[Any, ...]:
+    def flatten(self, features: Any, labels: Any = None, weights: Any = None) -> tuple[Any, ...]:
         """Take a minibatch apart into tensors, in the order of `specs`."""
         flat = tf.nest.flatten(features, expand_composites=True)
-        if self.labels is not None:
-            flat += tf.nest.flatten(labels, expand_composites=True)
+        for spec, part in ((self.labels, labels), (self.weights, weights)):
+            if spec is not None:
+                flat += tf.nest.flatten(part, expand_composites=True)
         return tuple(flat)
 
     def fold_features(self, tensors: Sequence[Any]) -> Any:
         """Put the features together again, from all tensors or only theirs."""
-        parts = list(tensors[: self._num_features])
+        parts = list(tensors[: self._ends[0]])
         return tf.nest.pack_sequence_as(self.features, parts, expand_composites=True)
 
     def fold_labels(self, tensors: Sequence[Any]) -> Any:
         """Put the labels together again, from all tensors."""
-        parts = list(tensors[self._num_features : len(self.specs)])
+        parts = list(tensors[self._ends[0] : self._ends[1]])
         return tf.nest.pack_sequence_as(self.labels, parts, expand_composites=True)
+
+    def fold_weights(self, tensors: Sequence[Any]) -> Any:
+        """Put the sample weights together again, from all tensors; None if there are none."""
+        if self.weights is None:
+            return None
+        parts = list(tensors[self._ends[1] : self._ends[2]])
+        return tf.nest.pack_sequence_as(self.weights, parts, expand_composites=True)
 
 
 @dataclass(frozen=True, slots=True)
 class KerasMinibatch(Minibatch):
     """A minibatch with its tensors taken apart once, in the background, for compiled functions.
 
-    `seed` drives what the model itself draws (dropout).
+    `seed` drives what the model itself draws (dropout). `weights` are the sample weights, if
+    `feed` gives any.
     """
 
     structure: Structure
     tensors: tuple[Any, ...]
     mode: Mode
     seed: int
+    weights: Any = None
 
     @classmethod
     def of(cls, minibatch: Minibatch) -> KerasMinibatch:
@@ -142,6 +155,8 @@ def describe(structure: Any) -> str:
 
 
 def _components(structure: Any) -> list[Any]:
+    if structure is None:
+        return []
     return [
         tf.TensorSpec(c.shape, c.dtype) for c in tf.nest.flatten(structure, expand_composites=True)
     ]

@@ -47,8 +47,8 @@ class FeedRunner:
             num_rows = way.check_rows(element, numbers)
             if not num_rows:
                 continue  # a map after `batch` has left all of them out
-            features, labels = way.user.split(element)
-            tensors = way.structure.flatten(features, labels)
+            features, labels, weights = way.user.split(element)
+            tensors = way.structure.flatten(features, labels, weights)
             yield KerasMinibatch(
                 features=features,
                 labels=labels,
@@ -58,6 +58,7 @@ class FeedRunner:
                 mode=mode,
                 seed=mix(seed, index),
                 record_numbers=numbers,
+                weights=weights,
             )
             index += 1
 

@@ -73,13 +73,32 @@ class UserFeed:
             raise ModelError(f"{self.name} gives records that do not batch: {error}") from error
         found = describe(dataset.element_spec)
         if self.mode == Mode.PREDICTION:
-            return Structure(spec, None)
-        if not (isinstance(spec, tuple) and len(spec) == 2):
+            return Structure(spec)
+        if not (isinstance(spec, tuple) and len(spec) in (2, 3)):
             raise ModelError(
-                f"{self.name} must give (features, labels) in mode {self.mode}, found {found}"
+                f"{self.name} must give (features, labels) or (features, labels, sample weights) "
+                f"in mode {self.mode}, found {found}"
             )
+        if len(spec) == 3:
+            self._check_weights(spec[2], found)
         return Structure(*spec)
 
-    def split(self, element: Any) -> tuple[Any, Any]:
-        """Take a minibatch apart into features and labels."""
-        return (element, None) if self.mode == Mode.PREDICTION else (element[0], element[1])
+    def split(self, element: Any) -> tuple[Any, Any, Any]:
+        """Take a minibatch apart into features, labels and sample weights; None: it has none.
+
+        In PREDICTION all of it is features.
+        """
+        if self.mode == Mode.PREDICTION:
+            return element, None, None
+        return (*element, None)[:3]
+
+    def _check_weights(self, weights: Any, found: str) -> None:
+        for spec in tf.nest.flatten(weights):
+            numeric = isinstance(spec, tf.TensorSpec) and (
+                spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
+            )
+            if not numeric:
+                raise ModelError(
+                    f"{self.name} gives as its third element sample weights, which must be "
+                    f"numbers, one for each record; found {found}"
+                )

@@ -12,10 +12,9 @@ from elasticdl.backends.base import Float32, StepResult
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.model.function import FlatFunction, as_tensor
 from elasticdl.backends.keras.model.lookups import Collector
+from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
-from elasticdl.errors import ElasticdlError, ModelError
-
-Loss = Callable[[Any, Any], Any]
+from elasticdl.errors import ModelError
 
 
 class GivenRows:
@@ -47,10 +46,10 @@ class TrainStep:
     """The training step for minibatches of one structure, of any size."""
 
     def __init__(
-        self, placed: PlacedModel, loss: Loss, collector: Collector, minibatch: KerasMinibatch
+        self, placed: PlacedModel, loss: Any, collector: Collector, minibatch: KerasMinibatch
     ) -> None:
         self._placed = placed
-        self._loss = loss
+        self._loss = MinibatchLoss(loss, placed.output_names)
         self._tables = collector.tables
         self._structure = minibatch.structure
         specs = self._structure.specs
@@ -82,33 +81,15 @@ class TrainStep:
             outputs, losses, new_state, local = self._placed.call(
                 lookup, structure.fold_features(tensors), True, dense, state, seed
             )
-            loss = self._mean_loss(structure.fold_labels(tensors), outputs)
+            loss = self._loss(
+                structure.fold_labels(tensors), outputs, structure.fold_weights(tensors)
+            )
             loss = tf.add_n([loss, *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
         dense_grad, *row_grads = tape.gradient(
             loss, [dense, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO
         )
         row_grads = [tf.convert_to_tensor(g) for g in row_grads]
         return [loss, dense_grad, new_state - state, *row_grads, *local]
-
-    def _mean_loss(self, labels: Any, outputs: Any) -> Any:
-        name = getattr(self._loss, "__name__", "loss")
-        found = f"labels {describe(labels)} and predictions {describe(outputs)}"
-        try:
-            loss = self._loss(labels, outputs)
-        except ElasticdlError:
-            raise
-        except Exception as error:
-            raise ModelError(
-                f"{name}(labels, predictions) raised {type(error).__name__} on {found}: "
-                f"{' '.join(str(error).split())[:1000]}"
-            ) from error
-        try:
-            return tf.reduce_mean(tf.cast(loss, tf.float32))
-        except (TypeError, ValueError) as error:
-            raise ModelError(
-                f"{name}(labels, predictions) must return one tensor, "
-                f"found {describe(loss)} for {found}"
-            ) from error
 
 
 class Inference:

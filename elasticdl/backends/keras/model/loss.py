@@ -1,0 +1,128 @@
+"""The loss of a minibatch: what the model file says, with weights and masks as Keras' `fit` has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.backends.keras.feed.minibatch import describe
+from elasticdl.errors import ElasticdlError, ModelError
+
+
+class MinibatchLoss:
+    """One number for a minibatch, of labels, predictions and the weights that `feed` may give.
+
+    What Keras' `compile(loss=...)` takes (a name, a `keras.losses.Loss`, a function of
+    `keras.losses`, or a list or dict of these by output) is given to Keras. A function of the
+    user gives a value for each element, which are weighted, masked and averaged as Keras does
+    it; or, with a third parameter `sample_weight`, it weighs them itself.
+
+    Args:
+        loss: `loss` of the model file.
+        output_names: Names of the model's outputs.
+    """
+
+    def __init__(self, loss: Any, output_names: Sequence[str]) -> None:
+        self._loss = loss
+        self._name = getattr(loss, "__name__", "loss")
+        self._takes_weights = False
+        self._of_keras: Any = None
+        if _is_for_keras(loss):
+            from keras.src.trainers.compile_utils import CompileLoss
+
+            self._name = "loss"
+            self._of_keras = CompileLoss(loss, output_names=list(output_names) or None)
+        else:
+            self._takes_weights = "sample_weight" in _parameters(loss)
+        self._reduced = _Reduced("loss", dtype="float32")
+
+    def __call__(self, labels: Any, outputs: Any, weights: Any) -> Any:
+        """Return a float32 scalar.
+
+        Args:
+            labels: As `feed` gives them.
+            outputs: As the model gives them.
+            weights: What `feed` gives as its third element, or None.
+
+        Raises:
+            ModelError: The function raises, returns no tensor, or weights have no meaning for it.
+        """
+        found = f"labels {describe(labels)} and predictions {describe(outputs)}"
+        if weights is not None:
+            found += f", sample weights {describe(weights)}"
+        try:
+            values = self._values(labels, outputs, weights)
+        except ElasticdlError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"{self._name}(labels, predictions) raised {type(error).__name__} on {found}: "
+                f"{' '.join(str(error).split())[:1000]}"
+            ) from error
+        try:
+            values = tf.cast(values, tf.float32)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"{self._name}(labels, predictions) must return one tensor, "
+                f"found {describe(values)} for {found}"
+            ) from error
+        if self._of_keras is not None:
+            return values
+        if self._takes_weights:
+            weights = None
+        elif weights is not None:
+            self._check_weights(values, weights)
+        if weights is None and getattr(outputs, "_keras_mask", None) is None:
+            return tf.reduce_mean(values)
+        return self._reduced(values, outputs, weights)
+
+    def _values(self, labels: Any, outputs: Any, weights: Any) -> Any:
+        if self._of_keras is not None:
+            return self._of_keras(labels, outputs, weights)
+        if self._takes_weights:
+            return self._loss(labels, outputs, sample_weight=weights)
+        return self._loss(labels, outputs)
+
+    def _check_weights(self, values: Any, weights: Any) -> None:
+        what = f"feed gives sample weights {describe(weights)}, and {self._name} "
+        remedy = (
+            f"give {self._name} a third parameter, {self._name}(labels, predictions, "
+            "sample_weight), and weigh there"
+        )
+        if not isinstance(weights, tf.Tensor):
+            raise ModelError(f"{what}gives one loss for all outputs: {remedy}")
+        if values.shape.rank == 0:
+            raise ModelError(
+                f"{what}returns one number for a minibatch, to which they cannot be applied: "
+                f"return a value for each record, or {remedy}"
+            )
+        ranks = (weights.shape.rank, values.shape.rank)
+        if None not in ranks and ranks[0] < ranks[1] and values.shape[-1] != 1:
+            raise ModelError(
+                f"{what}returns {describe(values)}: give weights with {ranks[1]} dimensions "
+                "(tf.reshape(weight, [1]) in feed for one weight a record)"
+            )
+
+
+class _Reduced(keras.losses.Loss):  # type: ignore[misc]  # keras has no types
+    """Keras' own treatment of weights and masks, on losses that are computed already."""
+
+    def call(self, y_true: Any, y_pred: Any) -> Any:
+        return y_true
+
+
+def _parameters(loss: Any) -> Sequence[str]:
+    try:
+        return tuple(inspect.signature(loss).parameters)
+    except ValueError:  # it has none that can be read
+        return ()
+
+
+def _is_for_keras(loss: Any) -> bool:
+    if isinstance(loss, str | Sequence | dict | keras.losses.Loss):
+        return True
+    return getattr(loss, "__module__", "").startswith("keras.")

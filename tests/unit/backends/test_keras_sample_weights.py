@@ -1,0 +1,174 @@
+"""Losses with sample weights and masks are those of Keras' `fit`, and so are their gradients."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elasticdl.errors import ModelError
+from elasticdl.job import Mode
+
+pytestmark = pytest.mark.keras
+
+RNG = np.random.default_rng(0)
+N = 12
+DATA = {
+    "x": RNG.normal(size=(N, 4, 3)).astype(np.float32),
+    "label": RNG.integers(0, 2, N).astype(np.int64),
+    "steps": RNG.integers(0, 2, (N, 4)).astype(np.int64),
+    "weight": RNG.uniform(0, 3, N).astype(np.float32),
+    "step_weight": RNG.uniform(0, 3, (N, 4)).astype(np.float32),
+}
+DATA["x"][::2, 2:] = 0.0  # masked steps
+L = keras.losses
+
+
+def dense(units, activation="sigmoid", seed=3, **kwargs):
+    initializer = keras.initializers.GlorotUniform(seed=seed)
+    return keras.layers.Dense(units, activation, kernel_initializer=initializer, **kwargs)
+
+
+def one_output():
+    x = keras.Input((4, 3), name="x")
+    return keras.Model(x, dense(1)(keras.layers.Flatten()(x)))
+
+
+def masked_sequence():
+    x = keras.Input((4, 3), name="x")
+    return keras.Model(x, dense(1)(keras.layers.Masking()(x)))
+
+
+def two_outputs():
+    x = keras.Input((4, 3), name="x")
+    flat = keras.layers.Flatten()(x)
+    return keras.Model(
+        x, {"a": dense(1, name="a")(flat), "b": dense(2, "softmax", 4, name="b")(flat)}
+    )
+
+
+def per_record(labels, predictions):
+    labels = tf.reshape(tf.cast(labels, tf.float32), tf.shape(predictions))
+    return tf.square(labels - predictions)
+
+
+def per_step(labels, predictions):
+    return per_record(labels, predictions)[..., 0]
+
+
+def feeding(label="label", weight="weight"):
+    def parts(r):
+        labels = {"a": r["label"][None], "b": r["label"]} if label == "both" else r[label]
+        labels = r["steps"][:, None] if label == "steps" else labels
+        weights = {"a": r["weight"], "b": r["weight"] + 1} if weight == "both" else r.get(weight)
+        if weight == "column":
+            weights = r["weight"][None]
+        return (r["x"], labels) if weight is None else (r["x"], labels, weights)
+
+    return lambda dataset, mode, metadata: dataset.map(parts)
+
+
+def by_keras(forward, loss, feed):
+    model = forward()
+    before = [v.numpy() for v in model.trainable_variables]
+    model.compile(keras.optimizers.SGD(1.0), loss)
+    data = feed(tf.data.Dataset.from_tensor_slices(DATA), None, None).batch(N)
+    history = model.fit(data, verbose=0, shuffle=False)
+    grads = [b - v.numpy() for b, v in zip(before, model.trainable_variables, strict=True)]
+    return history.history["loss"][0], np.concatenate([g.ravel() for g in grads])
+
+
+def job_with(new_job, forward, loss, feed):
+    return new_job(
+        DATA, N, model=forward, loss=loss, feed=feed, optimizer=lambda: keras.optimizers.SGD(1.0)
+    )
+
+
+def first_step(job, as_records):
+    [minibatch] = job.backend.minibatches(as_records(DATA), Mode.TRAINING, N, 0)
+    return job.step(minibatch)
+
+
+CASES = [
+    "function", "function, column", "name", "crossentropy", "function of keras", "object", "sum",
+    "mean with weights", "mask", "mask and weights", "mask and column", "mask and name",
+    "two outputs", "two outputs and weights",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("forward", "loss", "feed"),
+    [
+        (one_output, per_record, feeding()),
+        (one_output, per_record, feeding(weight="column")),
+        (one_output, "binary_crossentropy", feeding()),
+        (one_output, "crossentropy", feeding()),
+        (one_output, L.mean_squared_error, feeding()),
+        (one_output, L.BinaryCrossentropy(), feeding()),
+        (one_output, L.BinaryCrossentropy(reduction="sum"), feeding()),
+        (one_output, L.MeanSquaredError(reduction="mean_with_sample_weight"), feeding()),
+        (masked_sequence, per_step, feeding("steps", None)),
+        (masked_sequence, per_step, feeding("steps", "step_weight")),
+        (masked_sequence, per_step, feeding("steps", "column")),
+        (masked_sequence, "mse", feeding("steps", None)),
+        (two_outputs, {"a": "mse", "b": "crossentropy"}, feeding("both")),
+        (two_outputs, {"a": "mse", "b": "crossentropy"}, feeding("both", "both")),
+    ],
+    ids=CASES,
+)
+def test_the_loss_and_its_gradient_are_those_of_fit(new_job, as_records, forward, loss, feed):
+    expected, gradient = by_keras(forward, loss, feed)
+
+    result = first_step(job_with(new_job, forward, loss, feed), as_records)
+
+    assert result.loss == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(result.dense_grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_with_a_third_parameter_weighs_by_itself(new_job, as_records):
+    def loss(labels, predictions, sample_weight):
+        values = per_record(labels, predictions)[:, 0]
+        return tf.reduce_sum(values * sample_weight) / tf.reduce_sum(sample_weight)
+
+    keras_loss = L.MeanSquaredError(reduction="mean_with_sample_weight")
+    expected, gradient = by_keras(one_output, keras_loss, feeding())
+
+    result = first_step(job_with(new_job, one_output, loss, feeding()), as_records)
+
+    assert result.loss == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(result.dense_grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def mean(labels, predictions):
+    return tf.reduce_mean(per_record(labels, predictions))
+
+
+def text_weights(dataset, mode, metadata):
+    return dataset.map(lambda r: (r["x"], r["label"], tf.as_string(r["label"])))
+
+
+@pytest.mark.parametrize(
+    ("forward", "loss", "feed", "says"),
+    [
+        (one_output, mean, feeding(), r"mean returns one number.*return a value for each record"),
+        (masked_sequence, per_step, feeding("steps"), r"give weights with 2 dimensions"),
+        (one_output, per_record, text_weights, "sample weights, which must be numbers"),
+        (
+            two_outputs,
+            lambda labels, predictions: predictions["a"],
+            feeding("both", "both"),
+            "one loss for all outputs: give .* a third parameter",
+        ),
+    ],
+    ids=["scalar", "ranks", "text", "outputs"],
+)
+def test_weights_without_a_meaning_are_refused(new_job, as_records, forward, loss, feed, says):
+    with pytest.raises(ModelError, match=says):
+        first_step(job_with(new_job, forward, loss, feed), as_records)
+
+
+def test_a_feed_with_four_elements_is_refused(new_job):
+    def feed(dataset, mode, metadata):
+        return dataset.map(lambda r: (r["x"], r["label"], r["weight"], r["weight"]))
+
+    with pytest.raises(ModelError, match=r"\(features, labels, sample weights\).*found"):
+        job_with(new_job, one_output, per_record, feed)
