@@ -1,12 +1,15 @@
 """`feed` runs vectorised where that gives the same, and as the user wrote it where not."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from elasticdl import Mode
+from elasticdl.backends.keras.feed import proof, ways
+from elasticdl.backends.keras.feed.proof import Proof
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ModelError
@@ -164,8 +167,6 @@ def test_what_has_no_vectorised_form_runs_record_by_record_and_is_said_once(
 
 
 def test_a_vectorised_form_that_gives_something_else_is_not_used(caplog, monkeypatch):
-    from elasticdl.backends.keras.feed import ways
-
     right = ways.compile_vectorised
 
     def wrong(noted, sample):
@@ -182,6 +183,106 @@ def test_a_vectorised_form_that_gives_something_else_is_not_used(caplog, monkeyp
 
     assert tensors(minibatches) == as_tensorflow_does(parse, EXAMPLES)
     assert "vectorised, it gives something else: other values" in complaints(caplog)[0]
+
+
+def wrong_above(limit, monkeypatch):
+    """Have the vectorised form be wrong for records whose `x` begins above a limit."""
+    right = ways.compile_vectorised
+
+    def wrong(noted, sample):
+        function = right(noted, sample)
+
+        def off(records):
+            features, labels = function(records)
+            return features, tf.where(features["x"][:, 0] > limit, labels + 1e-3, labels)
+
+        return off
+
+    monkeypatch.setattr(ways, "compile_vectorised", wrong)
+
+
+@pytest.mark.parametrize("steps", [(), (lambda d: d.batch(16).map(lambda f, y: (f, y)),)],
+                         ids=["records", "minibatches"])  # fmt: skip
+def test_the_first_thousand_records_go_both_ways_also_if_a_job_starts_with_fewer(
+    steps, caplog, monkeypatch
+):
+    wrong_above(36, monkeypatch)
+    feed = mapped(parse, *steps)
+    runner = FeedRunner(feed, Metadata())
+    run(None, EXAMPLES[:16], runner=runner)  # as when a model is built
+    assert complaints(caplog) == []
+
+    minibatches = run(None, EXAMPLES, runner=runner)
+
+    assert tensors(minibatches) == as_tensorflow_does(parse, EXAMPLES)
+    (complaint,) = complaints(caplog)
+    assert re.search(r"something else for records 1\d\d to 1\d\d of a task: other", complaint)
+
+
+def test_a_difference_that_comes_late_in_the_job_ends_the_fast_path(caplog, monkeypatch):
+    # Nothing takes time, so it is always time to look again.
+    monkeypatch.setattr(ways, "Proof", lambda n: Proof(n, clock=lambda: 0.0))
+    monkeypatch.setattr(proof, "NUM_PROVED", 16)
+    monkeypatch.setattr(proof, "_SPOT_RECORDS", 4)
+    wrong_above(24, monkeypatch)
+    runner = FeedRunner(mapped(parse), Metadata())
+    run(None, EXAMPLES[:16], runner=runner)
+    run(None, EXAMPLES[:24], runner=runner)
+    assert complaints(caplog) == []
+
+    tasks = [run(None, EXAMPLES, runner=runner) for _ in range(20)]
+
+    (complaint,) = complaints(caplog)
+    assert "it gives something else for records" in complaint
+    expected = as_tensorflow_does(parse, EXAMPLES)
+    is_right = [tensors(minibatches) == expected for minibatches in tasks]
+    assert is_right == sorted(is_right)  # from the task on that was looked at
+    assert is_right[-1]
+
+
+def test_looking_again_takes_one_hundredth_of_the_time():
+    now = 0.0
+    spots = Proof(1000, clock=lambda: now)
+    assert spots.choose(500, divisible=True) == range(24)
+    now = 2.0
+    spots.passed(range(24))
+    now = 201.0
+    assert spots.choose(500, divisible=True) == range(0)
+    now = 202.0
+    chosen = spots.choose(500, divisible=True)
+    assert len(chosen) == 16
+    assert spots.choose(500, divisible=False) == range(500)
+    assert spots.choose(7, divisible=True) == range(7)
+
+
+def test_one_column_of_large_numbers_says_nothing_of_another():
+    stamps = np.linspace(1.6e9, 1.7e9, 40)
+    right = np.stack([stamps, np.arange(40.0)], 1).astype(np.float32)
+    wrong = right + np.array([0, 300], np.float32)
+    rounded = right + np.array([128, 0], np.float32)  # one unit in the last place of the stamps
+
+    def compared(other):
+        return proof.same(tf.constant(right), tf.constant(other))
+
+    assert compared(right) == compared(rounded) == ""
+    assert "other values" in compared(wrong)
+    assert "other values" in proof.same(tf.constant([1.0, 2.0]), tf.constant([1.0, 2.0001]))
+    assert "other values" in proof.same(tf.constant([1j]), tf.constant([1.1j]))
+
+
+def test_a_helper_under_tf_function_is_no_random_number(caplog):
+    @tf.function
+    def helper(record):
+        tf.debugging.assert_greater(tf.strings.length(record), 0)  # makes it stateful
+        return parse(record)
+
+    assert tensors(run(mapped(helper), EXAMPLES)) == as_tensorflow_does(parse, EXAMPLES)
+    assert not any("random" in complaint for complaint in complaints(caplog))
+
+
+def test_a_draw_in_a_helper_under_tf_function_is_found(caplog):
+    run(mapped(tf.function(noisy)), EXAMPLES)
+    assert "it draws random numbers" in complaints(caplog)[0]
 
 
 def test_shuffle_is_a_permutation_of_the_task_drawn_from_its_seed():

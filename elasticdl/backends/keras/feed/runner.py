@@ -14,13 +14,12 @@ import threading
 from collections.abc import Iterator
 
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.feed.proof import NUM_PROVED
 from elasticdl.backends.keras.feed.records import as_batch, take_chunks
 from elasticdl.backends.keras.feed.user import Feed, UserFeed
 from elasticdl.backends.keras.feed.ways import Way, choose, mix
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
-
-NUM_SAMPLES = 256  # records that a vectorised feed is compared on
 
 
 class FeedRunner:
@@ -37,7 +36,7 @@ class FeedRunner:
     ) -> Iterator[KerasMinibatch]:
         """Yield the minibatches of one task; see `Predictor.minibatches`."""
         chunks = (chunk for chunk in records if len(chunk))
-        first = take_chunks(chunks, NUM_SAMPLES)
+        first = take_chunks(chunks, NUM_PROVED)
         if not first:
             return
         way = self._way(first, mode, minibatch_size)
@@ -68,6 +67,6 @@ class FeedRunner:
             if way is None:
                 user = UserFeed(self._feed, mode, self._metadata, minibatch_size)
                 sample = as_batch(first)
-                way = choose(user, sample.part(0, NUM_SAMPLES))
+                way = choose(user, sample.part(0, NUM_PROVED))
                 self._ways[mode, minibatch_size] = way
             return way

@@ -20,9 +20,10 @@ from elasticdl.backends.keras.feed.minibatch import (
     describe,
     num_records,
 )
+from elasticdl.backends.keras.feed.proof import Proof, same
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
-from elasticdl.backends.keras.feed.vectorize import draws_random_numbers, same
+from elasticdl.backends.keras.feed.vectorize import draws_random_numbers
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
@@ -86,12 +87,13 @@ class Compiled(Way):
         self._shuffled = noted.shuffled and user.mode != Mode.PREDICTION
         self.may_change_rows = bool(noted.batch_maps)
         self._one_by_one = compile_one_by_one(noted, sample)
-        self.vectorised: Any = None
-        self.records_together = 1
+        self._vectorised: Any = None
+        self._proof = Proof(0)
+        self._records_together = 1
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
         """See `Way.run`."""
-        together = size * max(1, self.records_together // size)
+        together = size * max(1, self._records_together // size)
         is_prediction = self.user.mode == Mode.PREDICTION
         for batch in cut(records, together, seed if self._shuffled else None):
             start = 0
@@ -101,14 +103,15 @@ class Compiled(Way):
 
     def _parse_together(self, batch: RecordBatch, size: int) -> Iterator[Any]:
         """Parse several minibatches in one call, and cut the result up."""
-        if len(batch) > size and self.vectorised is not None:
+        if len(batch) > size and self._vectorised is not None:
             try:
-                minibatches = _cut(self.vectorised(batch.tensors()), len(batch), size)
+                parsed = self._vectorised(batch.tensors())
             except RUN_ERRORS:
                 pass  # one minibatch fails; found below
             else:
-                yield from minibatches
-                return
+                if self._proves(batch, parsed):
+                    yield from _cut(parsed, len(batch), size)
+                    return
         for start in range(0, len(batch), size):
             yield self._parse(batch.part(start, start + size))
 
@@ -117,16 +120,45 @@ class Compiled(Way):
         return naming_the_record(lambda b: self._one_by_one(b.tensors()), batch, self.user.name)
 
     def _parse(self, batch: RecordBatch) -> Any:
-        if self.vectorised is None:
+        if self._vectorised is None:
             return self.one_by_one(batch)
         try:
-            return self.vectorised(batch.tensors())
+            parsed = self._vectorised(batch.tensors())
         except RUN_ERRORS as error:
             # Record by record is what the user wrote: it either works, or names the record.
             parsed = self.one_by_one(batch)
-            self.vectorised = None
-            _say_slow(self.user, f"vectorised, a minibatch failed: {reason(error)}")
+            self._give_up(f"vectorised, a minibatch failed: {reason(error)}")
             return parsed
+        return parsed if self._proves(batch, parsed) else self.one_by_one(batch)
+
+    def _proves(self, batch: RecordBatch, parsed: Any) -> bool:
+        """Compare what some records gave, if it is time to; with a difference, give up."""
+        divisible = self._records_together > 1
+        chosen = self._proof.choose(len(batch), divisible)
+        if not chosen:
+            return True
+        part = slice(chosen.start, chosen.stop)
+        found = tf.nest.map_structure(lambda leaf: leaf[part], parsed) if divisible else parsed
+        difference = same(self.one_by_one(batch.part(part.start, part.stop)), found)
+        if difference:
+            numbers = batch.numbers[part]
+            self._give_up(
+                f"vectorised, it gives something else for records {numbers.min()} to "
+                f"{numbers.max()} of a task: {difference}"
+            )
+        else:
+            self._proof.passed(chosen)
+        return not difference
+
+    def vectorise(self, function: Any, num_proved: int, records_together: int) -> None:
+        """Run vectorised from now on; the first records have given the same."""
+        self._vectorised = function
+        self._proof = Proof(num_proved)
+        self._records_together = records_together
+
+    def _give_up(self, why: str) -> None:
+        self._vectorised = None
+        _say_slow(self.user, why)
 
 
 class Plain(Way):
@@ -187,8 +219,8 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
     if difference:
         _say_slow(user, f"vectorised, it gives something else: {difference}")
     else:
-        way.vectorised = vectorised
-        way.records_together = _records_together(noted, found, len(sample))
+        together = _records_together(noted, found, len(sample))
+        way.vectorise(vectorised, len(sample), together)
     return way
 
 
