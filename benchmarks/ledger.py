@@ -182,7 +182,7 @@ def make_job(state: State) -> DurableJob:
         cluster=ClusterSection(num_workers=NUM_WORKERS),
     )
     data = JobData(training=(Shard("part-0", 0, JOB_CYCLES * 200),))
-    return open_job(state, config, lambda: data, time.time)[0]
+    return open_job(state, config, lambda: data)[0]
 
 
 def rate(cycle: Callable[[int], object], cycles: int) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ def main() -> None:
 
 async def _run(arguments: ProcessArguments) -> int:
     state = SqliteState(arguments.job_dir / STATE_FILE)
-    job, is_new = open_job(state, arguments.config, lambda: load_data(arguments.config), time.time)
+    job, is_new = open_job(state, arguments.config, lambda: load_data(arguments.config))
     master = Master(
         job,
         is_new,

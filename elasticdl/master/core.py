@@ -7,6 +7,7 @@ goes on from its journal as if nothing had happened.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,7 @@ from elasticdl.master.processes import Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 
+_LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
 _WAIT_SECONDS_PER_WORKER = 0.002  # so that a thousand waiting workers do not drown the master
 
@@ -72,6 +74,7 @@ class JobCore:
         )
         self.meter = Meter(self.journal)
         self._actions: list[Action] = []
+        self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.holder = make_holder(
             config,
             tasks,
@@ -111,10 +114,12 @@ class JobCore:
 
     def begin(self, now: float) -> None:
         """Plan the processes of a new job."""
+        self._next_tick = now + self.members.tick_seconds
         self.processes.begin(now)
 
     def resume(self, now: float) -> None:
         """Take up a job that an earlier master has left, after its facts were replayed."""
+        self._next_tick = now + self.members.tick_seconds
         self.members.heard_all(now)
         self.meter.begin(now)
         self.processes.resume()
@@ -125,7 +130,18 @@ class JobCore:
         self._advance(now)
 
     def tick(self, now: float) -> None:
-        """Look for processes that have fallen silent; call it now and then."""
+        """Look for processes that have fallen silent; call it every `members.tick_seconds`.
+
+        A master that is late (its machine was suspended, swapped or overloaded) could hear nobody
+        meanwhile: silence counts only while the master listens.
+        """
+        late = now - self._next_tick
+        self._next_tick = now + self.members.tick_seconds
+        if late > 0:
+            self.members.excuse(late, now)
+        if late > _LATE_SECONDS:
+            text = f"the master stood still for {late:.1f} s; nobody is taken as lost for that"
+            self._note("late", text, is_warning=True, seconds=late)
         for member in self.members.silent(now):
             words = f"nothing was heard of it for {now - member.last_heard:.0f} s"
             self._fail_if(self.processes.give_up(member, words, now), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ from elasticdl.master.tasks import make_tasks
 from elasticdl.state.base import Fact, State
 
 _FACTS_PER_SNAPSHOT = 20_000
+_SECONDS_BETWEEN_TIMES = 1.0
 T = TypeVar("T")
 
 
@@ -32,22 +34,35 @@ class DurableJob:
     """A `JobCore` whose facts are in a `State` before its answers and actions leave.
 
     Not for several threads at once; whoever owns it has a lock or an event loop.
+
+    Its time is journalled too, so that no jump of a clock changes it: a master goes on at the time
+    at which the one before has ended. The pause between the two does not count.
     """
 
-    def __init__(self, core: JobCore, state: State, created: Fact, num_facts: int) -> None:
+    def __init__(
+        self,
+        core: JobCore,
+        state: State,
+        created: Fact,
+        num_facts: int,
+        clock: Callable[[], float],
+    ) -> None:
         """See `open_job`."""
         self.core = core
         self._state = state
         self._created = created
         self._num_facts = num_facts  # in the journal, since its last snapshot
+        self._clock = clock
+        self._began = clock()  # when this process took the job up,
+        self._seconds_before = 0.0  # which had lasted so long then
+        self._noted_seconds = 0.0
         self.port = 0
         core.journal.handle("port", self._apply_port)
+        core.journal.handle("time", self._apply_time)
 
-    @property
-    def began_at(self) -> float:
-        """When the job began, in seconds since 1970."""
-        began_at: float = self._created[3]
-        return began_at
+    def now(self) -> float:
+        """Seconds that the job has lasted."""
+        return self._seconds_before + self._clock() - self._began
 
     def handle(self, event: Callable[[], T]) -> tuple[T, list[Action]]:
         """Have an event happen; return its answer, and what is to be done now.
@@ -57,6 +72,9 @@ class DurableJob:
                 journal, so the master must end.
         """
         answer = event()
+        now = self.now()
+        if now - self._noted_seconds >= _SECONDS_BETWEEN_TIMES:
+            self.core.journal.record("time", round(now, 3))
         self._write()
         return answer, self.core.take_actions()
 
@@ -81,21 +99,35 @@ class DurableJob:
             self._num_facts = 0
 
     def _snapshot(self) -> dict[str, Any]:
-        return {"created": self._created, "port": self.port, "core": self.core.snapshot()}
+        return {
+            "created": self._created,
+            "port": self.port,
+            "time": self._noted_seconds,
+            "core": self.core.snapshot(),
+        }
 
     def _apply_port(self, port: int) -> None:
         self.port = port
 
+    def _apply_time(self, seconds: float) -> None:
+        self._noted_seconds = seconds
+
     def _replay(self, snapshot: dict[str, Any] | None, facts: list[Fact]) -> None:
         if snapshot is not None:
             self.port = snapshot["port"]
+            self._noted_seconds = snapshot["time"]
             self.core.restore(snapshot["core"])
         for fact in facts:
             self.core.journal.replay(fact)
+        # Time never goes back: a fact may be a little later than the last time that was noted.
+        self._seconds_before = self._noted_seconds + _SECONDS_BETWEEN_TIMES
 
 
 def open_job(
-    state: State, config: JobConfig, load: Callable[[], JobData], clock: Callable[[], float]
+    state: State,
+    config: JobConfig,
+    load: Callable[[], JobData],
+    clock: Callable[[], float] = time.monotonic,
 ) -> tuple[DurableJob, bool]:
     """Take up the job that is in a journal, or begin a new one; return it, and whether it is new.
 
@@ -105,7 +137,7 @@ def open_job(
         state: The journal.
         config: The job's settings.
         load: Lists the shards; called for a new job only.
-        clock: Seconds since 1970; called for a new job only.
+        clock: Seconds since any moment; never goes back.
 
     Raises:
         ConfigError: The job in the journal was begun with other settings; names them.
@@ -117,14 +149,14 @@ def open_job(
     if snapshot is None and not facts:
         data = load()
         core = _make_core(config, data)  # before anything is written: it may be refused
-        created: Fact = ["created", config.model_dump(mode="json"), _shards(data), clock()]
+        created: Fact = ["created", config.model_dump(mode="json"), _shards(data)]
         state.append([created])
-        return DurableJob(core, state, created, 1), True
+        return DurableJob(core, state, created, 1, clock), True
     created = facts.pop(0) if snapshot is None else snapshot["created"]
     if created[0] != "created":
         raise StateError(f"the job's journal begins with {created[0]!r}, expected 'created'")
     _check_same(created[1], config.model_dump(mode="json"))
-    job = DurableJob(_make_core(config, _data(created[2])), state, created, len(facts))
+    job = DurableJob(_make_core(config, _data(created[2])), state, created, len(facts), clock)
     job._replay(snapshot, facts)
     return job, False
 

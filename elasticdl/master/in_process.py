@@ -71,8 +71,7 @@ class InProcessMaster:
         self._lock = threading.RLock()
         self._requests = itertools.count(1)
         self._session = uuid.uuid4().hex  # nothing that an earlier process held is this one's
-        self._clock, self._began = clock, clock()
-        self._job, is_new = open_job(state or MemoryState(), config, lambda: data, time.time)
+        self._job, is_new = open_job(state or MemoryState(), config, lambda: data, clock)
         self._core = self._job.core
         self._interpreter = Interpreter(
             self._core,
@@ -132,7 +131,7 @@ class InProcessMaster:
         self._job.close()
 
     def _now(self) -> float:
-        return self._clock() - self._began
+        return self._job.now()
 
     def _do(self, event: Callable[[], T]) -> T:
         with self._lock:

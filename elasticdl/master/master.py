@@ -45,8 +45,6 @@ T = TypeVar("T")
 
 ADDRESS_FILE = "master.json"
 _HOST = "127.0.0.1"
-_TICKS_PER_TIMEOUT = 10
-_LONGEST_TICK_SECONDS = 1.0
 _GRACE_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
 _TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
@@ -82,8 +80,6 @@ class Master:
         self._token = token
         self._make_launcher = make_launcher
         self._access = make_access(self.core.ps_route)
-        # The clock goes on where the master before has left it, and is steady from here.
-        self._began = time.monotonic() - max(0.0, time.time() - job.began_at)
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._was_told = False
@@ -99,8 +95,8 @@ class Master:
     # --- what the servicer needs -----------------------------------------------------------------
 
     def now(self) -> float:
-        """Seconds since the job began."""
-        return time.monotonic() - self._began
+        """Seconds that the job has lasted."""
+        return self._job.now()
 
     def handle(self, event: Callable[[], T]) -> T:
         """Have an event happen; its facts are written down when this returns.
@@ -224,8 +220,7 @@ class Master:
             self.handle(lambda: self.core.resume(self.now()))
 
     async def _until_ended(self) -> None:
-        timeout = self.core.config.cluster.heartbeat_timeout_seconds
-        tick_seconds = min(_LONGEST_TICK_SECONDS, timeout / _TICKS_PER_TIMEOUT)
+        tick_seconds = self.core.members.tick_seconds
         next_tick = self.now() + tick_seconds
         while not self.core.has_ended and not self._broken.done():
             await self.changed(max(0.0, next_tick - self.now()))

@@ -18,6 +18,8 @@ START_TIMEOUT_SECONDS = 300.0
 """A process that was started is given so long to ask for work or to send a heartbeat: a machine
 under load may take minutes to import a framework and build a model."""
 
+_LONGEST_TICK_SECONDS = 1.0
+
 
 @dataclass(slots=True)
 class Member:
@@ -53,6 +55,8 @@ class Membership:
     def __init__(self, journal: Journal, heartbeat_timeout_seconds: float) -> None:
         self._journal = journal
         self._heartbeat_timeout_seconds = heartbeat_timeout_seconds
+        self.tick_seconds = min(_LONGEST_TICK_SECONDS, heartbeat_timeout_seconds / 10)
+        """How often to look who is silent."""
         self._members: dict[tuple[Role, int], Member] = {}
         self._next_worker = 0
         journal.handle("plan", self._apply_plan)
@@ -121,8 +125,13 @@ class Membership:
             > (self._heartbeat_timeout_seconds if member.is_up else START_TIMEOUT_SECONDS)
         ]
 
+    def excuse(self, seconds: float, now: float) -> None:
+        """Do not count so much of everybody's silence: nobody was listening meanwhile."""
+        for member in self._members.values():
+            member.last_heard = min(now, member.last_heard + seconds)
+
     def heard_all(self, now: float) -> None:
-        """Give everybody a full timeout, after a time in which nobody could be heard."""
+        """Give everybody a full timeout: what was heard before is not known."""
         for member in self._members.values():
             member.last_heard = now
 

@@ -30,7 +30,7 @@ class Front(Protocol):
     core: JobCore
 
     def now(self) -> float:
-        """Seconds since the job began."""
+        """Seconds that the job has lasted."""
         ...
 
     def handle(self, event: Callable[[], T]) -> T:

@@ -22,6 +22,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import (
     AskAudit,
     DeleteCheckpoints,
+    Note,
     StartProcess,
     StopProcess,
     WriteCheckpoint,
@@ -191,14 +192,29 @@ def test_silent_worker_is_lost_once_and_stopped(master_kit):
     play.lease(1)
     play.now = 20.0
     play.core.heartbeat(Role.WORKER, 1, "s", None, play.now)
-    play.core.tick(31.0)
-    play.core.tick(32.0)
+    for now in range(1, 33):
+        play.core.tick(float(now))
     assert play.do(StopProcess) == [StopProcess(ProcessHandle(Role.WORKER, 0, "worker 0"))]
     assert play.do(StartProcess) == [StartProcess(Role.WORKER, 2)]
     assert play.lease(1).task == held.task
     assert isinstance(play.lease(0), Finished)  # should it wake up
     exits(play, 0)
     assert play.do(StartProcess) == []
+
+
+def test_nobody_is_lost_because_the_master_stood_still(master_kit):
+    play = start(master_kit, num_workers=2, num_ps=1, heartbeat_timeout_seconds=30)
+    for worker_id in (0, 1):
+        play.lease(worker_id)
+    play.core.tick(1.0)
+    play.core.tick(1000.0)  # it was suspended
+    assert play.do(StopProcess) == []
+    (note,) = [note for note in play.do(Note) if note.event == "late"]
+    assert "stood still for 998.0 s" in note.text
+    play.core.heartbeat(Role.WORKER, 1, "s", None, 1000.1)
+    for now in range(1001, 1030):
+        play.core.tick(float(now))
+    assert [a.handle.ref for a in play.do(StopProcess)] == ["worker 0"]  # had time to answer
 
 
 def test_new_process_at_an_old_index_takes_nothing_over(master_kit):

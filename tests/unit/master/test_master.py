@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -107,7 +106,7 @@ class Running:
 
     async def _run(self):
         try:
-            job, is_new = open_job(self.state, self._config, lambda: DATA, time.time)
+            job, is_new = open_job(self.state, self._config, lambda: DATA)
 
             def make_launcher(on_exit):
                 self.launcher = FakeLauncher(on_exit)
