@@ -88,6 +88,13 @@ class ModelSection(Section):
     custom_data_reader: Annotated[
         str, Field(description="Name of the function that returns a data reader.")
     ] = "custom_data_reader"
+    run_eagerly: Annotated[
+        bool,
+        Field(
+            description="Run feed, model and loss as plain Python, so that print, breakpoint() and "
+            ".numpy() work in them; slower, and for --distribution_strategy=Local alone."
+        ),
+    ] = False
     embedding_threshold_bytes: Annotated[
         NonNegativeInt,
         Field(description="Keras Embedding tables above this size are moved to the ps replicas."),
@@ -380,6 +387,11 @@ class JobConfig(Section):
             "predict": ("prediction_data",),
         }[self.command]
         self._check_synchrony()
+        if self.model.run_eagerly and self.training.distribution_strategy is not Strategy.LOCAL:
+            raise ValueError(
+                "--run_eagerly is for looking into a model in one process: expected "
+                f"--distribution_strategy=Local, found {self.training.distribution_strategy}"
+            )
         for flag in needed:
             if not getattr(self.data, flag):
                 raise ValueError(f"elasticdl {self.command} needs --{flag}")

@@ -168,7 +168,13 @@ class Predictor(Protocol):
     the ids of every site, always in the same order; `rows` given to a step have the same order,
     each of shape `ids.shape + (dim,)`, float32, C-contiguous.
     Methods may be called from different threads, but a step from one only.
+
+    Attributes:
+        ids_need_parameters: `ids` reads the parameters as they are then. In training it is called
+            when no update of this worker is under way.
     """
+
+    ids_need_parameters: bool
 
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int

@@ -21,6 +21,7 @@ def load_trainer(
     seed: int,
     embedding_threshold_bytes: int,
     num_threads: int,
+    run_eagerly: bool,
 ) -> Trainer:
     """Return the trainer for a model file, importing its framework only now.
 
@@ -37,7 +38,7 @@ def load_trainer(
 
         # A Keras model must be built by its trainer, which watches its embeddings come to be;
         # a file that imports Keras and returns an ArrayModel is answered by the trainer's error.
-        return KerasTrainer(spec, metadata, seed, embedding_threshold_bytes)
+        return KerasTrainer(spec, metadata, seed, embedding_threshold_bytes, run_eagerly)
     model = spec.model()
     if isinstance(model, ArrayModel):
         return NumpyTrainer(spec, model, metadata, seed)

@@ -102,6 +102,8 @@ class NumpyTrainer:
     a dict of arrays, whose first axis is the record.
     """
 
+    ids_need_parameters = False
+
     def __init__(self, spec: ModelSpec, model: ArrayModel, metadata: Metadata, seed: int) -> None:
         self._spec = spec
         self._model = model

@@ -41,6 +41,7 @@ class Display:
     def __init__(
         self,
         has_processes: bool = True,
+        may_redraw: bool = True,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -48,10 +49,13 @@ class Display:
 
         Args:
             has_processes: Whether there are workers and ps replicas to count.
+            may_redraw: Whether the panel may be drawn on a terminal; else lines alone are printed,
+                which leave room for a debugger.
             console: Where to; default: stdout.
             clock: Seconds, for the times of events and the rate of lines.
         """
         self._has_processes = has_processes
+        self._may_redraw = may_redraw
         self._console = console or Console()
         self._clock = clock
         self._next_line = clock()
@@ -61,7 +65,8 @@ class Display:
         self.events: list[Event] = []
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._console.is_dumb_terminal:
+        is_screen = self._console.is_terminal and not self._console.is_dumb_terminal
+        if is_screen and self._may_redraw:
             self._live = Live(
                 get_renderable=self._panel,
                 console=self._console,

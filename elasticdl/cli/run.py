@@ -21,7 +21,10 @@ def run(config: JobConfig) -> int:
     Raises:
         ElasticdlError: The job cannot start, or did not do all of its work.
     """
-    display = Display(has_processes=config.training.distribution_strategy is not Strategy.LOCAL)
+    display = Display(
+        has_processes=config.training.distribution_strategy is not Strategy.LOCAL,
+        may_redraw=not config.model.run_eagerly,
+    )
     places: dict[str, Path] = {}
     try:
         preflight.check(config)

@@ -79,6 +79,7 @@ def _assemble_trainer(
             config.training.seed,
             config.model.embedding_threshold_bytes,
             num_threads,
+            config.model.run_eagerly,
         )
         description = trainer.build(_sample(config, readers, trainer))
     except ElasticdlError:

@@ -230,22 +230,27 @@ class Worker:
 
     def _fetch(self, item: Item, minibatch: Minibatch) -> None:
         """Take an item into flight and pull what it computes on."""
+        brought = None
+        if item.running.is_training and self._model.ids_need_parameters:
+            with self._clock.measure("staleness wait"):
+                self._wait_for_room(item, None)
         with self._clock.measure("ids"):
             item.ids = self._model.ids(minibatch)
-        brought = None
-        if item.running.is_training:
+        if item.running.is_training and not self._model.ids_need_parameters:
             with self._clock.measure("staleness wait"):
-                brought = self._wait_for_room(item)
+                brought = self._wait_for_room(item, self._pull_with_push(item))
         if brought is not None:
             item.parameters = brought
         else:
             self._pull(item)
 
-    def _wait_for_room(self, item: Item) -> Parameters | None:
+    def _pull_with_push(self, item: Item) -> PendingPull | None:
+        if not self._pulls_with_push:
+            return None
+        return PendingPull(item.ids, Step(item.running.lease, item.index))
+
+    def _wait_for_room(self, item: Item, pull: PendingPull | None) -> Parameters | None:
         """Wait until the step may be pulled; return what the push before it brought, if it did."""
-        pull = None
-        if self._pulls_with_push:
-            pull = PendingPull(item.ids, Step(item.running.lease, item.index))
         with self._landed:
             while not self._protocol.may_pull(item.running, item.index, pull):
                 self._landed.wait()

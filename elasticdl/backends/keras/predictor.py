@@ -29,6 +29,8 @@ class SavedModelPredictor:
             endpoint that takes what `feed` gives as features.
     """
 
+    ids_need_parameters = False
+
     def __init__(self, spec: ModelSpec, metadata: Metadata, directory: Path) -> None:
         self._feed = FeedRunner(spec.feed, metadata)
         self._exported = Exported(directory)

@@ -29,6 +29,7 @@ from elasticdl.backends.keras.export import export_model
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.backends.keras.metrics import Metrics
+from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.step import Inference, TrainStep
@@ -50,6 +51,8 @@ class KerasTrainer:
         seed: Of the initial values.
         embedding_threshold_bytes: Plain `keras.layers.Embedding`s with tables above this are
             moved to the ps replicas.
+        run_eagerly: `feed`, model and loss are plain Python; the worker asks for the ids of a
+            minibatch when no update is under way.
     """
 
     def __init__(
@@ -58,11 +61,16 @@ class KerasTrainer:
         metadata: Metadata,
         seed: int,
         embedding_threshold_bytes: int,
+        run_eagerly: bool = False,
     ) -> None:
         self._spec = spec
         self._seed = seed
         self._threshold_bytes = embedding_threshold_bytes
-        self._feed = FeedRunner(spec.feed, metadata)
+        if run_eagerly:
+            tf.config.run_functions_eagerly(True)  # what the user has wrapped in tf.function
+        self._feed = FeedRunner(spec.feed, metadata, run_eagerly)
+        self.ids_need_parameters = run_eagerly
+        self._eager: EagerModel | None = None
         self._pull: Pull | None = None
         self._metrics: Metrics | None = None
         self._compiling = threading.Lock()
@@ -99,7 +107,13 @@ class KerasTrainer:
             rule = describe_optimizer(optimizer)
             check_variables(self._placed.dense.variables)
             self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
-        self._sites = self._collector(sample).tables
+        if self.ids_need_parameters:
+            self._eager = EagerModel(self._placed, self._spec.loss)
+            self._sites = self._eager.tables
+        else:
+            collector = self._collector(sample)
+            self._sites = collector.tables
+            self.ids_need_parameters = any(site.stage for site in collector.sites)
         return ModelDescription(
             tables=tuple(
                 TableDescription(
@@ -136,6 +150,8 @@ class KerasTrainer:
             ModelError: An id is negative, or not below its layer's `input_dim`.
         """
         minibatch = KerasMinibatch.of(minibatch)
+        if self._eager is not None:
+            return self._eager.ids(minibatch, self._pull)
         return self._collector(minibatch).ids(minibatch, self._pull)
 
     def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
@@ -156,6 +172,8 @@ class KerasTrainer:
     ) -> StepResult:
         """Compute loss and gradients; see `Trainer.train_step`. The arrays are read-only."""
         minibatch = KerasMinibatch.of(minibatch)
+        if self._eager is not None:
+            return self._eager.step(minibatch)
         key = minibatch.structure.key
         step = self._steps.get(key)
         if step is None:
@@ -196,11 +214,14 @@ class KerasTrainer:
         """Write a SavedModel that serves without elasticdl; the backend is not usable after."""
         if self._sample is None:
             raise ModelError("a model is exported after it was built; call build first")
+        tf.config.run_functions_eagerly(False)  # an export is a traced model
         export_model(self._placed, self._sample, directory, dense, state, tables)
 
     def _infer(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Any:
+        if self._eager is not None:
+            return self._eager.outputs(minibatch)
         key = minibatch.structure.key
         inference = self._inferences.get(key)
         if inference is None:

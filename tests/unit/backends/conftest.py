@@ -110,14 +110,16 @@ def new_job():
     from elasticdl.backends.keras.trainer import KerasTrainer
 
     def new(data, minibatch_size, seed=0, threshold=2 * 1024 * 1024, mode=Mode.TRAINING,
-            **functions):  # fmt: skip
+            run_eagerly=False, **functions):  # fmt: skip
         spec = make_spec(**functions)
-        backend = KerasTrainer(spec, Metadata(), seed, threshold)
+        backend = KerasTrainer(spec, Metadata(), seed, threshold, run_eagerly)
         sample = next(backend.minibatches(records_of(data), mode, minibatch_size, 0))
         description = backend.build(sample)
         client = PsClient.in_process(Store())
         client.declare(json.dumps(asdict(description)), *backend.initial_values())
         client.begin_task(0, 1)
+        if run_eagerly:
+            backend.set_lookup(lambda sites, training: client.pull(sites, training=training))
         return Job(backend, client, description)
 
     return new

@@ -196,3 +196,10 @@ def test_worker_threads_are_a_number_or_auto(capsys):
     for word in ("0", "-1", "two"):
         with pytest.raises(ConfigError, match="--worker_threads: expected auto or a number above"):
             build_config("train", TRAIN | {"worker_threads": word})
+
+
+def test_run_eagerly_is_for_one_process():
+    words = TRAIN | {"run_eagerly": "true"}
+    assert build_config("train", words).model.run_eagerly
+    with pytest.raises(ConfigError, match="--run_eagerly is for looking into a model in one"):
+        build_config("train", words | {"distribution_strategy": "ParameterServerStrategy"})

@@ -389,3 +389,18 @@ def test_staleness_is_reported_with_its_histogram():
 def test_task_seeds_differ_by_task_and_by_job():
     seeds = {task_seed(job, task) for job in range(10) for task in range(1000)}
     assert len(seeds) == 10_000
+
+
+def test_ids_that_need_parameters_are_asked_for_when_no_update_is_under_way():
+    run = Run([training(1, 0, 20), training(2, 20, 40)])
+    run.trainer.ids_need_parameters = True
+    ids, versions = run.trainer.ids, []
+
+    def ids_of_a_version(minibatch):
+        versions.append(run.client.pull([], training=False).version)
+        return ids(minibatch)
+
+    run.trainer.ids = ids_of_a_version
+    run()
+    assert run.counts() == [1.0] * 40
+    assert versions == list(range(10))

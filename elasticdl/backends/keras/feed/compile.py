@@ -42,7 +42,7 @@ def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
 
         def apply(element: Any) -> Any:
             for function in converted:
-                element = _as_element(unpacked(function, element))
+                element = as_element(unpacked(function, element))
             return element
 
         unconverted: Callable[[Any], Any] = tf.autograph.experimental.do_not_convert(apply)
@@ -58,16 +58,16 @@ def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
     return StructuredFunction(run, _relaxed(sample.tensors()))
 
 
-def _as_element(result: Any) -> Any:
+def as_element(result: Any) -> Any:
     """Make of a map's result what `tf.data` makes of it: lists are tensors, values are too."""
     if isinstance(result, tuple):
         return (
-            type(result)(*map(_as_element, result))
+            type(result)(*map(as_element, result))
             if hasattr(result, "_fields")
-            else tuple(map(_as_element, result))
+            else tuple(map(as_element, result))
         )
     if isinstance(result, dict):
-        return {key: _as_element(value) for key, value in result.items()}
+        return {key: as_element(value) for key, value in result.items()}
     if isinstance(result, tf.SparseTensor | tf.RaggedTensor | tf.Tensor):
         return result
     return tf.convert_to_tensor(result)

@@ -39,11 +39,13 @@ class Drawing:
 
     numbered: Each element travels with the number of its record, and none is shuffled: what is
         made of a record is to stand beside it (prediction).
+    eager: There is no pipeline: maps are noted and not traced.
     """
 
     seed: int = 0
     one_by_one: bool = False
     numbered: bool = False
+    eager: bool = False
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 
+from elasticdl.backends.keras.feed.eager import Eager
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.proof import NUM_PROVED
 from elasticdl.backends.keras.feed.records import as_batch, take_chunks
@@ -25,8 +26,9 @@ from elasticdl.job import Mode
 class FeedRunner:
     """Turns raw records into minibatches; the way is chosen once for each mode."""
 
-    def __init__(self, feed: Feed, metadata: Metadata) -> None:
+    def __init__(self, feed: Feed, metadata: Metadata, run_eagerly: bool = False) -> None:
         self._feed = feed
+        self._run_eagerly = run_eagerly
         self._metadata = metadata
         self._ways: dict[tuple[Mode, int], Way] = {}
         self._choosing = threading.Lock()
@@ -66,7 +68,7 @@ class FeedRunner:
             way = self._ways.get((mode, minibatch_size))
             if way is None:
                 user = UserFeed(self._feed, mode, self._metadata, minibatch_size)
-                sample = as_batch(first)
-                way = choose(user, sample.part(0, NUM_PROVED))
+                sample = as_batch(first).part(0, NUM_PROVED)
+                way = Eager(user, sample) if self._run_eagerly else choose(user, sample)
                 self._ways[mode, minibatch_size] = way
             return way

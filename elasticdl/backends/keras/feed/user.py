@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from elasticdl.backends.keras.feed.dataset import OWN_SIZES, Drawing, Noted, NotedDataset
+from elasticdl.backends.keras.feed.dataset import OWN_SIZES, Drawing, NotedDataset
+from elasticdl.backends.keras.feed.eager_dataset import feed_root
 from elasticdl.backends.keras.feed.methods import foreign
 from elasticdl.backends.keras.feed.minibatch import Structure, describe
 from elasticdl.backends.keras.feed.records import RecordBatch
@@ -36,7 +37,7 @@ class UserFeed:
         """Run the function on a dataset of the records of `batch`; nothing is parsed yet."""
         tensors = (batch.numbers, batch.tensors()) if drawing.numbered else batch.tensors()
         source = tf.data.Dataset.from_tensor_slices(tensors)
-        root = NotedDataset(source, drawing, noted=Noted())
+        root = feed_root(source, drawing)
         try:
             dataset = self._feed(root, self.mode, self._metadata)
         except ElasticdlError:

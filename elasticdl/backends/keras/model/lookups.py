@@ -17,7 +17,7 @@ import tensorflow as tf
 from elasticdl.backends.base import Int64
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.model.function import FlatFunction
-from elasticdl.backends.keras.model.placed import PlacedModel, explaining, zero_rows
+from elasticdl.backends.keras.model.placed import PlacedModel, Table, explaining, zero_rows
 from elasticdl.errors import ModelError
 
 Pull = Callable[..., Any]
@@ -100,7 +100,10 @@ class Collector:
             arrays = [np.asarray(tensors[k]) for k in cut.features]
             arrays += [np.asarray(ids) for ids in results]
             for index, place in zip(self._members(stage), cut.places, strict=True):
-                found[index] = self._checked(index, arrays[place])
+                site = self.sites[index]
+                found[index] = check_ids(
+                    self._placed.tables[site.table], arrays[place], site.exact_below
+                )
         return found
 
     def names(self, minibatch: KerasMinibatch, sites: Sequence[int]) -> list[list[str]]:
@@ -198,32 +201,41 @@ class Collector:
         pulled = pull([(self.sites[k].table, found[k]) for k in needed], training=self._training)
         return [tf.constant(x) for x in (*pulled.rows, pulled.dense, pulled.state)]
 
-    def _checked(self, index: int, ids: Int64) -> Int64:
-        """Refuse ids that no row can have; as unsigned numbers, negative ones are large too."""
-        if not ids.size:
-            return ids
-        site = self.sites[index]
-        table = self._placed.tables[site.table]
-        limit = 2**63 if table.input_dim is None else table.input_dim
-        largest = int(ids.view(np.uint64).max())
-        if largest < min(limit, site.exact_below or limit):
-            return ids
-        if largest < limit:
-            raise ModelError(
-                f"Embedding {table.name!r}: ids that were floats of this type are exact below "
-                f'{site.exact_below} only, found {largest}; say dtype="int64" where they are made, '
-                "for example in keras.Input or in feed"
-            )
-        wrong = int(ids[(ids < 0) | (ids >= limit)].flat[0])
-        if wrong < 0:
-            raise ModelError(
-                f"Embedding {table.name!r}: ids must not be negative, found {wrong}; "
-                "feed or the model makes it"
-            )
+
+def check_ids(table: Table, ids: Int64, exact_below: int | None = None) -> Int64:
+    """Refuse ids that no row can have; as unsigned numbers, negative ones are large too.
+
+    Args:
+        table: Whose ids they are.
+        ids: The ids.
+        exact_below: The first number that the float type of which they were made cannot tell
+            from the next; None: they were integers.
+
+    Raises:
+        ModelError: An id is negative, not below `input_dim`, or not exact.
+    """
+    if not ids.size:
+        return ids
+    limit = 2**63 if table.input_dim is None else table.input_dim
+    largest = int(ids.view(np.uint64).max())
+    if largest < min(limit, exact_below or limit):
+        return ids
+    if largest < limit:
         raise ModelError(
-            f"Embedding {table.name!r}: ids must be below input_dim={limit}, found {wrong}; "
-            "raise input_dim, or leave it out where the layer is elasticdl.layers.Embedding"
+            f"Embedding {table.name!r}: ids that were floats of this type are exact below "
+            f'{exact_below} only, found {largest}; say dtype="int64" where they are made, '
+            "for example in keras.Input or in feed"
         )
+    wrong = int(ids[(ids < 0) | (ids >= limit)].flat[0])
+    if wrong < 0:
+        raise ModelError(
+            f"Embedding {table.name!r}: ids must not be negative, found {wrong}; "
+            "feed or the model makes it"
+        )
+    raise ModelError(
+        f"Embedding {table.name!r}: ids must be below input_dim={limit}, found {wrong}; "
+        "raise input_dim, or leave it out where the layer is elasticdl.layers.Embedding"
+    )
 
 
 def _origin(tensor: Any) -> Any:

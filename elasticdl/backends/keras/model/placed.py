@@ -132,6 +132,7 @@ class PlacedModel:
         self._threshold_bytes = threshold_bytes
         self._tracing = threading.RLock()
         self._layers: list[Any] = []
+        self._met: list[Any] = []  # in the first call; a layer as often as it was called
         # Of Python, NumPy and TensorFlow: initializers draw their own seeds from the first.
         keras.utils.set_random_seed(seed % 2**32)
         _restart_names()
@@ -146,6 +147,10 @@ class PlacedModel:
     def output_names(self) -> tuple[str, ...]:
         """Names of the outputs, where the model says them."""
         return tuple(getattr(self.model, "output_names", None) or ())
+
+    def first_lookups(self) -> list[int]:
+        """Return the table of each lookup of the call that built the model."""
+        return [self.table_of(layer) for layer in self._met]
 
     def table_of(self, layer: Any) -> int:
         """Return the number of a layer's table.
@@ -197,6 +202,8 @@ class PlacedModel:
 
     def _meet(self, layer: Any, ids: Any) -> Any:
         """Look up zeros, noting the layer: how the model's embedding layers are found."""
+        if tf.executing_eagerly():  # Keras traces a subclassed model first, to build its layers
+            self._met.append(layer)
         if not any(known is layer for known in self._layers):
             self._layers.append(layer)
         return zero_rows(ids, layer.output_dim)

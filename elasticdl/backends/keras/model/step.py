@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
-from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, describe
 from elasticdl.backends.keras.model.function import FlatFunction, as_tensor
 from elasticdl.backends.keras.model.lookups import Collector
 from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
 from elasticdl.errors import ModelError
+
+
+class WatchedLookup(Protocol):
+    """A lookup whose rows are differentiated by."""
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The rows of each lookup so far, in their order."""
+        ...
+
+    def watch(self, tape: Any) -> None:
+        """Have a tape watch the rows."""
+        ...
+
+    def __call__(self, layer: Any, ids: Any) -> Any:
+        """Return the rows of `ids`."""
+        ...
 
 
 class GivenRows:
@@ -25,6 +42,15 @@ class GivenRows:
         self._tables = tables
         self._rows = rows
         self._next = 0
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """What is differentiated by."""
+        return self._rows
+
+    def watch(self, tape: Any) -> None:
+        """Have a tape watch the rows."""
+        tape.watch(self._rows)
 
     def __call__(self, layer: Any, ids: Any) -> Any:
         """Return the rows of the next site, which must be of this layer."""
@@ -60,36 +86,61 @@ class TrainStep:
     ) -> StepResult:
         """Run one step; see `Trainer.train_step`."""
         outputs = self._function(minibatch, rows, dense, state)
-        num_rows = len(rows)
-        loss, dense_grad, state_delta = outputs[:3]
-        for variable, value in zip(self._placed.local, outputs[3 + num_rows :], strict=True):
-            variable.assign(value)
-        return StepResult(
-            loss=float(loss),
-            row_grads=[np.asarray(g) for g in outputs[3 : 3 + num_rows]],
-            dense_grad=np.asarray(dense_grad),
-            state_delta=np.asarray(state_delta),
-        )
+        return step_result(self._placed, outputs, len(rows))
 
     def _trace(
         self, tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
     ) -> list[Any]:
-        structure = self._structure
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([dense, *rows])
-            lookup = GivenRows(self._placed, self._tables, rows)
-            outputs, losses, new_state, local = self._placed.call(
-                lookup, structure.fold_features(tensors), True, dense, state, seed
-            )
-            loss = self._loss(
-                structure.fold_labels(tensors), outputs, structure.fold_weights(tensors)
-            )
-            loss = tf.add_n([loss, *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
-        dense_grad, *row_grads = tape.gradient(
-            loss, [dense, *rows], unconnected_gradients=tf.UnconnectedGradients.ZERO
+        lookup = GivenRows(self._placed, self._tables, rows)
+        return differentiate(
+            self._placed, self._loss, self._structure, lookup, tensors, dense, state, seed
         )
-        row_grads = [tf.convert_to_tensor(g) for g in row_grads]
-        return [loss, dense_grad, new_state - state, *row_grads, *local]
+
+
+def differentiate(
+    placed: PlacedModel,
+    minibatch_loss: MinibatchLoss,
+    structure: Structure,
+    lookup: WatchedLookup,
+    tensors: Sequence[Any],
+    dense: Any,
+    state: Any,
+    seed: Any,
+) -> list[Any]:
+    """Call model and loss on a minibatch's tensors, traced or not.
+
+    Returns:
+        Loss, gradient of the dense vector, change of the state, gradient of the rows of each
+        lookup, and the local variables after the step.
+    """
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(dense)
+        lookup.watch(tape)
+        outputs, losses, new_state, local = placed.call(
+            lookup, structure.fold_features(tensors), True, dense, state, seed
+        )
+        loss = minibatch_loss(
+            structure.fold_labels(tensors), outputs, structure.fold_weights(tensors)
+        )
+        loss = tf.add_n([loss, *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
+    dense_grad, *row_grads = tape.gradient(
+        loss, [dense, *lookup.rows], unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    row_grads = [tf.convert_to_tensor(g) for g in row_grads]
+    return [loss, dense_grad, new_state - state, *row_grads, *local]
+
+
+def step_result(placed: PlacedModel, outputs: Sequence[Any], num_rows: int) -> StepResult:
+    """Make of what `differentiate` returned what the worker is given; set the local variables."""
+    loss, dense_grad, state_delta = outputs[:3]
+    for variable, value in zip(placed.local, outputs[3 + num_rows :], strict=True):
+        variable.assign(value)
+    return StepResult(
+        loss=float(loss),
+        row_grads=[np.asarray(g) for g in outputs[3 : 3 + num_rows]],
+        dense_grad=np.asarray(dense_grad),
+        state_delta=np.asarray(state_delta),
+    )
 
 
 class Inference:

@@ -1,0 +1,141 @@
+"""`--run_eagerly`: the user's model and loss as plain Python, one call a minibatch.
+
+Nothing is traced, so the ids of a minibatch are not known before its step. Each embedding layer
+pulls its rows in the middle of the call, and the whole step is computed when the worker asks for
+the ids. It asks for them when no update is under way, so the rows are those of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Int64, StepResult
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.model.lookups import Pull, check_ids
+from elasticdl.backends.keras.model.loss import MinibatchLoss
+from elasticdl.backends.keras.model.placed import PlacedModel, explaining
+from elasticdl.backends.keras.model.step import differentiate, step_result
+from elasticdl.errors import ModelError
+from elasticdl.job import Mode
+
+_KEPT = 16  # minibatches whose lease was lost are never computed on
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a call of the model gave: a step's result when training, else its outputs."""
+
+    minibatch: KerasMinibatch  # kept alive, so that no other one has its identity
+    result: StepResult | None
+    outputs: Any
+
+
+class LiveRows:
+    """A lookup that pulls the rows of each call when it is made."""
+
+    def __init__(self, placed: PlacedModel, pull: Pull, training: bool) -> None:
+        self._placed = placed
+        self._pull = pull
+        self._training = training
+        self._tape: Any = None
+        self.tables: list[int] = []
+        self.ids: list[Int64] = []
+        self.rows: list[Any] = []
+
+    def watch(self, tape: Any) -> None:
+        """Have a tape watch the rows that come."""
+        self._tape = tape
+
+    def __call__(self, layer: Any, ids: Any) -> Any:
+        """Return the rows of ids."""
+        table = self._placed.table_of(layer)
+        numbers = np.ascontiguousarray(ids.numpy(), np.int64)
+        check_ids(self._placed.tables[table], numbers)
+        rows = tf.constant(self._pull([(table, numbers)], training=self._training).rows[0])
+        if self._tape is not None:
+            self._tape.watch(rows)
+        self.tables.append(table)
+        self.ids.append(numbers)
+        self.rows.append(rows)
+        return rows
+
+
+class EagerModel:
+    """Computes a minibatch when its ids are asked for, and hands out the result afterwards."""
+
+    def __init__(self, placed: PlacedModel, loss: Any) -> None:
+        named = [table.name for table in placed.tables if table.keep_names]
+        if named:
+            raise ModelError(
+                f"--run_eagerly: Embedding {named[0]!r} has keep_names, which needs a traced model"
+            )
+        self._placed = placed
+        self._loss = None if loss is None else MinibatchLoss(loss, placed.output_names)
+        self._done: dict[int, _Done] = {}
+        self.tables = placed.first_lookups()
+
+    def ids(self, minibatch: KerasMinibatch, pull: Pull | None) -> list[Int64]:
+        """Compute a minibatch; return the ids that each lookup of it was for."""
+        assert pull is not None, "the worker sets the lookup before it runs"
+        training = minibatch.mode is Mode.TRAINING
+        lookup = LiveRows(self._placed, pull, training)
+        given = pull([], training=training)
+        dense, state = tf.constant(given.dense), tf.constant(given.state)
+        seed = tf.constant(minibatch.seed, tf.int64)
+        compute: Callable[..., _Done] = self._train if training else self._infer
+        with explaining(self._placed.model, minibatch):
+            done = compute(minibatch, lookup, dense, state, seed)
+        self._refuse_other_lookups(lookup)
+        while len(self._done) >= _KEPT:
+            self._done.pop(next(iter(self._done)))
+        self._done[id(minibatch)] = done
+        return lookup.ids
+
+    def step(self, minibatch: KerasMinibatch) -> StepResult:
+        """Return loss and gradients of a minibatch whose ids were asked for."""
+        result = self._done.pop(id(minibatch)).result
+        assert result is not None
+        return result
+
+    def outputs(self, minibatch: KerasMinibatch) -> Any:
+        """Return the outputs for a minibatch whose ids were asked for."""
+        return self._done.pop(id(minibatch)).outputs
+
+    def _train(
+        self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any
+    ) -> _Done:
+        if self._loss is None:
+            raise ModelError("training needs a function loss(labels, predictions); found none")
+        outputs = differentiate(
+            self._placed,
+            self._loss,
+            minibatch.structure,
+            lookup,
+            minibatch.tensors,
+            dense,
+            state,
+            seed,
+        )
+        return _Done(minibatch, step_result(self._placed, outputs, len(lookup.rows)), None)
+
+    def _infer(
+        self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any
+    ) -> _Done:
+        outputs, *_ = self._placed.call(lookup, minibatch.features, False, dense, state, seed)
+        return _Done(minibatch, None, outputs)
+
+    def _refuse_other_lookups(self, lookup: LiveRows) -> None:
+        if lookup.tables != self.tables:
+            expected, found = (
+                ", ".join(self._placed.tables[table].name for table in tables)
+                for tables in (self.tables, lookup.tables)
+            )
+            raise ModelError(
+                f"the model looks up embeddings {found or 'none'} for this minibatch and looked up "
+                f"{expected or 'none'} when it was built; call the same layers in the same order"
+            )
