@@ -44,10 +44,13 @@ class OptimizerSpec:
     """An optimizer as the store applies it, settings read from the user's object.
 
     kind and params (floats; flags are 0.0 / 1.0): "sgd" (), "momentum" (momentum, nesterov),
-    "adagrad" (epsilon, initial_accumulator), "adam" (beta_1, beta_2, epsilon, amsgrad),
-    "adamw" (adam's and weight_decay), "rmsprop" (rho, momentum, epsilon, centered),
-    "ftrl" (learning_rate_power, initial_accumulator, l1, l2, l2_shrinkage, beta),
-    "group_ftrl" (ftrl's without the power, and l21: group lasso over a table's row). With
+    "adagrad" (epsilon, initial_accumulator), "adadelta" (rho, epsilon), "adam" and "adamw" (beta_1,
+    beta_2, epsilon, amsgrad), "nadam" and "adamax" (beta_1, beta_2, epsilon), "lion" (beta_1,
+    beta_2), "schedule_free_adamw" (beta_1, beta_2, epsilon, warmup_steps), "rmsprop" (rho,
+    momentum, epsilon, centered), "ftrl" (learning_rate_power, initial_accumulator, l1, l2,
+    l2_shrinkage, beta),
+    "group_ftrl" (ftrl's without the power, and l21: group lasso over a table's row); each with
+    weight_decay, decoupled from the gradient (0.004 of "adamw", else 0). With
     PyTorch's formulas and defaults: "torch_sgd" (momentum, dampening, nesterov, weight_decay),
     "torch_adagrad" (lr_decay, epsilon, initial_accumulator, weight_decay), "torch_adam" and
     "torch_adamw" (beta_1, beta_2, epsilon, amsgrad, weight_decay), "torch_rmsprop" (alpha,
@@ -84,6 +87,18 @@ class AdmissionSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ConstraintSpec:
+    """What weights are held to after each update, as the store does it.
+
+    kind and params: "non_neg" (); of a table's row also "norm" (min, max, rate, epsilon), the L2
+    norm of the row as Keras' `MinMaxNorm` holds it.
+    """
+
+    kind: str
+    params: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TableDescription:
     """An embedding table. `input_dim` is None where ids are any 64-bit number.
 
@@ -101,15 +116,22 @@ class TableDescription:
     admission: AdmissionSpec | None = None
     expiry: Expiry | None = None
     keep_names: bool = False
+    constraint: ConstraintSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class VariableDescription:
-    """Where a variable lies in the flat dense or state vector, in elements."""
+    """Where a variable lies in the flat dense or state vector, in elements.
+
+    Of a dense variable: `decays` says whether the optimizer's weight decay is for it too, and
+    `constraint` what its elements are held to.
+    """
 
     name: str
     shape: tuple[int, ...]
     offset: int
+    decays: bool = True
+    constraint: ConstraintSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

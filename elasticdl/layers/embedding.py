@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
+from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, config_of, expiry_of
 from elasticdl.layers.lookup import current_lookup
 from elasticdl.layers.plain_table import PlainTable
@@ -54,6 +55,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         keep_names: Keep the strings that ids were made of beside the rows: exported tables then
             show them. The layer is given strings, or what `tf.strings.to_hash_bucket_fast` has
             made of them.
+        embeddings_constraint: `NonNeg`, or `UnitNorm`, `MaxNorm` or `MinMaxNorm` with axis=1, of
+            `keras.constraints`: what each row is held to from its creation on.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         admission: Admission | None = None,
         expiry: Expiry | None = None,
         keep_names: bool = False,
+        embeddings_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -96,6 +100,8 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self.admission = admission_of(admission, "Embedding")
         self.expiry = expiry_of(expiry, "Embedding")
         self.keep_names = bool(keep_names)
+        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
+        describe_constraint(self.embeddings_constraint, self.name)
         self.supports_masking = self.mask_zero
         self._weight: Any = None
         self._plain_table: PlainTable | None = None
@@ -111,6 +117,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             self._weight = self.add_weight(
                 shape=(self.input_dim, self.output_dim),
                 initializer=self.embeddings_initializer,
+                constraint=self.embeddings_constraint,
                 name="embeddings",
             )
         self.built = True
@@ -180,6 +187,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
             "admission": config_of(self.admission),
             "expiry": config_of(self.expiry),
             "keep_names": self.keep_names,
+            "embeddings_constraint": keras.constraints.serialize(self.embeddings_constraint),
         }
 
     def _as_integers(self, ids: Any) -> Any:
@@ -198,7 +206,11 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         else:
             if self._plain_table is None:
                 self._plain_table = PlainTable(
-                    self.name, self.output_dim, self.input_dim, self.embeddings_initializer
+                    self.name,
+                    self.output_dim,
+                    self.input_dim,
+                    self.embeddings_initializer,
+                    describe_constraint(self.embeddings_constraint, self.name),
                 )
             rows = self._plain_table.lookup(ids)
         return rows if self.trainable else tf.stop_gradient(rows)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from elasticdl.errors import ModelError
+from elasticdl.layers.constraint import RowConstraint
 from elasticdl.layers.initializer import describe_initializer
 
 PLAIN_SEED = 0
@@ -18,18 +19,27 @@ PLAIN_SEED = 0
 class PlainTable:
     """A table whose rows are created when first looked up, as a job with seed 0 creates them."""
 
-    def __init__(self, name: str, dim: int, input_dim: int | None, initializer: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        input_dim: int | None,
+        initializer: Any,
+        constraint: RowConstraint | None = None,
+    ) -> None:
         from elasticdl._core import PsClient, Store
 
         kind, params = describe_initializer(initializer, name, dim, input_dim)
         sgd = {"kind": "sgd", "params": {}}
-        table = {
+        table: dict[str, Any] = {
             "name": name,
             "dim": dim,
             "initializer": {"kind": kind, "params": params},
             "optimizer": sgd,
             "input_dim": input_dim,
         }
+        if constraint is not None:
+            table["constraint"] = {"kind": constraint[0], "params": constraint[1]}
         model = {"tables": [table], "dense": [], "state": [], "optimizer": sgd, "seed": PLAIN_SEED}
         empty = np.zeros(0, np.float32)
         self._name = name

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use crate::around::Around;
 use crate::prefetch::{prefetch_floats, work_ahead};
 use crate::rules::Rule;
 
@@ -23,6 +24,7 @@ pub struct Row<'a> {
 #[inline(always)]
 pub(crate) fn run_rows<const WIDTH: usize, const DIM: usize, const SLOTS: usize>(
     rule: &impl Rule<SLOTS>,
+    around: &Around,
     rows: &[Row<'_>],
 ) {
     let ask = |row: &Row<'_>| {
@@ -33,7 +35,7 @@ pub(crate) fn run_rows<const WIDTH: usize, const DIM: usize, const SLOTS: usize>
     work_ahead(rows, ask, |_, row| {
         let dim = if DIM == 0 { row.gradient.len() } else { DIM };
         let (weights, slots) = row.values[..dim * (1 + SLOTS)].split_at(dim);
-        run::<WIDTH, SLOTS>(rule, weights, slots, &row.gradient[..dim]);
+        run::<WIDTH, SLOTS>(rule, around, weights, slots, &row.gradient[..dim]);
     });
 }
 
@@ -48,6 +50,7 @@ pub(crate) const LANES: usize = 8;
 #[inline(always)]
 pub(crate) fn run<const WIDTH: usize, const SLOTS: usize>(
     rule: &impl Rule<SLOTS>,
+    around: &Around,
     weights: &[Cell<f32>],
     slots: &[Cell<f32>],
     gradients: &[f32],
@@ -55,6 +58,9 @@ pub(crate) fn run<const WIDTH: usize, const SLOTS: usize>(
     let n = gradients.len();
     let weights = &weights[..n];
     let slots = &slots[..SLOTS * n];
+    if let Some(decay) = &around.decay {
+        decay.decay(weights);
+    }
     let mut at = 0;
     while at + WIDTH <= n {
         block::<SLOTS, WIDTH>(rule, weights, slots, gradients, at);
@@ -69,6 +75,9 @@ pub(crate) fn run<const WIDTH: usize, const SLOTS: usize>(
         at += 1;
     }
     rule.finish(weights, slots);
+    if let Some(constraint) = &around.constraint {
+        constraint.hold(weights);
+    }
 }
 
 #[inline(always)]

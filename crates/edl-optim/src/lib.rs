@@ -1,7 +1,8 @@
 //! Optimizer kernels on slices, dense and sparse.
 //!
 //! An [`Optimizer`] is a rule with its settings; [`Optimizer::step`] fixes the learning rate and
-//! the step number and yields a [`Step`], which updates weights and slots element by element. The
+//! the step number and yields a [`Step`], which updates weights and slots element by element.
+//! Weights may decay before, and be held to a [`Constraint`] after. The
 //! formulas, the order of their operations and the defaults are those of Keras 3. A dense vector
 //! and a row of an embedding table take the same path: weights, then `num_slots` vectors of the
 //! same length, then the gradient.
@@ -12,7 +13,10 @@
 //! has AVX-512. No operation is fused or reordered, so both give the same
 //! bits.
 
+mod adam;
+mod around;
 mod group;
+mod keras_optimizer;
 mod kernel;
 mod optimizer;
 mod prefetch;
@@ -22,9 +26,9 @@ mod step;
 mod torch;
 mod torch_optimizer;
 
+pub use around::{Constraint, Decay};
 pub use kernel::Row;
 pub use optimizer::{OptimError, Optimizer};
 pub use prefetch::{AHEAD, prefetch, prefetch_slice, work_ahead};
 pub use settings::BadSetting;
 pub use step::Step;
-pub use torch_optimizer::TorchOptimizer;

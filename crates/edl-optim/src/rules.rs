@@ -73,65 +73,6 @@ impl Rule<1> for Adagrad {
     }
 }
 
-/// Adam; slots: first and second moment. Kingma and Ba, 2014 ("epsilon hat" form).
-#[derive(Debug, Clone, Copy)]
-pub struct Adam {
-    pub(crate) alpha: f32,
-    pub(crate) one_minus_beta_1: f32,
-    pub(crate) one_minus_beta_2: f32,
-    pub(crate) epsilon: f32,
-}
-
-impl Adam {
-    #[inline(always)]
-    fn moments(&self, m: f32, v: f32, g: f32) -> (f32, f32) {
-        (
-            m + (g - m) * self.one_minus_beta_1,
-            v + (g * g - v) * self.one_minus_beta_2,
-        )
-    }
-}
-
-impl Rule<2> for Adam {
-    #[inline(always)]
-    fn apply(&self, w: f32, [m, v]: [f32; 2], g: f32) -> (f32, [f32; 2]) {
-        let (m, v) = self.moments(m, v, g);
-        (w - m * self.alpha / (v.sqrt() + self.epsilon), [m, v])
-    }
-}
-
-/// AMSGrad; slots: first moment, second moment, its maximum. Reddi et al., 2018.
-#[derive(Debug, Clone, Copy)]
-pub struct AmsGrad(pub(crate) Adam);
-
-impl Rule<3> for AmsGrad {
-    #[inline(always)]
-    fn apply(&self, w: f32, [m, v, top]: [f32; 3], g: f32) -> (f32, [f32; 3]) {
-        let (m, v) = self.0.moments(m, v, g);
-        let top = maximum(top, v);
-        (
-            w - m * self.0.alpha / (top.sqrt() + self.0.epsilon),
-            [m, v, top],
-        )
-    }
-}
-
-/// Weight decay decoupled from the gradient, before `rule`. Loshchilov and Hutter, 2019.
-#[derive(Debug, Clone, Copy)]
-pub struct Decayed<R> {
-    pub(crate) learning_rate: f32,
-    pub(crate) weight_decay: f32,
-    pub(crate) rule: R,
-}
-
-impl<const SLOTS: usize, R: Rule<SLOTS>> Rule<SLOTS> for Decayed<R> {
-    #[inline(always)]
-    fn apply(&self, w: f32, slots: [f32; SLOTS], g: f32) -> (f32, [f32; SLOTS]) {
-        let w = w - w * self.weight_decay * self.learning_rate;
-        self.rule.apply(w, slots, g)
-    }
-}
-
 /// RMSprop's settings, shared by its four forms.
 #[derive(Debug, Clone, Copy)]
 pub struct RmsProp {
@@ -209,6 +150,26 @@ impl Rule<3> for RmsPropCenteredMomentum {
     }
 }
 
+/// Adadelta; slots: mean squares of gradients and of steps. Zeiler, 2012.
+#[derive(Debug, Clone, Copy)]
+pub struct Adadelta {
+    pub(crate) learning_rate: f32,
+    pub(crate) rho: f32,
+    pub(crate) one_minus_rho: f32,
+    pub(crate) epsilon: f32,
+}
+
+impl Rule<2> for Adadelta {
+    #[inline(always)]
+    fn apply(&self, w: f32, [a, d]: [f32; 2], g: f32) -> (f32, [f32; 2]) {
+        let rms = |x: f32| (x + self.epsilon).sqrt();
+        let a = self.rho * a + self.one_minus_rho * (g * g);
+        let step = -(rms(d) * g / rms(a));
+        let d = self.rho * d + self.one_minus_rho * (step * step);
+        (w + self.learning_rate * step, [a, d])
+    }
+}
+
 /// FTRL-proximal with any power; slots: accumulator, linear. McMahan et al., 2013.
 #[derive(Debug, Clone, Copy)]
 pub struct Ftrl {
@@ -260,7 +221,7 @@ impl Rule<2> for FtrlSqrt {
 
 /// The larger; a NaN on the right passes through, so that it is seen and not hidden.
 #[inline(always)]
-fn maximum(a: f32, b: f32) -> f32 {
+pub(crate) fn maximum(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 

@@ -2,104 +2,99 @@
 
 use std::cell::Cell;
 
+use crate::adam::{Adam, Adamax, AmsGrad, Lion, Nadam, ScheduleFree};
+use crate::around::{Around, Constraint, Decay};
 use crate::group::GroupFtrl;
 use crate::kernel::{LANES, Row, run, run_rows};
 use crate::rules::{
-    Adagrad, Adam, AmsGrad, Decayed, Ftrl, FtrlSqrt, Momentum, Nesterov, RmsProp, RmsPropCentered,
+    Adadelta, Adagrad, Ftrl, FtrlSqrt, Momentum, Nesterov, RmsProp, RmsPropCentered,
     RmsPropCenteredMomentum, RmsPropMomentum, Sgd,
 };
 use crate::torch;
 
-/// One update of an optimizer, with its learning rate and step number fixed.
+/// A rule with its learning rate and step number fixed.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub enum Step {
-    #[doc(hidden)]
+pub(crate) enum FixedRule {
     Sgd(Sgd),
-    #[doc(hidden)]
     Momentum(Momentum),
-    #[doc(hidden)]
     Nesterov(Nesterov),
-    #[doc(hidden)]
     Adagrad(Adagrad),
-    #[doc(hidden)]
+    Adadelta(Adadelta),
     Adam(Adam),
-    #[doc(hidden)]
     AmsGrad(AmsGrad),
-    #[doc(hidden)]
-    AdamW(Decayed<Adam>),
-    #[doc(hidden)]
-    AmsGradW(Decayed<AmsGrad>),
-    #[doc(hidden)]
+    Nadam(Nadam),
+    Adamax(Adamax),
+    Lion(Lion),
+    ScheduleFree(ScheduleFree),
     RmsProp(RmsProp),
-    #[doc(hidden)]
     RmsPropMomentum(RmsPropMomentum),
-    #[doc(hidden)]
     RmsPropCentered(RmsPropCentered),
-    #[doc(hidden)]
     RmsPropCenteredMomentum(RmsPropCenteredMomentum),
-    #[doc(hidden)]
     Ftrl(Ftrl),
-    #[doc(hidden)]
     FtrlSqrt(FtrlSqrt),
-    #[doc(hidden)]
     GroupFtrl(GroupFtrl),
-    #[doc(hidden)]
     TorchSgd(torch::L2<Sgd>),
-    #[doc(hidden)]
     TorchMomentum(torch::L2<torch::Momentum>),
-    #[doc(hidden)]
     TorchAdagrad(torch::L2<torch::Adagrad>),
-    #[doc(hidden)]
     TorchAdam(torch::L2<torch::Adam>),
-    #[doc(hidden)]
     TorchAmsGrad(torch::L2<torch::AmsGrad>),
-    #[doc(hidden)]
-    TorchAdamW(Decayed<torch::Adam>),
-    #[doc(hidden)]
-    TorchAmsGradW(Decayed<torch::AmsGrad>),
-    #[doc(hidden)]
+    TorchAdamW(torch::Adam),
+    TorchAmsGradW(torch::AmsGrad),
     TorchRmsProp(torch::L2<torch::RmsProp>),
-    #[doc(hidden)]
     TorchRmsPropMomentum(torch::L2<torch::RmsPropMomentum>),
-    #[doc(hidden)]
     TorchRmsPropCentered(torch::L2<torch::RmsPropCentered>),
-    #[doc(hidden)]
     TorchRmsPropCenteredMomentum(torch::L2<torch::RmsPropCenteredMomentum>),
 }
 
 /// Call a function that is generic in the rule with the rule of a step.
 macro_rules! each_rule {
     ($step:expr, $rule:ident => $call:expr) => {
-        match $step {
-            Step::Sgd($rule) => $call,
-            Step::Momentum($rule) => $call,
-            Step::Nesterov($rule) => $call,
-            Step::Adagrad($rule) => $call,
-            Step::Adam($rule) => $call,
-            Step::AmsGrad($rule) => $call,
-            Step::AdamW($rule) => $call,
-            Step::AmsGradW($rule) => $call,
-            Step::RmsProp($rule) => $call,
-            Step::RmsPropMomentum($rule) => $call,
-            Step::RmsPropCentered($rule) => $call,
-            Step::RmsPropCenteredMomentum($rule) => $call,
-            Step::Ftrl($rule) => $call,
-            Step::FtrlSqrt($rule) => $call,
-            Step::GroupFtrl($rule) => $call,
-            Step::TorchSgd($rule) => $call,
-            Step::TorchMomentum($rule) => $call,
-            Step::TorchAdagrad($rule) => $call,
-            Step::TorchAdam($rule) => $call,
-            Step::TorchAmsGrad($rule) => $call,
-            Step::TorchAdamW($rule) => $call,
-            Step::TorchAmsGradW($rule) => $call,
-            Step::TorchRmsProp($rule) => $call,
-            Step::TorchRmsPropMomentum($rule) => $call,
-            Step::TorchRmsPropCentered($rule) => $call,
-            Step::TorchRmsPropCenteredMomentum($rule) => $call,
+        match &$step.rule {
+            FixedRule::Sgd($rule) => $call,
+            FixedRule::Momentum($rule) => $call,
+            FixedRule::Nesterov($rule) => $call,
+            FixedRule::Adagrad($rule) => $call,
+            FixedRule::Adadelta($rule) => $call,
+            FixedRule::Adam($rule) => $call,
+            FixedRule::AmsGrad($rule) => $call,
+            FixedRule::Nadam($rule) => $call,
+            FixedRule::Adamax($rule) => $call,
+            FixedRule::Lion($rule) => $call,
+            FixedRule::ScheduleFree($rule) => $call,
+            FixedRule::RmsProp($rule) => $call,
+            FixedRule::RmsPropMomentum($rule) => $call,
+            FixedRule::RmsPropCentered($rule) => $call,
+            FixedRule::RmsPropCenteredMomentum($rule) => $call,
+            FixedRule::Ftrl($rule) => $call,
+            FixedRule::FtrlSqrt($rule) => $call,
+            FixedRule::GroupFtrl($rule) => $call,
+            FixedRule::TorchSgd($rule) => $call,
+            FixedRule::TorchMomentum($rule) => $call,
+            FixedRule::TorchAdagrad($rule) => $call,
+            FixedRule::TorchAdam($rule) => $call,
+            FixedRule::TorchAmsGrad($rule) => $call,
+            FixedRule::TorchAdamW($rule) => $call,
+            FixedRule::TorchAmsGradW($rule) => $call,
+            FixedRule::TorchRmsProp($rule) => $call,
+            FixedRule::TorchRmsPropMomentum($rule) => $call,
+            FixedRule::TorchRmsPropCentered($rule) => $call,
+            FixedRule::TorchRmsPropCenteredMomentum($rule) => $call,
         }
     };
+}
+
+/// One update of an optimizer, with its learning rate and step number fixed.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    pub(crate) rule: FixedRule,
+    around: Around,
+}
+
+impl From<FixedRule> for Step {
+    fn from(rule: FixedRule) -> Self {
+        let around = Around::default();
+        Self { rule, around }
+    }
 }
 
 fn cells(floats: &mut [f32]) -> &[Cell<f32>] {
@@ -107,12 +102,29 @@ fn cells(floats: &mut [f32]) -> &[Cell<f32>] {
 }
 
 impl Step {
-    /// Leave out what a rule does to a row as a whole: a flat dense vector is no row.
-    pub fn without_groups(self) -> Self {
-        match self {
-            Self::GroupFtrl(group) => Self::FtrlSqrt(group.rule),
-            step => step,
+    /// Decay the weights before the update.
+    pub(crate) fn with_decay(mut self, weight_decay: f64, learning_rate: f32) -> Self {
+        self.around.decay = (weight_decay > 0.0).then_some(Decay {
+            learning_rate,
+            weight_decay: weight_decay as f32,
+        });
+        self
+    }
+
+    /// Hold the weights to a constraint after the update.
+    pub fn with_constraint(mut self, constraint: Option<Constraint>) -> Self {
+        self.around.constraint = constraint;
+        self
+    }
+
+    /// Take what is done element by element apart from the decay, and leave out what is done to
+    /// a row as a whole: a flat vector of dense variables is no row, and a part of it may decay.
+    pub fn of_a_flat_vector(mut self) -> (Option<Decay>, Self) {
+        if let FixedRule::GroupFtrl(group) = self.rule {
+            self.rule = FixedRule::FtrlSqrt(group.rule);
         }
+        let decay = std::mem::take(&mut self.around).decay;
+        (decay, self)
     }
 
     /// Update `weights` and its slots, in place.
@@ -135,14 +147,14 @@ impl Step {
     /// [`Step::update`] compiled for the baseline processor; gives the same bits.
     pub fn update_scalar(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
         let (weights, slots) = (cells(weights), cells(slots));
-        each_rule!(self, rule => run::<LANES, _>(rule, weights, slots, gradients));
+        each_rule!(self, rule => run::<LANES, _>(rule, &self.around, weights, slots, gradients));
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn update_avx2(&self, weights: &mut [f32], slots: &mut [f32], gradients: &[f32]) {
         let (weights, slots) = (cells(weights), cells(slots));
-        each_rule!(self, rule => run::<LANES, _>(rule, weights, slots, gradients));
+        each_rule!(self, rule => run::<LANES, _>(rule, &self.around, weights, slots, gradients));
     }
 
     /// Update rows, one after the other; `DIM` is the length of their gradients, or 0 if the
@@ -166,18 +178,18 @@ impl Step {
             unsafe { self.update_rows_avx2::<DIM>(rows) };
             return;
         }
-        each_rule!(self, rule => run_rows::<LANES, DIM, _>(rule, rows));
+        each_rule!(self, rule => run_rows::<LANES, DIM, _>(rule, &self.around, rows));
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl")]
     fn update_rows_avx512<const DIM: usize>(&self, rows: &[Row<'_>]) {
-        each_rule!(self, rule => run_rows::<{ 2 * LANES }, DIM, _>(rule, rows));
+        each_rule!(self, rule => run_rows::<{ 2 * LANES }, DIM, _>(rule, &self.around, rows));
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
     fn update_rows_avx2<const DIM: usize>(&self, rows: &[Row<'_>]) {
-        each_rule!(self, rule => run_rows::<LANES, DIM, _>(rule, rows));
+        each_rule!(self, rule => run_rows::<LANES, DIM, _>(rule, &self.around, rows));
     }
 }

@@ -1,8 +1,8 @@
 //! PyTorch's optimizers by name and settings.
 
-use crate::rules::{Decayed, Sgd};
+use crate::rules::Sgd;
 use crate::settings::{BadSetting, Settings};
-use crate::step::Step;
+use crate::step::{FixedRule, Step};
 use crate::torch::{
     Adagrad, Adam, AmsGrad, L2, Momentum, RmsProp, RmsPropCentered, RmsPropCenteredMomentum,
     RmsPropMomentum,
@@ -30,7 +30,7 @@ pub(crate) fn settings(kind: &str) -> &'static [&'static str] {
 
 /// A PyTorch optimizer with its settings; a value that is left out has PyTorch's default.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TorchOptimizer {
+pub(crate) struct TorchOptimizer {
     weight_decay: f64,
     rule: TorchRule,
 }
@@ -127,6 +127,16 @@ impl TorchOptimizer {
     }
 
     pub(crate) fn step(&self, learning_rate: f32, t: u64) -> Step {
+        let step = Step::from(self.fixed(learning_rate, t));
+        match self.rule {
+            TorchRule::Adam {
+                decoupled: true, ..
+            } => step.with_decay(self.weight_decay, learning_rate),
+            _ => step,
+        }
+    }
+
+    fn fixed(&self, learning_rate: f32, t: u64) -> FixedRule {
         let weight_decay = self.weight_decay as f32;
         match self.rule {
             TorchRule::Sgd {
@@ -144,7 +154,7 @@ impl TorchOptimizer {
             }
             TorchRule::Adagrad {
                 lr_decay, epsilon, ..
-            } => Step::TorchAdagrad(L2 {
+            } => FixedRule::TorchAdagrad(L2 {
                 weight_decay,
                 rule: Adagrad {
                     learning_rate: decayed(learning_rate, lr_decay, t),
@@ -157,7 +167,6 @@ impl TorchOptimizer {
                 self.adam(learning_rate, t),
                 amsgrad,
                 decoupled,
-                learning_rate,
                 weight_decay,
             ),
             TorchRule::RmsProp {
@@ -201,57 +210,43 @@ impl TorchOptimizer {
     }
 }
 
-fn sgd_step(rule: Momentum, weight_decay: f32) -> Step {
+fn sgd_step(rule: Momentum, weight_decay: f32) -> FixedRule {
     if rule.momentum == 0.0 {
         let learning_rate = rule.learning_rate;
         let rule = Sgd { learning_rate };
-        return Step::TorchSgd(L2 { weight_decay, rule });
+        return FixedRule::TorchSgd(L2 { weight_decay, rule });
     }
-    Step::TorchMomentum(L2 { weight_decay, rule })
+    FixedRule::TorchMomentum(L2 { weight_decay, rule })
 }
 
 fn decayed(learning_rate: f32, lr_decay: f64, t: u64) -> f32 {
     (f64::from(learning_rate) / (1.0 + (t.max(1) - 1) as f64 * lr_decay)) as f32
 }
 
-fn adam_step(
-    rule: Adam,
-    amsgrad: bool,
-    decoupled: bool,
-    learning_rate: f32,
-    weight_decay: f32,
-) -> Step {
+fn adam_step(rule: Adam, amsgrad: bool, decoupled: bool, weight_decay: f32) -> FixedRule {
     match (amsgrad, decoupled) {
-        (false, false) => Step::TorchAdam(L2 { weight_decay, rule }),
-        (true, false) => Step::TorchAmsGrad(L2 {
+        (false, false) => FixedRule::TorchAdam(L2 { weight_decay, rule }),
+        (true, false) => FixedRule::TorchAmsGrad(L2 {
             weight_decay,
             rule: AmsGrad(rule),
         }),
-        (false, true) => Step::TorchAdamW(Decayed {
-            learning_rate,
-            weight_decay,
-            rule,
-        }),
-        (true, true) => Step::TorchAmsGradW(Decayed {
-            learning_rate,
-            weight_decay,
-            rule: AmsGrad(rule),
-        }),
+        (false, true) => FixedRule::TorchAdamW(rule),
+        (true, true) => FixedRule::TorchAmsGradW(AmsGrad(rule)),
     }
 }
 
-fn rmsprop_step(rule: RmsProp, momentum: bool, centered: bool, weight_decay: f32) -> Step {
+fn rmsprop_step(rule: RmsProp, momentum: bool, centered: bool, weight_decay: f32) -> FixedRule {
     match (momentum, centered) {
-        (false, false) => Step::TorchRmsProp(L2 { weight_decay, rule }),
-        (true, false) => Step::TorchRmsPropMomentum(L2 {
+        (false, false) => FixedRule::TorchRmsProp(L2 { weight_decay, rule }),
+        (true, false) => FixedRule::TorchRmsPropMomentum(L2 {
             weight_decay,
             rule: RmsPropMomentum(rule),
         }),
-        (false, true) => Step::TorchRmsPropCentered(L2 {
+        (false, true) => FixedRule::TorchRmsPropCentered(L2 {
             weight_decay,
             rule: RmsPropCentered(rule),
         }),
-        (true, true) => Step::TorchRmsPropCenteredMomentum(L2 {
+        (true, true) => FixedRule::TorchRmsPropCenteredMomentum(L2 {
             weight_decay,
             rule: RmsPropCenteredMomentum(rule),
         }),

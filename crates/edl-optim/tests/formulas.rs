@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use edl_optim::{OptimError, Optimizer, Row};
+use edl_optim::{Constraint, OptimError, Optimizer, Row};
 
 /// One element's update in double precision: weight, slots, gradient, learning rate, t.
 type Formula = fn(&Settings, &mut f64, &mut [f64], f64, f64, i32);
@@ -64,6 +64,54 @@ fn adamw(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) 
 fn amsgradw(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
     *w -= *w * s.get("weight_decay") * lr;
     amsgrad(s, w, slots, g, lr, t);
+}
+
+fn nadam(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
+    let u = |i: i32| s.get("beta_1") * (1.0 - 0.5 * 0.96_f64.powi(i));
+    let product = |t: i32| (1..=t).map(u).product::<f64>();
+    moments(s, slots, g);
+    let ahead =
+        u(t + 1) * slots[0] / (1.0 - product(t + 1)) + (1.0 - u(t)) * g / (1.0 - product(t));
+    let second = slots[1] / (1.0 - s.get("beta_2").powi(t));
+    *w -= lr * ahead / (second.sqrt() + s.get("epsilon"));
+}
+
+fn adamax(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
+    let (b1, b2) = (s.get("beta_1"), s.get("beta_2"));
+    slots[0] = b1 * slots[0] + (1.0 - b1) * g;
+    slots[1] = (b2 * slots[1]).max(g.abs());
+    *w -= lr / (1.0 - b1.powi(t)) * slots[0] / (slots[1] + s.get("epsilon"));
+}
+
+fn adadelta(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    let (rho, epsilon) = (s.get("rho"), s.get("epsilon"));
+    slots[0] = rho * slots[0] + (1.0 - rho) * g * g;
+    let step = (slots[1] + epsilon).sqrt() / (slots[0] + epsilon).sqrt() * g;
+    slots[1] = rho * slots[1] + (1.0 - rho) * step * step;
+    *w -= lr * step;
+}
+
+fn lion(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, _: i32) {
+    let (b1, b2) = (s.get("beta_1"), s.get("beta_2"));
+    *w -= lr * (b1 * slots[0] + (1.0 - b1) * g).signum();
+    slots[0] = b2 * slots[0] + (1.0 - b2) * g;
+}
+
+fn lionw(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
+    *w -= *w * s.get("weight_decay") * lr;
+    lion(s, w, slots, g, lr, t);
+}
+
+/// The paper's algorithm with `x` found from `y = (1 - beta_1) z + beta_1 x`.
+fn schedule_free(s: &Settings, y: &mut f64, slots: &mut [f64], g: f64, lr: f64, t: i32) {
+    let (b1, b2) = (s.get("beta_1"), s.get("beta_2"));
+    let lr = lr * (f64::from(t) / s.get("warmup_steps").max(1.0)).min(1.0);
+    let x = (*y - (1.0 - b1) * slots[0]) / b1;
+    slots[1] = b2 * slots[1] + (1.0 - b2) * g * g;
+    let second = slots[1] / (1.0 - b2.powi(t));
+    slots[0] -= lr * g / (second.sqrt() + s.get("epsilon"));
+    let share = 1.0 / f64::from(t);
+    *y = (1.0 - b1) * slots[0] + b1 * ((1.0 - share) * x + share * slots[0]);
 }
 
 fn mean_square(s: &Settings, v: &mut f64, g: f64) {
@@ -183,6 +231,9 @@ fn torch_rmsprop(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, 
     }
 }
 
+/// The first value of a slot that begins as the weight.
+const WEIGHT: f64 = f64::NAN;
+
 /// Name, settings as given, Keras' defaults for the rest, the formula, slots' first values.
 struct Case {
     kind: &'static str,
@@ -198,6 +249,14 @@ const ADAMW: &[(&str, f64)] = &[
     ("beta_2", 0.999),
     ("epsilon", 1e-7),
     ("weight_decay", 0.004),
+];
+const ADADELTA: &[(&str, f64)] = &[("rho", 0.95), ("epsilon", 1e-7)];
+const LION: &[(&str, f64)] = &[("beta_1", 0.9), ("beta_2", 0.99)];
+const SCHEDULE_FREE: &[(&str, f64)] = &[
+    ("beta_1", 0.9),
+    ("beta_2", 0.999),
+    ("epsilon", 1e-8),
+    ("warmup_steps", 0.0),
 ];
 const RMSPROP: &[(&str, f64)] = &[("rho", 0.9), ("epsilon", 1e-7)];
 const FTRL: &[(&str, f64)] = &[
@@ -255,6 +314,25 @@ const CASES: &[Case] = &[
     Case { kind: "adamw", given: &[], defaults: ADAMW, formula: adamw, slots: &[0.0, 0.0] },
     Case { kind: "adamw", given: &[("amsgrad", 1.0), ("weight_decay", 0.1)], defaults: ADAMW,
            formula: amsgradw, slots: &[0.0, 0.0, 0.0] },
+    Case { kind: "adam", given: &[("weight_decay", 0.1)], defaults: ADAM, formula: adamw,
+           slots: &[0.0, 0.0] },
+    Case { kind: "nadam", given: &[], defaults: ADAM, formula: nadam, slots: &[0.0, 0.0] },
+    Case { kind: "nadam", given: &[("beta_1", 0.99), ("epsilon", 1e-3)], defaults: ADAM,
+           formula: nadam, slots: &[0.0, 0.0] },
+    Case { kind: "adamax", given: &[], defaults: ADAM, formula: adamax, slots: &[0.0, 0.0] },
+    Case { kind: "adamax", given: &[("beta_2", 0.9)], defaults: ADAM, formula: adamax,
+           slots: &[0.0, 0.0] },
+    Case { kind: "adadelta", given: &[], defaults: ADADELTA, formula: adadelta,
+           slots: &[0.0, 0.0] },
+    Case { kind: "adadelta", given: &[("rho", 0.5), ("epsilon", 1e-2)], defaults: ADADELTA,
+           formula: adadelta, slots: &[0.0, 0.0] },
+    Case { kind: "lion", given: &[], defaults: LION, formula: lion, slots: &[0.0] },
+    Case { kind: "lion", given: &[("beta_1", 0.5), ("weight_decay", 0.1)], defaults: LION,
+           formula: lionw, slots: &[0.0] },
+    Case { kind: "schedule_free_adamw", given: &[], defaults: SCHEDULE_FREE,
+           formula: schedule_free, slots: &[WEIGHT, 0.0] },
+    Case { kind: "schedule_free_adamw", given: &[("beta_1", 0.5), ("warmup_steps", 30.0)],
+           defaults: SCHEDULE_FREE, formula: schedule_free, slots: &[WEIGHT, 0.0] },
     Case { kind: "rmsprop", given: &[], defaults: RMSPROP, formula: rmsprop, slots: &[0.0] },
     Case { kind: "rmsprop", given: &[("momentum", 0.7)], defaults: RMSPROP,
            formula: rmsprop_momentum, slots: &[0.0, 0.0] },
@@ -308,6 +386,11 @@ impl Case {
         Optimizer::new(self.kind, &params.collect()).unwrap()
     }
 
+    fn first_slots(&self, weight: f32) -> Vec<f64> {
+        let first = |&slot: &f64| if slot.is_nan() { weight.into() } else { slot };
+        self.slots.iter().map(first).collect()
+    }
+
     fn settings(&self) -> Settings {
         let all = self.defaults.iter().chain(self.given);
         Settings(all.map(|&(k, v)| (k.to_owned(), v)).collect())
@@ -328,10 +411,10 @@ fn a_hundred_steps_follow_the_formula() {
         let (optimizer, settings) = (case.optimizer(), case.settings());
         let mut weights: Vec<f32> = (0..LEN).map(|i| i as f32 / 20.0 - 0.9).collect();
         let mut slots = vec![f32::NAN; LEN * optimizer.num_slots()];
-        optimizer.fill_slots(&mut slots);
+        optimizer.fill_slots(&weights, &mut slots);
         let mut plain: Vec<(f64, Vec<f64>)> = weights
             .iter()
-            .map(|&w| (f64::from(w), case.slots.to_vec()))
+            .map(|&w| (f64::from(w), case.first_slots(w)))
             .collect();
         for step in 0..STEPS {
             let rate = 0.05 / (1.0 + step as f32 / 50.0);
@@ -371,7 +454,7 @@ fn vector_and_scalar_code_give_the_same_bits_at_every_length() {
         for len in [0, 1, 3, 7, 8, 9, 16, 31, 64] {
             let mut weights: Vec<f32> = (0..len).map(|i| gradient(i, 1)).collect();
             let mut slots = vec![0.0; len * optimizer.num_slots()];
-            optimizer.fill_slots(&mut slots);
+            optimizer.fill_slots(&weights, &mut slots);
             let (mut scalar_weights, mut scalar_slots) = (weights.clone(), slots.clone());
             for t in 1..20 {
                 let mut gradients: Vec<f32> = (0..len).map(|i| gradient(i, t)).collect();
@@ -416,7 +499,8 @@ fn rows_are_updated_as_each_alone() {
             // More rows than are asked for ahead of time.
             let mut rows = vec![0.5; 40 * width];
             for row in rows.chunks_exact_mut(width) {
-                optimizer.fill_slots(&mut row[dim..]);
+                let (weights, slots) = row.split_at_mut(dim);
+                optimizer.fill_slots(weights, slots);
             }
             let mut alone = rows.clone();
             let gradients: Vec<f32> = (0..40 * dim).map(|i| gradient(i, 1)).collect();
@@ -464,13 +548,15 @@ fn settings_that_cannot_be_are_refused_by_name() {
         Optimizer::new(kind, &BTreeMap::from([(name.to_owned(), value)])).unwrap_err()
     };
     assert_eq!(
-        refused("lion", "beta_1", 0.9).to_string(),
-        "unknown optimizer 'lion'; known are sgd, momentum, adagrad, adam, adamw, rmsprop, ftrl, \
-         group_ftrl, torch_sgd, torch_adagrad, torch_adam, torch_adamw, torch_rmsprop"
+        refused("lamb", "beta_1", 0.9).to_string(),
+        "unknown optimizer 'lamb'; known are sgd, momentum, adagrad, adadelta, adam, adamw, nadam, \
+         adamax, lion, schedule_free_adamw, rmsprop, ftrl, group_ftrl, torch_sgd, torch_adagrad, \
+         torch_adam, torch_adamw, torch_rmsprop"
     );
     assert_eq!(
         refused("adagrad", "rho", 0.9).to_string(),
-        "optimizer 'adagrad' has no setting 'rho'; it has epsilon, initial_accumulator"
+        "optimizer 'adagrad' has no setting 'rho'; it has epsilon, initial_accumulator, \
+         weight_decay"
     );
     for (kind, name, value) in [
         ("momentum", "momentum", 1.5),
@@ -480,6 +566,7 @@ fn settings_that_cannot_be_are_refused_by_name() {
         ("adamw", "weight_decay", f64::INFINITY),
         ("ftrl", "learning_rate_power", 0.5),
         ("ftrl", "l1", -0.1),
+        ("schedule_free_adamw", "beta_1", 0.0),
     ] {
         assert!(matches!(
             refused(kind, name, value),
@@ -504,7 +591,7 @@ fn group_lasso_follows_its_formula_and_sets_whole_rows_to_zero() {
     for (dim, drift) in [(1, 0.0), (4, 0.0), (4, 0.6), (16, 0.02), (19, 0.4)] {
         let mut weights: Vec<f32> = (0..dim).map(|i| i as f32 / 20.0 - 0.3).collect();
         let mut slots = vec![0.0; 2 * dim];
-        optimizer.fill_slots(&mut slots);
+        optimizer.fill_slots(&weights, &mut slots);
         let mut plain: Vec<(f64, [f64; 2])> = weights
             .iter()
             .map(|&w| (f64::from(w), [0.1_f32.into(), 0.0]))
@@ -549,9 +636,135 @@ fn a_dense_vector_has_no_groups() {
         let params = l21.iter().map(|&(k, v)| (k.to_owned(), v)).collect();
         let optimizer = Optimizer::new(kind, &params).unwrap();
         let (mut weights, mut slots) = ([1.0_f32; 5], [0.5_f32; 10]);
-        let step = optimizer.step(0.1, 1).without_groups();
+        let (_, step) = optimizer.step(0.1, 1).of_a_flat_vector();
         step.update(&mut weights, &mut slots, &[0.3; 5]);
         weights
     };
     assert_eq!(with("group_ftrl", &[("l21", 100.0)]), with("ftrl", &[]));
+}
+
+#[test]
+fn nadam_knows_its_schedule_at_any_step() {
+    let optimizer = Optimizer::new("nadam", &BTreeMap::new()).unwrap();
+    let settings = Settings(ADAM.iter().map(|&(k, v)| (k.to_owned(), v)).collect());
+    for t in [1, 2, 999, 1000, 1001, 5000] {
+        let (mut weights, mut slots) = ([0.5], [0.1, 0.2]);
+        let (mut plain, mut plain_slots) = (0.5, [0.1, 0.2]);
+        optimizer
+            .step(0.05, t)
+            .update(&mut weights, &mut slots, &[0.3]);
+        nadam(&settings, &mut plain, &mut plain_slots, 0.3, 0.05, t as i32);
+        assert!((f64::from(weights[0]) - plain).abs() < 1e-6, "{t}");
+    }
+    let (mut weights, mut slots) = ([0.5], [0.1, 0.2]);
+    let step = optimizer.step(0.05, u64::MAX >> 8);
+    step.update(&mut weights, &mut slots, &[0.3]);
+    assert!(weights[0].is_finite());
+}
+
+#[test]
+fn a_row_is_held_to_its_constraint_after_the_rule() {
+    let norm = |row: &[f32]| row.iter().map(|w| w * w).sum::<f32>().sqrt();
+    let updated = |constraint| {
+        let step = Optimizer::new("sgd", &BTreeMap::new())
+            .unwrap()
+            .step(1.0, 1)
+            .with_constraint(Some(constraint));
+        let mut rows = vec![0.5_f32; 40 * 19];
+        let gradient: Vec<f32> = (0..19).map(|i| gradient(i, 1)).collect();
+        let cells = Cell::from_mut(&mut rows[..]).as_slice_of_cells();
+        let together = cells.chunks_exact(19).map(|values| Row {
+            values,
+            gradient: &gradient,
+        });
+        step.update_rows::<0>(&together.collect::<Vec<_>>());
+        let mut alone = vec![0.5; 19];
+        step.update_scalar(&mut alone, &mut [], &gradient);
+        for row in rows.chunks_exact(19) {
+            assert_eq!(row, alone);
+        }
+        alone
+    };
+    let bounds = |min, max, rate| Constraint::Norm {
+        min,
+        max,
+        rate,
+        epsilon: 1e-7,
+    };
+
+    let free = updated(bounds(0.0, 100.0, 1.0));
+    let held = updated(Constraint::NonNegative);
+    let expected: Vec<f32> = free.iter().map(|w| w.max(0.0)).collect();
+    for (held, expected) in held.iter().zip(&expected) {
+        assert!((held - expected).abs() < 1e-6);
+    }
+    assert!(free.iter().any(|&w| w < 0.0) && norm(&free) > 2.0);
+    assert!((norm(&updated(bounds(0.0, 2.0, 1.0))) - 2.0).abs() < 1e-5);
+    assert!((norm(&updated(bounds(1.0, 1.0, 1.0))) - 1.0).abs() < 1e-5);
+    let half = (norm(&free) + 100.0) / 2.0;
+    assert!((norm(&updated(bounds(100.0, 200.0, 0.5))) - half).abs() < 1e-3);
+}
+
+#[test]
+fn a_constraint_lets_a_nan_be_seen() {
+    let constraint = Constraint::Norm {
+        min: 0.0,
+        max: 1.0,
+        rate: 1.0,
+        epsilon: 1e-7,
+    };
+    for constraint in [constraint, Constraint::NonNegative] {
+        let mut row = [f32::NAN, 1.0];
+        constraint.apply(&mut row);
+        assert!(row[0].is_nan());
+    }
+}
+
+#[test]
+fn the_document_says_what_slots_cost() {
+    let document = include_str!("../../../docs/designs/store.md");
+    let mut described = Vec::new();
+    for line in document.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, names, slots, of_16, of_1, _] = cells[..] else {
+            continue;
+        };
+        let slots: Vec<&str> = slots.split(", ").filter(|slot| !slot.is_empty()).collect();
+        for kind in names.split('`').skip(1).step_by(2) {
+            let (mut params, words) = (BTreeMap::new(), names.rsplit('`').next().unwrap());
+            let mut set = |name: &str, value: f64, wanted: bool| {
+                wanted.then(|| params.insert(name.to_owned(), value));
+            };
+            set(
+                "momentum",
+                0.5,
+                ["momentum", "both"].iter().any(|w| words.contains(w)),
+            );
+            set(
+                "centered",
+                1.0,
+                ["centered", "both"].iter().any(|w| words.contains(w)),
+            );
+            set("amsgrad", 1.0, words.contains("amsgrad"));
+            assert_eq!(
+                Optimizer::new(kind, &params).unwrap().slots(),
+                slots,
+                "{line}"
+            );
+            described.push(kind);
+        }
+        let bytes = |dim: usize| match dim * (1 + slots.len()) {
+            floats @ ..=16 => 4 * floats.next_power_of_two(),
+            floats => 4 * floats.next_multiple_of(8),
+        };
+        let said = |cell: &str| cell.trim_end_matches(" bytes").parse().ok();
+        assert_eq!(
+            (said(of_16), said(of_1)),
+            (Some(bytes(16)), Some(bytes(1))),
+            "{line}"
+        );
+    }
+    for case in CASES.iter().filter(|case| !case.kind.starts_with("torch")) {
+        assert!(described.contains(&case.kind), "{} is missing", case.kind);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use edl_optim::Optimizer;
+use edl_optim::{Constraint, Optimizer};
 use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
@@ -24,6 +24,16 @@ pub struct OptimizerSpec {
     /// The optimizer's name.
     pub kind: String,
     /// Its settings; flags are 0 or 1.
+    #[serde(default)]
+    pub params: BTreeMap<String, f64>,
+}
+
+/// What a vector of weights is held to after each update.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ConstraintSpec {
+    /// "non_neg" or "norm".
+    pub kind: String,
+    /// Of "norm": min, max, rate, epsilon.
     #[serde(default)]
     pub params: BTreeMap<String, f64>,
 }
@@ -67,6 +77,9 @@ pub struct TableSpec {
     /// Whether the strings that keys were made of are kept beside their rows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub keep_names: bool,
+    /// What each row is held to, if given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<ConstraintSpec>,
 }
 
 /// Where a variable lies in the flat dense or state vector.
@@ -78,6 +91,20 @@ pub struct VariableSpec {
     pub shape: Vec<u64>,
     /// Its first element.
     pub offset: u64,
+    /// Whether the optimizer's weight decay is for it too.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub decays: bool,
+    /// What it is held to, if given: a dense variable may be split, so elements one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<ConstraintSpec>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn is_true(flag: &bool) -> bool {
+    *flag
 }
 
 /// All that the store must know of a model; equal in every worker of a job. Its JSON is that of
@@ -152,6 +179,48 @@ impl InitializerSpec {
                 mean: get("mean")?,
                 stddev: get("stddev")?,
             },
+        })
+    }
+}
+
+impl ConstraintSpec {
+    pub(crate) fn parse(&self) -> Result<Constraint, String> {
+        let names: &[&str] = match self.kind.as_str() {
+            "non_neg" => &[],
+            "norm" => &["min", "max", "rate", "epsilon"],
+            other => {
+                return Err(format!(
+                    "unknown constraint '{other}'; known are non_neg, norm"
+                ));
+            }
+        };
+        let given: Vec<&str> = self.params.keys().map(String::as_str).collect();
+        if let Some(name) = given.iter().find(|name| !names.contains(name)) {
+            return Err(format!(
+                "constraint '{}' has no setting '{name}'",
+                self.kind
+            ));
+        }
+        if self.kind == "non_neg" {
+            return Ok(Constraint::NonNegative);
+        }
+        let get = |name: &str| match self.params.get(name) {
+            Some(&value) if value.is_finite() && value >= 0.0 => Ok(value),
+            found => Err(format!(
+                "constraint 'norm' needs '{name}' of 0 or more, found {found:?}"
+            )),
+        };
+        let (min, max) = (get("min")?, get("max")?);
+        if min > max {
+            return Err(format!(
+                "constraint 'norm' needs min of at most max, found {min} and {max}"
+            ));
+        }
+        Ok(Constraint::Norm {
+            min,
+            max,
+            rate: get("rate")?,
+            epsilon: get("epsilon")?,
         })
     }
 }
@@ -289,6 +358,13 @@ fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String
                     life_cycle(b)
                 ));
             }
+            if a.constraint != b.constraint {
+                return Some(format!(
+                    "{table} has {} here, {} was declared",
+                    constrained(a.constraint.as_ref()),
+                    constrained(b.constraint.as_ref())
+                ));
+            }
             if a.keep_names != b.keep_names {
                 return Some(format!(
                     "{table} has keep_names={} here, {} was declared",
@@ -312,7 +388,15 @@ fn variable_difference(
         ));
     }
     let (a, b) = here.iter().zip(declared).find(|(a, b)| a != b)?;
-    Some(if a.name == b.name {
+    let same_place = (&a.name, &a.shape, a.offset) == (&b.name, &b.shape, b.offset);
+    Some(if same_place {
+        format!(
+            "{which} variable '{}' has {} here, {} was declared",
+            a.name,
+            treated(a),
+            treated(b)
+        )
+    } else if a.name == b.name {
         format!(
             "{which} variable '{}' has shape {:?} at {} here, {:?} at {} was declared",
             a.name, a.shape, a.offset, b.shape, b.offset
@@ -337,6 +421,20 @@ fn optimizer_difference(
             described(&declared.kind, &declared.params)
         )
     })
+}
+
+fn constrained(constraint: Option<&ConstraintSpec>) -> String {
+    constraint.map_or("no constraint".to_owned(), |c| {
+        format!("constraint {}", described(&c.kind, &c.params))
+    })
+}
+
+fn treated(variable: &VariableSpec) -> String {
+    let decay = if variable.decays { "the" } else { "no" };
+    format!(
+        "{decay} weight decay and {}",
+        constrained(variable.constraint.as_ref())
+    )
 }
 
 fn life_cycle(table: &TableSpec) -> String {

@@ -22,7 +22,7 @@ use crate::spec::ModelSpec;
 use crate::stripe::Chunk;
 use crate::table::{PullMode, Table};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
-use crate::vectors::{Vectors, check_len};
+use crate::vectors::{DenseRule, Vectors, check_len};
 
 pub use self::names::Named;
 pub use self::round::{RoundGradient, RoundMember};
@@ -243,9 +243,18 @@ impl Store {
             return model.check_equal(&spec);
         }
         let placement = Placement::new(self.replica, self.num_replicas)?;
-        let range = |len| dense_range(len, self.replica, self.num_replicas).len();
-        check_len("the dense vector", range(spec.dense_len()?), dense.len())?;
-        check_len("the state vector", range(spec.state_len()?), state.len())?;
+        let range = |len| dense_range(len, self.replica, self.num_replicas);
+        check_len(
+            "the dense vector",
+            range(spec.dense_len()?).len(),
+            dense.len(),
+        )?;
+        check_len(
+            "the state vector",
+            range(spec.state_len()?).len(),
+            state.len(),
+        )?;
+        let rule = DenseRule::of(&spec, range(spec.dense_len()?))?;
         let tables = spec.tables.iter();
         let tables =
             tables.map(|table| Table::new(table, spec.seed, placement, self.budget.clone()));
@@ -253,7 +262,7 @@ impl Store {
             restored: false,
             placement,
             tables: tables.collect::<Result<_, _>>()?,
-            vectors: RwLock::new(Vectors::new(spec.optimizer.parse()?, dense, state)),
+            vectors: RwLock::new(Vectors::new(rule, dense, state)),
             version: AtomicU64::new(0),
             tasks: Tasks::default(),
             staleness: Mutex::default(),

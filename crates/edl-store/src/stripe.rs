@@ -1,6 +1,6 @@
 //! One stripe of a table: an index and its rows, under one lock.
 
-use edl_optim::{AHEAD, Optimizer, Row, Step};
+use edl_optim::{AHEAD, Constraint, Optimizer, Row, Step};
 
 use crate::arena::Arena;
 use crate::index::{ENTRY_BYTES, Entry, GROUP, HashRange, Index, NO_ROW};
@@ -26,6 +26,8 @@ pub(crate) struct RowSpec {
     /// Floats of weights and slots.
     pub(crate) width: usize,
     pub(crate) optimizer: Optimizer,
+    /// Rows are held to it from their creation on.
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) generator: Generator,
 }
 
@@ -296,7 +298,10 @@ impl Stripe {
         let row = self.take_row(version);
         let (weights, slots) = self.arena.row_mut(row, spec.width).split_at_mut(spec.dim);
         spec.generator.fill(unhash(hash), weights);
-        spec.optimizer.fill_slots(slots);
+        if let Some(constraint) = &spec.constraint {
+            constraint.apply(weights);
+        }
+        spec.optimizer.fill_slots(weights, slots);
         self.index.insert(hash, row, version);
         if let Some(births) = &mut self.births {
             births.set(row, 0);

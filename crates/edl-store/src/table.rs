@@ -124,6 +124,7 @@ impl Table {
             |problem: String| StoreError::BadModel(format!("table '{}': {problem}", spec.name));
         let optimizer = spec.optimizer.parse().map_err(|e| bad(e.to_string()))?;
         let kind = spec.initializer.parse().map_err(bad)?;
+        let constraint = spec.constraint.as_ref().map(|c| c.parse()).transpose();
         let width = spec.dim as usize * (1 + optimizer.num_slots());
         if spec.dim == 0 || width > MAX_ROW_FLOATS {
             return Err(bad(format!(
@@ -160,6 +161,7 @@ impl Table {
                 dim: spec.dim as usize,
                 width,
                 optimizer,
+                constraint: constraint.map_err(bad)?,
                 generator,
             },
             admission,
@@ -334,6 +336,7 @@ impl Table {
         occurrence: Occurrence,
     ) {
         let step = self.spec.optimizer.step(learning_rate, version);
+        let step = step.with_constraint(self.spec.constraint);
         let blocks = grads.chunks(BLOCK * self.spec.dim);
         for (keys, grads) in keys.chunks(BLOCK).zip(blocks) {
             SORTED.with_borrow_mut(|sorted| {

@@ -1,10 +1,12 @@
 //! A replica's ranges of the flat dense and state vectors.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use edl_optim::Optimizer;
+use edl_optim::{Constraint, Optimizer};
 
 use crate::error::StoreError;
+use crate::spec::{ModelSpec, VariableSpec};
 
 /// The values; a snapshot holds on to them while updates go on in copies.
 #[derive(Debug, Clone)]
@@ -15,27 +17,86 @@ pub(crate) struct Values {
     pub(crate) state: Arc<Vec<f32>>,
 }
 
-pub(crate) struct Vectors {
+/// How the dense vector is updated.
+#[derive(Debug)]
+pub(crate) struct DenseRule {
     optimizer: Optimizer,
+    /// What of this replica's range decays, where the optimizer has a weight decay.
+    decaying: Vec<Range<usize>>,
+    /// What of it is held to be not negative.
+    not_negative: Vec<Range<usize>>,
+}
+
+impl DenseRule {
+    /// Of the range `held` of a model's dense vector.
+    pub(crate) fn of(model: &ModelSpec, held: Range<usize>) -> Result<Self, StoreError> {
+        for variable in &model.dense {
+            let Some(constraint) = &variable.constraint else {
+                continue;
+            };
+            let bad = |problem| {
+                StoreError::BadModel(format!("dense variable '{}': {problem}", variable.name))
+            };
+            if constraint.parse().map_err(bad)? != Constraint::NonNegative {
+                return Err(bad(format!(
+                    "constraint '{}' needs the whole variable, which may be split; expected \
+                     non_neg",
+                    constraint.kind
+                )));
+            }
+        }
+        Ok(Self {
+            optimizer: model.optimizer.parse()?,
+            decaying: parts(&model.dense, &held, |v| v.decays),
+            not_negative: parts(&model.dense, &held, |v| v.constraint.is_some()),
+        })
+    }
+}
+
+/// Where chosen variables lie in a range of the dense vector; neighbours are put together.
+fn parts(
+    variables: &[VariableSpec],
+    held: &Range<usize>,
+    chosen: impl Fn(&VariableSpec) -> bool,
+) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    for variable in variables.iter().filter(|v| chosen(v)) {
+        let first = variable.offset as usize;
+        let end = first + variable.shape.iter().product::<u64>() as usize;
+        let (first, end) = (first.max(held.start), end.min(held.end));
+        if first >= end {
+            continue;
+        }
+        let part = first - held.start..end - held.start;
+        match parts.last_mut() {
+            Some(last) if last.end == part.start => last.end = part.end,
+            _ => parts.push(part),
+        }
+    }
+    parts
+}
+
+pub(crate) struct Vectors {
+    rule: DenseRule,
     values: Values,
 }
 
 impl Vectors {
     /// Begin with fresh slots.
-    pub(crate) fn new(optimizer: Optimizer, dense: &[f32], state: &[f32]) -> Self {
-        let mut slots = vec![0.0; dense.len() * optimizer.num_slots()];
-        optimizer.fill_slots(&mut slots);
+    pub(crate) fn new(rule: DenseRule, dense: &[f32], state: &[f32]) -> Self {
+        let mut slots = vec![0.0; dense.len() * rule.optimizer.num_slots()];
+        rule.optimizer.fill_slots(dense, &mut slots);
         let values = Values {
             dense: Arc::new(dense.to_vec()),
             slots: Arc::new(slots),
             state: Arc::new(state.to_vec()),
         };
-        Self { optimizer, values }
+        Self { rule, values }
     }
 
     /// Go on from a checkpoint's values, whose lengths fit each other.
-    pub(crate) fn restored(optimizer: Optimizer, values: Values) -> Self {
-        Self { optimizer, values }
+    pub(crate) fn restored(rule: DenseRule, values: Values) -> Self {
+        Self { rule, values }
     }
 
     pub(crate) fn values(&self) -> Values {
@@ -68,8 +129,17 @@ impl Vectors {
         if !gradient.is_empty() {
             let dense = Arc::make_mut(&mut self.values.dense);
             let slots = Arc::make_mut(&mut self.values.slots);
-            let step = self.optimizer.step(learning_rate, t).without_groups();
+            let step = self.rule.optimizer.step(learning_rate, t);
+            let (decay, step) = step.of_a_flat_vector();
+            if let Some(decay) = decay {
+                for part in &self.rule.decaying {
+                    decay.apply(&mut dense[part.clone()]);
+                }
+            }
             step.update(dense, slots, gradient);
+            for part in &self.rule.not_negative {
+                Constraint::NonNegative.apply(&mut dense[part.clone()]);
+            }
         }
         if !delta.is_empty() {
             let state = Arc::make_mut(&mut self.values.state);

@@ -164,7 +164,7 @@ impl Plain {
         if !self.tables[table].contains_key(&key) {
             let mut values = self.fresh(table, key);
             let mut slots = vec![0.0; DIMS[table] * self.optimizer.num_slots()];
-            self.optimizer.fill_slots(&mut slots);
+            self.optimizer.fill_slots(&values, &mut slots);
             values.extend(slots);
             let version = self.version;
             let birth = 0;

@@ -83,12 +83,13 @@ impl Plain {
     fn new(spec: &ModelSpec) -> Self {
         let optimizer = spec.optimizer.parse().unwrap();
         let mut slots = vec![0.0; DENSE * optimizer.num_slots()];
-        optimizer.fill_slots(&mut slots);
+        let dense = common::ramp(DENSE);
+        optimizer.fill_slots(&dense, &mut slots);
         Self {
             spec: spec.clone(),
             optimizer,
             tables: Default::default(),
-            dense: common::ramp(DENSE),
+            dense,
             slots,
             state: common::ramp(20),
             version: 0,
@@ -101,7 +102,7 @@ impl Plain {
         let alone = Replicas::declared(1, &self.spec);
         let mut row = alone.pull(table as u32, DIMS[table], &[key], PullMode::Create);
         let mut slots = vec![0.0; DIMS[table] * self.optimizer.num_slots()];
-        self.optimizer.fill_slots(&mut slots);
+        self.optimizer.fill_slots(&row, &mut slots);
         row.extend(slots);
         row
     }
@@ -114,7 +115,7 @@ impl Plain {
                 _ => {
                     let mut row = vec![[0.25, -1.0][table - 1]; DIMS[table]];
                     let mut slots = vec![0.0; DIMS[table] * self.optimizer.num_slots()];
-                    self.optimizer.fill_slots(&mut slots);
+                    self.optimizer.fill_slots(&row, &mut slots);
                     row.extend(slots);
                     row
                 }

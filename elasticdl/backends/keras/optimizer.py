@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from elasticdl.backends.base import OptimizerSpec
+from elasticdl.backends.base import ConstraintSpec, OptimizerSpec, VariableDescription
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.optimizers.group_ftrl import GroupFtrl
 
-REFUSED = (
-    "clipnorm",
-    "global_clipnorm",
-    "clipvalue",
-    "use_ema",
-    "loss_scale_factor",
-    "gradient_accumulation_steps",
-)
+# Why an optimizer cannot be applied by ps replicas, each of which holds a part of the variables.
+REFUSED_KINDS = {
+    "Adafactor": "it keeps sums over the rows and columns of a whole variable; use Adagrad",
+    "Lamb": "it scales a step by the norm of a whole variable; use AdamW",
+    "LossScaleOptimizer": "gradients are float32 here and need no scale; use the optimizer that it "
+    "wraps, and the policy mixed_bfloat16 for mixed precision",
+    "MultiOptimizer": "one optimizer updates all variables; use one of those that it holds",
+    "Muon": "it makes the update of a whole matrix orthogonal; use AdamW",
+}
+REFUSED_SETTINGS = {
+    "clipnorm": "each ps replica sees only its part of a gradient; leave it out",
+    "global_clipnorm": "each ps replica sees only its part of a gradient; leave it out",
+    "clipvalue": "each ps replica sees only its part of a gradient; leave it out",
+    "use_ema": "they keep no averages of variables; let the learning rate decay to nearly zero "
+    "instead, by a schedule of keras.optimizers.schedules",
+    "loss_scale_factor": "gradients are float32 here and need no scale; leave it out",
+    "gradient_accumulation_steps": "each minibatch is an update; use a --minibatch_size that many "
+    "times as large, which has the same mean gradient, or --use_async=false with --grads_to_wait",
+}
 
 
 def make_optimizer(make: Callable[[], Any] | None) -> Any:
@@ -49,48 +61,62 @@ def describe_optimizer(optimizer: Any) -> OptimizerSpec:
     Raises:
         ModelError: The optimizer, or one of its settings, is not one that the store applies.
     """
-    kinds = keras.optimizers
     name = type(optimizer).__name__
-    for setting in REFUSED:
+    read = READERS.get(type(optimizer))
+    if read is None:
+        known = ", ".join(kind.__name__ for kind in READERS)
+        why = f"{REFUSED_KINDS[name]}; " if name in REFUSED_KINDS else ""
+        raise ModelError(f"optimizer {name} is not one that the ps replicas apply: {why}{known}")
+    for setting, why in REFUSED_SETTINGS.items():
         if getattr(optimizer, setting, None):
             raise ModelError(
                 f"optimizer {name} has {setting}={getattr(optimizer, setting)!r}, which the ps "
-                "replicas cannot apply: each sees only its part of a gradient; leave it out"
+                f"replicas cannot apply: {why}"
             )
-    readers: list[tuple[type[Any], Callable[[Any], OptimizerSpec]]] = [
-        (kinds.SGD, _sgd),
-        (kinds.Adagrad, _adagrad),
-        (kinds.AdamW, _adam),
-        (kinds.Adam, _adam),
-        (kinds.RMSprop, _rmsprop),
-        (kinds.Ftrl, _ftrl),
-        (GroupFtrl, _group_ftrl),
-    ]
-    reader = next((read for kind, read in readers if type(optimizer) is kind), None)
-    if reader is None:
-        known = ", ".join(kind.__name__ for kind, _ in readers)
-        raise ModelError(f"optimizer {name} is not one that the ps replicas apply: {known}")
-    if optimizer.weight_decay and not isinstance(optimizer, kinds.AdamW):
-        raise ModelError(
-            f"optimizer {name} has weight_decay={optimizer.weight_decay!r}, which the ps replicas "
-            "apply for AdamW only; use keras.optimizers.AdamW, or a kernel_regularizer"
-        )
-    return reader(optimizer)
+    spec = read(optimizer)
+    if optimizer.weight_decay:
+        spec.params["weight_decay"] = float(optimizer.weight_decay)
+    return spec
 
 
-def check_variables(variables: Sequence[Any]) -> None:
-    """Refuse what Keras' optimizers do to variables after an update.
+def rule_of_table(optimizer: Any, rule: OptimizerSpec, path: str) -> OptimizerSpec:
+    """Return the rule of a table of that path, which may be excluded from weight decay."""
+    pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    if pattern is None or pattern.search(path) is None:
+        return rule
+    return OptimizerSpec(rule.kind, {**rule.params, "weight_decay": 0.0})
+
+
+def describe_updates(
+    optimizer: Any, variables: Sequence[Any], described: Sequence[VariableDescription]
+) -> tuple[VariableDescription, ...]:
+    """Add to the descriptions of dense variables what is done to each around an update.
 
     Raises:
-        ModelError: A variable has a constraint.
+        ModelError: A variable has a constraint that needs the whole of it.
     """
-    for variable in variables:
-        if getattr(variable, "constraint", None) is not None:
-            raise ModelError(
-                f"variable {variable.path!r} has the constraint "
-                f"{type(variable.constraint).__name__}, which the ps replicas cannot apply: they "
-                "know no variables; leave it out"
-            )
+    return tuple(
+        replace(
+            description,
+            # Keras asks with TensorFlow's variable, whose name is the whole path.
+            decays=bool(optimizer._use_weight_decay(variable.value)),
+            constraint=_constraint(variable),
+        )
+        for variable, description in zip(variables, described, strict=True)
+    )
+
+
+def _constraint(variable: Any) -> ConstraintSpec | None:
+    constraint = getattr(variable, "constraint", None)
+    if constraint is None:
+        return None
+    if type(constraint) is keras.constraints.NonNeg:
+        return ConstraintSpec("non_neg")
+    raise ModelError(
+        f"variable {variable.path!r} has the constraint {type(constraint).__name__}, which the ps "
+        "replicas cannot apply: each may hold a part of the variable; use NonNeg, a "
+        "regularizer, or keras.ops.normalize where the model uses the weight"
+    )
 
 
 class LearningRate:
@@ -131,20 +157,11 @@ def _adagrad(optimizer: Any) -> OptimizerSpec:
 
 
 def _adam(optimizer: Any) -> OptimizerSpec:
-    settings = ("beta_1", "beta_2", "epsilon", "amsgrad")
-    if isinstance(optimizer, keras.optimizers.AdamW):
-        excluded = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
-        if any(getattr(optimizer, name, None) for name in excluded):
-            raise ModelError(
-                "optimizer AdamW excludes variables from weight decay, which the ps replicas "
-                "cannot: they know no variables; decay all, or use kernel_regularizer"
-            )
-        return _spec("adamw", optimizer, *settings, "weight_decay")
-    return _spec("adam", optimizer, *settings)
+    return _spec("adam", optimizer, *MOMENTS, "amsgrad")
 
 
-def _rmsprop(optimizer: Any) -> OptimizerSpec:
-    return _spec("rmsprop", optimizer, "rho", "momentum", "epsilon", "centered")
+def _adamw(optimizer: Any) -> OptimizerSpec:
+    return _spec("adamw", optimizer, *MOMENTS, "amsgrad", "weight_decay")
 
 
 def _ftrl(optimizer: Any) -> OptimizerSpec:
@@ -171,3 +188,24 @@ def _spec(kind: str, optimizer: Any, *same: str, **renamed: str) -> OptimizerSpe
     return OptimizerSpec(
         kind, {ours: float(getattr(optimizer, theirs)) for ours, theirs in names.items()}
     )
+
+
+def _reader(kind: str, *settings: str) -> Callable[[Any], OptimizerSpec]:
+    return lambda optimizer: _spec(kind, optimizer, *settings)
+
+
+MOMENTS = ("beta_1", "beta_2", "epsilon")
+READERS: dict[type[Any], Callable[[Any], OptimizerSpec]] = {
+    keras.optimizers.SGD: _sgd,
+    keras.optimizers.Adagrad: _adagrad,
+    keras.optimizers.Adadelta: _reader("adadelta", "rho", "epsilon"),
+    keras.optimizers.Adam: _adam,
+    keras.optimizers.AdamW: _adamw,
+    keras.optimizers.Adamax: _reader("adamax", *MOMENTS),
+    keras.optimizers.Nadam: _reader("nadam", *MOMENTS),
+    keras.optimizers.Lion: _reader("lion", "beta_1", "beta_2"),
+    keras.optimizers.ScheduleFreeAdamW: _reader("schedule_free_adamw", *MOMENTS, "warmup_steps"),
+    keras.optimizers.RMSprop: _reader("rmsprop", "rho", "momentum", "epsilon", "centered"),
+    keras.optimizers.Ftrl: _ftrl,
+    GroupFtrl: _group_ftrl,
+}

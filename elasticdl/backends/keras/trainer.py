@@ -33,7 +33,12 @@ from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.step import Inference, TrainStep
-from elasticdl.backends.keras.optimizer import check_variables, describe_optimizer, make_optimizer
+from elasticdl.backends.keras.optimizer import (
+    describe_optimizer,
+    describe_updates,
+    make_optimizer,
+    rule_of_table,
+)
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates, Mode
@@ -101,11 +106,12 @@ class KerasTrainer:
         sample = KerasMinibatch.of(sample)
         self._sample = sample
         self._placed = PlacedModel(self._spec.model, sample, self._seed, self._threshold_bytes)
-        rule = OptimizerSpec("sgd")
+        rule, optimizer = OptimizerSpec("sgd"), None
+        dense = self._placed.dense.describe()
         if self._spec.optimizer is not None:
             optimizer = make_optimizer(self._spec.optimizer)
             rule = describe_optimizer(optimizer)
-            check_variables(self._placed.dense.variables)
+            dense = describe_updates(optimizer, self._placed.dense.variables, dense)
             self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
         if self.ids_need_parameters:
             self._eager = EagerModel(self._placed, self._spec.loss)
@@ -120,16 +126,17 @@ class KerasTrainer:
                     t.name,
                     t.dim,
                     t.initializer,
-                    rule,
+                    rule_of_table(optimizer, rule, t.path),
                     t.input_dim,
                     t.wire_dtype,
                     t.admission,
                     t.expiry,
                     t.keep_names,
+                    t.constraint,
                 )
                 for t in self._placed.tables
             ),
-            dense=self._placed.dense.describe(),
+            dense=dense,
             state=self._placed.state.describe(),
             optimizer=rule,
             seed=self._seed,

@@ -62,6 +62,28 @@ def missing(rows):
     return {s: left for s, names in wanted.items() if (left := sorted({*names} - found[s]))}
 
 
+def missing_optimizers(rows):
+    """Return optimizers, their settings and constraints of Keras that the guide has no row for."""
+    wanted = {
+        "Optimizers": (kinds := classes(keras.optimizers)),
+        "Settings of an optimizer": {
+            "exclude_from_weight_decay",
+            *(name for kind in kinds.values() for name in parameters(kind.__init__)),
+        }
+        - {"args", "kwargs"},
+        "Constraints": classes(keras.constraints),
+    }
+    found = {
+        section: {n for r in rows if r.section == section for n in r.names} for section in wanted
+    }
+    return {s: left for s, names in wanted.items() if (left := sorted({*names} - found[s]))}
+
+
+def classes(module):
+    kinds = filter(inspect.isclass, vars(module).values())
+    return {kind.__name__: kind for kind in kinds}
+
+
 def parameters(method):
     return [name for name in inspect.signature(method).parameters if name != "self"]
 
@@ -95,6 +117,15 @@ def test_every_row_says_what_happens_and_has_a_test(tests_by_file):
 @pytest.mark.xfail(reason="rows are being added", strict=True)
 def test_every_parameter_and_hook_of_keras_has_a_row():
     assert missing(rows_of(GUIDE.read_text())) == {}
+
+
+def test_every_optimizer_setting_and_constraint_of_keras_has_a_row():
+    rows = rows_of(GUIDE.read_text())
+    assert missing_optimizers(rows) == {}
+    without = [row for row in rows if not {"Lion", "rho", "MinMaxNorm"} & {*row.names}]
+    assert "Lion" in missing_optimizers(without)["Optimizers"]
+    assert "rho" in missing_optimizers(without)["Settings of an optimizer"]
+    assert "MinMaxNorm" in missing_optimizers(without)["Constraints"]
 
 
 @pytest.mark.parametrize(

@@ -372,6 +372,40 @@ class TestEmbeddings:
         assert "'large' (32000 bytes) stays a dense variable" in caplog.text
         assert "it has a regularizer" in caplog.text
 
+    def test_constraints_and_what_decays_reach_the_tables_and_variables_of_a_model(self, new_job):
+        unit = keras.constraints.UnitNorm(axis=1)
+
+        def model():
+            ids = keras.Input((3,), dtype="int64", name="ids")
+            ours = Embedding(8, embeddings_constraint=unit, name="ours")(ids)
+            moved = keras.layers.Embedding(
+                1000, 8, embeddings_constraint="non_neg", name="moved"
+            )(ids)  # fmt: skip
+            flat = keras.layers.Flatten()(ours + moved)
+            out = keras.layers.Dense(1, kernel_constraint="non_neg", name="out")(flat)
+            return keras.Model({"ids": ids}, out)
+
+        def optimizer():
+            adam = keras.optimizers.Adam(0.1, weight_decay=0.1)
+            adam.exclude_from_weight_decay(var_names=["ours/", "bias"])
+            return adam
+
+        data = ids_and_labels()
+        job = new_job(
+            data, 16, threshold=16_000, model=model, loss=squared, optimizer=optimizer,
+            feed=column_feed,
+        )  # fmt: skip
+        decays = {t.name: t.optimizer.params["weight_decay"] for t in job.description.tables}
+        assert decays == {"ours": 0.0, "moved": 0.1}
+        assert [v.decays for v in job.description.dense] == [True, False]
+        for _ in range(3):
+            job.train(data, 16)
+        (_, ours), (_, moved) = (next(job.client.scan(k)) for k in (0, 1))
+        np.testing.assert_allclose(np.linalg.norm(ours, axis=1), 1.0, rtol=1e-5)
+        assert moved.min() == 0
+        kernel = job.parameters()[0][:24]
+        assert kernel.min() == 0 < kernel.max()
+
     def test_a_layer_built_outside_the_model_function_is_refused(self, new_job):
         early = Embedding(2, input_dim=20, name="early")
         early.build()

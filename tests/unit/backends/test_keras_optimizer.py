@@ -4,11 +4,13 @@ import keras
 import pytest
 import tensorflow as tf
 
+from elasticdl.backends.base import ConstraintSpec, VariableDescription
 from elasticdl.backends.keras.callbacks import learning_rate_of
 from elasticdl.backends.keras.optimizer import (
-    check_variables,
     describe_optimizer,
+    describe_updates,
     make_optimizer,
+    rule_of_table,
 )
 from elasticdl.callbacks import LearningRateScheduler
 from elasticdl.errors import ModelError
@@ -57,6 +59,16 @@ o = keras.optimizers
                 "l2_shrinkage": 0.0, "beta": 1.0,
             },
         ),
+        (o.SGD(weight_decay=0.1), "sgd", {"weight_decay": 0.1}),
+        (o.Adadelta(rho=0.5), "adadelta", {"rho": 0.5, "epsilon": 1e-7}),
+        (o.Nadam(weight_decay=0.2), "nadam",
+         {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "weight_decay": 0.2}),
+        (o.Lion(), "lion", {"beta_1": 0.9, "beta_2": 0.99}),
+        (
+            o.ScheduleFreeAdamW(warmup_steps=3),
+            "schedule_free_adamw",
+            {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8, "warmup_steps": 3.0},
+        ),
     ],
     ids=lambda v: getattr(v, "name", ""),
 )  # fmt: skip
@@ -71,11 +83,15 @@ def test_settings_are_read(optimizer, kind, params):
         (o.SGD(clipnorm=1.0), "clipnorm=1.0"),
         (o.SGD(clipvalue=0.5), "clipvalue=0.5"),
         (o.Adam(global_clipnorm=2.0), "global_clipnorm=2.0"),
-        (o.Adam(use_ema=True), "use_ema=True"),
-        (o.Adam(loss_scale_factor=8.0), "loss_scale_factor=8.0"),
-        (o.Adam(gradient_accumulation_steps=2), "gradient_accumulation_steps=2"),
-        (o.Adam(weight_decay=0.1), "weight_decay=0.1.*use keras.optimizers.AdamW"),
-        (o.Nadam(), "optimizer Nadam is not one that the ps replicas apply"),
+        (o.Adam(use_ema=True), "use_ema=True.*let the learning rate decay"),
+        (o.Adam(loss_scale_factor=8.0), "loss_scale_factor=8.0.*need no scale"),
+        (o.Adam(gradient_accumulation_steps=2), "gradient_accumulation_steps=2.*--minibatch_size"),
+        (o.Adafactor(), "Adafactor is not one.*rows and columns of a whole variable"),
+        (o.Lamb(), "Lamb is not one.*norm of a whole variable"),
+        (o.Muon(), "Muon is not one.*whole matrix orthogonal"),
+        (o.LossScaleOptimizer(o.SGD()), "LossScaleOptimizer is not one.*mixed_bfloat16"),
+        (o.MultiOptimizer({".*": o.SGD()}), "MultiOptimizer is not one.*one optimizer"),
+        (type("Own", (o.SGD,), {})(), "Own is not one that the ps replicas apply: SGD, Adagrad"),
     ],
 )
 def test_what_the_ps_replicas_cannot_apply_is_refused_by_name(optimizer, says):
@@ -83,18 +99,37 @@ def test_what_the_ps_replicas_cannot_apply_is_refused_by_name(optimizer, says):
         describe_optimizer(optimizer)
 
 
-def test_weight_decay_for_a_part_of_the_variables_is_refused():
-    optimizer = o.AdamW()
-    optimizer.exclude_from_weight_decay(var_names=["bias"])
-    with pytest.raises(ModelError, match="excludes variables from weight decay"):
-        describe_optimizer(optimizer)
+def test_variables_are_excluded_from_weight_decay_by_name_and_by_themselves():
+    layer = keras.layers.Dense(1, name="out")
+    layer.build((None, 2))
+    kernel, bias = layer.trainable_variables
+    described = [VariableDescription("a", (2, 1), 0), VariableDescription("b", (1,), 2)]
+
+    by_name, by_itself = o.AdamW(weight_decay=0.1), o.AdamW(weight_decay=0.1)
+    by_name.exclude_from_weight_decay(var_names=["bias", "user/embeddings"])
+    by_itself.exclude_from_weight_decay(var_list=[kernel])
+
+    decays = [
+        [v.decays for v in describe_updates(optimizer, [kernel, bias], described)]
+        for optimizer in (by_name, by_itself, o.AdamW())
+    ]
+    assert decays == [[True, False], [False, True], [True, True]]
+    rule = describe_optimizer(by_name)
+    assert rule_of_table(by_name, rule, "model/user/embeddings").params["weight_decay"] == 0.0
+    assert rule_of_table(by_name, rule, "model/item/embeddings") is rule
 
 
-def test_a_constraint_is_refused_with_the_name_of_its_variable():
+def test_a_dense_constraint_of_each_element_is_described_and_others_are_refused():
     layer = keras.layers.Dense(1, kernel_constraint="non_neg", name="bounded")
     layer.build((None, 2))
-    with pytest.raises(ModelError, match=r"bounded/kernel.*NonNeg"):
-        check_variables(layer.trainable_variables)
+    described = [VariableDescription("a", (2, 1), 0), VariableDescription("b", (1,), 2)]
+    kernel, bias = describe_updates(o.SGD(), layer.trainable_variables, described)
+    assert (kernel.constraint, bias.constraint) == (ConstraintSpec("non_neg"), None)
+
+    layer = keras.layers.Dense(1, kernel_constraint="max_norm", name="bounded")
+    layer.build((None, 2))
+    with pytest.raises(ModelError, match=r"bounded/kernel.*MaxNorm.*use NonNeg"):
+        describe_updates(o.SGD(), layer.trainable_variables, described)
 
 
 def test_a_fixed_rate_is_what_keras_holds_in_float32():

@@ -97,16 +97,34 @@ def test_a_model_with_it_survives_its_config():
     inputs = keras.Input((3,), dtype="int64")
     model = keras.Model(
         inputs,
-        Embedding(4, 50, "zeros", mask_zero=True, combiner="sum", wire_dtype="float16", name="e")(
-            inputs
-        ),
+        Embedding(
+            4,
+            50,
+            "zeros",
+            mask_zero=True,
+            combiner="sum",
+            wire_dtype="float16",
+            embeddings_constraint=keras.constraints.MaxNorm(3.0, axis=1),
+            name="e",
+        )(inputs),
     )
     layer = keras.Model.from_config(model.get_config()).get_layer("e")
 
     assert (layer.output_dim, layer.input_dim, layer.combiner) == (4, 50, "sum")
     assert layer.mask_zero
     assert layer.wire_dtype == "float16"
+    assert layer.embeddings_constraint.get_config() == {"max_value": 3.0, "axis": 1}
     assert isinstance(layer.embeddings_initializer, keras.initializers.Zeros)
+
+
+def test_rows_of_a_plain_session_are_held_to_the_constraint():
+    unit = keras.constraints.UnitNorm(axis=1)
+    rows = Embedding(4, embeddings_constraint=unit)(IDS).numpy()
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=-1), 1.0, rtol=1e-5)
+
+    layer = Embedding(4, 50, embeddings_constraint=unit)
+    layer.build()
+    assert layer.weights[0].constraint is unit
 
 
 @pytest.mark.parametrize(
@@ -131,6 +149,14 @@ def test_a_model_with_it_survives_its_config():
         (
             lambda: Embedding(4, embeddings_initializer="he_normal")(IDS),
             "depends on the number of rows; say input_dim",
+        ),
+        (
+            lambda: Embedding(4, embeddings_constraint="max_norm", name="e"),
+            "Embedding 'e': embeddings_constraint MaxNorm has axis=0.*say axis=1",
+        ),
+        (
+            lambda: Embedding(4, embeddings_constraint=keras.constraints.Constraint()),
+            "embeddings_constraint is Constraint, but rows are held to it one by one",
         ),
     ],
 )

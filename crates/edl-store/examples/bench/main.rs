@@ -94,6 +94,7 @@ fn model(settings: &Settings) -> ModelSpec {
             admission: None,
             expiry: None,
             keep_names: false,
+            constraint: None,
         }],
         dense: Vec::new(),
         state: Vec::new(),

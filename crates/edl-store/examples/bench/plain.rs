@@ -68,10 +68,8 @@ impl Plain {
     pub(crate) fn insert(&self, keys: &[u64], rows: &[f32]) {
         let mut maps = self.maps.lock().expect("no thread panics");
         let mut slots = vec![0.0; self.dim * self.optimizer.num_slots()];
-        if !slots.is_empty() {
-            self.optimizer.fill_slots(&mut slots);
-        }
         for (&key, row) in keys.iter().zip(rows.chunks_exact(self.dim)) {
+            self.optimizer.fill_slots(row, &mut slots);
             maps[0].insert(key, row.to_vec());
             for (map, slot) in maps[1..].iter_mut().zip(slots.chunks_exact(self.dim)) {
                 map.insert(key, slot.to_vec());

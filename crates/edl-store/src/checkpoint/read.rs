@@ -15,7 +15,7 @@ use crate::route::{NUM_HASH_SLOTS, dense_range, hash_slots_of};
 use crate::spec::ModelSpec;
 use crate::table::Table;
 use crate::tasks::Watermarks;
-use crate::vectors::Vectors;
+use crate::vectors::{DenseRule, Vectors};
 
 mod life;
 mod names;
@@ -294,7 +294,9 @@ impl Checkpoint {
         } else {
             self.entries.iter().map(|e| e.version).max().unwrap_or(0)
         };
-        let vectors = Vectors::restored(optimizer, gathered.values());
+        let held = dense_range(gathered.dense.whole, replica, num_replicas);
+        let rule = DenseRule::of(model, held).map_err(|e| self.broken(e))?;
+        let vectors = Vectors::restored(rule, gathered.values());
         Ok((vectors, version, lowest(watermarks)))
     }
 

@@ -219,6 +219,8 @@ impl Stripe {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use edl_optim::Optimizer;
 
     use super::*;
@@ -234,6 +236,10 @@ mod tests {
         width: 1 << 64,
     };
 
+    fn sgd() -> Optimizer {
+        Optimizer::new("sgd", &BTreeMap::new()).unwrap()
+    }
+
     fn spec() -> RowSpec {
         let model = ModelSpec::from_json(
             r#"{"tables": [{"name": "t", "dim": 1, "initializer": {"kind": "constant",
@@ -245,7 +251,8 @@ mod tests {
         RowSpec {
             dim: 1,
             width: 1,
-            optimizer: Optimizer::Sgd,
+            optimizer: sgd(),
+            constraint: None,
             generator: Generator::new(0, table, kind),
         }
     }
@@ -258,7 +265,7 @@ mod tests {
             positions: &positions,
         };
         let grads = vec![-1.0; hashes.len()];
-        let step = Optimizer::Sgd.step(1.0, version);
+        let step = sgd().step(1.0, version);
         stripe.push(keys, &grads, &spec(), &step, version);
     }
 

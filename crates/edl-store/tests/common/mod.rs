@@ -46,6 +46,7 @@ pub fn table(name: &str, dim: u32, kind: &str, initializer: InitializerSpec) -> 
         admission: None,
         expiry: None,
         keep_names: false,
+        constraint: None,
     }
 }
 
@@ -54,6 +55,8 @@ pub fn variable(name: &str, len: u64) -> VariableSpec {
         name: name.to_owned(),
         shape: vec![len],
         offset: 0,
+        decays: true,
+        constraint: None,
     }
 }
 

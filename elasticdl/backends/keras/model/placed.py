@@ -13,11 +13,18 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.base import AdmissionSpec, Float32, Initializer, VariableDescription
+from elasticdl.backends.base import (
+    AdmissionSpec,
+    ConstraintSpec,
+    Float32,
+    Initializer,
+    VariableDescription,
+)
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.model.hooks import check_hooks
 from elasticdl.backends.keras.model.placement import moving_large_embeddings
 from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.embedding import Embedding
 from elasticdl.layers.initializer import describe_initializer
 from elasticdl.layers.life_cycle import Expiry
@@ -49,6 +56,17 @@ class Table:
     def keep_names(self) -> bool:
         """Whether the strings of ids are kept; not those of a moved layer."""
         return bool(getattr(self.layer, "keep_names", False))
+
+    @property
+    def constraint(self) -> ConstraintSpec | None:
+        """What each row is held to."""
+        found = describe_constraint(self.layer.embeddings_constraint, self.name)
+        return found and ConstraintSpec(*found)
+
+    @property
+    def path(self) -> str:
+        """What Keras would call the variable."""
+        return f"{self.layer.path}/embeddings"
 
     @property
     def dim(self) -> int:

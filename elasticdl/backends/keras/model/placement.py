@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
+from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.lookup import current_lookup
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ def _should_move(layer: Any, threshold_bytes: int) -> bool:
         "it is a subclass of keras.layers.Embedding": type(layer) is not keras.layers.Embedding,
         "it is not trainable": not layer.trainable,
         "it has a regularizer": layer.embeddings_regularizer is not None,
-        "it has a constraint": layer.embeddings_constraint is not None,
+        "its constraint is not one of each row alone": not _fits_rows(layer),
         "it uses LoRA": bool(layer.lora_rank),
         "it is quantized": bool(layer.quantization_mode),
     }
@@ -108,6 +109,14 @@ def _should_move(layer: Any, threshold_bytes: int) -> bool:
             why,
         )
     return why is None
+
+
+def _fits_rows(layer: Any) -> bool:
+    try:
+        describe_constraint(layer.embeddings_constraint, layer.name)
+    except ModelError:
+        return False
+    return True
 
 
 def _keep(layer: Any) -> str:
