@@ -201,10 +201,22 @@ class TrainingSection(Section):
     max_task_retries: Annotated[
         NonNegativeInt,
         Field(
-            description="How often a task whose code raises is tried again before it is set "
-            "aside and the job fails at its end."
+            description="How often a task whose code raises, or whose worker crashes, runs out of "
+            "memory or out of time over it, is tried again before it is set aside and the job "
+            "fails at its end."
         ),
     ] = 3
+    task_timeout_seconds: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="A worker whose model file (feed, model, metrics) does not return for so "
+            "long on one minibatch is ended, and its task is tried again. First calls, in which a "
+            "framework compiles, have an hour unless nothing is computed; waiting for other "
+            "processes or for the data's files does not count [default: 300, or 20 times "
+            "the longest minibatch].",
+        ),
+    ] = None
 
 
 class EvaluationSection(Section):

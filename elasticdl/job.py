@@ -84,15 +84,51 @@ class Task:
     epoch: int = 0
     evaluation_id: int = -1
 
+    def __str__(self) -> str:
+        """Say which task it is, as messages do."""
+        if not self.shard.name:
+            return f"{self.kind} task {self.id}"
+        return (
+            f"{self.kind} task {self.id} (records {self.shard.start} to {self.shard.end} of "
+            f"{self.shard.name}, epoch {self.epoch})"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A task in the hands of one worker. `number` counts the hand-outs of this task from 1."""
+    """A task in the hands of one worker. `number` counts the hand-outs of this task from 1.
+
+    is_suspect: a worker was lost that may have died of this task. Whoever holds it works on it
+        alone, one minibatch after the other, and announces each stage before it begins, so that
+        the next death names the minibatch.
+    """
 
     task: Task
     number: int
     metric_states: MetricStates = field(default_factory=dict)  # merged; for METRICS tasks only
     generation: int = 0  # the `PsRoute` that was current when it was handed out
+    is_suspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a worker is in a task that it holds.
+
+    seconds: how long it has been there, of one that takes long; 0: it begins there.
+    is_overdue: it has been there for too long, so the worker ends itself.
+    """
+
+    task_id: int
+    lease: int
+    minibatch: int  # -1: none in particular
+    stage: str
+    seconds: float = 0.0
+    is_overdue: bool = False
+
+    def of(self, task: Task) -> str:
+        """Say where in its task it is: `feed of minibatch 3 of training task 7 (records ...)`."""
+        minibatch = f"minibatch {self.minibatch} of " if self.minibatch >= 0 else ""
+        return f"{self.stage} of {minibatch}{task}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +313,10 @@ class MasterClient(Protocol):
 
     def report(self, worker_id: int, report: TaskReport) -> None:
         """End a lease. A report of an old lease is ignored by the master."""
+        ...
+
+    def announce(self, worker_id: int, position: Position) -> None:
+        """Say where in a task the worker is, before it may die of it."""
         ...
 
     def heartbeat(

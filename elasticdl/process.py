@@ -16,7 +16,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -32,6 +32,12 @@ LIFELINE_VARIABLE = "ELASTICDL_LIFELINE_FD"
 
 STOPPED_EXIT_CODE = 128 + signal.SIGTERM
 """Exit code of a process that was asked to end and did so in order."""
+
+OWN_FAILURE_EXIT_CODE = 70
+"""Exit code of a worker that failed while it held tasks, and for no fault of theirs."""
+
+TIMED_OUT_EXIT_CODE = 124
+"""Exit code of a worker that ended itself because the user's code did not return."""
 
 CONFIG_FILE = "job.json"
 TOKEN_FILE = "token"
@@ -92,6 +98,18 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
         master=words.master,
         index=words.index,
     )
+
+
+def run_to_own_failure(work: Callable[[], None]) -> None:
+    """Run what may fail for no fault of the user's code; then the exit code says so.
+
+    The user's code may end the process too (`os._exit`), with any other code.
+    """
+    try:
+        work()
+    except Exception as error:
+        _log_uncaught(type(error), error, error.__traceback__)
+        raise SystemExit(OWN_FAILURE_EXIT_CODE) from error
 
 
 def process_name(role: Role, index: int) -> str:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from elasticdl.errors import LaunchError
 from elasticdl.launchers.base import Exited, ExitReason, OnExit, ProcessHandle, ProcessSpec
+from elasticdl.launchers.out_of_memory import OutOfMemoryKills as _OutOfMemoryKills
 from elasticdl.process import LIFELINE_VARIABLE, inherited_lifeline, process_name
 
 _SIGNAL_CODES = {128 + signal.SIGINT, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
@@ -243,31 +244,6 @@ def _reason(code: int | None, asked_to_end: bool, ooms: _OutOfMemoryKills) -> Ex
         return ExitReason.OUT_OF_MEMORY
     # 128 + signal is how a process says that a signal ended it in order (`process.start`).
     return ExitReason.KILLED if code < 0 or code in _SIGNAL_CODES else ExitReason.FAILED
-
-
-class _OutOfMemoryKills:
-    """Counts the kernel's out-of-memory kills, to tell them from other SIGKILLs.
-
-    The counter is the machine's; it does not name the victim. Each kill explains one exit.
-    """
-
-    def __init__(self, path: Path = Path("/proc/vmstat")) -> None:
-        self._path = path
-        self._explained = self._count()
-
-    def take_one(self) -> bool:
-        """Return whether there was a kill that has not explained an exit yet."""
-        if self._count() <= self._explained:
-            return False
-        self._explained += 1
-        return True
-
-    def _count(self) -> int:
-        try:
-            lines = self._path.read_text().splitlines()
-        except OSError:
-            return 0
-        return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
 
 def _parse_ref(handle: ProcessHandle) -> tuple[int, int]:

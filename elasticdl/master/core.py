@@ -17,6 +17,7 @@ from elasticdl.job import (
     Finished,
     Lease,
     Outcome,
+    Position,
     Progress,
     PsRoute,
     Role,
@@ -31,12 +32,12 @@ from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
-from elasticdl.master.membership import Membership
+from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.choose import make_holder
 from elasticdl.master.parameters.holder import Answer
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.master.phases import ORDER, Phase
-from elasticdl.master.processes import Processes
+from elasticdl.master.processes import Loss, Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 
@@ -144,7 +145,7 @@ class JobCore:
             self._note("late", text, is_warning=True, seconds=late)
         for member in self.members.silent(now):
             words = f"nothing was heard of it for {now - member.last_heard:.0f} s"
-            self._fail_if(self.processes.give_up(member, words, now), now)
+            self._give_up(member, words, now)
         self._advance(now)
 
     def stop(self, reason: str, now: float) -> None:
@@ -195,7 +196,7 @@ class JobCore:
         if self.has_ended:
             return
         if verdict.lost is not None:
-            self._fail_if(self.processes.give_up(verdict.lost, verdict.words, now), now)
+            self._give_up(verdict.lost, verdict.words, now)
         self._fail_if(verdict.failure, now)
         if not verdict.is_phase_over:
             self._advance(now)
@@ -231,10 +232,12 @@ class JobCore:
             return Finished()
         again = self.ledger.lease_of_request(worker_id, request)
         if again is not None:
-            return self._completed(Lease(self.tasks.task(again[0]), again[1]))
+            task_id, number = again
+            is_suspect = self.ledger.is_suspect(task_id)
+            return self._completed(Lease(self.tasks.task(task_id), number, is_suspect=is_suspect))
         if member.is_stopping:
             return Finished()
-        has_work = self.phase is not Phase.PENDING and self.ledger.next_id() is not None
+        has_work = self.phase is not Phase.PENDING and self.ledger.next_id(worker_id) is not None
         if not has_work or self.history.failing or not self.holder.is_complete:
             return self._wait()
         self.history.begin(now)
@@ -257,6 +260,14 @@ class JobCore:
         self._settle(task, report, settled, now)
         self._advance(now)
         return True
+
+    def announce(self, worker_id: int, session: str, position: Position, now: float) -> None:
+        """A worker says where in a task it is."""
+        member = self.members.heard(Role.WORKER, worker_id, session, now)
+        if member is not None and self.ledger.is_current(
+            worker_id, position.task_id, position.lease
+        ):
+            self.processes.is_at(member, position)
 
     def ps_route(self) -> PsRoute:
         """Return where the ps replicas are."""
@@ -286,8 +297,19 @@ class JobCore:
             return  # known already, or the one before this member
         self.members.exited(member)
         if not member.gone:
-            self._fail_if(self.processes.lose(member, exited, last_words, now), now)
+            self._carry_out(self.processes.lose(member, exited, last_words, now), now)
             self._advance(now)
+
+    def _give_up(self, member: Member, words: str, now: float) -> None:
+        self._carry_out(self.processes.give_up(member, words, now), now)
+
+    def _carry_out(self, loss: Loss, now: float) -> None:
+        """Do what follows for the tasks and the job from the loss of a process."""
+        if loss.task_id is not None and not self.has_ended:
+            task = self.tasks.task(loss.task_id)
+            report = TaskReport(task.id, 0, Outcome.FAILED, loss.message)
+            self._settle(task, report, loss.settled, now)
+        self._fail_if(loss.failure, now)
 
     # --- phases ----------------------------------------------------------------------------------
 

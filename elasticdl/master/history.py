@@ -17,6 +17,7 @@ class JobHistory:
     """What is true of the job as a whole.
 
     training_began: when the first lease was given, of whatever kind. failures: of processes.
+    deaths_of_tasks: of workers that died of a task that they held.
     problems: what will fail the job at its end. failing: why the job fails as soon as its last
     checkpoint is written; "" if it does not. ledger: filled by the proof.
     """
@@ -28,6 +29,7 @@ class JobHistory:
         self.training_ended: float | None = None
         self.ended_seconds = 0.0
         self.failures = 0
+        self.deaths_of_tasks = 0
         self.problems: list[str] = []
         self.failing = ""
         self.message = ""
@@ -37,6 +39,7 @@ class JobHistory:
         journal.handle("phase", self._apply_phase)
         journal.handle("ended", self._apply_ended)
         journal.handle("failure", self._apply_failure)
+        journal.handle("death of task", self._apply_death_of_task)
         journal.handle("last words", self._last_words.append)
         journal.handle("problem", self._apply_problem)
         journal.handle("failing", self._apply_failing)
@@ -61,6 +64,10 @@ class JobHistory:
     def process_failed(self) -> None:
         """Count a failure of a process."""
         self._journal.record("failure")
+
+    def worker_died_of_task(self) -> None:
+        """Count a worker that died of a task."""
+        self._journal.record("death of task")
 
     def heard_last_words(self, words: str) -> None:
         """Keep what a lost process said last."""
@@ -115,6 +122,9 @@ class JobHistory:
     def _apply_failure(self) -> None:
         self.failures += 1
 
+    def _apply_death_of_task(self) -> None:
+        self.deaths_of_tasks += 1
+
     def _apply_problem(self, message: str) -> None:
         self.problems.append(message)
 
@@ -136,6 +146,7 @@ class JobHistory:
             "phase": str(self.phase),
             "times": [self.training_began, self.training_ended, self.ended_seconds],
             "failures": self.failures,
+            "deaths_of_tasks": self.deaths_of_tasks,
             "last_words": list(self._last_words),
             "problems": list(self.problems),
             "failing": self.failing,
@@ -148,6 +159,7 @@ class JobHistory:
         self.phase = Phase(snapshot["phase"])
         self.training_began, self.training_ended, self.ended_seconds = snapshot["times"]
         self.failures = snapshot["failures"]
+        self.deaths_of_tasks = snapshot["deaths_of_tasks"]
         self._last_words.extend(snapshot["last_words"])
         self.problems = list(snapshot["problems"])
         self.failing = snapshot["failing"]

@@ -18,6 +18,7 @@ from elasticdl.job import (
     Finished,
     JobStatus,
     Lease,
+    Position,
     Progress,
     PsRoute,
     Role,
@@ -109,6 +110,9 @@ class InProcessMaster:
     def report(self, worker_id: int, report: TaskReport) -> None:
         """End a lease. A report of an old lease is ignored."""
         self._do(lambda: self._core.report(worker_id, self._session, report, self._now()))
+
+    def announce(self, worker_id: int, position: Position) -> None:
+        """Do nothing: this process would die together with its worker."""
 
     def heartbeat(
         self, role: Role, index: int, progress: Progress | None = None, generation: int = -1

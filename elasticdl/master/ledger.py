@@ -7,19 +7,23 @@ its memory only the order of one epoch does.
 Parameters that were lost and restored lack tasks that were done: these come back too (`replay`),
 are leased before all others, and nothing is evaluated or exported before they are done again. See
 docs/designs/ps-recovery.md.
+
+A task of which a worker may have died is a **suspect** from then on, until it is done or set aside.
+It is leased to a worker that holds nothing else and gets nothing else. See docs/designs/ledger.md.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from elasticdl.job import Lease, MetricStates, Outcome
+from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.journal import Journal
 from elasticdl.master.tasks import JobTasks
 
@@ -98,6 +102,8 @@ class Ledger:
         # Only of tasks that came back: the number of the last lease, and how often it failed.
         self._numbers: dict[int, int] = {}
         self._failures: dict[int, int] = {}
+        self._suspects: set[int] = set()
+        self._waiting_suspects: deque[int] = deque()  # those that are not leased, of any kind
         self.quarantined: dict[int, str] = {}
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
@@ -109,6 +115,7 @@ class Ledger:
             "done": self._apply_done,
             "return": self._apply_return,
             "retry": self._apply_retry,
+            "suspect": self._apply_suspect,
             "quarantine": self._apply_quarantine,
             "queue": self._apply_queue,
             "drop": self._apply_drop,
@@ -127,12 +134,12 @@ class Ledger:
             request: The worker's number of this call.
             states: For a METRICS task.
         """
-        task_id = self.next_id()
+        task_id = self.next_id(worker_id)
         assert task_id is not None
         number = self._numbers.get(task_id, 0) + 1
         self._journal.record("lease", task_id, worker_id, number, request)
-        task = self._tasks.task(task_id)
-        return Lease(task, number, states) if states else Lease(task, number)
+        task, is_suspect = self._tasks.task(task_id), self.is_suspect(task_id)
+        return Lease(task, number, states or {}, is_suspect=is_suspect)
 
     def lease_of_request(self, worker_id: int, request: int) -> tuple[int, int] | None:
         """Return (task id, lease number) that an earlier attempt at the same call was given."""
@@ -181,12 +188,26 @@ class Ledger:
         self._journal.record("quarantine", task_id, message)
         return Settled.QUARANTINED
 
-    def worker_lost(self, worker_id: int) -> list[int]:
-        """Take back what a worker holds, to be leased next; return the task ids."""
+    def worker_lost(self, worker_id: int, are_suspects: bool = False) -> list[int]:
+        """Take back what a worker holds, to be leased next; return the task ids.
+
+        Args:
+            worker_id: Who is lost.
+            are_suspects: Whether it may have died of one of them.
+        """
         tasks = sorted(self._held.get(worker_id, ()), reverse=True)
         for task_id in tasks:  # each to the front, so the lowest ends up first
+            if are_suspects and task_id not in self._suspects:
+                self._journal.record("suspect", task_id)
             self._journal.record("return", task_id)
         return tasks[::-1]
+
+    def blame(self, task_id: int, message: str) -> Settled:
+        """End the lease of a task of which its worker died, as if it had reported a failure."""
+        if task_id not in self._suspects:
+            self._journal.record("suspect", task_id)
+        held = self._doing[task_id]
+        return self.report(held.worker_id, task_id, held.number, Outcome.FAILED, message)
 
     def queue(self, task_ids: range) -> None:
         """Add tasks other than training, to be leased before any of those."""
@@ -203,7 +224,8 @@ class Ledger:
         Args:
             applied: Minibatches that these have, by task.
         """
-        open_ids = {*self._doing, *self._returned, *self._replays, *self.quarantined}
+        waiting = (self._returned, self._replays, self._waiting_suspects)
+        open_ids = {*self._doing, *self.quarantined, *itertools.chain(*waiting)}
         found = []
         for task_id in self._handed_out():
             have = applied.get(task_id, 0)
@@ -221,8 +243,29 @@ class Ledger:
 
     # --- questions -------------------------------------------------------------------------------
 
-    def next_id(self) -> int | None:
-        """Return the id of the task that would be leased now."""
+    def next_id(self, worker_id: int | None = None) -> int | None:
+        """Return the id of the task that would be leased now, to a worker or to any.
+
+        A suspect goes to a worker that has done another task since it started: its framework is
+        warm, and a process that dies of its first task looks like one that dies of itself. If
+        there is nothing else to do, anybody gets it; but nobody beside another task.
+        """
+        held = self.held_by(worker_id) if worker_id is not None else ()
+        if any(task_id in self._suspects for task_id in held):
+            return None
+        suspect, usual = self._next_suspect(), self._next_usual()
+        is_proven = worker_id is None or self.done_by_worker.get(worker_id, 0) > 0
+        if suspect is None or not (is_proven or usual is None):
+            return usual
+        return None if held else suspect
+
+    def _next_suspect(self) -> int | None:
+        for task_id in self._waiting_suspects:
+            if task_id < self._num_training or not self._replaying:
+                return task_id
+        return None
+
+    def _next_usual(self) -> int | None:
         if self._replays:
             return self._replays[0]
         if self._queued and not self._replaying:
@@ -238,6 +281,18 @@ class Ledger:
         held = self._doing.get(task_id)
         return held is not None and held.number == number and held.worker_id == worker_id
 
+    def task(self, task_id: int) -> Task:
+        """Return a task of the job."""
+        return self._tasks.task(task_id)
+
+    def is_suspect(self, task_id: int) -> bool:
+        """Whether a worker may have died of a task."""
+        return task_id in self._suspects
+
+    def held_by(self, worker_id: int) -> Collection[int]:
+        """Return the tasks that a worker holds."""
+        return self._held.get(worker_id, ())
+
     def leases(self) -> Iterator[tuple[int, Held]]:
         """Iterate over what is leased now: task id, and who holds it."""
         return iter(self._doing.items())
@@ -251,7 +306,8 @@ class Ledger:
     def num_todo(self) -> int:
         """How many tasks wait to be leased, over all epochs."""
         fresh = self._num_training - self._cursor
-        return fresh + len(self._replays) + len(self._returned) + len(self._queued)
+        lines = (self._replays, self._returned, self._queued, self._waiting_suspects)
+        return fresh + sum(len(line) for line in lines)
 
     @property
     def is_idle(self) -> bool:
@@ -290,7 +346,9 @@ class Ledger:
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_lease(self, task_id: int, worker_id: int, number: int, request: int) -> None:
-        if self._replays and self._replays[0] == task_id:
+        if task_id in self._suspects:
+            self._waiting_suspects.remove(task_id)
+        elif self._replays and self._replays[0] == task_id:
             self._replays.popleft()
         elif self._queued and self._queued[0] == task_id:
             self._queued.popleft()
@@ -309,6 +367,7 @@ class Ledger:
     def _apply_done(self, task_id: int, odd_end: int = -1) -> None:
         worker_id = self._end(task_id).worker_id
         self._failures.pop(task_id, None)
+        self._suspects.discard(task_id)
         self._replaying.discard(task_id)
         if odd_end >= 0:
             self._odd_ends[task_id] = odd_end
@@ -333,15 +392,22 @@ class Ledger:
     def _apply_quarantine(self, task_id: int, message: str) -> None:
         self._numbers[task_id] = self._end(task_id).number
         self._replaying.discard(task_id)
+        self._suspects.discard(task_id)
         self.quarantined[task_id] = message
         if task_id < self._num_training:
             self.training_settled[task_id // self._per_epoch] += 1
+
+    def _apply_suspect(self, task_id: int) -> None:
+        self._suspects.add(task_id)
 
     def _apply_queue(self, first: int, stop: int) -> None:
         self._queued.extend(range(first, stop))
 
     def _apply_drop(self, first: int, stop: int) -> None:
         self._queued = deque(id for id in self._queued if not first <= id < stop)
+        for task_id in [id for id in self._waiting_suspects if first <= id < stop]:
+            self._waiting_suspects.remove(task_id)
+            self._suspects.discard(task_id)
 
     def _apply_replay(self, ranges: list[list[int]]) -> None:
         self.generation += 1
@@ -361,6 +427,8 @@ class Ledger:
         return held
 
     def _line(self, task_id: int) -> deque[int]:
+        if task_id in self._suspects:
+            return self._waiting_suspects
         if task_id in self._replaying:
             return self._replays
         return self._returned if task_id < self._num_training else self._queued
@@ -414,6 +482,8 @@ class Ledger:
                 [i, h.worker_id, h.number, h.request, h.generation] for i, h in self._doing.items()
             ],
             "numbers": [list(item) for item in self._numbers.items()],
+            "suspects": sorted(self._suspects),
+            "waiting_suspects": list(self._waiting_suspects),
             "failures": [list(item) for item in self._failures.items()],
             "quarantined": [list(item) for item in self.quarantined.items()],
             "num_done": self.num_done,
@@ -437,6 +507,8 @@ class Ledger:
         for task_id, held in self._doing.items():
             self._held.setdefault(held.worker_id, set()).add(task_id)
         self._numbers = dict(snapshot["numbers"])
+        self._suspects = set(snapshot["suspects"])
+        self._waiting_suspects = deque(snapshot["waiting_suspects"])
         self._failures = dict(snapshot["failures"])
         self.quarantined = dict(snapshot["quarantined"])
         self.num_done = snapshot["num_done"]

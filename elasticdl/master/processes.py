@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 
 from elasticdl.config import ClusterSection
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import Role
+from elasticdl.job import Position, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import relaunch
 from elasticdl.master.actions import Action, AdoptProcess, Note, StartProcess, StopProcess
 from elasticdl.master.history import JobHistory
-from elasticdl.master.ledger import Ledger
+from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.holder import Holder
 from elasticdl.master.phases import CLOSING
 from elasticdl.master.progress import Meter
+from elasticdl.process import TIMED_OUT_EXIT_CODE
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What follows from the loss of a process.
+
+    failure: why the job fails because of it; "" if it goes on.
+    task_id: the task of which it died, if that is certain; its lease is `settled`, for `message`.
+    """
+
+    failure: str = ""
+    task_id: int | None = None
+    settled: Settled = Settled.STALE
+    message: str = ""
 
 
 class Processes:
-    """Decides which processes the job has. Its state is that of the parts it is given."""
+    """Decides which processes the job has. Its state is that of the parts it is given.
+
+    Beside it are the positions that workers announced: of a suspect task, and where they are stuck.
+    They are not journalled. If a worker dies of a task while there is no master, nobody knows how
+    it ended anyway; one that dies soon after held its suspect task alone, so that is known still.
+    """
 
     def __init__(
         self,
@@ -38,6 +59,7 @@ class Processes:
         self._history = history
         self._holder = holder
         self._act = act
+        self._positions: dict[int, Position] = {}
 
     @property
     def are_workers_needed(self) -> bool:
@@ -88,39 +110,48 @@ class Processes:
         """Another process registers at the index of one that was not known to be lost."""
         self._take_back(member, now)
 
-    def lose(self, member: Member, exited: Exited, last_words: str, now: float) -> str:
-        """A process is lost: take back what it held, and decide what to do about it.
+    def is_at(self, member: Member, position: Position) -> None:
+        """A worker says where in a task that it holds it is."""
+        self._positions[member.index] = position
+        if position.seconds and not position.is_overdue:  # else it is lost in a moment
+            there = position.of(self._ledger.task(position.task_id))
+            text = f"{member.name} has been at {there} for {position.seconds:.0f} s"
+            fields = {"process": member.name, **asdict(position)}
+            self._act(Note("slow", text, fields, is_warning=True))
 
-        Returns:
-            Why the job fails because of that; "" if it goes on.
-        """
+    def lose(self, member: Member, exited: Exited, last_words: str, now: float) -> Loss:
+        """A process is lost: take back what it held, and decide what to do about it."""
         how = relaunch.describe(exited.reason, exited.code)
         text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
         was_ready = self._holder.is_ready(member)
+        is_of_task = self._is_of_task(member, exited)
         self._members.lose(member, how)
-        self._take_back(member, now)
+        loss = self._blame(member, exited, f"{member.name} {how}") if is_of_task else Loss()
+        self._take_back(member, now, is_of_task and loss.task_id is None)
         if self._history.has_ended:
-            return ""
+            return loss
         is_needed = member.role is Role.PS or self.are_workers_needed
         is_expected = member.is_stopping or not is_needed
         fields = {"process": member.name, "reason": str(exited.reason)}
         if is_expected:
             self._act(Note("left", text, fields))
-            return ""
+            return loss
         self._act(Note("lost", text, fields, is_warning=True))
         done = self._ledger.done_by_worker.get(member.index, 0)
-        ended = relaunch.Ended(member.role, exited.reason, exited.code, was_ready, done)
+        ended = relaunch.Ended(member.role, exited.reason, exited.code, was_ready, done, is_of_task)
         verdict = relaunch.decide(ended, self._counts(member, last_words))
         self._history.heard_last_words(last_words)
-        return self._carry_out(verdict, member, text, now)
+        if is_of_task:
+            self._history.worker_died_of_task()
+        return replace(loss, failure=self._carry_out(verdict, member, text, now))
 
-    def give_up(self, member: Member, words: str, now: float) -> str:
+    def give_up(self, member: Member, words: str, now: float) -> Loss:
         """Take a process as lost that cannot be reached, and end it; returns as `lose` does."""
         handle = ProcessHandle(member.role, member.index, member.handle)
-        failure = self.lose(member, Exited(handle, ExitReason.UNKNOWN, None), words, now)
+        loss = self.lose(member, Exited(handle, ExitReason.UNKNOWN, None), words, now)
         if handle.ref and not member.has_exited:
             self._act(StopProcess(handle))
-        return failure
+        return loss
 
     # --- decisions -------------------------------------------------------------------------------
 
@@ -128,14 +159,44 @@ class Processes:
         member = self._members.plan(role, now, index)
         self._act(StartProcess(role, member.index))
 
-    def _take_back(self, member: Member, now: float) -> None:
+    def _is_of_task(self, member: Member, exited: Exited) -> bool:
+        """Whether a worker may have died of a task that it held."""
+        is_worker = member.role is Role.WORKER
+        has_tasks = is_worker and bool(self._ledger.held_by(member.index))
+        return has_tasks and relaunch.may_be_of_task(exited.reason, exited.code)
+
+    def _blame(self, member: Member, exited: Exited, how: str) -> Loss:
+        """Find the task of which a worker died, if only one can be it, and end its lease."""
+        held = list(self._ledger.held_by(member.index))
+        position = self._positions.get(member.index)
+        # Where a worker was slow says nothing of its death; what it announces when it begins does.
+        is_overdue = exited.code == TIMED_OUT_EXIT_CODE
+        if (
+            position is not None
+            and (position.is_overdue if is_overdue else not position.seconds)
+            and self._ledger.is_current(member.index, position.task_id, position.lease)
+        ):
+            task_id, where = position.task_id, position.of(self._ledger.task(position.task_id))
+        elif len(held) == 1:
+            (task_id,) = held
+            where = str(self._ledger.task(task_id))
+        else:
+            return Loss()
+        message = f"{how} in {where}"
+        settled = self._ledger.blame(task_id, message)
+        return Loss(task_id=task_id, settled=settled, message=message)
+
+    def _take_back(self, member: Member, now: float, are_suspects: bool = False) -> None:
         self._holder.lost(member, now)
         if member.role is not Role.WORKER:
             return
-        task_ids = self._ledger.worker_lost(member.index)
+        self._positions.pop(member.index, None)
+        task_ids = self._ledger.worker_lost(member.index, are_suspects)
         self._meter.lost(member.index)
         if task_ids:
             text = f"{len(task_ids)} tasks of {member.name} go to others"
+            if are_suspects:
+                text += ", one at a time: it may have died of one of them"
             self._act(Note("requeued", text, {"process": member.name, "tasks": task_ids}))
 
     def _counts(self, member: Member, last_words: str) -> relaunch.Counts:
@@ -143,6 +204,7 @@ class Processes:
             failures=self._history.failures,
             max_relaunches=self._settings.max_relaunches,
             job_tasks_done=self._ledger.num_done,
+            deaths_of_tasks=self._history.deaths_of_tasks,
             same_message_before=self._history.has_heard(last_words),
             others_present=sum(not m.is_stopping for m in self._members.present(member.role)),
         )

@@ -7,6 +7,7 @@ from enum import Enum
 
 from elasticdl.job import Role
 from elasticdl.launchers.base import ExitReason
+from elasticdl.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
 
 
 class Decision(Enum):
@@ -26,6 +27,7 @@ class Ended:
     code: int | None
     was_ready: bool  # ps replicas: it was part of the job
     tasks_done: int  # by this process
+    is_of_task: bool = False  # it died of a task that it held; see `may_be_of_task`
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Counts:
     job_tasks_done: int
     same_message_before: bool  # another process failed with the very same last words
     others_present: int  # processes of the role that run or start
+    deaths_of_tasks: int = 0  # of workers that died of a task, over the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,28 @@ class Verdict:
     why: str = ""
 
 
-_CRASHES = {-4: "SIGILL", -6: "SIGABRT", -7: "SIGBUS", -8: "SIGFPE", -11: "SIGSEGV"}
+_CRASHES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
+
+
+def crash(code: int | None) -> str:
+    """Return the signal by which a process crashed; "" if it did not.
+
+    The code is minus the signal, or 128 and the signal, as shells and containers say it.
+    """
+    return "" if code is None else _CRASHES.get(-code) or _CRASHES.get(code - 128) or ""
+
+
+def may_be_of_task(reason: ExitReason, code: int | None) -> bool:
+    """Whether a worker that ended so may have died of a task that it held.
+
+    It crashed, took too much memory, was ended by the user's own code (`os._exit`), or ended itself
+    because that did not return. Not: it was killed from outside, its machine is gone, or it failed
+    for a reason of its own.
+    """
+    if reason is ExitReason.OUT_OF_MEMORY or crash(code):
+        return True
+    is_own = reason in (ExitReason.FAILED, ExitReason.FINISHED)
+    return is_own and code != OWN_FAILURE_EXIT_CODE
 
 
 def decide(ended: Ended, counts: Counts) -> Verdict:
@@ -58,7 +82,13 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
     done a task before (a ps replica: had served workers); so a job survives any number of
     preemptions, but not a loop of processes that are killed before they get anywhere. All else
     counts as a failure of ours or of the user's.
+
+    A worker that died of a task costs nothing either: the task pays for it, with one of its tries.
+    That holds while the job has done more tasks than workers died of tasks, so that workers which
+    die of every task do not go on for ever.
     """
+    if ended.is_of_task and counts.deaths_of_tasks < counts.job_tasks_done:
+        return Verdict(Decision.RELAUNCH, False)
     if not _is_failure(ended):
         return Verdict(Decision.RELAUNCH, False)
     is_own_fault = ended.reason is ExitReason.FAILED
@@ -76,8 +106,10 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
 
 def describe(reason: ExitReason, code: int | None) -> str:
     """Say how a process ended."""
-    if code in _CRASHES:
-        return f"crashed ({_CRASHES[code]})"
+    if name := crash(code):
+        return f"crashed ({name})"
+    if code == TIMED_OUT_EXIT_CODE:
+        return "timed out"
     match reason:
         case ExitReason.FINISHED:
             return "ended with exit code 0"
@@ -102,6 +134,6 @@ def _is_failure(ended: Ended) -> bool:
         ExitReason.NODE_LOST,
         ExitReason.UNKNOWN,
     )
-    if ended.reason not in from_outside or ended.code in _CRASHES:
+    if ended.reason not in from_outside or crash(ended.code):
         return True
     return not (ended.was_ready if ended.role is Role.PS else ended.tasks_done)

@@ -124,6 +124,17 @@ class Servicer(MasterServicer):
         )
         return pb.ReportResponse(accepted=accepted)
 
+    async def Announce(self, request: Any, context: Any) -> Any:
+        """A worker says where in a task it is."""
+        core, now = self._master.core, self._master.now()
+        await self._event(
+            context,
+            lambda: core.announce(
+                request.worker_id, request.session, messages.position_from_message(request), now
+            ),
+        )
+        return pb.AnnounceResponse()
+
     async def Heartbeat(self, request: Any, context: Any) -> Any:
         """A process says that it is alive."""
         core, now = self._master.core, self._master.now()

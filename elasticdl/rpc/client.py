@@ -12,6 +12,7 @@ from elasticdl.job import (
     Finished,
     JobStatus,
     Lease,
+    Position,
     Progress,
     PsRoute,
     Role,
@@ -99,6 +100,20 @@ class GrpcMasterClient:
                 report=messages.report_to_message(report),
             ),
         )
+
+    def announce(self, worker_id: int, position: Position) -> None:
+        """Say where in a task the worker is, before it may die of it."""
+        request = pb.AnnounceRequest(
+            worker_id=worker_id,
+            session=self._session,
+            task_id=position.task_id,
+            lease=position.lease,
+            minibatch=position.minibatch,
+            stage=position.stage,
+            seconds=position.seconds,
+            is_overdue=position.is_overdue,
+        )
+        self._connection.call(self._master.Announce, request)
 
     def heartbeat(
         self, role: Role, index: int, progress: Progress | None = None, generation: int = -1

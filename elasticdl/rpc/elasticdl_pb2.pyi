@@ -456,9 +456,12 @@ class Lease(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     METRIC_STATES_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    IS_SUSPECT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     generation: _builtins.int
     """of the PsRoute when it was handed out"""
+    is_suspect: _builtins.bool
+    """to be worked on alone; each stage is announced"""
     @_builtins.property
     def task(self) -> Global___Task: ...
     @_builtins.property
@@ -472,10 +475,11 @@ class Lease(_message.Message):
         number: _builtins.int = ...,
         metric_states: _abc.Iterable[Global___MetricState] | None = ...,
         generation: _builtins.int = ...,
+        is_suspect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "is_suspect", b"is_suspect", "metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -652,6 +656,66 @@ class ReportResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportResponse: _TypeAlias = ReportResponse  # noqa: Y015
+
+@_typing.final
+class AnnounceRequest(_message.Message):
+    """Where a worker is in a task that it holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    TASK_ID_FIELD_NUMBER: _builtins.int
+    LEASE_FIELD_NUMBER: _builtins.int
+    MINIBATCH_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    IS_OVERDUE_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    session: _builtins.str
+    task_id: _builtins.int
+    lease: _builtins.int
+    minibatch: _builtins.int
+    """-1: none in particular"""
+    stage: _builtins.str
+    seconds: _builtins.float
+    """how long it has been there; 0: it begins there"""
+    is_overdue: _builtins.bool
+    """for too long: the worker ends itself"""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        session: _builtins.str = ...,
+        task_id: _builtins.int = ...,
+        lease: _builtins.int = ...,
+        minibatch: _builtins.int = ...,
+        stage: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+        is_overdue: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_overdue", b"is_overdue", "lease", b"lease", "minibatch", b"minibatch", "seconds", b"seconds", "session", b"session", "stage", b"stage", "task_id", b"task_id", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnnounceRequest: _TypeAlias = AnnounceRequest  # noqa: Y015
+
+@_typing.final
+class AnnounceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AnnounceResponse: _TypeAlias = AnnounceResponse  # noqa: Y015
 
 @_typing.final
 class HeartbeatRequest(_message.Message):

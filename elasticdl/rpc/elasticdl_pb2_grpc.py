@@ -64,6 +64,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ReportRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ReportResponse.FromString,
                 _registered_method=True)
+        self.Announce = channel.unary_unary(
+                '/elasticdl.v1.Master/Announce',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.AnnounceRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.AnnounceResponse.FromString,
+                _registered_method=True)
         self.Heartbeat = channel.unary_unary(
                 '/elasticdl.v1.Master/Heartbeat',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatRequest.SerializeToString,
@@ -136,6 +141,13 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Announce(self, request, context):
+        """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Heartbeat(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -202,6 +214,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Report,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ReportRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.ReportResponse.SerializeToString,
+            ),
+            'Announce': grpc.unary_unary_rpc_method_handler(
+                    servicer.Announce,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.AnnounceRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.AnnounceResponse.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
@@ -391,6 +408,33 @@ class Master:
             '/elasticdl.v1.Master/Report',
             elasticdl_dot_rpc_dot_elasticdl__pb2.ReportRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.ReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Announce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/Announce',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.AnnounceRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.AnnounceResponse.FromString,
             options,
             channel_credentials,
             insecure,

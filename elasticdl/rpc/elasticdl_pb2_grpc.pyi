@@ -48,6 +48,8 @@ class MasterStub:
     """Asks for a task. Asked again with the same `request`, it gives the same lease again."""
     Report: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.ReportRequest, _elasticdl_pb2.ReportResponse]
     """Ends a lease. Harmless when repeated."""
+    Announce: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.AnnounceRequest, _elasticdl_pb2.AnnounceResponse]
+    """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]
     GetStatus: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetStatusRequest, _elasticdl_pb2.JobStatus]
     """For the command line and for tests."""
@@ -73,6 +75,8 @@ class MasterAsyncStub(MasterStub):
     """Asks for a task. Asked again with the same `request`, it gives the same lease again."""
     Report: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.ReportRequest, _elasticdl_pb2.ReportResponse]  # type: ignore[assignment]
     """Ends a lease. Harmless when repeated."""
+    Announce: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.AnnounceRequest, _elasticdl_pb2.AnnounceResponse]  # type: ignore[assignment]
+    """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]  # type: ignore[assignment]
     GetStatus: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetStatusRequest, _elasticdl_pb2.JobStatus]  # type: ignore[assignment]
     """For the command line and for tests."""
@@ -131,6 +135,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.ReportResponse, _abc.Awaitable[_elasticdl_pb2.ReportResponse]]:
         """Ends a lease. Harmless when repeated."""
+
+    @_abc_1.abstractmethod
+    def Announce(
+        self,
+        request: _elasticdl_pb2.AnnounceRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.AnnounceResponse, _abc.Awaitable[_elasticdl_pb2.AnnounceResponse]]:
+        """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
 
     @_abc_1.abstractmethod
     def Heartbeat(

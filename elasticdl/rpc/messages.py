@@ -16,6 +16,7 @@ from elasticdl.job import (
     Lease,
     MetricStates,
     Outcome,
+    Position,
     Progress,
     PsRoute,
     Recovery,
@@ -105,13 +106,14 @@ def states_from_message(messages: Iterable[pb.MetricState]) -> MetricStates:
 def answer_to_message(answer: Lease | Wait | Finished) -> pb.LeaseResponse:
     """Pack the answer to a request for a task."""
     match answer:
-        case Lease(task, number, states, generation):
+        case Lease(task, number, states, generation, is_suspect):
             return pb.LeaseResponse(
                 lease=pb.Lease(
                     task=_task_to_message(task),
                     number=number,
                     metric_states=states_to_message(states),
                     generation=generation,
+                    is_suspect=is_suspect,
                 )
             )
         case Wait(seconds):
@@ -126,13 +128,26 @@ def answer_from_message(message: pb.LeaseResponse) -> Lease | Wait | Finished:
         case "lease":
             lease = message.lease
             states = states_from_message(lease.metric_states)
-            return Lease(_task_from_message(lease.task), lease.number, states, lease.generation)
+            task = _task_from_message(lease.task)
+            return Lease(task, lease.number, states, lease.generation, lease.is_suspect)
         case "wait":
             return Wait(message.wait.seconds)
         case "finished":
             return Finished()
         case _:
             raise MessageError("expected a lease, wait or finished, found an empty answer")
+
+
+def position_from_message(message: pb.AnnounceRequest) -> Position:
+    """Unpack where a worker is."""
+    return Position(
+        message.task_id,
+        message.lease,
+        message.minibatch,
+        message.stage,
+        message.seconds,
+        message.is_overdue,
+    )
 
 
 def _task_to_message(task: Task) -> pb.Task:

@@ -10,6 +10,8 @@ from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.worker.assemble import assemble
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.route import Route, connect
+from elasticdl.worker.watch import Watch
+from elasticdl.worker.watchdog import Watchdog
 
 _PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
 _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
@@ -39,7 +41,10 @@ def main() -> None:
             route,
         )
         heartbeat.progress = worker.progress
-        worker.run()
+        watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
+        silence = arguments.config.cluster.heartbeat_timeout_seconds
+        with Watch(watchdog, worker.under_way, master, arguments.index, interval, silence):
+            process.run_to_own_failure(worker.run)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from elasticdl._core import PsClient
-from elasticdl.backends.base import Minibatch, Predictor
+from elasticdl._core import PsClient, Pulled
+from elasticdl.backends.base import Int64, Minibatch, Predictor
 from elasticdl.backends.load import has_tables, load_saved_model, load_trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
@@ -59,7 +59,10 @@ def assemble(
     )
     model.check(_sample(config, readers, model))
     sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
-    return Worker(config, worker_id, master, model, NoParameterSource(), readers, sink)
+    source, has_own_reader = NoParameterSource(), spec.custom_data_reader is not None
+    return Worker(
+        config, worker_id, master, model, source, readers, sink, has_own_reader=has_own_reader
+    )
 
 
 def _assemble_trainer(
@@ -91,11 +94,20 @@ def _assemble_trainer(
         ) from error
     steps = config.training.get_model_steps
     exchange = StoreExchange(connect(), trainer, route or Route(), steps)
-    trainer.set_lookup(exchange.look_up)
     exchange.declare(description)
     training = Training(trainer, exchange)
     sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
-    return Worker(config, worker_id, master, trainer, exchange, readers, sink, training)
+    has_own_reader = spec.custom_data_reader is not None
+    worker = Worker(
+        config, worker_id, master, trainer, exchange, readers, sink, training, has_own_reader
+    )
+
+    def look_up(sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
+        with worker.waiting("ids", "compute", "evaluate", "predict"):
+            return exchange.look_up(sites, training)
+
+    trainer.set_lookup(look_up)
+    return worker
 
 
 def threads_of(config: JobConfig) -> Threads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from elasticdl.backends.base import Minibatch, Predictor
@@ -15,9 +16,12 @@ from elasticdl.worker.exchange import Parameters, Training
 from elasticdl.worker.export import export
 from elasticdl.worker.predictions import Predicted, PredictionSink
 from elasticdl.worker.running import Item, Running
-from elasticdl.worker.stages import StageClock
+from elasticdl.worker.stages import Place
 
 log = logging.getLogger(__name__)
+
+Enter = Callable[[str, Running, Place], AbstractContextManager[None]]
+"""Begins a stage that runs the user's code."""
 
 
 class Computation:
@@ -29,14 +33,14 @@ class Computation:
         model: Predictor,
         training: Training | None,
         sink: Callable[[], PredictionSink],
-        clock: StageClock,
+        enter: Enter,
     ) -> None:
         self._config = config
         self._model = model
         self._training = training
         self._make_sink = sink
         self._sink: PredictionSink | None = None
-        self._clock = clock
+        self._enter = enter
 
     def step(self, item: Item) -> None:
         """Train, evaluate or predict; a training step leaves its gradients in `item.result`."""
@@ -47,14 +51,14 @@ class Computation:
             case TaskKind.TRAINING:
                 self._train(item, minibatch, given)
             case TaskKind.EVALUATION:
-                with self._clock.measure("evaluate"):
+                with self._enter("evaluate", item.running, item.place):
                     if item.index == 0:
                         self._model.new_metrics()
                     self._model.evaluate_step(minibatch, given.rows, given.dense, given.state)
                 running.records += minibatch.num_records
             case _:
                 assert minibatch.record_numbers is not None
-                with self._clock.measure("predict"):
+                with self._enter("predict", item.running, item.place):
                     outputs = self._model.predict_step(
                         minibatch, given.rows, given.dense, given.state
                     )
@@ -63,7 +67,7 @@ class Computation:
 
     def _train(self, item: Item, minibatch: Minibatch, given: Parameters) -> None:
         assert self._training is not None, "only training jobs have training tasks"
-        with self._clock.measure("compute"):
+        with self._enter("compute", item.running, item.place):
             item.result = self._training.trainer.train_step(
                 minibatch, given.rows, given.dense, given.state
             )
@@ -94,10 +98,13 @@ class Computation:
             case TaskKind.PREDICTION:
                 if self._sink is None:
                     self._sink = self._make_sink()
-                self._sink.write(lease.task, running.predicted)
+                with self._enter("write", running, Place(lease)):
+                    self._sink.write(lease.task, running.predicted)
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
-                return replace(report, metrics=self._model.metric_results(lease.metric_states))
+                with self._enter("metrics", running, Place(lease)):
+                    metrics = self._model.metric_results(lease.metric_states)
+                return replace(report, metrics=metrics)
             case TaskKind.EXPORT:
                 assert self._training is not None, "only training jobs have an export"
                 exchange, trainer = self._training.exchange, self._training.trainer

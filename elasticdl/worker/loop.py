@@ -18,6 +18,8 @@ too late for its round is computed again on newer parameters.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -25,20 +27,23 @@ from dataclasses import replace
 
 from elasticdl.backends.base import Minibatch, Predictor, StepResult
 from elasticdl.config import JobConfig
-from elasticdl.data.base import DataReader
-from elasticdl.errors import DataError
+from elasticdl.data.base import DataReader, Records
+from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import (
     Finished,
     Lease,
     MasterClient,
     Mode,
     Outcome,
+    Position,
     Progress,
     Shard,
+    Task,
     TaskKind,
     TaskReport,
     Wait,
 )
+from elasticdl.process import STOPPED_EXIT_CODE
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.exchange import (
@@ -52,7 +57,7 @@ from elasticdl.worker.exchange import (
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.running import Item, Running
-from elasticdl.worker.stages import StageClock, run_after_others
+from elasticdl.worker.stages import Place, StageClock, Work, run_after_others
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +81,21 @@ class Worker:
         readers: dict[TaskKind, DataReader],
         sink: Callable[[], PredictionSink],
         training: Training | None = None,
+        has_own_reader: bool = False,
     ) -> None:
+        """Put a worker together.
+
+        Args:
+            config: The job's settings.
+            worker_id: Its number.
+            master: Who has the tasks.
+            model: What computes.
+            source: Where parameters come from.
+            readers: The records, by the kind of task.
+            sink: Makes what predictions are written to.
+            training: Of a training job.
+            has_own_reader: Whether the reader is the user's code.
+        """
         self._config = config
         self._worker_id = worker_id
         self._master = master
@@ -84,16 +103,17 @@ class Worker:
         self._source = source
         self._training = training
         self._readers = readers
+        self._has_own_reader = has_own_reader
         self._clock = StageClock()
         self._progress = Progress()
         self._protocol: LeaseProtocol[PendingPull] = LeaseProtocol(
             max_in_flight=config.pipeline_depth + 1,
             is_synchronous=not config.training.use_async,
         )
-        self._landed = threading.Condition(threading.Lock())  # a step is no longer in flight
+        self._landed = threading.Condition(threading.Lock())  # a minibatch is through
         # With one step in flight at the most, its push may bring back what the next one pulls.
         self._pulls_with_push = config.pipeline_depth == 0
-        self._computation = Computation(config, model, training, sink, self._clock)
+        self._computation = Computation(config, model, training, sink, self._enter)
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
         self._prepared: Channel[Item] = Channel(capacity=2)
@@ -149,6 +169,14 @@ class Worker:
         """Return what was done so far; for the heartbeat's thread."""
         return replace(self._progress, stage_seconds=self._clock.seconds())
 
+    def under_way(self) -> list[Work]:
+        """Return what of the user's code or the framework runs now; for the watch's thread."""
+        return self._clock.under_way()
+
+    def waiting(self, *stages: str) -> contextlib.AbstractContextManager[None]:
+        """Have stages not count as under way within the block; for what they wait for."""
+        return self._clock.waiting(*stages)
+
     # --- feed ------------------------------------------------------------------------------------
 
     def _feed(self) -> None:
@@ -193,22 +221,43 @@ class Worker:
         if running.is_training and lease.number > 1:
             log.info("task %d, lease %d: goes on at minibatch %d", task.id, lease.number, start)
         minibatches = self._model.minibatches(
-            self._readers[task.kind].read(task.shard),
+            self._read(task),
             mode,
             self._config.training.minibatch_size,
             task_seed(self._config.training.seed, task.id),
         )
-        for index, minibatch in enumerate(self._timed(minibatches)):
+        for index, minibatch in enumerate(self._made_by_feed(running, minibatches)):
             if not self._protocol.goes_on(running):
                 break
             num_minibatches += 1
             if index >= start:
+                with self._landed:
+                    self._protocol.fed(running)
                 self._fed.put(Item(running, index=index, minibatch=minibatch))
         return num_minibatches
 
-    def _timed(self, minibatches: Iterator[Minibatch]) -> Iterator[Minibatch]:
+    def _read(self, task: Task) -> Iterator[Records]:
+        """Read a task's records; feed is not blamed for the time, unless the reader is a user's."""
+        records = self._readers[task.kind].read(task.shard)
+        if self._has_own_reader:
+            yield from records
+            return
         while True:
-            with self._clock.measure("feed"):
+            with self._clock.waiting("feed"):
+                block = next(records, None)
+            if block is None:
+                return
+            yield block
+
+    def _made_by_feed(
+        self, running: Running, minibatches: Iterator[Minibatch]
+    ) -> Iterator[Minibatch]:
+        size, left = self._config.training.minibatch_size, running.lease.task.shard.num_records
+        for index in itertools.count():
+            with self._landed:
+                self._wait(lambda: self._protocol.may_feed(running))
+            place = Place(running.lease, index, max(0, min(size, left - index * size)))
+            with self._enter("feed", running, place):
                 minibatch = next(minibatches, None)
             if minibatch is None:
                 return
@@ -234,7 +283,7 @@ class Worker:
         if item.running.is_training and self._model.ids_need_parameters:
             with self._clock.measure("staleness wait"):
                 self._wait_for_room(item, None)
-        with self._clock.measure("ids"):
+        with self._enter("ids", item.running, item.place):
             item.ids = self._model.ids(minibatch)
         if item.running.is_training and not self._model.ids_need_parameters:
             with self._clock.measure("staleness wait"):
@@ -252,14 +301,12 @@ class Worker:
     def _wait_for_room(self, item: Item, pull: PendingPull | None) -> Parameters | None:
         """Wait until the step may be pulled; return what the push before it brought, if it did."""
         with self._landed:
-            while not self._protocol.may_pull(item.running, item.index, pull):
-                self._landed.wait()
-                if self._stop.is_set():
-                    raise Closed
+            self._wait(lambda: self._protocol.may_pull(item.running, item.index, pull))
         return pull.parameters if pull is not None else None
 
     def _pull(self, item: Item) -> None:
         step = Step(item.running.lease, item.index) if item.running.is_training else None
+        self._announce("pull", item.running, item.index)
         with self._clock.measure("pull"):
             item.parameters = self._source.pull(item.ids, step)
 
@@ -319,9 +366,10 @@ class Worker:
         for item in self._computed:
             if item.report is not None:
                 self._report(item.running, item.report)
-            elif item.running.is_training:
+                continue
+            if item.running.is_training:
                 self._hand_in(item)
-                self._let_go(item)
+            self._let_go(item)
 
     def _hand_in(self, item: Item) -> None:
         running = item.running
@@ -343,6 +391,7 @@ class Worker:
     def _push(self, item: Item, result: StepResult) -> Committed:
         assert item.minibatch is not None
         assert item.parameters is not None
+        self._announce("push", item.running, item.index)
         with self._clock.measure("push"):
             self._trained.exchange.name(item.minibatch, item.ids)
             return self._trained.exchange.push(
@@ -379,6 +428,36 @@ class Worker:
         with self._clock.measure("report"):
             self._master.report(self._worker_id, report)
 
+    # --- stages ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _enter(self, stage: str, running: Running, place: Place) -> Iterator[None]:
+        """Begin a stage that runs the user's code; it ends with the block."""
+        self._announce(stage, running, place.minibatch)
+        with self._clock.work(stage, place):
+            try:
+                yield
+            except SystemExit as error:
+                if error.code == STOPPED_EXIT_CODE:
+                    raise  # a signal asks this process to end
+                raise ModelError(
+                    f"the model file called sys.exit({error.code!r}) in {stage} "
+                    f"({place_of(error)}); raise an error instead"
+                ) from error
+
+    def _announce(self, stage: str, running: Running, index: int) -> None:
+        lease = running.lease
+        if lease.is_suspect:
+            position = Position(lease.task.id, lease.number, index, stage)
+            self._master.announce(self._worker_id, position)
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        """Wait, holding the lock, until the protocol says yes."""
+        while not until():
+            if self._stop.is_set():
+                raise Closed
+            self._landed.wait()
+
     # --- failures --------------------------------------------------------------------------------
 
     def _failed(self, stage: Stage, item: Item, error: Exception) -> Item:
@@ -405,12 +484,12 @@ class Worker:
     def _let_go(self, item: Item) -> None:
         """Let the next step be pulled; nobody waits for one that is not pushed."""
         running = item.running
-        if running.is_training:
-            if item.parameters is not None and not self._protocol.goes_on(running):
-                self._trained.exchange.end_task(running.lease)
-            with self._landed:
-                self._protocol.landed(running, item.index)
-                self._landed.notify_all()
+        is_pulled = running.is_training and item.parameters is not None
+        if is_pulled and not self._protocol.goes_on(running):
+            self._trained.exchange.end_task(running.lease)
+        with self._landed:
+            self._protocol.landed(running, item.index)
+            self._landed.notify_all()
 
 
 def _log_lost(running: Running, error: Exception) -> None:

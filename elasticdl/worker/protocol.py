@@ -7,6 +7,10 @@ A lease begins in feed. Its minibatches pass through prepare, compute and commit
 its end passes behind them, so whatever is reported comes after all that it speaks of. A lease that
 is **over** (it failed, was given back, or somebody else has its task) has minibatches on their way
 still; each stage that meets one drops it.
+
+A **suspect** task may have killed the worker that held it before. The master hands it to a worker
+that holds nothing else. Its minibatches go through the pipeline one by one, so that what is
+announced last is what is done when the worker dies.
 """
 
 from __future__ import annotations
@@ -103,7 +107,8 @@ class Arrival(Enum):
 class LeaseProtocol(Generic[Pull]):
     """The leases of one worker.
 
-    `may_pull`, `landed` and `ends` are called under one lock; all else reads or sets one flag.
+    `may_feed`, `fed`, `may_pull`, `landed` and `ends` are called under one lock; all else reads or
+    sets one flag.
 
     A training step is **in flight** from before its pull until its push is acknowledged or it is
     dropped. `pending` is the pull that waits for room; with one step in flight at the most, the
@@ -130,6 +135,14 @@ class LeaseProtocol(Generic[Pull]):
         """
         is_training = lease.task.kind is TaskKind.TRAINING
         return is_training and (lease.number > 1 or self._is_synchronous)
+
+    def may_feed(self, running: Running) -> bool:
+        """Whether the next minibatch of a lease may be fed, beside those that are on their way."""
+        return not (running.lease.is_suspect and running.num_on_the_way)
+
+    def fed(self, running: Running) -> None:
+        """A minibatch of a lease is on its way."""
+        running.num_on_the_way += 1
 
     def goes_on(self, running: Running) -> bool:
         """Whether minibatches of a lease are still wanted: to be fed, pulled or handed in."""
@@ -168,7 +181,8 @@ class LeaseProtocol(Generic[Pull]):
     # --- commit ----------------------------------------------------------------------------------
 
     def landed(self, running: Running, index: int) -> None:
-        """A step is pushed, or dropped, or has failed: there is room for another."""
+        """A minibatch is through: computed and pushed, or dropped, or failed. There is room."""
+        running.num_on_the_way -= 1
         self._in_flight.discard(_step(running, index))
 
     def ends(self, running: Running, report: TaskReport) -> bool:

@@ -18,6 +18,7 @@ from elasticdl.job import (
 )
 from elasticdl.worker.exchange import Committed, Parameters
 from elasticdl.worker.predictions import Predicted
+from elasticdl.worker.stages import Place
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class Running:
     lease: Lease
     is_over: bool = False  # prepare, compute, commit: what still comes of it is dropped
     is_reported: bool = False  # commit
+    num_on_the_way: int = 0  # minibatches that were fed and are not through; under a lock
     records: int = 0  # commit (training), compute (others)
     minibatches: int = 0
     loss_sum: float = 0.0
@@ -75,12 +77,8 @@ class Running:
     def failure(self, error: Exception) -> TaskReport:
         """Return the report that the task has failed, and log it."""
         task = self.lease.task
-        where = (
-            f"{task.kind} task {task.id} (records {task.shard.start} to {task.shard.end} of "
-            f"{task.shard.name}, epoch {task.epoch})"
-        )
         is_known = isinstance(error, ElasticdlError)
-        log.warning("%s failed: %s", where, error, exc_info=None if is_known else error)
+        log.warning("%s failed: %s", task, error, exc_info=None if is_known else error)
         fatal = isinstance(error, NonFiniteLossError | MemoryLimitError)
         named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
         kind = "" if is_known else f"{type(error).__name__}: "
@@ -88,7 +86,7 @@ class Running:
             task.id,
             self.lease.number,
             Outcome.FAILED,
-            message=f"{error}" if named else f"{where}: {kind}{error}",
+            message=f"{error}" if named else f"{task}: {kind}{error}",
             fatal=fatal,
         )
 
@@ -105,3 +103,9 @@ class Item:
     result: StepResult | None = None  # from compute on; None for a skipped minibatch
     committed: Committed | None = None  # from commit on; in synchronous training from compute on
     report: TaskReport | None = None  # the end of the lease; nothing of it follows
+
+    @property
+    def place(self) -> Place:
+        """Which minibatch it is."""
+        num_records = self.minibatch.num_records if self.minibatch is not None else 0
+        return Place(self.running.lease, self.index, num_records)

@@ -1,4 +1,4 @@
-"""Where a worker's time goes, and which of its threads goes first."""
+"""Where a worker's time goes, what it is at, and which of its threads goes first."""
 
 from __future__ import annotations
 
@@ -7,21 +7,107 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from elasticdl.job import Lease
+
+_FIRST_CALLS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A minibatch of a lease. `num_records`: how many it has, as far as that is known before."""
+
+    lease: Lease
+    minibatch: int = -1  # -1: the lease as a whole
+    num_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A stage that runs the user's code or the framework, and has not returned yet.
+
+    since: when it began, or when what it waited for had come.
+    is_first: one of its first calls, or the first for so many records: a framework may compile.
+    longest: seconds of its longest call before, the first ones left out.
+    """
+
+    stage: str
+    place: Place
+    since: float
+    is_first: bool
+    longest: float
 
 
 class StageClock:
-    """Seconds spent in each stage, for the job's status. Written by all threads."""
+    """Seconds spent in each stage, for the job's status, and what is under way.
 
-    def __init__(self) -> None:
+    Written by all threads; a stage belongs to one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._under_way: dict[str, Work] = {}
+        self._num_calls: defaultdict[str, int] = defaultdict(int)
+        self._longest: defaultdict[str, float] = defaultdict(float)
+        self._sizes: set[tuple[str, int]] = set()
+        self._num_waits: defaultdict[str, int] = defaultdict(int)
+        self._resumed: dict[str, float] = {}
+        self._lock = threading.Lock()  # of what `waiting` changes
 
     @contextlib.contextmanager
     def measure(self, stage: str) -> Iterator[None]:
-        """Add the time of the block to a stage; a stage belongs to one thread."""
-        started = time.perf_counter()
+        """Add the time of the block to a stage."""
+        started = self._clock()
         yield
-        self._seconds[stage] += time.perf_counter() - started
+        self._seconds[stage] += self._clock() - started
+
+    @contextlib.contextmanager
+    def work(self, stage: str, place: Place) -> Iterator[None]:
+        """Measure a stage, and have `under_way` tell of it until it returns."""
+        size = (stage, place.num_records)
+        is_first = self._num_calls[stage] < _FIRST_CALLS or size not in self._sizes
+        started = self._clock()
+        self._under_way[stage] = Work(stage, place, started, is_first, self._longest[stage])
+        try:
+            yield
+        finally:
+            del self._under_way[stage]
+        seconds = self._clock() - started
+        self._seconds[stage] += seconds
+        if is_first:
+            self._num_calls[stage] += 1
+            self._sizes.add(size)
+        elif seconds > self._longest[stage]:
+            self._longest[stage] = seconds
+
+    @contextlib.contextmanager
+    def waiting(self, *stages: str) -> Iterator[None]:
+        """Have stages not count as under way while what they wait for is not theirs to hasten.
+
+        For any thread: a framework may call back from threads of its own.
+        """
+        with self._lock:
+            for stage in stages:
+                self._num_waits[stage] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                for stage in stages:
+                    self._num_waits[stage] -= 1
+                    self._resumed[stage] = self._clock()
+
+    def under_way(self) -> list[Work]:
+        """Return the stages that run the user's code or the framework now, and do not wait."""
+        with self._lock:
+            return [
+                replace(work, since=max(work.since, self._resumed.get(work.stage, work.since)))
+                for work in list(self._under_way.values())
+                if not self._num_waits[work.stage]
+            ]
 
     def seconds(self) -> dict[str, float]:
         """Return a copy."""

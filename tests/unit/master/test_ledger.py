@@ -160,3 +160,104 @@ def test_unknown_fact_is_refused():
     ledger, _ = make_ledger()
     with pytest.raises(StateError, match="does not fit together"):
         ledger._journal.replay(["levitate", 1])
+
+
+# --- suspects -------------------------------------------------------------------------------------
+
+
+def with_suspects():
+    """A ledger whose worker 0 has died of one of the tasks 0 and 1; worker 1 has done task 2."""
+    ledger, _ = make_ledger(num_tasks=6, num_epochs=1, max_retries=1)
+    lease(ledger, W0)
+    lease(ledger, W0)
+    ledger.report(W1, *lease(ledger, W1), Outcome.DONE)
+    assert ledger.worker_lost(W0, are_suspects=True) == [0, 1]
+    return ledger
+
+
+def test_suspect_goes_to_a_worker_that_has_done_a_task_and_holds_none():
+    ledger = with_suspects()
+    assert ledger.next_id(W1) == 0
+    assert ledger.lease(W1, 0).is_suspect
+    newcomer = 7
+    assert ledger.next_id(newcomer) == 3
+
+
+def test_worker_that_holds_a_task_lets_go_of_it_before_it_gets_a_suspect():
+    ledger = with_suspects()
+    newcomer = 7
+    held = lease(ledger, newcomer), lease(ledger, newcomer)
+    ledger.report(newcomer, *held[0], Outcome.DONE)
+    assert ledger.next_id(newcomer) is None
+    ledger.report(newcomer, *held[1], Outcome.DONE)
+    assert ledger.next_id(newcomer) == 0
+
+
+def test_worker_that_holds_a_suspect_gets_nothing_beside_it():
+    ledger = with_suspects()
+    lease(ledger, W1)
+    assert ledger.next_id(W1) is None
+    assert ledger.next_id(7) == 3
+
+
+def test_newcomer_gets_a_suspect_when_there_is_nothing_else():
+    ledger = with_suspects()
+    for newcomer in (7, 8, 9):
+        ledger.report(newcomer, *lease(ledger, newcomer), Outcome.DONE)
+    assert ledger.next_id(10) == 0
+
+
+def test_suspect_that_is_done_was_innocent():
+    ledger = with_suspects()
+    ledger.report(W1, *lease(ledger, W1), Outcome.DONE)
+    assert not ledger.is_suspect(0)
+    assert ledger.is_suspect(1)
+    assert not ledger.quarantined
+
+
+def test_task_that_is_blamed_too_often_is_set_aside():
+    ledger = with_suspects()
+    lease(ledger, W1)
+    assert ledger.blame(0, "worker 1 crashed") is Settled.REQUEUED
+    assert ledger.worker_lost(W1) == []
+    assert lease(ledger, W1) == (1, 2)
+    ledger.report(W1, 1, 2, Outcome.DONE)
+    assert lease(ledger, W1) == (0, 3)
+    assert ledger.blame(0, "worker 1 crashed again") is Settled.QUARANTINED
+    assert ledger.quarantined == {0: "worker 1 crashed again"}
+    assert ledger.next_id(W1) == 3
+
+
+def test_suspect_whose_worker_is_killed_from_outside_pays_nothing_and_stays_one():
+    ledger = with_suspects()
+    for number in range(2, 9):
+        assert lease(ledger, W1) == (0, number)
+        ledger.worker_lost(W1)
+    assert ledger.is_suspect(0)
+    assert not ledger.quarantined
+
+
+def test_suspect_of_an_evaluation_waits_for_replays_and_can_be_dropped():
+    ledger, tasks = make_ledger(num_epochs=1)
+    for _ in range(3):
+        ledger.report(W0, *lease(ledger), Outcome.DONE)
+    evaluation = tasks.evaluation_ids(0)
+    ledger.queue(evaluation)
+    lease(ledger)
+    ledger.worker_lost(W0, are_suspects=True)
+    assert ledger.next_id(W0) == evaluation[0]
+    ledger.replay([1])
+    assert lease(ledger) == (1, 2)
+    ledger.report(W0, 1, 2, Outcome.DONE)
+    assert ledger.next_id(W0) == evaluation[0]
+    ledger.drop(evaluation)
+    assert ledger.next_id(W0) is None
+    assert ledger.is_idle
+
+
+def test_suspects_are_known_after_a_restart_of_the_master():
+    ledger = with_suspects()
+    again, _ = make_ledger(num_tasks=6, num_epochs=1, max_retries=1)
+    again.restore(ledger.snapshot())
+    assert again.snapshot() == ledger.snapshot()
+    assert (again.next_id(W1), again.is_suspect(1)) == (0, True)

@@ -95,7 +95,7 @@ class Jobs(RuleBasedStateMachine):
 
     @rule(worker=st.integers(0, 3))
     def lease(self, worker):
-        if self.ledger.next_id() is None:
+        if self.ledger.next_id(worker) is None:
             return
         lease = self.ledger.lease(worker, 0)
         start = 0
@@ -149,9 +149,18 @@ class Jobs(RuleBasedStateMachine):
         if settled in (Settled.DONE, Settled.QUARANTINED):
             self.ended[task_id] += 1
 
-    @rule(worker=st.integers(0, 3), still_speaks=st.booleans())
-    def worker_lost(self, worker, still_speaks):
-        self.ledger.worker_lost(worker)
+    @rule(
+        worker=st.integers(0, 3),
+        still_speaks=st.booleans(),
+        may_have_died_of_a_task=st.booleans(),
+        blamed=st.integers(0, 3),
+    )
+    def worker_lost(self, worker, still_speaks, may_have_died_of_a_task, blamed):
+        held = sorted(self.ledger.held_by(worker))
+        is_certain = may_have_died_of_a_task and blamed < len(held)
+        if is_certain and self.ledger.blame(held[blamed], "crashed") is Settled.QUARANTINED:
+            self.ended[held[blamed]] += 1
+        self.ledger.worker_lost(worker, may_have_died_of_a_task and not is_certain)
         if not still_speaks:
             self.held = [held for held in self.held if held[0] != worker]
 
@@ -184,6 +193,12 @@ class Jobs(RuleBasedStateMachine):
             assert not self.ledger.lacks(replica.watermarks)
 
     @invariant()
+    def a_suspect_is_held_beside_no_other_task(self):
+        for worker in range(4 if hasattr(self, "ledger") else 0):
+            held = self.ledger.held_by(worker)
+            assert len(held) < 2 or not any(map(self.ledger.is_suspect, held))
+
+    @invariant()
     def no_task_ends_twice(self):
         assert all(count <= 1 for count in getattr(self, "ended", {}).values())
 
@@ -192,7 +207,7 @@ class Jobs(RuleBasedStateMachine):
             return
         for worker in range(4):
             self.ledger.worker_lost(worker)
-        while self.ledger.next_id() is not None:
+        while self.ledger.next_id(9) is not None:
             lease = self.ledger.lease(9, 0)
             task_id = lease.task.id
             if task_id < self.tasks.num_training:

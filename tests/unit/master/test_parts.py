@@ -12,8 +12,17 @@ from elasticdl.master.journal import Journal
 from elasticdl.master.membership import START_TIMEOUT_SECONDS, Membership
 from elasticdl.master.parameters.proof import prove
 from elasticdl.master.parameters.schedule import to_delete
-from elasticdl.master.relaunch import Counts, Decision, Ended, Verdict, decide, describe
+from elasticdl.master.relaunch import (
+    Counts,
+    Decision,
+    Ended,
+    Verdict,
+    decide,
+    describe,
+    may_be_of_task,
+)
 from elasticdl.master.tasks import JobTasks, TaskTable
+from elasticdl.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
 
 # --- relaunch -----------------------------------------------------------------------------------
 
@@ -55,6 +64,43 @@ def test_failures_are_counted(reason, code):
     assert verdict(reason, code, failures=2, others_present=0) == (Decision.FAIL_JOB, True)
 
 
+OF_TASKS = [
+    (ExitReason.KILLED, -6),
+    (ExitReason.FAILED, 139),  # as a container says SIGSEGV
+    (ExitReason.OUT_OF_MEMORY, -9),
+    (ExitReason.FAILED, 3),
+    (ExitReason.FINISHED, 0),
+    (ExitReason.FAILED, TIMED_OUT_EXIT_CODE),
+]
+NOT_OF_TASKS = [
+    (ExitReason.KILLED, -9),
+    (ExitReason.KILLED, 143),
+    (ExitReason.NODE_LOST, None),
+    (ExitReason.UNKNOWN, None),
+    (ExitReason.FAILED, OWN_FAILURE_EXIT_CODE),
+]
+
+
+@pytest.mark.parametrize(("reason", "code"), OF_TASKS)
+def test_crash_exit_memory_and_time_may_be_of_the_task(reason, code):
+    assert may_be_of_task(reason, code)
+
+
+@pytest.mark.parametrize(("reason", "code"), NOT_OF_TASKS)
+def test_kill_from_outside_and_own_failure_are_never_of_the_task(reason, code):
+    assert not may_be_of_task(reason, code)
+
+
+def test_death_of_a_task_spares_the_relaunches_while_the_job_gets_on():
+    def died(tasks, deaths):
+        ended = Ended(Role.WORKER, ExitReason.KILLED, -6, True, 0, is_of_task=True)
+        found = decide(ended, Counts(2, 2, tasks, False, 0, deaths_of_tasks=deaths))
+        return found.decision, found.is_failure
+
+    assert died(tasks=5, deaths=4) == (Decision.RELAUNCH, False)
+    assert died(tasks=5, deaths=5) == (Decision.FAIL_JOB, True)
+
+
 def test_process_that_is_killed_before_it_gets_anywhere_is_a_failure():
     assert verdict(ExitReason.KILLED, -9, tasks_done=0) == (Decision.RELAUNCH, True)
 
@@ -92,6 +138,8 @@ def test_end_is_described_in_words():
     assert describe(ExitReason.KILLED, -9) == "was killed by signal 9"
     assert describe(ExitReason.KILLED, -11) == "crashed (SIGSEGV)"
     assert describe(ExitReason.FAILED, 2) == "failed with exit code 2"
+    assert describe(ExitReason.FAILED, 134) == "crashed (SIGABRT)"
+    assert describe(ExitReason.FAILED, TIMED_OUT_EXIT_CODE) == "timed out"
     assert describe(ExitReason.UNKNOWN, None) == "was lost"
 
 

@@ -13,6 +13,7 @@ from elasticdl.job import (
     JobStatus,
     Lease,
     Outcome,
+    Position,
     Progress,
     Role,
     Shard,
@@ -37,12 +38,18 @@ def through_the_wire(message):
     return type(message).FromString(message.SerializeToString())
 
 
-@given(TASKS, INT64)
-def test_lease(task, number):
-    lease = Lease(task, number)
+@given(TASKS, INT64, st.booleans())
+def test_lease(task, number, is_suspect):
+    lease = Lease(task, number, is_suspect=is_suspect)
     assert (
         messages.answer_from_message(through_the_wire(messages.answer_to_message(lease))) == lease
     )
+
+
+@given(st.builds(Position, INT64, INT64, INT64, NAMES, FLOATS, st.booleans()))
+def test_position(position):
+    message = pb.AnnounceRequest(worker_id=1, session="s", **dataclasses.asdict(position))
+    assert messages.position_from_message(through_the_wire(message)) == position
 
 
 @pytest.mark.parametrize("answer", [Wait(0.25), Finished()])

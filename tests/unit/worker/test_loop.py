@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import threading
 import time
 from collections import deque
@@ -16,7 +17,7 @@ from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import StaleParametersError, UnavailableError
-from elasticdl.job import Finished, Lease, Outcome, Shard, Task, TaskKind
+from elasticdl.job import Finished, Lease, Outcome, Position, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import Step, StoreExchange
 from elasticdl.worker.loop import Training, Worker, sample_minibatch, task_seed
@@ -30,7 +31,7 @@ class ScriptedMaster:
 
     def __init__(self, leases):
         self._leases = deque(leases)
-        self.reports = []
+        self.reports, self.announced = [], []
         self._lock = threading.Lock()
 
     def lease(self, worker_id):
@@ -39,6 +40,9 @@ class ScriptedMaster:
 
     def report(self, worker_id, report):
         self.reports.append(report)
+
+    def announce(self, worker_id, position):
+        self.announced.append(position)
 
     def heartbeat(self, role, index, progress=None, generation=-1):
         pass
@@ -276,6 +280,47 @@ def test_a_pull_that_fails_for_its_task_alone_leaves_room_for_others():
     run.use(RefusesThirteen)
     run()
     assert [r.outcome for r in run.master.reports] == [Outcome.FAILED] * 10 + [Outcome.DONE]
+
+
+@pytest.mark.parametrize("kind", [TaskKind.TRAINING, TaskKind.EVALUATION])
+@pytest.mark.parametrize("settings", [{}, {"use_async": False}, {"max_staleness": 0}])
+def test_each_stage_of_a_suspect_is_announced_before_it_begins_one_minibatch_at_a_time(
+    kind, settings
+):
+    lease = Lease(Task(1, kind, Shard("memory", 0, 8)), 1, is_suspect=True)
+    run = Run([lease, training(2, 8, 16)], **settings)()
+    step = ["pull", "compute", "push"] if kind is TaskKind.TRAINING else ["pull", "evaluate"]
+    assert run.master.announced[0] == Position(1, 1, 0, "feed")
+    stages = [(p.minibatch, p.stage) for p in run.master.announced]
+    each = ["feed", "ids", *step]
+    assert stages == [*((0, s) for s in each), *((1, s) for s in each), (2, "feed")]
+    assert [r.outcome for r in run.master.reports] == [Outcome.DONE] * 2
+
+
+@pytest.mark.parametrize("kind", [TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.PREDICTION])
+def test_suspect_that_fails_ends_and_others_go_on(kind):
+    def fails(records, mode, metadata):
+        if b"5" in records:
+            raise ValueError("five")
+        return feed(records, mode, metadata)
+
+    lease = Lease(Task(1, kind, Shard("memory", 0, 20)), 1, is_suspect=True)
+    run = Run([lease, training(2, 20, 40)], spec=dataclasses.replace(SPEC, feed=fails))()
+    assert [r.outcome for r in run.master.reports] == [Outcome.FAILED, Outcome.DONE]
+
+
+@pytest.mark.parametrize("code", [0, 3, "sorry"])
+def test_model_file_that_exits_fails_its_task_and_not_the_worker(code):
+    def exits(records, mode, metadata):
+        if b"25" in records:
+            sys.exit(code)
+        return feed(records, mode, metadata)
+
+    leases = [training(1, 0, 20), training(2, 20, 30), training(3, 30, 40)]
+    run = Run(leases, spec=dataclasses.replace(SPEC, feed=exits))()
+    assert [r.outcome for r in run.master.reports] == [Outcome.DONE, Outcome.FAILED, Outcome.DONE]
+    assert f"called sys.exit({code!r}) in feed (" in run.master.reports[1].message
+    assert "test_loop.py:" in run.master.reports[1].message
 
 
 class TooStaleOnce(StoreExchange):

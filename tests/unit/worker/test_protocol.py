@@ -1,5 +1,7 @@
 """The life of a lease, without threads."""
 
+from dataclasses import replace
+
 import pytest
 
 from elasticdl.errors import (
@@ -204,3 +206,21 @@ def test_a_holder_that_cannot_be_reached_ends_the_worker_and_not_the_task(stage,
 )
 def test_replicas_that_are_full_fail_the_task_that_asked_for_rows(stage, ruling):
     assert rule(stage, MemoryLimitError("full")) is ruling
+
+
+def test_minibatches_of_a_suspect_go_through_one_by_one():
+    leases = protocol()
+    lease = Running(replace(running().lease, is_suspect=True))
+    assert leases.may_feed(lease)
+    leases.fed(lease)
+    assert not leases.may_feed(lease)
+    leases.landed(lease, 0)
+    assert leases.may_feed(lease)
+
+
+def test_minibatches_of_any_other_lease_are_fed_ahead():
+    leases = protocol()
+    lease = running()
+    for _ in range(5):
+        assert leases.may_feed(lease)
+        leases.fed(lease)

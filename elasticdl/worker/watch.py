@@ -1,0 +1,106 @@
+"""The thread that looks after a worker which may hang in the user's code."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from elasticdl.job import MasterClient
+from elasticdl.process import TIMED_OUT_EXIT_CODE
+from elasticdl.worker.stages import Work
+from elasticdl.worker.watchdog import Overdue, Slow, Watchdog, position
+
+log = logging.getLogger(__name__)
+
+_TELL_SECONDS = 10.0  # so long may the master take to hear it
+
+
+class Watch:
+    """A thread that looks every few seconds; used as a context.
+
+    Work that takes too long ends the process: the stacks of all threads go to its log, the master
+    is told where it hangs, and the exit code says why. Where the user's code holds Python's lock,
+    this thread cannot run, no heartbeat is sent either, and the master takes the worker as lost;
+    the stacks are in the log then too, by a timer that needs no lock.
+    """
+
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        under_way: Callable[[], Sequence[Work]],
+        master: MasterClient,
+        worker_id: int,
+        interval_seconds: float,
+        silence_seconds: float,
+    ) -> None:
+        """Watch what is under way.
+
+        Args:
+            watchdog: Decides.
+            under_way: What the worker is at.
+            master: Who is told.
+            worker_id: The worker.
+            interval_seconds: Between two looks.
+            silence_seconds: After so long without a heartbeat the master gives a worker up.
+        """
+        self._watchdog = watchdog
+        self._under_way = under_way
+        self._master = master
+        self._worker_id = worker_id
+        self._interval_seconds = interval_seconds
+        self._stacks_after_seconds = 0.7 * silence_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        faulthandler.cancel_dump_traceback_later()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_seconds):
+            faulthandler.dump_traceback_later(self._stacks_after_seconds)
+            found = self._watchdog.look(time.perf_counter(), time.process_time(), self._under_way())
+            match found:
+                case Slow(work, seconds, left_seconds):
+                    log.warning(
+                        "%.0f s in %s; the worker is ended if that takes %.0f s more",
+                        seconds,
+                        position(found).of(work.place.lease.task),
+                        left_seconds,
+                    )
+                    self._tell(found)
+                case Overdue():
+                    self._end(found)
+
+    def _end(self, found: Overdue) -> None:
+        faulthandler.dump_traceback(all_threads=True)
+        self._tell(found).join(_TELL_SECONDS)
+        log.error(
+            "no end of %s after %.0f s, so this worker ends; the stacks of its threads are above",
+            position(found).of(found.work.place.lease.task),
+            found.seconds,
+        )
+        os._exit(TIMED_OUT_EXIT_CODE)
+
+    def _tell(self, found: Slow | Overdue) -> threading.Thread:
+        """Tell the master, in a thread: it may be away."""
+        words = (self._worker_id, position(found))
+        thread = threading.Thread(target=self._master.announce, args=words, daemon=True)
+        thread.start()
+        return thread
