@@ -79,6 +79,11 @@ class ModelSection(Section):
     eval_metrics_fn: Annotated[
         str, Field(description="Name of the metrics function."), _EVALUATE
     ] = "eval_metrics_fn"
+    weighted_metrics_fn: Annotated[
+        str,
+        Field(description="Name of the function of metrics that use sample weights."),
+        _EVALUATE,
+    ] = "weighted_metrics_fn"
     callbacks: Annotated[str, Field(description="Name of the callbacks function."), _TRAIN] = (
         "callbacks"
     )

@@ -28,10 +28,11 @@ class ModelSpec:
     loss: Callable[[Any, Any], Any] | None
     optimizer: Callable[[], Any] | None
     feed: Callable[[Any, Any, Any], Any]
-    eval_metrics_fn: Callable[[], dict[str, Any]] | None
+    eval_metrics_fn: Callable[[], Any] | None
     callbacks: Callable[[], list[Any]] | None
     prediction_outputs_processor: type[Any] | None
     custom_data_reader: Callable[..., Any] | None
+    weighted_metrics_fn: Callable[[], Any] | None = None
 
 
 def load_model_spec(section: ModelSection, learning_rate: float | None = None) -> ModelSpec:
@@ -69,6 +70,7 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         callbacks=find(section.callbacks),
         prediction_outputs_processor=find(section.prediction_outputs_processor),
         custom_data_reader=find(section.custom_data_reader),
+        weighted_metrics_fn=find(section.weighted_metrics_fn),
     )
 
 

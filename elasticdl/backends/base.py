@@ -166,13 +166,14 @@ class StepResult:
 
     row_grads: for each id site, the gradient of the rows it was given, same shape as those.
     dense_grad: gradient of the flat dense vector. state_delta: new state minus the state given.
-    loss: mean over the minibatch.
+    loss: mean over the minibatch. predictions: for `Trainer.measure`, as the backend likes them.
     """
 
     loss: float
     row_grads: Sequence[Float32]
     dense_grad: Float32
     state_delta: Float32
+    predictions: Any = None
 
 
 class Lookup(Protocol):
@@ -281,6 +282,10 @@ class Trainer(Predictor, Protocol):
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Compute loss and gradients; updates nothing that outlives the call."""
+        ...
+
+    def measure(self, minibatch: Minibatch, result: StepResult) -> None:
+        """Add a minibatch that `train_step` computed to the metrics."""
         ...
 
     def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:

@@ -110,6 +110,11 @@ class NumpyTrainer:
         self._metadata = metadata
         self._seed = seed
         self._optimizer = self._make_optimizer()
+        if spec.weighted_metrics_fn is not None:
+            raise ModelError(
+                "weighted_metrics_fn: an array model has no sample weights; put them beside the "
+                "labels, in a dict, and weigh in eval_metrics_fn"
+            )
         self._metrics = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
         self._states: MetricStates = {}
 
@@ -241,6 +246,9 @@ class NumpyTrainer:
             dense_grad=self._flat(dense_grads),
             state_delta=np.zeros(0, np.float32),
         )
+
+    def measure(self, minibatch: Minibatch, result: StepResult) -> None:
+        """Add nothing: the gradients of an array model come without predictions."""
 
     def new_metrics(self) -> None:
         """Forget what was gathered."""

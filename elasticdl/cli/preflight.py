@@ -129,7 +129,7 @@ def _needs(config: JobConfig) -> Iterator[_Need]:
     if config.command == "train":
         yield _Need("optimizer", (model.optimizer,))
     if config.command == "evaluate":
-        yield _Need("eval_metrics_fn", (model.eval_metrics_fn,))
+        yield _Need("eval_metrics_fn", (model.eval_metrics_fn, model.weighted_metrics_fn))
 
 
 def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:

@@ -13,7 +13,7 @@ from elasticdl.backends.base import Float32, Int64, Minibatch
 from elasticdl.backends.keras.export import Exported
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
-from elasticdl.backends.keras.metrics import Metrics
+from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
@@ -34,7 +34,7 @@ class SavedModelPredictor:
     def __init__(self, spec: ModelSpec, metadata: Metadata, directory: Path) -> None:
         self._feed = FeedRunner(spec.feed, metadata)
         self._exported = Exported(directory)
-        self._metrics = Metrics(spec.eval_metrics_fn)
+        self._metrics = Metrics(spec.eval_metrics_fn, spec.weighted_metrics_fn)
 
     def check(self, sample: Minibatch) -> None:
         """Call the model once.
@@ -42,7 +42,9 @@ class SavedModelPredictor:
         Raises:
             ModelError: It does not take what `feed` gives.
         """
-        self._exported(KerasMinibatch.of(sample))
+        outputs = self._exported(KerasMinibatch.of(sample))
+        if sample.labels is not None:
+            self._metrics.resolve(sample.labels, outputs, self._exported.output_names)
 
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
@@ -62,8 +64,11 @@ class SavedModelPredictor:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
-        outputs = self._exported(KerasMinibatch.of(minibatch))
-        self._metrics.update(minibatch.labels, outputs, self._exported.output_names)
+        minibatch = KerasMinibatch.of(minibatch)
+        outputs = self._exported(minibatch)
+        self._metrics.update(
+            minibatch.labels, outputs, self._exported.output_names, minibatch.weights
+        )
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""

@@ -28,7 +28,7 @@ from elasticdl.backends.keras.callbacks import learning_rate_of
 from elasticdl.backends.keras.export import export_model
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
-from elasticdl.backends.keras.metrics import Metrics
+from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.placed import PlacedModel
@@ -77,7 +77,6 @@ class KerasTrainer:
         self.ids_need_parameters = run_eagerly
         self._eager: EagerModel | None = None
         self._pull: Pull | None = None
-        self._metrics: Metrics | None = None
         self._compiling = threading.Lock()
         self._collectors: dict[tuple[Any, bool], Collector] = {}
         self._steps: dict[Any, TrainStep] = {}
@@ -106,6 +105,10 @@ class KerasTrainer:
         sample = KerasMinibatch.of(sample)
         self._sample = sample
         self._placed = PlacedModel(self._spec.model, sample, self._seed, self._threshold_bytes)
+        self._metrics = Metrics(self._spec.eval_metrics_fn, self._spec.weighted_metrics_fn)
+        if sample.labels is not None:
+            outputs = self._placed.sample_outputs
+            self._metrics.resolve(sample.labels, outputs, self._placed.output_names)
         rule, optimizer = OptimizerSpec("sgd"), None
         dense = self._placed.dense.describe()
         if self._spec.optimizer is not None:
@@ -190,9 +193,19 @@ class KerasTrainer:
             self._steps[key] = step
         return step(minibatch, rows, dense, state)
 
+    def measure(self, minibatch: Minibatch, result: StepResult) -> None:
+        """Add a trained minibatch to the metrics."""
+        minibatch = KerasMinibatch.of(minibatch)
+        predictions = result.predictions
+        if self._eager is None:
+            predictions = self._steps[minibatch.structure.key].predictions(result)
+        self._metrics.update(
+            minibatch.labels, predictions, self._placed.output_names, minibatch.weights
+        )
+
     def new_metrics(self) -> None:
         """Start an evaluation with empty metrics."""
-        self._made_metrics().reset()
+        self._metrics.reset()
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
@@ -200,15 +213,17 @@ class KerasTrainer:
         """Add a minibatch to the metrics."""
         minibatch = KerasMinibatch.of(minibatch)
         outputs = self._infer(minibatch, rows, dense, state)
-        self._made_metrics().update(minibatch.labels, outputs, self._placed.output_names)
+        self._metrics.update(
+            minibatch.labels, outputs, self._placed.output_names, minibatch.weights
+        )
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""
-        return self._made_metrics().states()
+        return self._metrics.states()
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
         """Compute the metrics from merged states."""
-        return self._made_metrics().results(states)
+        return self._metrics.results(states)
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
@@ -255,8 +270,3 @@ class KerasTrainer:
                 "the model looks up other embeddings in training than in inference: "
                 f"{', '.join(names[0])} at first, now {', '.join(names[1])}"
             )
-
-    def _made_metrics(self) -> Metrics:
-        if self._metrics is None:
-            self._metrics = Metrics(self._spec.eval_metrics_fn)
-        return self._metrics

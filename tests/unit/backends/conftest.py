@@ -15,7 +15,7 @@ from elasticdl.model_spec import ModelSpec
 def make_spec(**functions):
     names = (
         "model", "loss", "optimizer", "feed", "eval_metrics_fn", "callbacks",
-        "prediction_outputs_processor", "custom_data_reader",
+        "prediction_outputs_processor", "custom_data_reader", "weighted_metrics_fn",
     )  # fmt: skip
     return ModelSpec(**{name: functions.get(name) for name in names})
 

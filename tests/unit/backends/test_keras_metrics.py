@@ -1,11 +1,13 @@
 """States of two workers add to the state of one that saw all, or the metric is refused."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl.backends.keras.metrics import Metrics
+from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.errors import ModelError
 
 pytestmark = pytest.mark.keras
@@ -133,8 +135,8 @@ def test_reset_forgets():
 @pytest.mark.parametrize(
     ("returned", "says"),
     [
-        ([m.AUC()], "must return {name: metric}"),
-        ({"x": 3}, "'x' must be a Keras metric or a function"),
+        (m.AUC(), "must return {name: metric}"),
+        ({"x": 3}, "'x' must be a Keras metric, its name, or a function"),
         ({"x": lambda y, p: "good"}, "'x' must return numbers, found str"),
         ({"x": lambda y, p: y.nothing}, "'x' raised AttributeError"),
         ({"a": {"x": m.AUC()}}, "output 'a', but the model's outputs have no names"),
@@ -147,3 +149,130 @@ def test_wrong_metrics_are_named(returned, says):
 
 def test_no_function_means_no_metrics():
     assert feed(Metrics(None), PARTS) == {}
+
+
+N, T, C = 60, 5, 4
+WEIGHTS = RNG.uniform(0, 3, N).astype(np.float32)
+PROBABILITIES = RNG.dirichlet(np.ones(C), N).astype(np.float32)
+CLASSES = RNG.integers(0, C, N)
+SEQUENCES = RNG.dirichlet(np.ones(C), (N, T)).astype(np.float32)
+SEQUENCE_CLASSES = RNG.integers(0, C, (N, T))
+MASKS = np.arange(T) < RNG.integers(1, T + 1, (N, 1))
+TWO = {"a": SCORES, "b": PROBABILITIES}
+TWO_LABELS = {"a": LABELS, "b": CLASSES}
+
+
+def tensors(part, structure, mask=None):
+    made = tf.nest.map_structure(lambda x: tf.constant(x[part]), structure)
+    if mask is not None:
+        made._keras_mask = tf.constant(mask[part])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("plain", "weighted", "labels", "predictions", "mask"),
+    [
+        (["accuracy", "AUC", m.Precision()], None, LABELS, SCORES, None),
+        (["acc", m.AUC(), m.AUC(curve="PR")], None, LABELS.astype(np.int64), SCORES, None),
+        (["acc"], None, LABELS[:, 0], SCORES, None),
+        (["accuracy", "mse", m.TopKCategoricalAccuracy(2)], None, np.eye(C)[CLASSES],
+         PROBABILITIES, None),
+        (["accuracy", m.SparseTopKCategoricalAccuracy(2)], None, CLASSES, PROBABILITIES, None),
+        (["accuracy"], ["accuracy"], CLASSES[:, None], PROBABILITIES, None),
+        ([m.binary_accuracy, m.MeanSquaredError], None, LABELS, SCORES, None),
+        (["mae"], ["mae", m.AUC()], LABELS, SCORES, None),
+        (["accuracy", "sparse_categorical_crossentropy"], None, SEQUENCE_CLASSES, SEQUENCES, MASKS),
+        (["accuracy"], ["accuracy"], SEQUENCE_CLASSES, SEQUENCES, MASKS),
+        ({"a": "accuracy", "b": ["accuracy"]}, None, TWO_LABELS, TWO, None),
+        ({"b": ["accuracy", m.SparseCategoricalCrossentropy()]}, {"a": ["accuracy", "AUC"]},
+         TWO_LABELS, TWO, None),
+        ([["accuracy"], "accuracy"], None, TWO_LABELS, TWO, None),
+    ],
+    ids=[
+        "binary", "binary, integers", "binary, flat labels", "categorical", "sparse",
+        "sparse, column, weighted", "functions and classes", "weighted", "mask", "mask and weights",
+        "outputs", "outputs, weighted", "list by output",
+    ],
+)  # fmt: skip
+def test_metrics_are_those_of_compile(plain, weighted, labels, predictions, mask):
+    from keras.src.trainers.compile_utils import CompileMetrics
+
+    names = tuple(predictions) if isinstance(predictions, dict) else ()
+    weights = None if weighted is None else WEIGHTS if mask is None else WEIGHTS[:, None]
+    expected = CompileMetrics(plain, weighted, output_names=list(names) or None)
+    parts = [tensors(slice(None), x) for x in (labels, predictions)]
+    if mask is not None:
+        parts[1]._keras_mask = tf.constant(mask)
+    expected.update_state(*parts, None if weights is None else tf.constant(weights))
+
+    def fresh():
+        def copied(metric):
+            is_metric = isinstance(metric, keras.metrics.Metric)
+            return type(metric).from_config(metric.get_config()) if is_metric else metric
+
+        plain_copy, weighted_copy = (
+            None if given is None else keras.tree.map_structure(copied, given)
+            for given in (plain, weighted)
+        )
+        return Metrics(lambda: plain_copy, weighted and (lambda: weighted_copy))
+
+    states = []
+    for part in PARTS:
+        worker = fresh()
+        worker.update(
+            tensors(part, labels),
+            tensors(part, predictions, mask),
+            names,
+            None if weights is None else tf.constant(weights[part]),
+        )
+        states.append(worker.states())
+    results = worker.results(added(states))
+
+    found = {name.replace("/", "_"): value for name, value in results.items()}
+    wanted = {re.sub(r"auc_[1-9]\d*$", "auc", k): float(v) for k, v in expected.result().items()}
+    found = {re.sub(r"auc_[1-9]\d*$", "auc", k): v for k, v in found.items()}
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert found[name] == pytest.approx(value, rel=1e-5), name
+
+
+def test_a_metric_that_depends_on_shapes_needs_one_outputs():
+    metrics = Metrics(lambda: {"x": "accuracy"})
+    with pytest.raises(ModelError, match="one of several metrics by the shapes"):
+        metrics.update(tensors(slice(None), TWO_LABELS), tensors(slice(None), TWO), ("a", "b"))
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ModelError, match="'x' is 'acuracy', which Keras does not know"):
+        feed(Metrics(lambda: {"x": "acuracy"}), PARTS)
+
+
+def test_crossentropy_is_told_by_shapes_as_accuracy_is():
+    results = []
+    for name in ("ce", "binary_crossentropy"):
+        metrics = Metrics(lambda: {"x": name})  # noqa: B023  called at once
+        results.append(metrics.results(feed(metrics, PARTS)))
+    assert results[0] == results[1]
+
+
+def test_a_function_leaves_masked_elements_out_and_weighs():
+    def right(labels, predictions):
+        return tf.cast(tf.equal(labels, tf.argmax(predictions, -1)), tf.float32)
+
+    metrics = Metrics(lambda: {"f": right}, lambda: {"w": right})
+    metrics.update(
+        tensors(slice(None), SEQUENCE_CLASSES),
+        tensors(slice(None), SEQUENCES, MASKS),
+        weights=tf.constant(WEIGHTS),
+    )
+    hits = SEQUENCES.argmax(-1) == SEQUENCE_CLASSES
+    results = metrics.results(metrics.states())
+    assert results["f"] == pytest.approx(hits[MASKS].mean())
+    expected = np.average(hits, weights=MASKS * WEIGHTS[:, None])
+    assert results["w"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_weighted_function_that_returns_one_number_is_refused():
+    metrics = Metrics(None, lambda: {"w": lambda labels, predictions: tf.reduce_mean(predictions)})
+    with pytest.raises(ModelError, match=r"sample weights of shape .* cannot be applied"):
+        metrics.update(tf.constant(LABELS), tf.constant(SCORES), weights=tf.constant(WEIGHTS))

@@ -172,3 +172,43 @@ def test_a_feed_with_four_elements_is_refused(new_job):
 
     with pytest.raises(ModelError, match=r"\(features, labels, sample weights\).*found"):
         job_with(new_job, one_output, per_record, feed)
+
+
+@pytest.mark.parametrize(
+    ("forward", "feed", "weight"),
+    [
+        (one_output, feeding(weight="column"), "column"),
+        (masked_sequence, feeding("steps", "column"), "column"),
+        (masked_sequence, feeding("steps", "step_weight"), "step_weight"),
+    ],
+    ids=["binary", "mask", "mask and step weights"],
+)
+def test_an_evaluation_gives_what_keras_evaluate_gives(new_job, forward, feed, weight):
+    model = forward()
+    model.compile(loss="mse", metrics=["accuracy"], weighted_metrics=["mae", "accuracy"])
+    data = feed(tf.data.Dataset.from_tensor_slices(DATA), None, None).batch(5)
+    expected = model.evaluate(data, verbose=0, return_dict=True)
+
+    job = new_job(
+        DATA, N, model=forward, loss="mse", feed=feed,
+        optimizer=lambda: keras.optimizers.SGD(1.0),
+        eval_metrics_fn=lambda: ["accuracy"], weighted_metrics_fn=lambda: ["mae", "accuracy"],
+    )  # fmt: skip
+    found = job.evaluate(DATA, 5)
+
+    del expected["loss"]
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_metrics_of_trained_minibatches_are_of_the_predictions_they_were_trained_with(
+    new_job, as_records
+):
+    job = new_job(
+        DATA, N, model=masked_sequence, loss=per_step, feed=feeding("steps", None),
+        optimizer=lambda: keras.optimizers.SGD(0.0), eval_metrics_fn=lambda: ["accuracy", "mse"],
+    )  # fmt: skip
+    job.backend.new_metrics()
+    for minibatch in job.backend.minibatches(as_records(DATA), Mode.TRAINING, 5, 0):
+        job.backend.measure(minibatch, job.step(minibatch))
+    trained = job.backend.metric_results(job.backend.metric_states())
+    assert trained == pytest.approx(job.evaluate(DATA, 5), rel=1e-5)

@@ -111,7 +111,7 @@ class EagerModel:
     ) -> _Done:
         if self._loss is None:
             raise ModelError("training needs a function loss(labels, predictions); found none")
-        outputs = differentiate(
+        results, outputs = differentiate(
             self._placed,
             self._loss,
             minibatch.structure,
@@ -121,7 +121,8 @@ class EagerModel:
             state,
             seed,
         )
-        return _Done(minibatch, step_result(self._placed, outputs, len(lookup.rows)), None)
+        result = step_result(self._placed, results, len(lookup.rows), outputs)
+        return _Done(minibatch, result, None)
 
     def _infer(
         self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any

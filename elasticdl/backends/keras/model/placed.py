@@ -138,6 +138,7 @@ class PlacedModel:
         state: Floating point variables that are not trained: moving statistics.
         seeds: States of seed generators, which each minibatch's own seed replaces.
         local: What is left (integer counters): updated in this process only.
+        sample_outputs: What the model gave for the first minibatch, before any training.
     """
 
     def __init__(
@@ -229,7 +230,7 @@ class PlacedModel:
     def _first_call(self, sample: KerasMinibatch) -> None:
         """Create the variables that exist only after a call, and the layers' first meeting."""
         with explaining(self.model, sample), accepting_dicts():
-            self.model(sample.features, training=False)
+            self.sample_outputs = self.model(sample.features, training=False)
 
     def _describe_tables(self) -> Iterator[Table]:
         names: set[str] = set()

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, describe
+from elasticdl.backends.keras.metrics.kinds import mask_of, with_mask
 from elasticdl.backends.keras.model.function import FlatFunction, as_tensor
 from elasticdl.backends.keras.model.lookups import Collector
 from elasticdl.backends.keras.model.loss import MinibatchLoss
@@ -78,6 +79,7 @@ class TrainStep:
         self._loss = MinibatchLoss(loss, placed.output_names)
         self._tables = collector.tables
         self._structure = minibatch.structure
+        self._outputs = _Outputs()
         specs = self._structure.specs
         self._function = _Traced(self._trace, specs, placed, collector, minibatch)
 
@@ -85,16 +87,22 @@ class TrainStep:
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Run one step; see `Trainer.train_step`."""
-        outputs = self._function(minibatch, rows, dense, state)
-        return step_result(self._placed, outputs, len(rows))
+        tensors = self._function(minibatch, rows, dense, state)
+        end = 3 + len(rows) + len(self._placed.local)
+        return step_result(self._placed, tensors[:end], len(rows), tensors[end:])
+
+    def predictions(self, result: StepResult) -> Any:
+        """Return the predictions that a step was computed with, as the model gives them."""
+        return self._outputs.unpack(result.predictions)
 
     def _trace(
         self, tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
     ) -> list[Any]:
         lookup = GivenRows(self._placed, self._tables, rows)
-        return differentiate(
+        results, outputs = differentiate(
             self._placed, self._loss, self._structure, lookup, tensors, dense, state, seed
         )
+        return results + self._outputs.pack(outputs)
 
 
 def differentiate(
@@ -106,12 +114,12 @@ def differentiate(
     dense: Any,
     state: Any,
     seed: Any,
-) -> list[Any]:
+) -> tuple[list[Any], Any]:
     """Call model and loss on a minibatch's tensors, traced or not.
 
     Returns:
-        Loss, gradient of the dense vector, change of the state, gradient of the rows of each
-        lookup, and the local variables after the step.
+        First a list: loss, gradient of the dense vector, change of the state, gradient of the rows
+        of each lookup, and the local variables after the step. Then the model's outputs.
     """
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(dense)
@@ -127,19 +135,22 @@ def differentiate(
         loss, [dense, *lookup.rows], unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
     row_grads = [tf.convert_to_tensor(g) for g in row_grads]
-    return [loss, dense_grad, new_state - state, *row_grads, *local]
+    return [loss, dense_grad, new_state - state, *row_grads, *local], outputs
 
 
-def step_result(placed: PlacedModel, outputs: Sequence[Any], num_rows: int) -> StepResult:
+def step_result(
+    placed: PlacedModel, results: Sequence[Any], num_rows: int, predictions: Any
+) -> StepResult:
     """Make of what `differentiate` returned what the worker is given; set the local variables."""
-    loss, dense_grad, state_delta = outputs[:3]
-    for variable, value in zip(placed.local, outputs[3 + num_rows :], strict=True):
+    loss, dense_grad, state_delta = results[:3]
+    for variable, value in zip(placed.local, results[3 + num_rows :], strict=True):
         variable.assign(value)
     return StepResult(
         loss=float(loss),
-        row_grads=[np.asarray(g) for g in outputs[3 : 3 + num_rows]],
+        row_grads=[np.asarray(g) for g in results[3 : 3 + num_rows]],
         dense_grad=np.asarray(dense_grad),
         state_delta=np.asarray(state_delta),
+        predictions=predictions,
     )
 
 
@@ -158,9 +169,9 @@ class Inference:
             outputs, *_ = placed.call(
                 lookup, structure.fold_features(tensors), False, dense, state, seed
             )
-            self._outputs = outputs
-            return list(tf.nest.flatten(outputs, expand_composites=True))
+            return self._outputs.pack(outputs)
 
+        self._outputs = _Outputs()
         specs = structure.feature_specs
         self._function = _Traced(infer, specs, placed, collector, minibatch)
 
@@ -168,8 +179,33 @@ class Inference:
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Any:
         """Return the outputs, as tensors in the structure that the model gives."""
-        outputs = self._function(minibatch, rows, dense, state)
-        return tf.nest.pack_sequence_as(self._outputs, list(outputs), expand_composites=True)
+        return self._outputs.unpack(self._function(minibatch, rows, dense, state))
+
+
+class _Outputs:
+    """Takes a model's outputs apart into tensors, and puts them together with Keras' masks."""
+
+    def __init__(self) -> None:
+        self._structure: Any = None
+        self._masked: list[int] = []  # which of the outputs have a mask
+
+    def pack(self, outputs: Any) -> list[Any]:
+        """Return the tensors of the outputs and then the masks, while tracing."""
+        self._structure = outputs
+        leaves = tf.nest.flatten(outputs)
+        self._masked = [k for k, leaf in enumerate(leaves) if mask_of(leaf) is not None]
+        masks = [tf.convert_to_tensor(mask_of(leaves[k])) for k in self._masked]
+        return [*tf.nest.flatten(outputs, expand_composites=True), *masks]
+
+    def unpack(self, tensors: Sequence[Any]) -> Any:
+        """Return the outputs in the structure that the model gives."""
+        num_masks = len(self._masked)
+        flat, masks = tensors[: len(tensors) - num_masks], tensors[len(tensors) - num_masks :]
+        outputs = tf.nest.pack_sequence_as(self._structure, list(flat), expand_composites=True)
+        leaves = tf.nest.flatten(outputs)
+        for k, mask in zip(self._masked, masks, strict=True):
+            with_mask(leaves[k], mask)
+        return outputs
 
 
 class _Traced:

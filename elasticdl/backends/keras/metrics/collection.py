@@ -1,0 +1,151 @@
+"""All metrics of a model, over one evaluation or over minibatches of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from elasticdl.backends.keras.feed.minibatch import describe
+from elasticdl.backends.keras.metrics.kinds import Metric
+from elasticdl.backends.keras.metrics.resolve import Chosen, Outputs, choose, make
+from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.job import MetricStates
+
+MetricsFunction = Callable[[], Any]
+
+
+class Metrics:
+    """All metrics of a model, by name: `metric`, or `output/metric` where there are several.
+
+    Args:
+        eval_metrics_fn: Returns the metrics, which do not see sample weights, as in Keras' `fit`.
+        weighted_metrics_fn: Returns the metrics that do.
+    """
+
+    def __init__(
+        self,
+        eval_metrics_fn: MetricsFunction | None,
+        weighted_metrics_fn: MetricsFunction | None = None,
+    ) -> None:
+        self._plain = _call(eval_metrics_fn, "eval_metrics_fn")
+        self._weighted = _call(weighted_metrics_fn, "weighted_metrics_fn")
+        self._metrics: dict[str, _OfOutput] | None = None
+
+    def resolve(self, labels: Any, predictions: Any, output_names: Sequence[str] = ()) -> None:
+        """Choose the metrics by how a minibatch looks; once."""
+        if self._metrics is None:
+            labels, predictions = (_by_name(part, output_names) for part in (labels, predictions))
+            self._metrics = self._made(Outputs(labels, predictions, tuple(output_names)))
+
+    def reset(self) -> None:
+        """Start an evaluation."""
+        for _, metric, _ in (self._metrics or {}).values():
+            metric.reset()
+
+    def update(
+        self,
+        labels: Any,
+        predictions: Any,
+        output_names: Sequence[str] = (),
+        weights: Any = None,
+    ) -> None:
+        """Add a minibatch of labels and predictions, structured as feed and model give them.
+
+        Args:
+            labels: One structure for all outputs, or a dict or list with one for each.
+            predictions: What the model gives.
+            output_names: Names of the outputs of a model that gives a list of them.
+            weights: Sample weights, for all outputs or by output, or None.
+        """
+        self.resolve(labels, predictions, output_names)
+        assert self._metrics is not None
+        labels, predictions, weights = (
+            _by_name(part, output_names) for part in (labels, predictions, weights)
+        )
+        for name, (output, metric, is_weighted) in self._metrics.items():
+            try:
+                metric.update(
+                    *_of_output(name, output, labels, predictions),
+                    _weights_of(output, weights) if is_weighted else None,
+                )
+            except ElasticdlError:
+                raise
+            except Exception as error:
+                raise ModelError(
+                    f"metric {name!r} raised {type(error).__name__} on labels {describe(labels)} "
+                    f"and predictions {describe(predictions)}: "
+                    f"{' '.join(str(error).split())[:1000]}"
+                ) from error
+
+    def states(self) -> MetricStates:
+        """Return the sums of all metrics."""
+        return {name: metric.state() for name, (_, metric, _) in (self._metrics or {}).items()}
+
+    def results(self, states: MetricStates) -> dict[str, float]:
+        """Compute all metrics from merged sums; a metric of which there are none is left out."""
+        if self._metrics is None:
+            self._metrics = self._made(None)
+        return {
+            name + suffix: value
+            for name, (_, metric, _) in self._metrics.items()
+            if name in states
+            for suffix, value in metric.result(states[name]).items()
+        }
+
+    def _made(self, outputs: Outputs | None) -> dict[str, _OfOutput]:
+        made: dict[str, _OfOutput] = {}
+        for given, function, is_weighted in (
+            (self._plain, "eval_metrics_fn", False),
+            (self._weighted, "weighted_metrics_fn", True),
+        ):
+            for chosen in choose(given, function, outputs):
+                if chosen.full_name in made:  # as Keras names it
+                    chosen = Chosen(chosen.output, f"weighted_{chosen.name}", chosen.metric)
+                made[chosen.full_name] = (chosen.output, make(chosen, outputs), is_weighted)
+        return made
+
+
+_OfOutput = tuple[str | None, Metric, bool]  # output, metric, whether it sees sample weights
+
+
+def _call(function: MetricsFunction | None, name: str) -> Any:
+    if function is None:
+        return {}
+    try:
+        return function()
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{name} raised {type(error).__name__}: {error}") from error
+
+
+def _by_name(outputs: Any, names: Sequence[str]) -> Any:
+    """Make a dict of a list that has an element for each of several outputs."""
+    if isinstance(outputs, list | tuple) and 1 < len(outputs) == len(names):
+        return dict(zip(names, outputs, strict=True))
+    return outputs
+
+
+def _weights_of(output: str | None, weights: Any) -> Any:
+    return weights.get(output) if isinstance(weights, Mapping) else weights
+
+
+def _of_output(name: str, output: str | None, labels: Any, predictions: Any) -> tuple[Any, Any]:
+    """Pick one output's labels and predictions; labels may also be common to all outputs."""
+    if output is None:
+        return labels, predictions
+    if not isinstance(predictions, Mapping) or output not in predictions:
+        known = (
+            ", ".join(map(repr, predictions)) if isinstance(predictions, Mapping) else "no names"
+        )
+        raise ModelError(
+            f"metric {name!r} is for the output {output!r}, but the model's outputs have {known}"
+        )
+    if isinstance(labels, Mapping):
+        if output not in labels:
+            raise ModelError(
+                f"metric {name!r} is for the output {output!r}, but feed gives labels for "
+                f"{', '.join(map(repr, labels))}"
+            )
+        labels = labels[output]
+    return labels, predictions[output]

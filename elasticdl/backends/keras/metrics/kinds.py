@@ -1,0 +1,217 @@
+"""Metrics of one output whose sums add up over workers: Keras' own, and functions of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from elasticdl.backends.keras.feed.minibatch import num_records
+from elasticdl.errors import ModelError
+
+State = list[NDArray[np.float64]]
+
+
+class Metric(Protocol):
+    """A metric of one output."""
+
+    def reset(self) -> None:
+        """Forget all minibatches."""
+        ...
+
+    def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
+        """Add a minibatch. A mask that Keras attached to the predictions is respected."""
+        ...
+
+    def state(self) -> State:
+        """Return the sums so far."""
+        ...
+
+    def result(self, state: State) -> dict[str, float]:
+        """Compute the metric from sums: suffix of its name (mostly empty) -> value."""
+        ...
+
+
+class KerasMetric:
+    """A Keras metric, which keeps its sums in variables."""
+
+    def __init__(self, name: str, metric: Any) -> None:
+        self._name = name
+        self._metric = metric
+        self._adds = _is_known_to_add(metric)
+        self._update = tf.function(self._update_masked, autograph=False, reduce_retracing=True)
+
+    def reset(self) -> None:
+        """See `Metric`."""
+        self._metric.reset_state()
+
+    def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
+        """See `Metric`."""
+        if not self._adds:
+            self._prove_that_it_adds(labels, predictions)
+        mask = mask_of(predictions)
+        try:
+            self._update(labels, predictions, mask, weights)
+        except (AttributeError, NotImplementedError, TypeError, ValueError):
+            self._update_masked(labels, predictions, mask, weights)  # it works on values only
+
+    def state(self) -> State:
+        """See `Metric`."""
+        return [np.asarray(v.numpy(), np.float64) for v in self._metric.variables]
+
+    def result(self, state: State) -> dict[str, float]:
+        """See `Metric`."""
+        if len(state) != len(self._metric.variables):
+            self._create_variables(state)
+        for variable, value in zip(self._metric.variables, state, strict=True):
+            variable.assign(value.astype(variable.dtype))
+        return _named(self._metric.result())
+
+    def _update_masked(self, labels: Any, predictions: Any, mask: Any, weights: Any) -> None:
+        """Update the metric in a traced function, to which masks do not come by themselves."""
+        if mask is not None:
+            predictions = with_mask(tf.identity(predictions), mask)
+        if weights is None:
+            self._metric.update_state(labels, predictions)
+        else:
+            self._metric.update_state(labels, predictions, sample_weight=weights)
+
+    def _create_variables(self, state: State) -> None:
+        """Have a metric make the variables that it makes when it first sees a shape."""
+        widths = {array.shape[-1] for array in state if array.ndim}
+        for width in (*sorted(widths), 1):
+            zeros = np.zeros((1, width), np.float32)
+            self._metric.update_state(zeros, zeros)
+            if [v.shape for v in self._metric.variables] == [a.shape for a in state]:
+                return
+        raise ModelError(
+            f"metric {self._name!r} has other state variables before it sees data "
+            f"({len(self._metric.variables)}) than after ({len(state)}); create them in __init__"
+        )
+
+    def _prove_that_it_adds(self, labels: Any, predictions: Any) -> None:
+        """Check on the first minibatch that states of its halves add to the state of the whole.
+
+        Keras' own metrics are known; for a user's there is no other way to tell.
+        """
+        count = num_records(predictions)
+        half = max(1, count // 2)
+        first, rest = slice(0, half), slice(half if count > 1 else 0, None)
+
+        def state_of(*parts: slice) -> State:
+            self._metric.reset_state()
+            for part in parts:
+                self._metric.update_state(labels[part], predictions[part])
+            return self.state()
+
+        one, other, both = state_of(first), state_of(rest), state_of(first, rest)
+        self._metric.reset_state()
+        adds = not any(array.any() for array in self.state()) and all(
+            np.allclose(a + b, whole, rtol=1e-4, atol=1e-6)
+            for a, b, whole in zip(one, other, both, strict=True)
+        )
+        if not adds:
+            raise ModelError(
+                f"metric {self._name!r} ({type(self._metric).__name__}): its state after two "
+                "minibatches is not the sum of its states after each, so workers' states cannot "
+                "be merged; keep sums and counts, and divide in result()"
+            )
+        self._adds = True
+
+
+class FunctionMetric:
+    """A function of labels and predictions whose results are averaged over records.
+
+    It gives a value for each element of a minibatch, or one for all of it.
+    """
+
+    def __init__(self, name: str, function: Callable[[Any, Any], Any]) -> None:
+        self._name = name
+        self._function = function
+        self.reset()
+
+    def reset(self) -> None:
+        """See `Metric`."""
+        self._total = self._count = 0.0
+
+    def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
+        """See `Metric`."""
+        values = self._function(labels, predictions)
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            raise ModelError(
+                f"metric {self._name!r} must return numbers, found {type(values).__name__}"
+            )
+        mask = mask_of(predictions)
+        if mask is not None or weights is not None:
+            self._add_weighted(array, mask, weights)
+            return
+        weight = num_records(predictions) if array.ndim == 0 else array.size
+        if weight:
+            self._total += float(np.mean(array, dtype=np.float64)) * weight
+            self._count += weight
+
+    def state(self) -> State:
+        """See `Metric`."""
+        return [np.array([self._total, self._count], np.float64)]
+
+    def result(self, state: State) -> dict[str, float]:
+        """See `Metric`."""
+        total, count = state[0]
+        return {"": float(total / count) if count else 0.0}
+
+    def _add_weighted(self, values: NDArray[Any], mask: Any, weights: Any) -> None:
+        """Add values, each as often as its weight says; a masked one not at all."""
+        factors = np.ones(values.shape, np.float64)
+        for what, given in (("a mask", mask), ("sample weights", weights)):
+            if given is None:
+                continue
+            array = np.asarray(given, np.float64)
+            if array.ndim > 1 and array.ndim == values.ndim + 1 and array.shape[-1] == 1:
+                array = array[..., 0]
+            if array.ndim > values.ndim or array.shape != values.shape[: array.ndim]:
+                raise ModelError(
+                    f"metric {self._name!r} returns values of shape {values.shape}, to which "
+                    f"{what} of shape {array.shape} cannot be applied: return one value for each"
+                )
+            factors *= array.reshape(array.shape + (1,) * (values.ndim - array.ndim))
+        self._total += float(np.sum(values * factors, dtype=np.float64))
+        self._count += float(factors.sum())
+
+
+def mask_of(predictions: Any) -> Any:
+    """Return the mask that Keras attached to an output, or None."""
+    return getattr(predictions, "_keras_mask", None)
+
+
+def with_mask(tensor: Any, mask: Any) -> Any:
+    """Attach a mask to a tensor as Keras does it; return the tensor."""
+    if mask is not None:
+        tensor._keras_mask = mask
+    return tensor
+
+
+def _named(result: Any) -> dict[str, float]:
+    """Make of a metric's result named numbers: a vector has one for each element."""
+    if isinstance(result, Mapping):
+        return {f"/{key}": float(value) for key, value in result.items()}
+    array = np.asarray(result, np.float64)
+    if array.ndim == 0:
+        return {"": float(array)}
+    return {f"/{k}": float(v) for k, v in enumerate(array.ravel())}
+
+
+def _is_known_to_add(metric: Any) -> bool:
+    m = keras.metrics
+    adding = (
+        m.Mean, m.Sum, m.AUC, m.Precision, m.Recall, m.TruePositives, m.TrueNegatives,
+        m.FalsePositives, m.FalseNegatives, m.SensitivityAtSpecificity,
+        m.SpecificityAtSensitivity, m.PrecisionAtRecall, m.RecallAtPrecision, m.IoU,
+        m.R2Score, m.FBetaScore,
+    )  # fmt: skip
+    # A subclass may do anything in update_state, unless Keras wrote it.
+    return isinstance(metric, adding) and type(metric).__module__.startswith("keras.")
