@@ -6,8 +6,8 @@
 use std::sync::OnceLock;
 
 use edl_ps::bare;
-use edl_ps::frame::{HEADER_BYTES, Header, parse};
 use edl_store::{ModelSpec, Store};
+use edl_wire::frame::{Buffer, HEADER_BYTES, Header, parse};
 use libfuzzer_sys::fuzz_target;
 
 const MODEL: &str = r#"{"seed": 1, "state": [], "optimizer": {"kind": "sgd", "params": {}},
@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     assert_eq!(Header::decode(header.encode()).ok(), Some(header));
     // A payload is received into aligned memory.
-    let mut buffer = edl_ps::frame::Buffer::default();
+    let mut buffer = Buffer::default();
     buffer.read(&mut &*payload, payload.len()).expect("all of it is there");
     let Ok(arrays) = parse(header.num_arrays, buffer.bytes()) else {
         return;

@@ -1,10 +1,12 @@
 //! Parts of the wire without what surrounds them, for benchmarks and fuzzing. Not for programs.
 
 use edl_store::{PullMode, Store};
+use edl_wire::frame::Header;
+use edl_wire::op::Op;
+use edl_wire::op::model::Protocol;
 
 use crate::client::{PsClient, Receipt};
 use crate::error::PsError;
-use crate::frame::{Header, Op};
 use crate::replicas::{Gradients, Minibatch, Pull};
 use crate::service::Service;
 use crate::synchrony::{Coordinator, Peer, Synchrony};
@@ -73,7 +75,6 @@ pub fn answer(store: &Store, header: &Header, payload: &[u8]) -> Result<(), PsEr
         return Ok(());
     }
     let coordinator = Coordinator::new(Synchrony::Asynchronous, 0);
-    let protocol = Synchrony::Asynchronous.code();
-    Service::new(store, &coordinator, protocol, &Nobody)
-        .answer(header, payload, |reply| reply.check_size())
+    Service::new(store, &coordinator, Protocol::Direct, &Nobody)
+        .answer(header, payload, |answer| answer.check_size())
 }

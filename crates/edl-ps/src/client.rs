@@ -3,17 +3,16 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit};
+use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit, WireDtype};
+use edl_wire::frame::Element;
+use edl_wire::op::Step;
 
 use crate::dedup::{Plan, Planner, Site};
 use crate::error::PsError;
-use crate::frame::Element;
-use crate::half_rows::element_of;
 use crate::local::Local;
-use crate::names::{Batch, Book, NameSite};
+use crate::names::{Batch, NameSite, SentNames};
 use crate::remote::Remote;
 use crate::replicas::{Gradients, Minibatch, Pull, Replicas, Vectors};
-use crate::synchrony::Step;
 
 /// What one pull brought.
 #[derive(Debug)]
@@ -103,6 +102,15 @@ struct Shape {
     state_len: usize,
 }
 
+/// How the rows of a table travel.
+pub(crate) fn element_of(dtype: WireDtype) -> Element {
+    match dtype {
+        WireDtype::Float32 => Element::F32,
+        WireDtype::Float16 => Element::F16,
+        WireDtype::Bfloat16 => Element::Bf16,
+    }
+}
+
 impl Shape {
     fn of(model: &ModelSpec) -> Result<Self, StoreError> {
         Ok(Self {
@@ -146,7 +154,7 @@ pub struct PsClient {
     shape: OnceLock<Shape>,
     scratch: Mutex<Vec<Scratch>>,
     /// Which strings of keys the replicas have; locked for the length of a call.
-    book: Mutex<Book>,
+    sent_names: Mutex<SentNames>,
 }
 
 impl PsClient {
@@ -168,7 +176,7 @@ impl PsClient {
             replicas,
             shape: OnceLock::new(),
             scratch: Mutex::new(Vec::new()),
-            book: Mutex::default(),
+            sent_names: Mutex::default(),
         }
     }
 
@@ -483,7 +491,7 @@ impl PsClient {
     /// # Errors
     /// No model, or an unreachable replica.
     pub fn expire(&self, now: u64) -> Result<Vec<String>, PsError> {
-        self.replicas.expire(&now.to_string())
+        self.replicas.expire(now)
     }
 
     /// Has every replica write its part of the tables, all at the same time; `request` is an
@@ -506,23 +514,26 @@ impl PsClient {
         for site in sites {
             check_len("the array of names", site.names.len(), site.ids.len())?;
         }
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        if sites.is_empty() && !book.is_unconfirmed() {
+        let mut sent_before = self
+            .sent_names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if sites.is_empty() && !sent_before.is_unconfirmed() {
             return Ok(());
         }
-        let mut batch = book.unsent(sites, self.replicas.count());
+        let mut batch = sent_before.unsent(sites, self.replicas.count());
         let mut sent: Batch = vec![Vec::new(); batch.len()];
         loop {
             let answers = self.replicas.name(&batch)?;
-            let lost = book.heard(&batch, &answers);
+            let lost = sent_before.heard(&batch, &answers);
             for (sent, names) in sent.iter_mut().zip(&mut batch) {
                 sent.append(names);
             }
             if lost.is_empty() {
-                book.keep(sent);
+                sent_before.keep(sent);
                 return Ok(());
             }
-            batch = book.again(sites, &lost);
+            batch = sent_before.again(sites, &lost);
         }
     }
 

@@ -8,9 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use edl_store::{StoreError, replica_of};
+use edl_wire::frame::Element;
 
 use crate::error::PsError;
-use crate::frame::Element;
 
 /// One lookup of a table: which, and the ids as they come.
 #[derive(Clone, Copy, Debug)]

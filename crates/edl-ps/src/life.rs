@@ -7,10 +7,7 @@ use serde::Serialize;
 use crate::error::PsError;
 
 /// Remove the rows that have come to their end; `now` in seconds since 1970.
-pub(crate) fn expire(store: &Store, now: &str) -> Result<String, PsError> {
-    let now = now.parse().map_err(|_| {
-        PsError::malformed(format!("rows are to expire at {now:?}, expected seconds"))
-    })?;
+pub(crate) fn expire(store: &Store, now: u64) -> Result<String, PsError> {
     json(&store.expire(now)?)
 }
 

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, Named, Push, Store, StoreError, TableGrads, TaskAudit};
+use edl_store::{Chunk, ModelSpec, Push, Store, StoreError, TableGrads, TaskAudit};
+use edl_wire::op::name;
 
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::life;
-use crate::names::Batch;
-use crate::naming;
+use crate::names::{self, Batch};
 use crate::replicas::{Gradients, Minibatch, Pull, Replicas, Vectors};
 use crate::service::{dim_of, scan_rows, stats_json};
 
@@ -146,7 +146,7 @@ impl Replicas for Local {
         Ok(vec![self.store.checkpoint(Path::new(directory))?])
     }
 
-    fn expire(&self, now: &str) -> Result<Vec<String>, PsError> {
+    fn expire(&self, now: u64) -> Result<Vec<String>, PsError> {
         Ok(vec![life::expire(&self.store, now)?])
     }
 
@@ -154,10 +154,10 @@ impl Replicas for Local {
         Ok(vec![life::export(&self.store, request)?])
     }
 
-    fn name(&self, names: &Batch) -> Result<Vec<Named>, PsError> {
+    fn name(&self, names: &Batch) -> Result<Vec<name::Response>, PsError> {
         let names = names.iter();
         names
-            .map(|names| naming::name(&self.store, names))
+            .map(|names| names::name(&self.store, &names::request(names)))
             .collect()
     }
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, Named, PullMode, TaskAudit};
+use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit};
+use edl_wire::op::{Step, name};
 
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::names::Batch;
-use crate::synchrony::Step;
 
 /// Which minibatch a push is of, and how it is to be applied.
 #[derive(Clone, Copy, Debug)]
@@ -104,8 +104,8 @@ pub(crate) trait Replicas: Send + Sync {
     /// One JSON object per replica.
     fn stats(&self) -> Result<Vec<String>, PsError>;
 
-    /// What each replica removed; `now` in seconds since 1970, in words.
-    fn expire(&self, now: &str) -> Result<Vec<String>, PsError>;
+    /// What each replica removed; `now` in seconds since 1970.
+    fn expire(&self, now: u64) -> Result<Vec<String>, PsError>;
 
     /// What each replica wrote, of an [`edl_export::ExportRequest`] as JSON.
     fn export(&self, request: &str) -> Result<Vec<String>, PsError>;
@@ -114,7 +114,7 @@ pub(crate) trait Replicas: Send + Sync {
     fn checkpoint(&self, directory: &str) -> Result<Vec<String>, PsError>;
 
     /// Says the strings of keys, one list to each replica; asks also those that have none to hear.
-    fn name(&self, names: &Batch) -> Result<Vec<Named>, PsError>;
+    fn name(&self, names: &Batch) -> Result<Vec<name::Response>, PsError>;
 
     fn set_address(&self, replica: usize, address: &str) -> Result<(), PsError>;
 }

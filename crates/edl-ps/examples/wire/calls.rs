@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use edl_ps::bare;
-use edl_ps::frame::HEADER_BYTES;
 use edl_ps::{Minibatch, PsClient, PsError, Receipt, Remote, RemoteOptions, Site};
 use edl_store::PullMode;
+use edl_wire::frame::HEADER_BYTES;
 use serde_json::json;
 
 use crate::peers::{Answerer, Echo, cpu_of};

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::socket::Socket;
+use edl_wire::Socket;
 
 /// Where one replica is, shared by its connections in all lanes.
 pub(super) struct Endpoint {

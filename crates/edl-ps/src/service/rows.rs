@@ -3,32 +3,32 @@
 use std::time::Instant;
 
 use edl_store::{ModelSpec, PullMode, Store, dense_range};
+use edl_wire::frame::{Element, MAX_PAYLOAD_BYTES};
+use edl_wire::half_rows::narrow;
+use edl_wire::op::{RowValues, Rows, TableKeys, TableRows, Vectors, Wanted};
 
-use super::{dim_of, exactly};
+use super::dim_of;
+use crate::client::element_of;
 use crate::error::PsError;
-use crate::frame::{
-    Array, Element, FLAG_CREATE, FLAG_VECTORS, Header, Kind, MAX_PAYLOAD_BYTES, Outgoing,
-};
-use crate::half_rows::{element_of, narrow};
 
 /// A buffer of answers that has grown beyond this is given back when it is much too large.
 const KEEP_FLOATS: usize = 4 << 20;
 
-/// What is asked of a pull.
+/// What is asked of a pull, and how the model has it.
 pub(super) struct Asked<'a> {
-    tables: Vec<Wanted<'a>>,
+    tables: Vec<AskedTable<'a>>,
     mode: PullMode,
     vectors: bool,
 }
 
-struct Wanted<'a> {
+struct AskedTable<'a> {
     table: u32,
     dim: usize,
     element: Element,
     keys: &'a [u64],
 }
 
-impl Wanted<'_> {
+impl AskedTable<'_> {
     fn len(&self) -> usize {
         self.keys.len() * self.dim
     }
@@ -39,23 +39,18 @@ impl Wanted<'_> {
 }
 
 impl<'a> Asked<'a> {
-    /// Reads the keys of a pull; an error if their rows would not fit into a frame.
-    pub(super) fn of(
-        header: &Header,
-        arrays: &[Array<'a>],
-        model: &ModelSpec,
-    ) -> Result<Self, PsError> {
+    /// Looks the tables of a pull up; an error if its rows would not fit into a frame.
+    pub(super) fn of(wanted: &Wanted<'a>, model: &ModelSpec) -> Result<Self, PsError> {
         let mut bytes = 0u64;
-        let mut tables = Vec::with_capacity(arrays.len());
-        for array in arrays {
-            let [keys] = exactly(std::slice::from_ref(array), [Kind::Keys])?;
-            let dim = dim_of(model, keys.entry.table)?;
-            bytes = bytes.saturating_add(keys.entry.count.saturating_mul(4 * dim as u64));
-            tables.push(Wanted {
-                table: keys.entry.table,
+        let mut tables = Vec::with_capacity(wanted.tables.len());
+        for &TableKeys { table, keys } in &wanted.tables {
+            let dim = dim_of(model, table)?;
+            bytes = bytes.saturating_add((keys.len() as u64).saturating_mul(4 * dim as u64));
+            tables.push(AskedTable {
+                table,
                 dim,
-                element: element_of(model.tables[keys.entry.table as usize].wire_dtype),
-                keys: keys.u64s()?,
+                element: element_of(model.tables[table as usize].wire_dtype),
+                keys,
             });
         }
         if bytes > MAX_PAYLOAD_BYTES {
@@ -66,19 +61,19 @@ impl<'a> Asked<'a> {
         }
         Ok(Self {
             tables,
-            mode: if header.flags & FLAG_CREATE != 0 {
+            mode: if wanted.create {
                 PullMode::Create
             } else {
                 PullMode::ReadOnly
             },
-            vectors: header.flags & FLAG_VECTORS != 0,
+            vectors: wanted.vectors,
         })
     }
 }
 
 /// Where answers are put together; used again for each.
 #[derive(Default)]
-pub(super) struct Answer {
+pub(super) struct RowBuffers {
     rows: Vec<f32>,
     /// Those of them that travel as 16-bit floats.
     halves: Vec<u16>,
@@ -86,7 +81,7 @@ pub(super) struct Answer {
     state: Vec<f32>,
 }
 
-impl Answer {
+impl RowBuffers {
     /// Reads what is asked; returns the version, and the nanoseconds spent in the store.
     pub(super) fn fill(
         &mut self,
@@ -99,7 +94,8 @@ impl Answer {
             fit(&mut self.dense, range(model.dense_len()?));
             fit(&mut self.state, range(model.state_len()?));
         }
-        fit(&mut self.rows, asked.tables.iter().map(Wanted::len).sum());
+        let total = asked.tables.iter().map(AskedTable::len).sum();
+        fit(&mut self.rows, total);
         let began = Instant::now();
         // The version is read before the rows: staleness may be overstated, never understated.
         let version = if asked.vectors {
@@ -108,9 +104,9 @@ impl Answer {
             store.version()
         };
         let mut rest = &mut self.rows[..];
-        for wanted in &asked.tables {
-            let (rows, after) = rest.split_at_mut(wanted.len());
-            store.pull_rows(wanted.table, wanted.keys, asked.mode, rows)?;
+        for asked_table in &asked.tables {
+            let (rows, after) = rest.split_at_mut(asked_table.len());
+            store.pull_rows(asked_table.table, asked_table.keys, asked.mode, rows)?;
             rest = after;
         }
         let nanos = nanos_since(began);
@@ -118,39 +114,45 @@ impl Answer {
         Ok((version, nanos))
     }
 
-    fn halve(&mut self, tables: &[Wanted<'_>]) {
+    fn halve(&mut self, tables: &[AskedTable<'_>]) {
         self.halves.clear();
         let mut start = 0;
-        for wanted in tables {
-            let rows = &self.rows[start..start + wanted.len()];
+        for table in tables {
+            let rows = &self.rows[start..start + table.len()];
             start += rows.len();
-            if wanted.is_half() {
+            if table.is_half() {
                 let halves = self.halves.len();
                 self.halves.resize(halves + rows.len(), 0);
-                narrow(wanted.element, rows, &mut self.halves[halves..]);
+                narrow(table.element, rows, &mut self.halves[halves..]);
             }
         }
     }
 
-    /// Adds what was read to a frame.
-    pub(super) fn add_to<'a>(&'a self, mut reply: Outgoing<'a>, asked: &Asked<'_>) -> Outgoing<'a> {
+    /// What was read, as it travels.
+    pub(super) fn rows(&self, asked: &Asked<'_>) -> Rows<'_> {
         let (mut rest, mut halves) = (&self.rows[..], &self.halves[..]);
-        for wanted in &asked.tables {
-            let (table, dim) = (wanted.table, wanted.dim as u32);
-            let (rows, after) = rest.split_at(wanted.len());
+        let tables = asked.tables.iter().map(|asked| {
+            let (rows, after) = rest.split_at(asked.len());
             rest = after;
-            if wanted.is_half() {
-                let (rows, after) = halves.split_at(wanted.len());
+            let mut values = RowValues::Full(rows);
+            if asked.is_half() {
+                let (rows, after) = halves.split_at(asked.len());
                 halves = after;
-                reply = reply.half_rows(table, dim, wanted.element, rows);
-            } else {
-                reply = reply.rows(table, dim, rows);
+                values = RowValues::Half(asked.element, rows);
             }
+            TableRows {
+                table: asked.table,
+                dim: asked.dim as u32,
+                values,
+            }
+        });
+        Rows {
+            tables: tables.collect(),
+            vectors: asked.vectors.then_some(Vectors {
+                dense: &self.dense,
+                state: &self.state,
+            }),
         }
-        if asked.vectors {
-            reply = reply.dense(&self.dense).state(&self.state);
-        }
-        reply
     }
 }
 

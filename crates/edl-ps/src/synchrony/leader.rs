@@ -138,7 +138,7 @@ impl Leader {
                 Ok(round) => {
                     let round = Arc::new(round);
                     for part in &round.parts {
-                        state.last.insert(part.step.task, round.clone());
+                        state.last.insert(part.step().task, round.clone());
                     }
                 }
                 Err(error) => {
@@ -155,17 +155,13 @@ impl Leader {
 impl State {
     /// What a client is told of a minibatch that was applied before it asked.
     fn done_before(&self, store: &Store, push: &Push<'_>) -> Pushed {
-        let is_of = |part: &Part| part.step.task == push.task && part.step.index == push.index;
+        let is_of = |part: &Part| part.step().task == push.task && part.step().index == push.index;
         match self.last.get(&push.task) {
             Some(round) if round.parts.iter().any(is_of) => Pushed::InRound(round.clone(), 0),
             // So long ago that its round is forgotten: whoever lacks it applies it alone.
             _ => Pushed::InRound(
                 Arc::new(Round {
-                    parts: vec![Part {
-                        step: step_of(push),
-                        num_records: push.num_records,
-                        weight: 1.0,
-                    }],
+                    parts: vec![Part::new(step_of(push), push.num_records, 1.0)],
                     learning_rate: push.learning_rate,
                     version: store.version(),
                 }),
@@ -199,10 +195,9 @@ fn apply(store: &Store, members: &[Member<Waiting>]) -> Result<Round, StoreError
     let live = members.iter().zip(&live).filter(|(_, live)| **live);
     Ok(Round {
         parts: live
-            .map(|(member, _)| Part {
-                step: member.step,
-                num_records: member.gradient.num_records,
-                weight: weight(&member.gradient),
+            .map(|(member, _)| {
+                let gradient = &member.gradient;
+                Part::new(member.step, gradient.num_records, weight(gradient))
             })
             .collect(),
         learning_rate,

@@ -1,35 +1,26 @@
 //! When an update may be made: at once, within a bound of staleness, or together with others.
 //!
-//! [`gate`] and [`rounds`] decide; here are the locks, the waiting and the store around them.
+//! [`staleness`] and [`rounds`] decide; here are the locks, the waiting and the store around them.
 //! `docs/designs/synchrony.md` has the protocol and why nobody waits for ever.
 
 use std::time::Duration;
 
 use edl_store::{Applied, Push, Store};
+use edl_wire::Client;
+use edl_wire::op::model::Protocol;
+use edl_wire::op::{Part, Round, Step};
 
-use self::admission::Admission;
+use self::bounded::BoundedPulls;
 use self::leader::Leader;
 use self::staging::Staging;
 use crate::error::PsError;
-use crate::frame::{halves, joined};
 
-mod admission;
-mod gate;
+mod bounded;
 mod gradient;
 mod leader;
 mod rounds;
 mod staging;
-
-/// One minibatch of one lease: what a pull and a push are about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Step {
-    /// The task that it is of.
-    pub task: u64,
-    /// The lease under which it is computed.
-    pub lease: u32,
-    /// Its number in the task, from 0.
-    pub index: u32,
-}
+mod staleness;
 
 /// When the replicas of a job apply gradients; the same for all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,36 +43,13 @@ pub enum Synchrony {
 }
 
 impl Synchrony {
-    /// As clients are told.
-    pub(crate) fn code(self) -> u64 {
+    /// What clients have to do for it.
+    pub(crate) fn protocol(self) -> Protocol {
         match self {
-            Self::Asynchronous => Protocol::Direct as u64,
-            Self::Bounded { .. } => Protocol::Gated as u64,
-            Self::Synchronous { .. } => Protocol::Rounds as u64,
+            Self::Asynchronous => Protocol::Direct,
+            Self::Bounded { .. } => Protocol::Bounded,
+            Self::Synchronous { .. } => Protocol::Rounds,
         }
-    }
-}
-
-/// What a client has to do for the synchrony of its replicas.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Protocol {
-    /// Ask all replicas at once.
-    Direct = 0,
-    /// Pull from replica 0 first, push to it last.
-    Gated = 1,
-    /// Stage, join a round at replica 0, commit.
-    Rounds = 2,
-}
-
-impl Protocol {
-    pub(crate) fn from_code(code: u64) -> Result<Self, PsError> {
-        Ok(match code {
-            0 => Self::Direct,
-            1 => Self::Gated,
-            2 => Self::Rounds,
-            _ => return Err(PsError::malformed(format!("unknown synchrony {code}"))),
-        })
     }
 }
 
@@ -93,56 +61,20 @@ pub(crate) trait Peer {
     fn is_there(&self) -> bool;
 }
 
+impl Peer for Client<'_> {
+    fn id(&self) -> u64 {
+        Client::id(self)
+    }
+
+    fn is_there(&self) -> bool {
+        Client::is_there(self)
+    }
+}
+
 /// A request that cannot be granted for so long is answered "not yet", and asked again.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Whoever waits looks this often whether its peer is still there.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// A minibatch's part in a round.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Part {
-    pub(crate) step: Step,
-    pub(crate) num_records: u32,
-    /// What its gradient is multiplied by.
-    pub(crate) weight: f32,
-}
-
-impl Part {
-    /// As it travels.
-    pub(crate) fn encode(&self) -> [u64; 4] {
-        let Step { task, lease, index } = self.step;
-        let (records, weight) = (self.num_records, self.weight.to_bits());
-        [task, joined(lease, index), joined(records, weight), 0]
-    }
-
-    pub(crate) fn decode(parts: &[u64; 4]) -> Self {
-        let (lease, index) = halves(parts[1]);
-        let (num_records, weight) = halves(parts[2]);
-        Self {
-            step: Step {
-                task: parts[0],
-                lease,
-                index,
-            },
-            num_records,
-            weight: f32::from_bits(weight),
-        }
-    }
-}
-
-/// What became of a round at replica 0; the others do the same.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Round {
-    pub(crate) parts: Vec<Part>,
-    pub(crate) learning_rate: f32,
-    pub(crate) version: u64,
-}
-
-impl Round {
-    fn has(&self, step: Step) -> bool {
-        self.parts.iter().any(|part| part.step == step)
-    }
-}
 
 /// What a replica says to a push.
 #[derive(Debug)]
@@ -162,7 +94,7 @@ pub(crate) enum Coordinator {
     /// Nothing: it applies what comes.
     Free,
     /// Replica 0 of a job with bounded staleness.
-    Gate(Admission),
+    Bound(BoundedPulls),
     /// Replica 0 of a synchronous job.
     Lead(Leader),
     /// Another replica of a synchronous job.
@@ -172,7 +104,9 @@ pub(crate) enum Coordinator {
 impl Coordinator {
     pub(crate) fn new(synchrony: Synchrony, replica: u32) -> Self {
         match (synchrony, replica) {
-            (Synchrony::Bounded { max_staleness }, 0) => Self::Gate(Admission::new(max_staleness)),
+            (Synchrony::Bounded { max_staleness }, 0) => {
+                Self::Bound(BoundedPulls::new(max_staleness))
+            }
             (
                 Synchrony::Synchronous {
                     grads_to_wait,
@@ -186,9 +120,9 @@ impl Coordinator {
     }
 
     /// Waits until a training pull may begin; false if it may not yet.
-    pub(crate) fn admit(&self, store: &Store, step: Step, peer: &dyn Peer) -> bool {
+    pub(crate) fn begin_pull(&self, store: &Store, step: Step, peer: &dyn Peer) -> bool {
         match self {
-            Self::Gate(admission) => admission.admit(store, step, peer),
+            Self::Bound(pulls) => pulls.begin(store, step, peer),
             Self::Free | Self::Lead(_) | Self::Follow(_) => true,
         }
     }
@@ -201,7 +135,7 @@ impl Coordinator {
     ) -> Result<Pushed, PsError> {
         match self {
             Self::Free => Ok(Pushed::Applied(store.apply(push)?)),
-            Self::Gate(admission) => Ok(Pushed::Applied(admission.push(store, push, peer)?)),
+            Self::Bound(pulls) => Ok(Pushed::Applied(pulls.push(store, push, peer)?)),
             Self::Lead(leader) => leader.push(store, push, peer),
             Self::Follow(staging) => {
                 staging.stage(store, push)?;
@@ -214,7 +148,7 @@ impl Coordinator {
     pub(crate) fn commit(&self, store: &Store, round: &Round) -> Result<(), PsError> {
         match self {
             Self::Follow(staging) => staging.commit(store, round),
-            Self::Free | Self::Gate(_) | Self::Lead(_) => Err(PsError::Invalid(
+            Self::Free | Self::Bound(_) | Self::Lead(_) => Err(PsError::Invalid(
                 "a round is committed at a replica that stages no gradients; do all ps replicas \
                  have the same settings?"
                     .to_owned(),
@@ -226,7 +160,7 @@ impl Coordinator {
     pub(crate) fn begun(&self, store: &Store, task: u64, lease: u32, peer: &dyn Peer) {
         match self {
             Self::Free => {}
-            Self::Gate(admission) => admission.ended(task, lease.saturating_sub(1)),
+            Self::Bound(pulls) => pulls.ended(task, lease.saturating_sub(1)),
             Self::Lead(leader) => leader.begun(store, task, lease, peer),
             Self::Follow(staging) => staging.ended(task, lease.saturating_sub(1)),
         }
@@ -236,7 +170,7 @@ impl Coordinator {
     pub(crate) fn ended(&self, store: &Store, task: u64, lease: u32) {
         match self {
             Self::Free => {}
-            Self::Gate(admission) => admission.ended(task, lease),
+            Self::Bound(pulls) => pulls.ended(task, lease),
             Self::Lead(leader) => leader.ended(store, task, lease),
             Self::Follow(staging) => staging.ended(task, lease),
         }
@@ -245,7 +179,7 @@ impl Coordinator {
     /// A minibatch was left out for good.
     pub(crate) fn skipped(&self, step: Step) {
         match self {
-            Self::Gate(admission) => admission.skipped(step),
+            Self::Bound(pulls) => pulls.skipped(step),
             Self::Free | Self::Lead(_) | Self::Follow(_) => {}
         }
     }
@@ -253,7 +187,7 @@ impl Coordinator {
     /// A connection is lost.
     pub(crate) fn lost(&self, store: &Store, connection: u64) {
         match self {
-            Self::Gate(admission) => admission.lost(connection),
+            Self::Bound(pulls) => pulls.lost(connection),
             Self::Lead(leader) => leader.lost(store, connection),
             Self::Free | Self::Follow(_) => {}
         }

@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use edl_store::{Push, RoundGradient, RoundMember, Store};
 
-use super::Round;
 use super::gradient::{kept, merge};
+use super::{Round, Step};
 use crate::error::PsError;
 
 /// The gradient of at most one minibatch of each task.
@@ -55,9 +55,10 @@ impl Staging {
             .parts
             .iter()
             .filter_map(|part| {
-                let kept = staged.get(&part.step.task)?;
-                let is_it = kept.index == part.step.index && kept.lease >= part.step.lease;
-                is_it.then(|| (kept.member(part.step.task), &kept.gradient, part.weight))
+                let Step { task, lease, index } = part.step();
+                let kept = staged.get(&task)?;
+                let is_it = kept.index == index && kept.lease >= lease;
+                is_it.then(|| (kept.member(task), &kept.gradient, part.weight))
             })
             .collect();
         parts.sort_unstable_by_key(|(member, ..)| member.task);

@@ -347,7 +347,7 @@ fn a_replica_at_the_place_of_another_is_refused_and_named() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let message = error.to_string();
     assert!(
-        message.contains("ps replica 1 of 2 is there, expected replica 0 of 2"),
+        message.contains("ps replica 1 of 2 is there, expected ps replica 0 of 2"),
         "{message}"
     );
 }
@@ -358,7 +358,7 @@ fn a_replica_of_a_job_of_another_size_is_refused() {
     let error = connect(&cluster.addresses()[..1], TOKEN, SHORT, false);
     let message = error.err().unwrap().to_string();
     assert!(
-        message.contains("ps replica 0 of 2 is there, expected replica 0 of 1"),
+        message.contains("ps replica 0 of 2 is there, expected ps replica 0 of 1"),
         "{message}"
     );
 }

@@ -3,13 +3,15 @@
 use std::net::TcpListener;
 use std::time::Instant;
 
+use edl_wire::handshake::{self, Identity, PS, Place};
+use edl_wire::op::{TableKeys, Wanted, pull};
+use edl_wire::{Socket, timed_out};
+
+use super::strangers::proven;
 use super::*;
 use crate::ErrorKind;
-use crate::auth::{self, Identity};
 use crate::dedup::Planner;
-use crate::frame::{FLAG_CREATE, Op, Outgoing};
 use crate::replicas::{Gradients, Replicas};
-use crate::socket::{Socket, timed_out};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -18,13 +20,19 @@ fn a_client_that_reads_no_answers_is_read_no_further_and_others_go_on() {
     let cluster = Cluster::start(1);
     let other = cluster.client();
     declare(&other);
-    let address = cluster.addresses().remove(0);
-    let deadline = Instant::now() + TIMEOUT;
-    let socket = Socket::connect(&address, deadline).unwrap();
-    auth::connect(&socket, TOKEN, 9, None, &address, deadline).unwrap();
+    let socket = proven(&cluster);
     socket.set_timeout(SHORT).unwrap();
     let keys: Vec<u64> = (0..10_000).collect();
-    let request = Outgoing::new(Op::Pull).flags(FLAG_CREATE).keys(0, &keys);
+    let tables = vec![TableKeys {
+        table: 0,
+        keys: &keys,
+    }];
+    let wanted = Wanted {
+        tables,
+        create: true,
+        vectors: false,
+    };
+    let request = pull::Request { step: None, wanted }.encode();
     let mut sent = 0;
     let stopped = loop {
         match request.write_to(sent + 1, &mut &socket) {
@@ -51,11 +59,11 @@ fn a_replica_that_does_not_read_holds_its_sender_up_until_the_deadline() {
         for _ in 0..2 {
             let socket = Socket::Tcp(listener.accept().unwrap().0);
             let identity = Identity {
-                replica: 0,
-                num_replicas: 1,
+                place: Place { number: 0, of: 1 },
                 local_name: "",
             };
-            auth::accept(&socket, TOKEN, identity, Instant::now() + TIMEOUT).unwrap();
+            let deadline = Instant::now() + TIMEOUT;
+            handshake::accept(&socket, &PS, TOKEN, identity, deadline).unwrap();
             held.push(socket);
         }
         let _ = stopped.recv();

@@ -4,21 +4,29 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
+use edl_wire::Socket;
+use edl_wire::frame::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES, Outgoing, parse};
+use edl_wire::handshake::{self, Caller, PS};
+use edl_wire::op::Op;
+
 use super::*;
-use crate::auth;
-use crate::frame::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES, Op, Outgoing, parse};
-use crate::socket::Socket;
 
 fn raw(cluster: &Cluster) -> TcpStream {
     TcpStream::connect(&cluster.addresses()[0]).unwrap()
 }
 
 /// A connection that has proven the token and may now say anything.
-fn proven(cluster: &Cluster) -> Socket {
+pub(super) fn proven(cluster: &Cluster) -> Socket {
     let deadline = Instant::now() + TIMEOUT;
     let address = &cluster.addresses()[0];
     let socket = Socket::connect(address, deadline).unwrap();
-    auth::connect(&socket, TOKEN, 0, None, address, deadline).unwrap();
+    let caller = Caller {
+        service: &PS,
+        token: TOKEN,
+        worker_id: 0,
+        expected: None,
+    };
+    handshake::connect(&socket, &caller, address, deadline).unwrap();
     socket.set_timeout(TIMEOUT).unwrap();
     socket
 }

@@ -3,10 +3,12 @@
 use std::io::{self, IoSlice, Write};
 
 use super::{
-    ALIGNMENT, Element, Entry, HEADER_BYTES, Header, Kind, MAX_ARRAYS, MAX_PAYLOAD_BYTES, Op,
+    ALIGNMENT, Element, Entry, HEADER_BYTES, Header, Kind, MAX_ARRAYS, MAX_PAYLOAD_BYTES,
     directory_bytes, padded,
 };
-use crate::error::PsError;
+use crate::error::WireError;
+use crate::op::audit::AuditedTask;
+use crate::op::{Op, Part};
 
 /// A frame to be sent: it borrows its arrays and is written without copying them.
 #[derive(Debug)]
@@ -70,13 +72,13 @@ impl<'a> Outgoing<'a> {
         self.array(Kind::Text, 0, 1, text.as_bytes())
     }
 
-    /// Adds audit triples.
-    pub fn audit(self, triples: &'a [[u64; 3]]) -> Self {
-        self.array(Kind::Audit, 0, 3, bytemuck::cast_slice(triples))
+    /// Adds what was applied of tasks.
+    pub fn audit(self, tasks: &'a [AuditedTask]) -> Self {
+        self.array(Kind::Audit, 0, 3, bytemuck::cast_slice(tasks))
     }
 
     /// Adds the parts of a round.
-    pub fn parts(self, parts: &'a [[u64; 4]]) -> Self {
+    pub fn parts(self, parts: &'a [Part]) -> Self {
         self.array(Kind::Parts, 0, 4, bytemuck::cast_slice(parts))
     }
 
@@ -113,10 +115,10 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Refuses a frame that its receiver would refuse.
-    pub fn check_size(&self) -> Result<(), PsError> {
+    pub fn check_size(&self) -> Result<(), WireError> {
         let bytes = self.payload_bytes();
         if bytes > MAX_PAYLOAD_BYTES || self.arrays.len() > MAX_ARRAYS as usize {
-            return Err(PsError::Invalid(format!(
+            return Err(WireError::Invalid(format!(
                 "a frame of {bytes} bytes in {} arrays; the limits are {MAX_PAYLOAD_BYTES} bytes \
                  and {MAX_ARRAYS} arrays: use smaller minibatches or more ps replicas",
                 self.arrays.len()

@@ -15,13 +15,11 @@ use bytemuck::{Pod, Zeroable};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-use crate::error::PsError;
+use crate::error::WireError;
 use crate::frame::VERSION;
 use crate::socket::{Socket, timed_out};
 
 const MAGIC: [u8; 4] = *b"EDLP";
-const CLIENT_LABEL: &[u8] = b"elasticdl ps: client knows the token";
-const SERVER_LABEL: &[u8] = b"elasticdl ps: server knows the token";
 const ACCEPTED: u16 = 1;
 const REFUSED: u16 = 2;
 /// Room for the name of an abstract Unix socket.
@@ -56,26 +54,60 @@ struct Verdict {
     magic: [u8; 4],
     version: u16,
     status: u16,
-    /// Which replica it is, and of how many.
-    replica: u32,
-    num_replicas: u32,
+    /// Which server it is, and of how many.
+    number: u32,
+    of: u32,
     local_name: [u8; LOCAL_NAME_BYTES],
     tag: Tag,
 }
 
-/// What a replica says of itself.
+/// What is at one end: those of one service do not take those of another for their own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity<'a> {
-    pub(crate) replica: u32,
-    pub(crate) num_replicas: u32,
+pub struct Service {
+    /// What listens, in the words of errors.
+    pub server: &'static str,
+    /// What connects, in the words of errors.
+    pub client: &'static str,
+    /// Begins the MAC of a client.
+    client_label: &'static [u8],
+    /// Begins the MAC of a server.
+    server_label: &'static [u8],
+    /// Begins the name of a Unix socket.
+    local_prefix: &'static str,
+}
+
+/// Ps replicas and their clients.
+pub const PS: Service = Service {
+    server: "ps replica",
+    client: "worker",
+    client_label: b"elasticdl ps: client knows the token",
+    server_label: b"elasticdl ps: server knows the token",
+    local_prefix: "elasticdl-ps",
+};
+
+/// Which of several equal servers it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its number, from 0.
+    pub number: u32,
+    /// How many there are.
+    pub of: u32,
+}
+
+/// What a server says of itself to those who know the token.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// Which it is.
+    pub place: Place,
     /// Its Unix socket, where clients that know the token may reconnect; empty for none.
-    pub(crate) local_name: &'a str,
+    pub local_name: &'a str,
 }
 
 /// Bytes that both ends hash before their own: everything that was said before.
-fn mac(token: &[u8], label: &[u8], said: &[&[u8]]) -> Result<Hmac<Sha256>, PsError> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(token)
-        .map_err(|error| PsError::System(format!("the token cannot be used as a key: {error}")))?;
+fn mac(token: &[u8], label: &[u8], said: &[&[u8]]) -> Result<Hmac<Sha256>, WireError> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(token).map_err(|error| {
+        WireError::System(format!("the token cannot be used as a key: {error}"))
+    })?;
     mac.update(label);
     for part in said {
         mac.update(part);
@@ -92,21 +124,21 @@ fn all_but_tag<T: Pod>(message: &T) -> &[u8] {
     &bytes[..bytes.len() - size_of::<Tag>()]
 }
 
-fn nonce() -> Result<Nonce, PsError> {
+fn nonce() -> Result<Nonce, WireError> {
     let mut nonce = [0; 32];
     getrandom::fill(&mut nonce)
-        .map_err(|error| PsError::System(format!("no random numbers: {error}")))?;
+        .map_err(|error| WireError::System(format!("no random numbers: {error}")))?;
     Ok(nonce)
 }
 
 /// Returns a name for an abstract Unix socket that nobody else has or guesses.
-pub(crate) fn local_name() -> Result<String, PsError> {
+pub(crate) fn local_name(service: &Service) -> Result<String, WireError> {
     let random = nonce()?;
     let hex: String = random[..16]
         .iter()
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    Ok(format!("elasticdl-ps-{hex}"))
+    Ok(format!("{}-{hex}", service.local_prefix))
 }
 
 fn read<T: Pod>(socket: &Socket, deadline: Instant) -> io::Result<T> {
@@ -115,16 +147,16 @@ fn read<T: Pod>(socket: &Socket, deadline: Instant) -> io::Result<T> {
     Ok(message)
 }
 
-fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), PsError> {
+fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), WireError> {
     if magic != MAGIC {
-        return Err(PsError::malformed(format!(
+        return Err(WireError::malformed(format!(
             "the handshake begins with {:?}, expected {:?}: this is no elasticdl {who}",
             magic.escape_ascii().to_string(),
             MAGIC.escape_ascii().to_string(),
         )));
     }
     if version != VERSION {
-        return Err(PsError::malformed(format!(
+        return Err(WireError::malformed(format!(
             "the {who} speaks wire version {version}, this process {VERSION}; run the same \
              elasticdl in all processes of a job"
         )));
@@ -133,12 +165,16 @@ fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), PsError> {
 }
 
 /// The server's side. Returns the worker's number. Who it is is told to those who know the token.
-pub(crate) fn accept(
+///
+/// # Errors
+/// A peer that proves nothing in time, or something else.
+pub fn accept(
     socket: &Socket,
+    service: &Service,
     token: &[u8],
     identity: Identity<'_>,
     deadline: Instant,
-) -> Result<i64, PsError> {
+) -> Result<i64, WireError> {
     let greeting = Greeting {
         magic: MAGIC,
         version: VERSION,
@@ -156,24 +192,28 @@ pub(crate) fn accept(
         [start[0], start[1], start[2], start[3]],
         [start[4], start[5]],
     );
-    check_start(magic, u16::from_le_bytes(version), "worker")?;
+    check_start(magic, u16::from_le_bytes(version), service.client)?;
     socket.read_before(rest, deadline).map_err(no_proof)?;
 
     let greeting_bytes = bytemuck::bytes_of(&greeting);
-    let expected = mac(token, CLIENT_LABEL, &[greeting_bytes, all_but_tag(&proof)])?;
+    let expected = mac(
+        token,
+        service.client_label,
+        &[greeting_bytes, all_but_tag(&proof)],
+    )?;
     let accepted = expected.verify_slice(&proof.tag).is_ok();
 
     let mut verdict = Verdict {
         magic: MAGIC,
         version: VERSION,
         status: if accepted { ACCEPTED } else { REFUSED },
-        replica: 0,
-        num_replicas: 0,
+        number: 0,
+        of: 0,
         local_name: [0; LOCAL_NAME_BYTES],
         tag: [0; 32],
     };
     if accepted {
-        (verdict.replica, verdict.num_replicas) = (identity.replica, identity.num_replicas);
+        (verdict.number, verdict.of) = (identity.place.number, identity.place.of);
         let name = identity.local_name.as_bytes();
         let len = name.len().min(LOCAL_NAME_BYTES);
         verdict.local_name[..len].copy_from_slice(&name[..len]);
@@ -182,47 +222,58 @@ pub(crate) fn accept(
             bytemuck::bytes_of(&proof),
             all_but_tag(&verdict),
         ];
-        verdict.tag = tag_of(mac(token, SERVER_LABEL, &said)?);
+        verdict.tag = tag_of(mac(token, service.server_label, &said)?);
     }
     writer.write_all(bytemuck::bytes_of(&verdict))?;
     if accepted {
         Ok(proof.worker_id)
     } else {
-        Err(PsError::Authentication {
+        Err(WireError::Authentication {
             address: "a client".to_owned(),
         })
     }
 }
 
-fn no_proof(error: io::Error) -> PsError {
+fn no_proof(error: io::Error) -> WireError {
     if timed_out(&error) {
-        PsError::malformed("no proof of the token came in time".to_owned())
+        WireError::malformed("no proof of the token came in time".to_owned())
     } else {
-        PsError::malformed(format!(
+        WireError::malformed(format!(
             "the connection ended before a proof of the token: {error}"
         ))
     }
 }
 
-/// The client's side, which may expect replica (number, of how many). Returns the server's local
-/// name, empty if it has none.
+/// What a client says in a handshake, and what it expects.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// What it looks for.
+    pub service: &'a Service,
+    /// The job's.
+    pub token: &'a [u8],
+    /// Names it in the server's log.
+    pub worker_id: i64,
+    /// Which of several equal servers it looks for; any, if none is named.
+    pub expected: Option<Place>,
+}
+
+/// The client's side. Returns the server's local name, empty if it has none.
 ///
 /// # Errors
-/// [`PsError::Connection`] if another replica of the job is there: the one that was looked for has
-/// moved, or is about to.
-pub(crate) fn connect(
+/// [`WireError::Connection`] if another of several equal servers is there: the one that was looked
+/// for has moved, or is about to.
+pub fn connect(
     socket: &Socket,
-    token: &[u8],
-    worker_id: i64,
-    expected: Option<(u32, u32)>,
+    caller: &Caller<'_>,
     address: &str,
     deadline: Instant,
-) -> Result<Vec<u8>, PsError> {
-    let refused = || PsError::Authentication {
+) -> Result<Vec<u8>, WireError> {
+    let Caller { service, token, .. } = *caller;
+    let refused = || WireError::Authentication {
         address: address.to_owned(),
     };
     let greeting: Greeting = read(socket, deadline)?;
-    check_start(greeting.magic, greeting.version, "ps replica")
+    check_start(greeting.magic, greeting.version, service.server)
         .map_err(|error| error.said_by(address))?;
 
     let greeting_bytes = bytemuck::bytes_of(&greeting);
@@ -230,17 +281,17 @@ pub(crate) fn connect(
         magic: MAGIC,
         version: VERSION,
         reserved: 0,
-        worker_id,
+        worker_id: caller.worker_id,
         nonce: nonce()?,
         tag: [0; 32],
     };
     let said = [greeting_bytes, all_but_tag(&proof)];
-    proof.tag = tag_of(mac(token, CLIENT_LABEL, &said)?);
+    proof.tag = tag_of(mac(token, service.client_label, &said)?);
     let mut writer = socket;
     writer.write_all(bytemuck::bytes_of(&proof))?;
 
     let verdict: Verdict = read(socket, deadline)?;
-    check_start(verdict.magic, verdict.version, "ps replica")
+    check_start(verdict.magic, verdict.version, service.server)
         .map_err(|error| error.said_by(address))?;
     let said = [
         greeting_bytes,
@@ -248,21 +299,27 @@ pub(crate) fn connect(
         all_but_tag(&verdict),
     ];
     if verdict.status != ACCEPTED
-        || mac(token, SERVER_LABEL, &said)?
+        || mac(token, service.server_label, &said)?
             .verify_slice(&verdict.tag)
             .is_err()
     {
         return Err(refused());
     }
-    let found = (verdict.replica, verdict.num_replicas);
-    if let Some(expected) = expected.filter(|&expected| expected != found) {
-        return Err(io::Error::other(format!(
-            "ps replica {} of {} is there, expected replica {} of {}; waiting to be told where \
-             that is",
-            found.0, found.1, expected.0, expected.1
-        ))
-        .into());
+    let found = Place {
+        number: verdict.number,
+        of: verdict.of,
+    };
+    if let Some(expected) = caller.expected.filter(|&expected| expected != found) {
+        return Err(elsewhere(service, found, expected).into());
     }
     let end = verdict.local_name.iter().position(|&byte| byte == 0);
     Ok(verdict.local_name[..end.unwrap_or(LOCAL_NAME_BYTES)].to_vec())
+}
+
+fn elsewhere(service: &Service, found: Place, expected: Place) -> io::Error {
+    let what = service.server;
+    io::Error::other(format!(
+        "{what} {} of {} is there, expected {what} {} of {}; waiting to be told where that is",
+        found.number, found.of, expected.number, expected.of
+    ))
 }

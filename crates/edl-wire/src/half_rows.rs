@@ -1,22 +1,12 @@
 //! Rows as 16-bit floats, on the wire only: to the nearest, ties to even, NaN stays NaN.
 
-use edl_store::WireDtype;
 use half::f16;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 
 use crate::frame::Element;
 
-/// How the rows of a table travel.
-pub(crate) fn element_of(dtype: WireDtype) -> Element {
-    match dtype {
-        WireDtype::Float32 => Element::F32,
-        WireDtype::Float16 => Element::F16,
-        WireDtype::Bfloat16 => Element::Bf16,
-    }
-}
-
 /// Rounds rows; both slices have one length.
-pub(crate) fn narrow(element: Element, rows: &[f32], out: &mut [u16]) {
+pub fn narrow(element: Element, rows: &[f32], out: &mut [u16]) {
     match element {
         Element::Bf16 => {
             for (out, value) in out.iter_mut().zip(rows) {
@@ -30,7 +20,7 @@ pub(crate) fn narrow(element: Element, rows: &[f32], out: &mut [u16]) {
 }
 
 /// Widens rows, exactly; both slices have one length.
-pub(crate) fn widen(element: Element, rows: &[u16], out: &mut [f32]) {
+pub fn widen(element: Element, rows: &[u16], out: &mut [f32]) {
     match element {
         Element::Bf16 => {
             for (out, bits) in out.iter_mut().zip(rows) {

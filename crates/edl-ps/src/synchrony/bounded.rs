@@ -1,4 +1,4 @@
-//! The gate with its queue: pulls are admitted in the order in which they asked.
+//! Bounded staleness at replica 0: pulls begin in the order in which they asked.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use edl_store::{Applied, Push, Store};
 
-use super::gate::Gate;
+use super::staleness::PullsUnderWay;
 use super::{LOOK, PATIENCE, Peer, Step, step_of};
 use crate::error::PsError;
 
-pub(crate) struct Admission {
+pub(crate) struct BoundedPulls {
     bound: u64,
     state: Mutex<State>,
     /// A pull was let go, or the queue has moved.
@@ -18,17 +18,17 @@ pub(crate) struct Admission {
 }
 
 struct State {
-    gate: Gate,
+    under_way: PullsUnderWay,
     queue: VecDeque<u64>,
     next_ticket: u64,
 }
 
-impl Admission {
+impl BoundedPulls {
     pub(super) fn new(bound: u64) -> Self {
         Self {
             bound,
             state: Mutex::new(State {
-                gate: Gate::new(bound),
+                under_way: PullsUnderWay::new(bound),
                 queue: VecDeque::new(),
                 next_ticket: 0,
             }),
@@ -41,7 +41,7 @@ impl Admission {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn admit(&self, store: &Store, step: Step, peer: &dyn Peer) -> bool {
+    pub(super) fn begin(&self, store: &Store, step: Step, peer: &dyn Peer) -> bool {
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.lock();
         let ticket = state.next_ticket;
@@ -50,12 +50,12 @@ impl Admission {
         loop {
             // The version is read under the lock, and pushes let go of their pull after they are
             // applied: what is counted is never less than what is so.
-            let admitted = state.queue.front() == Some(&ticket)
-                && state.gate.admit(step, peer.id(), store.version());
-            if admitted || Instant::now() >= deadline || !peer.is_there() {
+            let began = state.queue.front() == Some(&ticket)
+                && state.under_way.begin(step, peer.id(), store.version());
+            if began || Instant::now() >= deadline || !peer.is_there() {
                 state.queue.retain(|&other| other != ticket);
                 self.changed.notify_all();
-                return admitted;
+                return began;
             }
             let waited = self.changed.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -85,7 +85,7 @@ impl Admission {
         let pulled = push.pulled_version;
         let held = self
             .lock()
-            .gate
+            .under_way
             .confirm(step_of(push), peer.id(), version, pulled);
         if held {
             return Ok(());
@@ -100,17 +100,17 @@ impl Admission {
     }
 
     pub(super) fn skipped(&self, step: Step) {
-        self.lock().gate.release(step);
+        self.lock().under_way.release(step);
         self.changed.notify_all();
     }
 
     pub(super) fn ended(&self, task: u64, lease: u32) {
-        self.lock().gate.release_lease(task, lease);
+        self.lock().under_way.release_lease(task, lease);
         self.changed.notify_all();
     }
 
     pub(super) fn lost(&self, connection: u64) {
-        self.lock().gate.release_holder(connection);
+        self.lock().under_way.release_holder(connection);
         self.changed.notify_all();
     }
 }

@@ -17,14 +17,16 @@ const UNIX_SEND_BUFFER_BYTES: usize = 1 << 20;
 
 /// A connected stream; reading and writing need only a shared reference.
 #[derive(Debug)]
-pub(crate) enum Socket {
+pub enum Socket {
+    /// To anywhere.
     Tcp(TcpStream),
+    /// On this host.
     Unix(UnixStream),
 }
 
 impl Socket {
     /// Connects to `host:port`, trying each address of the host until the deadline.
-    pub(crate) fn connect(address: &str, deadline: Instant) -> io::Result<Self> {
+    pub fn connect(address: &str, deadline: Instant) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for candidate in address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&candidate, remaining(deadline)?) {
@@ -56,7 +58,7 @@ impl Socket {
 
     /// Connects to the abstract Unix socket of a server on this host, if it is on this host.
     #[cfg(target_os = "linux")]
-    pub(crate) fn connect_local(name: &[u8]) -> io::Result<Self> {
+    pub fn connect_local(name: &[u8]) -> io::Result<Self> {
         use std::os::linux::net::SocketAddrExt;
         let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
         UnixStream::connect_addr(&address).map(Self::from_unix)
@@ -64,12 +66,12 @@ impl Socket {
 
     /// Abstract Unix sockets are Linux'.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn connect_local(_name: &[u8]) -> io::Result<Self> {
+    pub fn connect_local(_name: &[u8]) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Lets one read or write wait no longer than this.
-    pub(crate) fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         let timeout = Some(timeout.max(Duration::from_millis(1)));
         match self {
             Self::Tcp(stream) => {
@@ -84,7 +86,7 @@ impl Socket {
     }
 
     /// Ends the connection; a thread that reads or writes it returns at once.
-    pub(crate) fn shut_down(&self) {
+    pub fn shut_down(&self) {
         // It fails only if the peer has ended the connection already.
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
@@ -93,7 +95,7 @@ impl Socket {
     }
 
     /// False once the other end has ended the connection. Reads nothing and does not wait.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         let mut byte = [std::mem::MaybeUninit::uninit()];
         let socket = match self {
             Self::Tcp(stream) => SockRef::from(stream),
@@ -106,7 +108,7 @@ impl Socket {
     }
 
     /// Reads exactly `bytes` before the deadline, however slowly they trickle.
-    pub(crate) fn read_before(&self, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
+    pub fn read_before(&self, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
             self.set_timeout(remaining(deadline)?)?;
@@ -122,7 +124,7 @@ impl Socket {
 }
 
 /// Time left until a deadline; an error when it has passed.
-pub(crate) fn remaining(deadline: Instant) -> io::Result<Duration> {
+pub fn remaining(deadline: Instant) -> io::Result<Duration> {
     match deadline.checked_duration_since(Instant::now()) {
         Some(left) if !left.is_zero() => Ok(left),
         _ => Err(io::ErrorKind::TimedOut.into()),
@@ -130,7 +132,7 @@ pub(crate) fn remaining(deadline: Instant) -> io::Result<Duration> {
 }
 
 /// True for the two errors by which systems say that a read or write took too long.
-pub(crate) fn timed_out(error: &io::Error) -> bool {
+pub fn timed_out(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
@@ -168,13 +170,16 @@ impl Write for &Socket {
 
 /// A listening socket.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub enum Listener {
+    /// For anybody.
     Tcp(TcpListener),
+    /// For those on this host.
     Unix(UnixListener),
 }
 
 impl Listener {
-    pub(crate) fn bind(host: &str, port: u16) -> io::Result<(Self, SocketAddr)> {
+    /// Listens at a host's port; returns where, too.
+    pub fn bind(host: &str, port: u16) -> io::Result<(Self, SocketAddr)> {
         let listener = TcpListener::bind((host, port))?;
         let address = listener.local_addr()?;
         Ok((Self::Tcp(listener), address))
@@ -182,7 +187,7 @@ impl Listener {
 
     /// Listens at an abstract Unix socket: it leaves no file behind, however the process ends.
     #[cfg(target_os = "linux")]
-    pub(crate) fn bind_local(name: &[u8]) -> io::Result<Self> {
+    pub fn bind_local(name: &[u8]) -> io::Result<Self> {
         use std::os::linux::net::SocketAddrExt;
         let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
         UnixListener::bind_addr(&address).map(Self::Unix)
@@ -190,12 +195,12 @@ impl Listener {
 
     /// Abstract Unix sockets are Linux'.
     #[cfg(not(target_os = "linux"))]
-    pub(crate) fn bind_local(_name: &[u8]) -> io::Result<Self> {
+    pub fn bind_local(_name: &[u8]) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Waits for a connection; returns it with the peer's name for the log.
-    pub(crate) fn accept(&self) -> io::Result<(Socket, String)> {
+    pub fn accept(&self) -> io::Result<(Socket, String)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
@@ -212,7 +217,7 @@ impl Listener {
     }
 
     /// Makes `accept` return, now and ever after.
-    pub(crate) fn shut_down(&self) {
+    pub fn shut_down(&self) {
         let shut = match self {
             Self::Tcp(listener) => SockRef::from(listener).shutdown(Shutdown::Both),
             Self::Unix(listener) => SockRef::from(listener).shutdown(Shutdown::Both),

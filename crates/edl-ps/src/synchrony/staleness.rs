@@ -3,28 +3,28 @@
 
 use super::Step;
 
-/// A training pull that was admitted and whose gradient has not come.
+/// A training pull that has begun and whose gradient has not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     step: Step,
     /// The connection that pulled.
     holder: u64,
-    /// The version that it was admitted at.
+    /// The version at which it began.
     version: u64,
 }
 
-/// Admits pulls such that no gradient can come later than the bound.
+/// Lets pulls begin such that no gradient can come later than the bound.
 ///
 /// Invariant, with V the version and n the number of pulls held: V - p + n - 1 <= bound for the
 /// version p of each pull held. V may be read before a push whose pull is still held: V + n counts
 /// that push once either way.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct PullsUnderWay {
     bound: u64,
     held: Vec<Held>,
 }
 
-impl Gate {
+impl PullsUnderWay {
     pub(crate) fn new(bound: u64) -> Self {
         Self {
             bound,
@@ -35,7 +35,7 @@ impl Gate {
     /// Lets a pull begin at a version, or says that it must wait.
     ///
     /// The same step again is a repeated request: its first pull is forgotten.
-    pub(crate) fn admit(&mut self, step: Step, holder: u64, version: u64) -> bool {
+    pub(crate) fn begin(&mut self, step: Step, holder: u64, version: u64) -> bool {
         self.enter(step, holder, version, version)
     }
 
@@ -91,53 +91,53 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_of_zero_admits_one_pull_at_a_time() {
-        let mut gate = Gate::new(0);
-        assert!(gate.admit(step(1, 1, 0), 1, 5));
-        assert!(!gate.admit(step(2, 1, 0), 2, 5));
-        gate.release(step(1, 1, 0));
-        assert!(gate.admit(step(2, 1, 0), 2, 6));
+    fn a_bound_of_zero_lets_one_pull_begin_at_a_time() {
+        let mut pulls = PullsUnderWay::new(0);
+        assert!(pulls.begin(step(1, 1, 0), 1, 5));
+        assert!(!pulls.begin(step(2, 1, 0), 2, 5));
+        pulls.release(step(1, 1, 0));
+        assert!(pulls.begin(step(2, 1, 0), 2, 6));
     }
 
     #[test]
     fn one_more_pull_than_the_bound_is_held_at_one_version() {
-        let mut gate = Gate::new(2);
-        let admitted = (0..5).filter(|&i| gate.admit(step(i, 1, 0), i, 0)).count();
-        assert_eq!(admitted, 3);
+        let mut pulls = PullsUnderWay::new(2);
+        let begun = (0..5).filter(|&i| pulls.begin(step(i, 1, 0), i, 0)).count();
+        assert_eq!(begun, 3);
     }
 
     #[test]
     fn a_slow_worker_stops_the_others_at_the_bound_and_its_death_frees_them() {
-        let mut gate = Gate::new(3);
-        assert!(gate.admit(step(0, 1, 0), 7, 0));
+        let mut pulls = PullsUnderWay::new(3);
+        assert!(pulls.begin(step(0, 1, 0), 7, 0));
         let mut version = 0;
-        while gate.admit(step(1, 1, version as u32), 8, version) {
-            gate.release(step(1, 1, version as u32));
+        while pulls.begin(step(1, 1, version as u32), 8, version) {
+            pulls.release(step(1, 1, version as u32));
             version += 1;
         }
         assert_eq!(version, 3);
-        gate.release_holder(7);
-        assert!(gate.admit(step(1, 1, 3), 8, version));
+        pulls.release_holder(7);
+        assert!(pulls.begin(step(1, 1, 3), 8, version));
     }
 
     #[test]
     fn a_newer_lease_lets_go_what_the_older_one_held() {
-        let mut gate = Gate::new(0);
-        assert!(gate.admit(step(1, 1, 0), 1, 0));
-        gate.release_lease(1, 1);
-        assert!(gate.admit(step(1, 2, 0), 2, 0));
-        gate.release_lease(1, 1);
-        assert!(!gate.admit(step(2, 1, 0), 3, 0));
+        let mut pulls = PullsUnderWay::new(0);
+        assert!(pulls.begin(step(1, 1, 0), 1, 0));
+        pulls.release_lease(1, 1);
+        assert!(pulls.begin(step(1, 2, 0), 2, 0));
+        pulls.release_lease(1, 1);
+        assert!(!pulls.begin(step(2, 1, 0), 3, 0));
     }
 
     #[test]
     fn a_gradient_whose_pull_was_let_go_is_taken_while_it_is_within_the_bound() {
-        let mut gate = Gate::new(2);
-        assert!(gate.confirm(step(1, 1, 0), 1, 4, 2));
-        gate.release(step(1, 1, 0));
-        assert!(!gate.confirm(step(1, 1, 0), 1, 5, 2));
-        assert!(gate.admit(step(2, 1, 0), 2, 5));
-        assert!(!gate.confirm(step(1, 1, 0), 1, 5, 3));
+        let mut pulls = PullsUnderWay::new(2);
+        assert!(pulls.confirm(step(1, 1, 0), 1, 4, 2));
+        pulls.release(step(1, 1, 0));
+        assert!(!pulls.confirm(step(1, 1, 0), 1, 5, 2));
+        assert!(pulls.begin(step(2, 1, 0), 2, 5));
+        assert!(!pulls.confirm(step(1, 1, 0), 1, 5, 3));
     }
 
     #[derive(Clone, Debug)]
@@ -169,7 +169,7 @@ mod tests {
         /// Each worker may have three pulls under way and pushes the oldest first.
         #[test]
         fn no_gradient_is_applied_later_than_the_bound(bound in 0u64..6, events in events()) {
-            let mut gate = Gate::new(bound);
+            let mut pulls = PullsUnderWay::new(bound);
             let mut version = 0u64;
             let mut under_way = vec![Vec::<(Step, u64)>::new(); 5];
             let mut let_go: Vec<(Step, u64)> = Vec::new();
@@ -179,7 +179,7 @@ mod tests {
                     Event::Pull(worker) => {
                         let mine = &mut under_way[worker as usize];
                         let step = step(worker, 1, next);
-                        if mine.len() < 3 && gate.admit(step, worker, version) {
+                        if mine.len() < 3 && pulls.begin(step, worker, version) {
                             mine.push((step, version));
                             next += 1;
                         }
@@ -188,40 +188,40 @@ mod tests {
                         let mine = &mut under_way[worker as usize];
                         if !mine.is_empty() {
                             let (step, pulled) = mine.remove(0);
-                            prop_assert!(gate.confirm(step, worker, version, pulled));
+                            prop_assert!(pulls.confirm(step, worker, version, pulled));
                             prop_assert!(version - pulled <= bound);
                             version += 1;
-                            gate.release(step);
+                            pulls.release(step);
                         }
                     }
                     Event::Skip(worker) => {
                         if let Some((step, _)) = under_way[worker as usize].pop() {
-                            gate.release(step);
+                            pulls.release(step);
                         }
                     }
                     Event::Die(worker) => {
-                        gate.release_holder(worker);
+                        pulls.release_holder(worker);
                         let_go.append(&mut under_way[worker as usize]);
                     }
                     Event::Late(worker) => {
                         if let Some((step, pulled)) = let_go.pop()
-                            && gate.confirm(step, worker, version, pulled)
+                            && pulls.confirm(step, worker, version, pulled)
                         {
                             prop_assert!(version - pulled <= bound);
                             version += 1;
-                            gate.release(step);
+                            pulls.release(step);
                         }
                     }
                     Event::Lease(task) => {
-                        gate.release_lease(task, 1);
+                        pulls.release_lease(task, 1);
                         let_go.append(&mut under_way[task as usize]);
                     }
                 }
                 // With nobody under way anybody may begin: nothing that is lost blocks.
                 if under_way.iter().all(Vec::is_empty) {
                     let probe = step(99, 1, 0);
-                    prop_assert!(gate.admit(probe, 99, version));
-                    gate.release(probe);
+                    prop_assert!(pulls.begin(probe, 99, version));
+                    pulls.release(probe);
                 }
             }
         }

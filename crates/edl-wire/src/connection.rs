@@ -1,14 +1,15 @@
-//! One open connection: requests out, replies in.
+//! A client's end of a connection: requests out, answers in.
 
 use std::io::{self, BufReader, Read};
 use std::sync::Arc;
 
-use crate::error::{ErrorKind, PsError};
+use crate::error::WireError;
 use crate::frame::{
-    ALIGNMENT, Array, Buffer, ENTRY_BYTES, Element, Entry, HEADER_BYTES, Header, Kind, Op,
-    Outgoing, directory_bytes, padded, parse,
+    ALIGNMENT, Buffer, ENTRY_BYTES, Element, Entry, HEADER_BYTES, Header, Kind, Outgoing,
+    directory_bytes, padded, parse,
 };
 use crate::half_rows::widen;
+use crate::op::{Op, Part, Response, error};
 use crate::socket::Socket;
 
 const READ_BUFFER_BYTES: usize = 16 << 10;
@@ -24,8 +25,55 @@ impl Read for SocketReader {
     }
 }
 
-/// An open connection. After any error but a refusal it is dropped, never used again.
-pub(super) struct Connection {
+/// Where an array of an answer goes, and what it has to be.
+#[derive(Debug)]
+pub struct Place<'a> {
+    entry: Entry,
+    values: &'a mut [f32],
+}
+
+impl<'a> Place<'a> {
+    /// For rows of a table, which travel as `element` says.
+    pub fn rows(table: u32, dim: u32, element: Element, values: &'a mut [f32]) -> Self {
+        let count = values.len() as u64 / u64::from(dim.max(1));
+        let entry = Entry {
+            kind: Kind::Rows,
+            element,
+            table,
+            width: dim,
+            count,
+        };
+        Self { entry, values }
+    }
+
+    /// For a range of the dense vector.
+    pub fn dense(values: &'a mut [f32]) -> Self {
+        Self::vector(Kind::Dense, values)
+    }
+
+    /// For a range of the state vector.
+    pub fn state(values: &'a mut [f32]) -> Self {
+        Self::vector(Kind::State, values)
+    }
+
+    fn vector(kind: Kind, values: &'a mut [f32]) -> Self {
+        let entry = Entry {
+            kind,
+            element: kind.element(),
+            table: 0,
+            width: 1,
+            count: values.len() as u64,
+        };
+        Self { entry, values }
+    }
+
+    fn padded_bytes(&self) -> usize {
+        padded(self.values.len() * self.entry.element.bytes() as usize)
+    }
+}
+
+/// A client's end of a connection. After any error but a refusal it is dropped, never used again.
+pub struct Connection {
     socket: Arc<Socket>,
     reader: BufReader<SocketReader>,
     sequence: u64,
@@ -35,7 +83,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(socket: Arc<Socket>) -> Self {
+    /// A connection whose ends have proven the token to each other.
+    pub fn new(socket: Arc<Socket>) -> Self {
         Self {
             reader: BufReader::with_capacity(READ_BUFFER_BYTES, SocketReader(socket.clone())),
             socket,
@@ -45,39 +94,39 @@ impl Connection {
         }
     }
 
-    pub(super) fn send(&mut self, request: &Outgoing<'_>) -> Result<(), PsError> {
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// [`WireError::Invalid`], before anything is sent, for a frame that is too large; a lost
+    /// connection.
+    pub fn send(&mut self, request: &Outgoing<'_>) -> Result<(), WireError> {
+        request.check_size()?;
         self.sequence += 1;
         Ok(request.write_to(self.sequence, &mut &*self.socket)?)
     }
 
-    /// Reads a reply's header; an error frame becomes its error.
-    pub(super) fn read_header(
-        &mut self,
-        op: Op,
-        replica: usize,
-        address: &str,
-    ) -> Result<Header, PsError> {
+    /// Reads the header of an answer to `op`. What follows it is read by one of the others.
+    ///
+    /// # Errors
+    /// [`WireError::Refused`] if the server refused; bytes that are no such answer; a lost
+    /// connection.
+    pub fn read_header(&mut self, op: Op) -> Result<Header, WireError> {
         let mut bytes = [0; HEADER_BYTES];
         self.reader.read_exact(&mut bytes)?;
         let header = Header::decode(bytes)?;
         // The server answers sequence 0 when it could not read the request's header.
         if header.sequence != self.sequence && !(header.op == Op::Error && header.sequence == 0) {
-            return Err(PsError::malformed(format!(
+            return Err(WireError::malformed(format!(
                 "an answer to request {}, expected {}",
                 header.sequence, self.sequence
             )));
         }
         if header.op == Op::Error {
-            let message = self.read_payload(&header, |arrays| Ok(text_of(arrays)?.to_owned()))?;
-            return Err(PsError::Remote {
-                kind: ErrorKind::from_code(header.args[0]),
-                replica,
-                address: address.to_owned(),
-                message,
-            });
+            let error::Response { kind, message } = self.read_response(&header)?;
+            return Err(WireError::Refused { kind, message });
         }
         if header.op != op {
-            return Err(PsError::malformed(format!(
+            return Err(WireError::malformed(format!(
                 "an answer to {:?}, expected one to {op:?}",
                 header.op
             )));
@@ -85,22 +134,22 @@ impl Connection {
         Ok(header)
     }
 
-    pub(super) fn read_payload<T>(
-        &mut self,
-        header: &Header,
-        decode: impl FnOnce(&[Array<'_>]) -> Result<T, PsError>,
-    ) -> Result<T, PsError> {
+    /// Reads an answer as a whole.
+    ///
+    /// # Errors
+    /// Bytes that are no such answer; a lost connection.
+    pub fn read_response<R: Response>(&mut self, header: &Header) -> Result<R, WireError> {
         self.buffer
             .read(&mut self.reader, header.payload_bytes as usize)?;
-        decode(&parse(header.num_arrays, self.buffer.bytes())?)
+        R::decode(header, &parse(header.num_arrays, self.buffer.bytes())?)
     }
 
     /// Reads a payload whose arrays are known beforehand straight into their places.
-    pub(super) fn read_arrays(
+    pub(crate) fn read_arrays(
         &mut self,
         header: &Header,
-        places: &mut [(Entry, &mut [f32])],
-    ) -> Result<(), PsError> {
+        places: &mut [Place<'_>],
+    ) -> Result<(), WireError> {
         let arrays = bytes_of(places);
         let directory = directory_bytes(places.len());
         if header.num_arrays as usize != places.len()
@@ -115,11 +164,11 @@ impl Connection {
     }
 
     /// The same of a payload that begins with the parts of a round, however many.
-    pub(super) fn read_parts_and_arrays(
+    pub(crate) fn read_parts_and_arrays(
         &mut self,
         header: &Header,
-        places: &mut [(Entry, &mut [f32])],
-    ) -> Result<Vec<[u64; 4]>, PsError> {
+        places: &mut [Place<'_>],
+    ) -> Result<Vec<Part>, WireError> {
         let known = directory_bytes(1 + places.len()) + bytes_of(places);
         let parts_bytes = (header.payload_bytes as usize).checked_sub(known);
         let Some(parts_bytes) = parts_bytes.filter(|&bytes| bytes <= MAX_PARTS_BYTES) else {
@@ -136,31 +185,31 @@ impl Connection {
         let count = parts.count as usize;
         let is_parts = parts.kind == Kind::Parts && parts.width == 4;
         if !is_parts || padded(count.saturating_mul(32)) != parts_bytes {
-            return Err(PsError::malformed(format!(
-                "a reply with {parts:?}, expected the parts of a round in {parts_bytes} bytes"
+            return Err(WireError::malformed(format!(
+                "an answer with {parts:?}, expected the parts of a round in {parts_bytes} bytes"
             )));
         }
         self.buffer.read(&mut self.reader, parts_bytes)?;
-        let parts: &[[u64; 4]] = bytemuck::cast_slice(&self.buffer.bytes()[..count * 32]);
+        let parts: &[Part] = bytemuck::cast_slice(&self.buffer.bytes()[..count * 32]);
         let parts = parts.to_vec();
         self.read_places(places)?;
         Ok(parts)
     }
 
-    fn read_places(&mut self, places: &mut [(Entry, &mut [f32])]) -> Result<(), PsError> {
+    fn read_places(&mut self, places: &mut [Place<'_>]) -> Result<(), WireError> {
         let mut padding = [0; ALIGNMENT];
-        for (entry, place) in places {
+        for Place { entry, values } in places {
             let is_half = matches!(entry.element, Element::F16 | Element::Bf16);
             let bytes: &mut [u8] = if is_half {
-                self.halves.resize(place.len(), 0);
+                self.halves.resize(values.len(), 0);
                 bytemuck::cast_slice_mut(&mut self.halves)
             } else {
-                bytemuck::cast_slice_mut(place)
+                bytemuck::cast_slice_mut(values)
             };
             self.reader.read_exact(bytes)?;
             let rest = padded(bytes.len()) - bytes.len();
             if is_half {
-                widen(entry.element, &self.halves, place);
+                widen(entry.element, &self.halves, values);
             }
             self.reader.read_exact(&mut padding[..rest])?;
         }
@@ -168,37 +217,26 @@ impl Connection {
     }
 }
 
-fn bytes_of(places: &[(Entry, &mut [f32])]) -> usize {
-    let bytes =
-        |(entry, place): &(Entry, &mut [f32])| padded(place.len() * entry.element.bytes() as usize);
-    places.iter().map(bytes).sum()
+fn bytes_of(places: &[Place<'_>]) -> usize {
+    places.iter().map(Place::padded_bytes).sum()
 }
 
-fn unexpected(header: &Header, num_arrays: usize, bytes: usize) -> PsError {
-    PsError::malformed(format!(
-        "a reply of {} arrays in {} bytes, expected {num_arrays} in {bytes}",
+fn unexpected(header: &Header, num_arrays: usize, bytes: usize) -> WireError {
+    WireError::malformed(format!(
+        "an answer of {} arrays in {} bytes, expected {num_arrays} in {bytes}",
         header.num_arrays, header.payload_bytes
     ))
 }
 
-fn expect(entries: &[[u8; ENTRY_BYTES]], places: &[(Entry, &mut [f32])]) -> Result<(), PsError> {
-    for (found, (expected, _)) in entries.iter().zip(places) {
+fn expect(entries: &[[u8; ENTRY_BYTES]], places: &[Place<'_>]) -> Result<(), WireError> {
+    for (found, place) in entries.iter().zip(places) {
         let found = Entry::decode(*found)?;
-        if found != *expected {
-            return Err(PsError::malformed(format!(
-                "a reply with {found:?}, expected {expected:?}"
+        if found != place.entry {
+            return Err(WireError::malformed(format!(
+                "an answer with {found:?}, expected {:?}",
+                place.entry
             )));
         }
     }
     Ok(())
-}
-
-pub(super) fn text_of<'a>(arrays: &[Array<'a>]) -> Result<&'a str, PsError> {
-    match arrays {
-        [array] => array.text(),
-        _ => Err(PsError::malformed(format!(
-            "a reply of {} arrays, expected one text",
-            arrays.len()
-        ))),
-    }
 }

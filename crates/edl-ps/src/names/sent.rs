@@ -1,4 +1,4 @@
-//! Which strings a client has still to send, for tables that keep those of their keys.
+//! Which strings of keys a client has sent, and which it has still to send.
 //!
 //! A client sends a string before the update that may create its key's row, and once. What it has
 //! sent may be lost: a replica is restarted from a checkpoint, or a row goes. Each answer says
@@ -8,7 +8,8 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use edl_store::{MAX_NAME_BYTES, Named, hash_of_name, replica_of};
+use edl_store::{MAX_NAME_BYTES, hash_of_name, replica_of};
+use edl_wire::op::name::Response;
 
 /// Ends a string that was too long.
 const CUT: char = '…';
@@ -74,7 +75,7 @@ pub(crate) type Batch = Vec<Vec<NewNames>>;
 
 /// What a client knows the replicas to have.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
+pub(crate) struct SentNames {
     /// By table and key, a hash of the string.
     known: HashMap<u32, HashMap<u64, u32>>,
     /// Strings of keys that have another one: (table, key, hash).
@@ -86,7 +87,7 @@ pub(crate) struct Book {
     last: Batch,
 }
 
-impl Book {
+impl SentNames {
     /// Return what is to be sent: to each of some replicas, the strings that it may not have.
     pub(crate) fn unsent(&self, sites: &[NameSite<'_>], num_replicas: usize) -> Batch {
         let mut batch: Batch = vec![Vec::new(); num_replicas];
@@ -109,7 +110,7 @@ impl Book {
 
     /// Note what the replicas answered; return those that may have lost what they had, of which
     /// nothing is known any more.
-    pub(crate) fn heard(&mut self, batch: &Batch, answers: &[Named]) -> Vec<usize> {
+    pub(crate) fn heard(&mut self, batch: &Batch, answers: &[Response]) -> Vec<usize> {
         self.generations.resize(answers.len(), None);
         self.last.resize(answers.len(), Vec::new());
         let mut lost = Vec::new();
@@ -208,9 +209,9 @@ mod tests {
         }
     }
 
-    fn answer(generation: u64, waiting: &[u64]) -> Vec<Named> {
+    fn answer(generation: u64, waiting: &[u64]) -> Vec<Response> {
         let waiting = waiting.to_vec();
-        vec![Named {
+        vec![Response {
             generation,
             waiting,
         }]
@@ -223,48 +224,48 @@ mod tests {
 
     #[test]
     fn each_string_is_sent_once_until_its_key_has_a_row() {
-        let mut book = Book::default();
-        let batch = book.unsent(&[site()], 1);
+        let mut sent = SentNames::default();
+        let batch = sent.unsent(&[site()], 1);
         assert_eq!(keys(&batch), [1, 2, 3]);
         assert_eq!(batch[0][0].names(), Some(vec!["one", "two", "three"]));
-        assert!(book.heard(&batch, &answer(7, &[2])).is_empty());
-        assert_eq!(keys(&book.unsent(&[site()], 1)), [2]);
+        assert!(sent.heard(&batch, &answer(7, &[2])).is_empty());
+        assert_eq!(keys(&sent.unsent(&[site()], 1)), [2]);
     }
 
     #[test]
     fn a_replica_that_may_have_lost_names_is_sent_those_of_the_last_time_as_well() {
-        let mut book = Book::default();
-        let batch = book.unsent(&[site()], 1);
-        book.heard(&batch, &answer(7, &[]));
-        book.keep(batch);
-        assert!(book.is_unconfirmed());
+        let mut sent = SentNames::default();
+        let batch = sent.unsent(&[site()], 1);
+        sent.heard(&batch, &answer(7, &[]));
+        sent.keep(batch);
+        assert!(sent.is_unconfirmed());
         let other = NameSite {
             table: 0,
             ids: &[9, 1],
             names: &["nine", "one"],
         };
-        let batch = book.unsent(&[other], 1);
+        let batch = sent.unsent(&[other], 1);
         assert_eq!(keys(&batch), [9]);
-        let lost = book.heard(&batch, &answer(8, &[]));
+        let lost = sent.heard(&batch, &answer(8, &[]));
         assert_eq!(lost, [0]);
-        let again = book.again(&[other], &lost);
+        let again = sent.again(&[other], &lost);
         assert_eq!(keys(&again), [9, 1, 1, 2, 3]);
-        assert!(book.heard(&again, &answer(8, &[])).is_empty());
-        assert!(keys(&book.unsent(&[site(), other], 1)).is_empty());
+        assert!(sent.heard(&again, &answer(8, &[])).is_empty());
+        assert!(keys(&sent.unsent(&[site(), other], 1)).is_empty());
     }
 
     #[test]
     fn another_string_for_a_key_is_sent_once_to_be_counted() {
-        let mut book = Book::default();
+        let mut sent = SentNames::default();
         let other = NameSite {
             table: 0,
             ids: &[1],
             names: &["uno"],
         };
-        let batch = book.unsent(&[site(), other], 1);
+        let batch = sent.unsent(&[site(), other], 1);
         assert_eq!(keys(&batch), [1, 2, 3, 1]);
-        book.heard(&batch, &answer(7, &[]));
-        assert!(keys(&book.unsent(&[other, site()], 1)).is_empty());
+        sent.heard(&batch, &answer(7, &[]));
+        assert!(keys(&sent.unsent(&[other, site()], 1)).is_empty());
     }
 
     #[test]

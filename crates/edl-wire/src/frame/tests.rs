@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::buffer::{KEEP_BYTES, READ_PIECE_BYTES};
 use super::*;
+use crate::op::Op;
+use crate::op::audit::AuditedTask;
 
 fn sent(frame: &Outgoing<'_>) -> (Header, Vec<u8>) {
     let mut bytes = Vec::new();
@@ -23,23 +25,24 @@ fn received(payload: &[u8]) -> Buffer {
 #[test]
 fn a_frame_is_read_as_it_was_written() {
     let frame = Outgoing::new(Op::Push)
-        .flags(FLAG_APPLIED)
+        .flags(4)
         .args([1, 2, 3, 4])
         .keys(5, &[10, 20, 30])
         .rows(5, 2, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
         .dense(&[])
         .state(&[9.0])
         .text("hello")
-        .audit(&[[1, 2, 3]]);
+        .audit(&[AuditedTask {
+            task: 1,
+            next_index: 2,
+            num_records: 3,
+        }]);
 
     let (header, payload) = sent(&frame);
     let buffer = received(&payload);
     let arrays = parse(header.num_arrays, buffer.bytes()).unwrap();
 
-    assert_eq!(
-        (header.op, header.flags, header.sequence),
-        (Op::Push, FLAG_APPLIED, 7)
-    );
+    assert_eq!((header.op, header.flags, header.sequence), (Op::Push, 4, 7));
     assert_eq!(header.args, [1, 2, 3, 4]);
     assert_eq!(header.payload_bytes, payload.len() as u64);
     assert_eq!(arrays[0].u64s().unwrap(), [10, 20, 30]);

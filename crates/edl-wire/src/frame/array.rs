@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::{ALIGNMENT, ENTRY_BYTES, MAX_PAYLOAD_BYTES};
-use crate::error::PsError;
+use crate::error::WireError;
 
 /// What an array of a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Kind {
     }
 
     /// The usual element type of this kind.
-    pub(crate) fn element(self) -> Element {
+    pub fn element(self) -> Element {
         match self {
             Self::Keys | Self::Audit | Self::Parts => Element::U64,
             Self::Rows | Self::Dense | Self::State => Element::F32,
@@ -78,7 +78,7 @@ impl Element {
     }
 
     /// Bytes of one element.
-    pub(crate) fn bytes(self) -> u64 {
+    pub fn bytes(self) -> u64 {
         match self {
             Self::U8 => 1,
             Self::U64 => 8,
@@ -128,23 +128,23 @@ impl Entry {
     }
 
     /// Checks an entry by itself; [`parse`] checks it against the payload.
-    pub fn decode(bytes: [u8; ENTRY_BYTES]) -> Result<Self, PsError> {
+    pub fn decode(bytes: [u8; ENTRY_BYTES]) -> Result<Self, WireError> {
         let raw: RawEntry = bytemuck::cast(bytes);
         let kind = Kind::from_u16(raw.kind)
-            .ok_or_else(|| PsError::malformed(format!("unknown kind of array {}", raw.kind)))?;
+            .ok_or_else(|| WireError::malformed(format!("unknown kind of array {}", raw.kind)))?;
         let element = Element::from_u16(raw.element).filter(|&element| {
             element == kind.element()
                 || kind == Kind::Rows && matches!(element, Element::F16 | Element::Bf16)
         });
         let Some(element) = element else {
-            return Err(PsError::malformed(format!(
+            return Err(WireError::malformed(format!(
                 "{kind:?} of element type {}, expected {:?}",
                 raw.element,
                 kind.element()
             )));
         };
         if raw.width == 0 || raw.reserved != 0 {
-            return Err(PsError::malformed(format!(
+            return Err(WireError::malformed(format!(
                 "{kind:?} of width {} with reserved bits {:#x}",
                 raw.width, raw.reserved
             )));
@@ -161,14 +161,14 @@ impl Entry {
     }
 
     /// Bytes of the array without padding; an error if no payload could hold it.
-    fn checked_bytes(&self) -> Result<usize, PsError> {
+    fn checked_bytes(&self) -> Result<usize, WireError> {
         self.count
             .checked_mul(u64::from(self.width))
             .and_then(|n| n.checked_mul(self.element.bytes()))
             .filter(|&bytes| bytes <= MAX_PAYLOAD_BYTES)
             .and_then(|bytes| usize::try_from(bytes).ok())
             .ok_or_else(|| {
-                PsError::malformed(format!(
+                WireError::malformed(format!(
                     "{:?} of {} x {} elements cannot fit into a payload of {MAX_PAYLOAD_BYTES} \
                      bytes",
                     self.kind, self.count, self.width
@@ -197,36 +197,36 @@ pub struct Array<'a> {
 
 impl<'a> Array<'a> {
     /// The elements of keys, audits and parts.
-    pub fn u64s(&self) -> Result<&'a [u64], PsError> {
+    pub fn u64s(&self) -> Result<&'a [u64], WireError> {
         self.elements(Element::U64)
     }
 
     /// The elements of rows, dense and state.
-    pub fn f32s(&self) -> Result<&'a [f32], PsError> {
+    pub fn f32s(&self) -> Result<&'a [f32], WireError> {
         self.elements(Element::F32)
     }
 
     /// The elements of rows that travel as 16-bit floats.
-    pub fn u16s(&self) -> Result<&'a [u16], PsError> {
+    pub fn u16s(&self) -> Result<&'a [u16], WireError> {
         self.elements(self.entry.element)
     }
 
     /// The characters of a text.
-    pub fn text(&self) -> Result<&'a str, PsError> {
+    pub fn text(&self) -> Result<&'a str, WireError> {
         let bytes: &[u8] = self.elements(Element::U8)?;
         std::str::from_utf8(bytes)
-            .map_err(|error| PsError::malformed(format!("a text is not UTF-8: {error}")))
+            .map_err(|error| WireError::malformed(format!("a text is not UTF-8: {error}")))
     }
 
-    fn elements<T: Pod>(&self, expected: Element) -> Result<&'a [T], PsError> {
+    fn elements<T: Pod>(&self, expected: Element) -> Result<&'a [T], WireError> {
         if self.entry.element != expected || expected.bytes() != size_of::<T>() as u64 {
-            return Err(PsError::malformed(format!(
+            return Err(WireError::malformed(format!(
                 "{:?} where an array of {expected:?} was expected",
                 self.entry.kind
             )));
         }
         bytemuck::try_cast_slice(self.data).map_err(|error| {
-            PsError::malformed(format!(
+            WireError::malformed(format!(
                 "{:?} does not lie aligned: {error}",
                 self.entry.kind
             ))
@@ -237,11 +237,11 @@ impl<'a> Array<'a> {
 /// Reads the directory of a payload and finds its arrays.
 ///
 /// The arrays must fill the payload exactly.
-pub fn parse(num_arrays: u32, payload: &[u8]) -> Result<Vec<Array<'_>>, PsError> {
+pub fn parse(num_arrays: u32, payload: &[u8]) -> Result<Vec<Array<'_>>, WireError> {
     let num_arrays = num_arrays as usize;
     let mut offset = directory_bytes(num_arrays);
     if offset > payload.len() {
-        return Err(PsError::malformed(format!(
+        return Err(WireError::malformed(format!(
             "a payload of {} bytes is too short for a directory of {num_arrays} arrays",
             payload.len()
         )));
@@ -252,7 +252,7 @@ pub fn parse(num_arrays: u32, payload: &[u8]) -> Result<Vec<Array<'_>>, PsError>
         let entry = Entry::decode(*entry)?;
         let bytes = entry.checked_bytes()?;
         let data = payload.get(offset..offset + bytes).ok_or_else(|| {
-            PsError::malformed(format!(
+            WireError::malformed(format!(
                 "{:?} of {bytes} bytes at {offset} reaches beyond the payload of {} bytes",
                 entry.kind,
                 payload.len()
@@ -262,7 +262,7 @@ pub fn parse(num_arrays: u32, payload: &[u8]) -> Result<Vec<Array<'_>>, PsError>
         arrays.push(Array { entry, data });
     }
     if offset != payload.len() {
-        return Err(PsError::malformed(format!(
+        return Err(WireError::malformed(format!(
             "the arrays take {offset} bytes, the payload has {}",
             payload.len()
         )));

@@ -1,0 +1,246 @@
+//! What several replicas are asked at once, and where their answers go.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use edl_store::PullMode;
+use edl_wire::frame::Header;
+use edl_wire::op::push::Outcome;
+use edl_wire::op::{
+    Op, Request, Response, Round, Step, TableKeys, Wanted, commit, commit_pull, pull, push_pull,
+};
+use edl_wire::{Connection, Place, WireError};
+
+use super::Lane;
+use super::gradients::{Push, ranges_of};
+use crate::replicas::Pull;
+
+/// One question to several replicas.
+pub(super) trait Question {
+    /// The operation that it is about.
+    const OP: Op;
+
+    /// Which connections it goes by.
+    fn lane(&self) -> Lane;
+
+    /// Says it to one replica.
+    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError>;
+
+    /// Takes one replica's answer, again if its connection was lost half-way.
+    fn take(
+        &mut self,
+        replica: usize,
+        header: &Header,
+        connection: &mut Connection,
+    ) -> Result<(), WireError>;
+}
+
+/// A question whose answers are taken as a whole.
+pub(super) struct Whole<F, R> {
+    lane: Lane,
+    request: F,
+    first: usize,
+    /// By replica, those that have come.
+    answers: Vec<Option<R>>,
+}
+
+impl<F, R> Whole<F, R> {
+    /// Args: `request` makes that of each replica.
+    pub(super) fn new(lane: Lane, replicas: &Range<usize>, request: F) -> Self {
+        Self {
+            lane,
+            request,
+            first: replicas.start,
+            answers: replicas.clone().map(|_| None).collect(),
+        }
+    }
+
+    /// All answers; of a call that succeeded none is missing.
+    pub(super) fn answers(self) -> Vec<R> {
+        self.answers.into_iter().flatten().collect()
+    }
+}
+
+impl<'a, F, Q> Question for Whole<F, Q::Response>
+where
+    F: Fn(usize) -> Q,
+    Q: Request<'a>,
+{
+    const OP: Op = Q::Response::OP;
+
+    fn lane(&self) -> Lane {
+        self.lane
+    }
+
+    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
+        connection.send(&(self.request)(replica).encode())
+    }
+
+    fn take(
+        &mut self,
+        replica: usize,
+        header: &Header,
+        connection: &mut Connection,
+    ) -> Result<(), WireError> {
+        self.answers[replica - self.first] = Some(connection.read_response(header)?);
+        Ok(())
+    }
+}
+
+impl Pull<'_> {
+    /// What one replica is asked for.
+    fn wanted(&self, replica: usize) -> Wanted<'_> {
+        let tables = self.plan.tables.iter().map(|table| TableKeys {
+            table: table.table,
+            keys: &table.keys()[table.range(replica)],
+        });
+        Wanted {
+            tables: tables.collect(),
+            create: match self.mode {
+                PullMode::Create => true,
+                PullMode::ReadOnly => false,
+            },
+            vectors: self.vectors.is_some(),
+        }
+    }
+
+    /// Where the arrays of one replica's answer go.
+    fn places(&mut self, replica: usize) -> Vec<Place<'_>> {
+        let num_replicas = self.versions.len();
+        let tables = self.plan.tables.iter().zip(self.rows.iter_mut());
+        let mut places: Vec<Place<'_>> = tables
+            .map(|(table, rows)| {
+                let rows = &mut rows[table.row_range(replica)];
+                Place::rows(table.table, table.dim as u32, table.element, rows)
+            })
+            .collect();
+        if let Some(vectors) = &mut self.vectors {
+            let dense = ranges_of(vectors.dense.len(), num_replicas)(replica);
+            let state = ranges_of(vectors.state.len(), num_replicas)(replica);
+            places.push(Place::dense(&mut vectors.dense[dense]));
+            places.push(Place::state(&mut vectors.state[state]));
+        }
+        places
+    }
+}
+
+/// Rows and vectors.
+pub(super) struct Pulling<'q, 'p> {
+    pub(super) pull: &'q mut Pull<'p>,
+    /// The training step whose pull has to wait for others.
+    pub(super) step: Option<Step>,
+    /// Whether all have answered with rows.
+    pub(super) granted: bool,
+    pub(super) store_nanos: &'q AtomicU64,
+}
+
+impl Question for Pulling<'_, '_> {
+    const OP: Op = Op::Pull;
+
+    fn lane(&self) -> Lane {
+        Lane::Pull
+    }
+
+    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
+        let request = pull::Request {
+            step: self.step,
+            wanted: self.pull.wanted(replica),
+        };
+        connection.send(&request.encode())
+    }
+
+    fn take(
+        &mut self,
+        replica: usize,
+        header: &Header,
+        connection: &mut Connection,
+    ) -> Result<(), WireError> {
+        match pull::receive(connection, header, &mut self.pull.places(replica))? {
+            pull::Received::NotYet => self.granted = false,
+            pull::Received::Pulled {
+                version,
+                store_nanos,
+            } => {
+                self.pull.versions[replica] = version;
+                self.store_nanos.fetch_add(store_nanos, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Gradients, then rows and vectors.
+pub(super) struct PushPulling<'q, 'p> {
+    pub(super) push: &'q Push<'q>,
+    pub(super) next: &'q mut Pull<'p>,
+    /// What became of the gradient, by replica of those that were asked.
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) first: usize,
+    /// Whether all pulls were made.
+    pub(super) pulled: bool,
+}
+
+impl Question for PushPulling<'_, '_> {
+    const OP: Op = Op::PushPull;
+
+    fn lane(&self) -> Lane {
+        Lane::Push
+    }
+
+    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
+        let push = self.push.part(replica);
+        let request = push_pull::Request::new(push, self.next.step, self.next.wanted(replica));
+        connection.send(&request.encode())
+    }
+
+    fn take(
+        &mut self,
+        replica: usize,
+        header: &Header,
+        connection: &mut Connection,
+    ) -> Result<(), WireError> {
+        let received = push_pull::receive(connection, header, &mut self.next.places(replica))?;
+        self.outcomes[replica - self.first] = received.outcome;
+        match received.pulled {
+            Some(version) => self.next.versions[replica] = version,
+            None => self.pulled = false,
+        }
+        Ok(())
+    }
+}
+
+/// A round, then rows and vectors.
+pub(super) struct CommitPulling<'q, 'p> {
+    pub(super) round: &'q Round,
+    pub(super) next: &'q mut Pull<'p>,
+}
+
+impl Question for CommitPulling<'_, '_> {
+    const OP: Op = Op::CommitPull;
+
+    fn lane(&self) -> Lane {
+        Lane::Push
+    }
+
+    fn send(&self, replica: usize, connection: &mut Connection) -> Result<(), WireError> {
+        let request = commit_pull::Request {
+            commit: commit::Request {
+                round: Cow::Borrowed(self.round),
+            },
+            wanted: self.next.wanted(replica),
+        };
+        connection.send(&request.encode())
+    }
+
+    fn take(
+        &mut self,
+        replica: usize,
+        header: &Header,
+        connection: &mut Connection,
+    ) -> Result<(), WireError> {
+        let places = &mut self.next.places(replica);
+        self.next.versions[replica] = commit_pull::receive(connection, header, places)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,21 @@
+//! Connections between the processes of a job: sockets, authentication, and frames of arrays.
+//!
+//! [`op`] has one file for each operation: its request, its response, and how both travel. What
+//! an operation does is not known here, and neither is a store. `docs/designs/wire.md` specifies
+//! the wire.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod error;
+pub mod frame;
+pub mod half_rows;
+pub mod handshake;
+pub mod op;
+mod server;
+mod socket;
+
+pub use connection::{Connection, Place};
+pub use error::{ErrorKind, WireError, cause_of};
+pub use server::{Client, Handler, Listening, Reply, Request, Requests, Server};
+pub use socket::{Listener, Socket, timed_out};

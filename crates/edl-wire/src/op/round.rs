@@ -1,0 +1,115 @@
+//! Steps of tasks, and the rounds that synchronous jobs make of them.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{halves, joined};
+use crate::error::WireError;
+use crate::frame::{Array, Header};
+
+/// One minibatch of one lease: what a pull and a push are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Step {
+    /// The task that it is of.
+    pub task: u64,
+    /// The lease under which it is computed.
+    pub lease: u32,
+    /// Its number in the task, from 0.
+    pub index: u32,
+}
+
+impl Step {
+    /// As the first two operands of a frame.
+    pub(super) fn operands(self) -> [u64; 2] {
+        [self.task, joined(self.lease, self.index)]
+    }
+
+    /// From the first two operands of a frame.
+    pub(super) fn of(header: &Header) -> Self {
+        let (lease, index) = halves(header.args[1]);
+        Self {
+            task: header.args[0],
+            lease,
+            index,
+        }
+    }
+}
+
+/// A minibatch's part in a round, as it lies in a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Part {
+    task: u64,
+    lease: u32,
+    index: u32,
+    /// Records of the minibatch.
+    pub num_records: u32,
+    /// What its gradient is multiplied by.
+    pub weight: f32,
+    reserved: u64,
+}
+
+impl Part {
+    /// A step's part.
+    pub fn new(step: Step, num_records: u32, weight: f32) -> Self {
+        let Step { task, lease, index } = step;
+        Self {
+            task,
+            lease,
+            index,
+            num_records,
+            weight,
+            reserved: 0,
+        }
+    }
+
+    /// The step whose part it is.
+    pub fn step(&self) -> Step {
+        let &Self {
+            task, lease, index, ..
+        } = self;
+        Step { task, lease, index }
+    }
+
+    pub(super) fn all_of<'a>(array: &Array<'a>) -> Result<&'a [Self], WireError> {
+        let numbers = array.u64s()?;
+        bytemuck::try_cast_slice(numbers).map_err(|_| {
+            WireError::malformed(format!(
+                "{} numbers, expected four for each part of a round",
+                numbers.len()
+            ))
+        })
+    }
+}
+
+/// What became of a round at replica 0; the others do the same.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Round {
+    /// The minibatches whose gradients it is made of.
+    pub parts: Vec<Part>,
+    /// The learning rate of the update.
+    pub learning_rate: f32,
+    /// Replica 0's version after it.
+    pub version: u64,
+}
+
+impl Round {
+    /// Whether a step is part of it.
+    pub fn has(&self, step: Step) -> bool {
+        self.parts.iter().any(|part| part.step() == step)
+    }
+
+    /// The first three operands of a commit: (version, 0, learning rate).
+    pub(super) fn operands(&self) -> [u64; 4] {
+        [self.version, 0, u64::from(self.learning_rate.to_bits()), 0]
+    }
+
+    /// The round of a frame whose operands are a commit's, or an answer's to a push.
+    pub(super) fn of(header: &Header, parts: &[Part]) -> Self {
+        let (learning_rate, _) = halves(header.args[2]);
+        Self {
+            parts: parts.to_vec(),
+            learning_rate: f32::from_bits(learning_rate),
+            version: header.args[0],
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! A server: a thread per connection, each proven before its first frame is read.
+//!
+//! Back-pressure needs no code: a connection has one request at a time in work, and a peer whose
+//! next request is not read yet waits in its own write.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use self::door::{Door, Unproven};
+use crate::error::WireError;
+use crate::handshake::{self, Identity, Place, Service};
+use crate::socket::{Listener, Socket};
+
+pub use self::requests::{Reply, Request, Requests};
+
+mod door;
+mod requests;
+
+/// A peer has this long to prove that it knows the token.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// After a failed `accept` (no file descriptors, say) the next one waits this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a server does with its connections.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers requests until the peer leaves.
+    ///
+    /// # Errors
+    /// Those after which the connection is of no more use.
+    fn serve(&self, client: &Client<'_>) -> Result<(), WireError>;
+
+    /// A connection is lost; it is told once for each that was served.
+    fn lost(&self, client_id: u64);
+}
+
+/// Where and as what a server listens.
+#[derive(Clone, Copy, Debug)]
+pub struct Listening<'a> {
+    /// What it is.
+    pub service: &'static Service,
+    /// Which of several equal servers it is.
+    pub place: Place,
+    /// The address to listen at.
+    pub host: &'a str,
+    /// 0 for one that the system chooses.
+    pub port: u16,
+    /// The job's token.
+    pub token: &'a [u8],
+}
+
+/// A connection that has proven the token.
+pub struct Client<'a> {
+    socket: &'a Socket,
+    stopping: &'a AtomicBool,
+    id: u64,
+}
+
+impl Client<'_> {
+    /// Tells connections apart.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// False once the other end has gone, or the server is to stop.
+    pub fn is_there(&self) -> bool {
+        !self.stopping.load(Ordering::SeqCst) && self.socket.is_open()
+    }
+
+    /// What it asks, one after the other.
+    ///
+    /// # Errors
+    /// The system's, for a socket that is of no use.
+    pub fn requests(&self) -> Result<Requests<'_>, WireError> {
+        Requests::new(self.socket)
+    }
+}
+
+struct Shared {
+    handler: Box<dyn Handler>,
+    service: &'static Service,
+    place: Place,
+    token: Vec<u8>,
+    local_name: String,
+    stopping: AtomicBool,
+    door: Arc<Door>,
+    /// Every open connection, for `stop`; a connection's own thread takes it out.
+    open: Mutex<HashMap<u64, Arc<Socket>>>,
+    /// The threads of connections; those that have ended are taken out at the next accept.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// A handler behind a socket.
+pub struct Server {
+    address: String,
+    shared: Arc<Shared>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
+    acceptors: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Listens and serves, until stopped or dropped.
+    ///
+    /// On Linux an abstract Unix socket is served too; clients learn its name in the handshake and
+    /// use it when they are on this host.
+    ///
+    /// # Errors
+    /// [`WireError::Bind`] if the port is taken; [`WireError::Invalid`] for an empty token.
+    pub fn start(listening: &Listening<'_>, handler: impl Handler) -> Result<Self, WireError> {
+        let &Listening {
+            service,
+            place,
+            host,
+            port,
+            token,
+        } = listening;
+        if token.is_empty() {
+            return Err(WireError::Invalid(
+                "the token is empty: anybody could join the job; give it random bytes".to_owned(),
+            ));
+        }
+        let (tcp, bound) = Listener::bind(host, port).map_err(|source| WireError::Bind {
+            address: join(host, port),
+            source,
+        })?;
+        let mut listeners = vec![Arc::new(tcp)];
+        let mut local_name = handshake::local_name(service)?;
+        match Listener::bind_local(local_name.as_bytes()) {
+            Ok(local) => listeners.push(Arc::new(local)),
+            Err(error) => {
+                log::debug!("no Unix socket beside {bound}: {error}");
+                local_name.clear();
+            }
+        }
+        let server = Self {
+            address: join(host, bound.port()),
+            shared: Arc::new(Shared {
+                handler: Box::new(handler),
+                service,
+                place,
+                token: token.to_vec(),
+                local_name,
+                stopping: AtomicBool::new(false),
+                door: Arc::new(Door::new()),
+                open: Mutex::new(HashMap::new()),
+                threads: Mutex::new(Vec::new()),
+            }),
+            listeners: Mutex::new(listeners),
+            acceptors: Mutex::new(Vec::new()),
+        };
+        server.spawn_acceptors()?;
+        Ok(server)
+    }
+
+    fn spawn_acceptors(&self) -> Result<(), WireError> {
+        for listener in &*lock(&self.listeners) {
+            let (listener, shared) = (listener.clone(), self.shared.clone());
+            let acceptor = spawn("accept", move || accept_all(&listener, &shared))?;
+            lock(&self.acceptors).push(acceptor);
+        }
+        Ok(())
+    }
+
+    /// `host:port` as given, with the port that the system chose if 0 was asked for.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Ends every connection and waits for every thread. A request in work is finished first.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        // The acceptors end; with their listeners the ports are free again.
+        let listeners = std::mem::take(&mut *lock(&self.listeners));
+        listeners.iter().for_each(|listener| listener.shut_down());
+        join_all(&self.acceptors);
+        drop(listeners);
+        lock(&self.shared.open)
+            .values()
+            .for_each(|socket| socket.shut_down());
+        join_all(&self.shared.threads);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn join(host: &str, port: u16) -> String {
+    match host.parse().map(|ip| SocketAddr::new(ip, port)) {
+        Ok(address) => address.to_string(),
+        Err(_) => format!("{host}:{port}"),
+    }
+}
+
+fn join_all(threads: &Mutex<Vec<JoinHandle<()>>>) {
+    let threads = std::mem::take(&mut *lock(threads));
+    for thread in threads {
+        // A panic was logged where it happened.
+        let _ = thread.join();
+    }
+}
+
+/// No code panics while it holds one of these locks half-way through a change.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, WireError> {
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map_err(|error| WireError::System(format!("no thread for {name}: {error}")))
+}
+
+fn accept_all(listener: &Listener, shared: &Arc<Shared>) {
+    let mut next_id = match listener {
+        Listener::Tcp(_) => 0,
+        Listener::Unix(_) => 1,
+    };
+    loop {
+        let accepted = listener.accept();
+        if shared.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        match accepted {
+            Ok((socket, peer)) => {
+                begin(shared, next_id, Arc::new(socket), peer);
+                next_id += 2;
+            }
+            Err(error) => {
+                log::warn!("a connection could not be accepted: {error}");
+                thread::sleep(ACCEPT_PAUSE);
+            }
+        }
+    }
+}
+
+/// Gives a connection its thread, unless too many strangers are at the door.
+fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, peer: String) {
+    lock(&shared.threads).retain(|thread| !thread.is_finished());
+    let Some(unproven) = shared.door.enter(&peer) else {
+        return;
+    };
+    lock(&shared.open).insert(id, socket.clone());
+    let work = {
+        let shared = shared.clone();
+        move || {
+            let served = catch_unwind(AssertUnwindSafe(|| {
+                serve(&shared, &socket, id, &peer, unproven);
+            }));
+            if served.is_err() {
+                log::error!("{peer}: its request failed inside this process; connection closed");
+            }
+            socket.shut_down();
+            shared.handler.lost(id);
+            lock(&shared.open).remove(&id);
+        }
+    };
+    match spawn("connection", work) {
+        Ok(thread) => lock(&shared.threads).push(thread),
+        Err(error) => {
+            log::warn!("a connection was turned away: {error}");
+            lock(&shared.open).remove(&id);
+        }
+    }
+}
+
+fn serve(shared: &Shared, socket: &Socket, id: u64, peer: &str, unproven: Unproven) {
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    let identity = Identity {
+        place: shared.place,
+        local_name: &shared.local_name,
+    };
+    let proven = handshake::accept(socket, shared.service, &shared.token, identity, deadline);
+    drop(unproven);
+    let worker_id = match proven {
+        Ok(worker_id) => worker_id,
+        Err(WireError::Authentication { .. }) => {
+            return shared
+                .door
+                .turned_away(peer, &"it does not know this job's token");
+        }
+        Err(error) => return shared.door.turned_away(peer, &error),
+    };
+    log::debug!("worker {worker_id} connected from {peer}");
+    let client = Client {
+        socket,
+        stopping: &shared.stopping,
+        id,
+    };
+    match shared.handler.serve(&client) {
+        Ok(()) => log::debug!("worker {worker_id} at {peer} has left"),
+        Err(error) if shared.stopping.load(Ordering::SeqCst) => log::debug!("{peer}: {error}"),
+        Err(error) => log::warn!("worker {worker_id} at {peer}: {error}; connection closed"),
+    }
+}
