@@ -41,6 +41,7 @@ TIMED_OUT_EXIT_CODE = 124
 
 CONFIG_FILE = "job.json"
 TOKEN_FILE = "token"
+STATE_FILE = "state.sqlite"
 
 _TOKEN_BYTES = 32
 _log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elasticdl.checkpoints.versions import resolve
+from elasticdl.cli.job_folder import holds_job
 from elasticdl.config import JobConfig
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
@@ -169,12 +170,13 @@ def _check_sources(config: JobConfig) -> None:
 
 def _check_destinations(config: JobConfig) -> None:
     checkpoint, job_dir = config.checkpoint, config.cluster.job_dir
+    is_new = not holds_job(config)
     for flag, folder in (
         ("output", checkpoint.output),
         ("export_tables", checkpoint.export_tables),
         ("job_dir", job_dir),
     ):
-        if folder is not None:
+        if folder is not None and is_new:  # else it may have been written already
             check_new_folder(flag, folder)
     if checkpoint.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)

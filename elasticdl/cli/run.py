@@ -66,9 +66,9 @@ def _run(config: JobConfig, display: Display, places: dict[str, Path]) -> JobSta
         return local.run(config, display)
     # gRPC's C++ core writes to the terminal what the display says better.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from elasticdl.cli import supervisor
+    from elasticdl.cli import job_folder, supervisor
 
-    job_dir = supervisor.create_job_dir(config)
+    job_dir = job_folder.prepare(config)
     places["job_dir"] = job_dir
     places["logs"] = job_dir / "logs"
     return supervisor.supervise(config, job_dir, display)

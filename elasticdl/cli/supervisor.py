@@ -16,7 +16,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 from elasticdl import process
@@ -25,7 +24,7 @@ from elasticdl.cli.display import Display
 from elasticdl.cli.signals import STOP_SIGNALS, Signals
 from elasticdl.cli.summary import no_status
 from elasticdl.config import JobConfig
-from elasticdl.errors import ConfigError, ElasticdlError, LaunchError
+from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.job import JobStatus, Role
 from elasticdl.launchers.process import spawn
 from elasticdl.observe.events import FOLDER as EVENTS
@@ -42,33 +41,11 @@ _PATIENCE_SECONDS = 2.0
 _GIVE_UP_SECONDS = 15.0
 
 
-def create_job_dir(config: JobConfig) -> Path:
-    """Make the folder of a job, with its configuration and a new secret; return its path.
-
-    Raises:
-        ConfigError: It cannot be made.
-    """
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    job_dir = config.cluster.job_dir or Path("jobs") / f"{config.cluster.job_name}-{stamp}"
-    number = 1
-    try:
-        while config.cluster.job_dir is None and job_dir.exists():
-            number += 1
-            job_dir = job_dir.with_name(f"{config.cluster.job_name}-{stamp}-{number}")
-        job_dir = job_dir.absolute()
-        job_dir.mkdir(parents=True, exist_ok=True)
-        cluster = config.cluster.model_copy(update={"job_dir": job_dir})
-        config.model_copy(update={"cluster": cluster}).write(job_dir / process.CONFIG_FILE)
-        process.write_token(job_dir / process.TOKEN_FILE)
-    except OSError as error:
-        raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
-    return job_dir
-
-
 def supervise(config: JobConfig, job_dir: Path, display: Display) -> JobStatus:
     """Run the job in `job_dir` to its end and return the last picture of it.
 
-    Its status is "finished", "failed", or "stopped" if a signal asked for that.
+    Its status is "finished", "failed", or "stopped" if a signal asked for that: to this process or
+    to the master. A job that was stopped can be gone on with.
 
     Raises:
         LaunchError: The master cannot be started, or was killed too often.
@@ -102,8 +79,12 @@ class _Supervisor:
         self._signals = signals
         self._lifeline = lifeline
         self._last = no_status(config.cluster.job_name, config.training.num_epochs)
-        self._events = _Tail(job_dir / EVENTS / f"{Role.MASTER}-0.jsonl")
+        # An earlier command may have left a log, events and the address of its master.
         self._log_path = process.log_path(job_dir, Role.MASTER, 0)
+        self._log_start = _size(self._log_path)
+        events = job_dir / EVENTS / f"{Role.MASTER}-0.jsonl"
+        self._events = _Tail(events, _size(events))
+        (job_dir / MASTER_FILE).unlink(missing_ok=True)
         self._master: subprocess.Popen[bytes] | None = None
         self._watcher: _Watcher | None = None
         self._num_restarts = 0
@@ -213,8 +194,10 @@ class _Supervisor:
 
     def _last_word(self, code: int) -> JobStatus:
         """Return the last picture of the job, whose master has exited."""
-        if self._stopped_by is not None:
-            message = f"stopped by {self._stopped_by.name}"
+        if self._stopped_by is not None or code == process.STOPPED_EXIT_CODE:
+            number = self._stopped_by or signal.SIGTERM
+            self._display.note(f"the same command with --job_dir={self._job_dir} goes on from here")
+            message = f"stopped by {number.name}"
             return dataclasses.replace(self._last, status="stopped", message=message)
         deadline = time.monotonic() + _LAST_WORD_SECONDS
         while (
@@ -226,7 +209,10 @@ class _Supervisor:
             self._take_news()
         if self._last.status in ENDED:
             return self._last
-        message = _last_error(self._log_path) or f"the master ended with exit code {code}"
+        message = (
+            _last_error(self._log_path, self._log_start)
+            or f"the master ended with exit code {code}"
+        )
         message += f" (log: {self._log_path})"
         return dataclasses.replace(self._last, status="failed", message=message)
 
@@ -269,9 +255,9 @@ class _Watcher:
 class _Tail:
     """Reads the texts of an event log as it grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = offset
 
     def read(self) -> list[str]:
         """Return the texts of the events that were added since the last call."""
@@ -287,10 +273,14 @@ class _Tail:
         return [event["text"] for event in events if "text" in event]
 
 
-def _last_error(log_path: Path) -> str:
-    """Return the message of the last error in a log of `elasticdl.process`, or ""."""
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _last_error(log_path: Path, start: int) -> str:
+    """Return the message of the last error in a log of `elasticdl.process` from there, or ""."""
     try:
-        lines = log_path.read_text(errors="replace").splitlines()
+        lines = log_path.read_bytes()[start:].decode(errors="replace").splitlines()
     except OSError:
         return ""
     errors = [line.partition(" ERROR ")[2] for line in lines if " ERROR " in line]

@@ -99,7 +99,9 @@ class ProcessLauncher:
             except OSError as error:
                 raise LaunchError(f"{name}: cannot start {spec.command[0]}: {error}") from error
             # Nobody has reaped the child yet, so pid and start time are its own.
-            ref = json.dumps({"pid": child.pid, "start_time": _start_time(child.pid)})
+            ref = json.dumps(
+                {"pid": child.pid, "start_time": _start_time(child.pid), "boot": _boot_id()}
+            )
             handle = ProcessHandle(spec.role, spec.index, ref)
             self._add(_Watched(handle, child.pid, os.pidfd_open(child.pid), child))
         _log.info("started %s as pid %d, log %s", name, child.pid, spec.log_path)
@@ -110,8 +112,10 @@ class ProcessLauncher:
         with self._lock:
             if self._closing:
                 raise LaunchError("no process can be adopted, because the job is ending")
-            pid, start_time = _parse_ref(handle)
-            self._add(_Watched(handle, pid, _open_same(pid, start_time), child=None))
+            pid, start_time, boot = _parse_ref(handle)
+            # After the machine was started again, nothing that had a pid before is there.
+            pidfd = _open_same(pid, start_time) if boot == _boot_id() else None
+            self._add(_Watched(handle, pid, pidfd, child=None))
 
     def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
         """Send SIGTERM now and, after the grace period, SIGKILL to the whole process group."""
@@ -246,13 +250,13 @@ def _reason(code: int | None, asked_to_end: bool, ooms: _OutOfMemoryKills) -> Ex
     return ExitReason.KILLED if code < 0 or code in _SIGNAL_CODES else ExitReason.FAILED
 
 
-def _parse_ref(handle: ProcessHandle) -> tuple[int, int]:
+def _parse_ref(handle: ProcessHandle) -> tuple[int, int, str]:
     try:
         ref = json.loads(handle.ref)
-        return int(ref["pid"]), int(ref["start_time"])
+        return int(ref["pid"]), int(ref["start_time"]), str(ref["boot"])
     except (ValueError, TypeError, KeyError) as error:
         raise LaunchError(
-            f"{process_name(handle.role, handle.index)}: expected a pid and start time, "
+            f"{process_name(handle.role, handle.index)}: expected a pid, start time and boot, "
             f"found {handle.ref!r}; was the job started by another launcher?"
         ) from error
 
@@ -268,6 +272,11 @@ def _open_same(pid: int, start_time: int) -> int | None:
         return pidfd
     os.close(pidfd)
     return None
+
+
+def _boot_id() -> str:
+    """Return what the kernel has drawn when the machine was started."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _start_time(pid: int) -> int | None:

@@ -20,7 +20,6 @@ from elasticdl.model_spec import load_model_spec
 from elasticdl.process import ProcessArguments
 from elasticdl.state.sqlite import SqliteState
 
-STATE_FILE = "state.sqlite"
 _PS_DEADLINE_SECONDS = 10.0  # to reach a replica; what it then does may take longer
 _MASTER_ID = -1  # no worker's
 
@@ -32,7 +31,7 @@ def main() -> None:
 
 
 async def _run(arguments: ProcessArguments) -> int:
-    state = SqliteState(arguments.job_dir / STATE_FILE)
+    state = SqliteState(arguments.job_dir / process.STATE_FILE)
     job, is_new = open_job(state, arguments.config, lambda: load_data(arguments.config))
     master = Master(
         job,
@@ -44,7 +43,7 @@ async def _run(arguments: ProcessArguments) -> int:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         reason = f"the master was asked to end ({number.name})"
-        asyncio.get_running_loop().add_signal_handler(number, master.stop, reason)
+        asyncio.get_running_loop().add_signal_handler(number, master.leave, reason)
     return await master.run()
 
 

@@ -197,8 +197,9 @@ class JobCore:
             return
         if verdict.lost is not None:
             self._give_up(verdict.lost, verdict.words, now)
-        self._fail_if(verdict.failure, now)
-        if not verdict.is_phase_over:
+        if verdict.failure:
+            self._fail(verdict.failure, now)
+        elif not verdict.is_phase_over:
             self._advance(now)
         elif self.history.failing:
             self._fail(self.history.failing, now)
@@ -297,19 +298,22 @@ class JobCore:
             return  # known already, or the one before this member
         self.members.exited(member)
         if not member.gone:
-            self._carry_out(self.processes.lose(member, exited, last_words, now), now)
+            self._carry_out(member, self.processes.lose(member, exited, last_words, now), now)
             self._advance(now)
 
     def _give_up(self, member: Member, words: str, now: float) -> None:
-        self._carry_out(self.processes.give_up(member, words, now), now)
+        self._carry_out(member, self.processes.give_up(member, words, now), now)
 
-    def _carry_out(self, loss: Loss, now: float) -> None:
+    def _carry_out(self, member: Member, loss: Loss, now: float) -> None:
         """Do what follows for the tasks and the job from the loss of a process."""
         if loss.task_id is not None and not self.has_ended:
             task = self.tasks.task(loss.task_id)
             report = TaskReport(task.id, 0, Outcome.FAILED, loss.message)
             self._settle(task, report, loss.settled, now)
-        self._fail_if(loss.failure, now)
+        if loss.failure and member.role is Role.WORKER and self.ledger.num_done:
+            self._fail_after_checkpoint(loss.failure, now)
+        elif loss.failure and not self.has_ended:
+            self._fail(loss.failure, now)
 
     # --- phases ----------------------------------------------------------------------------------
 
@@ -384,15 +388,16 @@ class JobCore:
         evaluation_id = self.evaluations.start(self.meter.model_version)
         self.ledger.queue(self.tasks.evaluation_ids(evaluation_id))
 
-    def _stop_training(self, message: str, now: float) -> None:
+    def _fail_after_checkpoint(self, message: str, now: float) -> None:
         """Fail, once what has been trained is in a checkpoint, if the job writes any."""
-        if self.history.failing:
+        if self.has_ended or self.history.failing:
             return
-        if self.phase is not Phase.TRAINING or not self._needs(Phase.CHECKPOINTING):
+        has_trained = self.phase in (Phase.TRAINING, Phase.EVALUATING, Phase.EXPORTING)
+        if not has_trained or not self._needs(Phase.CHECKPOINTING):
             self._fail(message, now)
             return
         self.history.fail_after_checkpoint(message)
-        self._note("training stopped", f"{message}; writing a last checkpoint", is_warning=True)
+        self._note("stopping", f"{message}; writing a last checkpoint", is_warning=True)
 
     def _finish(self, now: float) -> None:
         shortcomings = self.shortcomings()
@@ -401,10 +406,6 @@ class JobCore:
         else:
             self.history.end(Phase.FINISHED, self.message, now)
             self._note("ended", "the job is finished", phase=str(Phase.FINISHED))
-
-    def _fail_if(self, message: str, now: float) -> None:
-        if message and not self.has_ended:
-            self._fail(message, now)
 
     def _fail(self, message: str, now: float) -> None:
         self.history.end(Phase.FAILED, message, now)
@@ -440,7 +441,7 @@ class JobCore:
 
     def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
         if report.fatal:
-            self._stop_training(report.message, now)
+            self._fail_after_checkpoint(report.message, now)
         elif settled is Settled.QUARANTINED:
             self._set_aside(task, report.message, now)
         elif settled is Settled.DONE and task.kind is TaskKind.EVALUATION:

@@ -13,6 +13,7 @@ from elasticdl.errors import ConfigError, StateError
 from elasticdl.job import Shard
 from elasticdl.master.actions import Action
 from elasticdl.master.core import JobCore
+from elasticdl.master.phases import ENDED
 from elasticdl.master.tasks import make_tasks
 from elasticdl.state.base import Fact, State
 
@@ -179,11 +180,37 @@ def _data(shards: list[list[list[Any]]]) -> JobData:
     return JobData(training, validation, prediction)
 
 
-def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    differing = [
+def end_of_job(state: State) -> tuple[str, str] | None:
+    """Return how the job in a journal has ended ("finished" or "failed") and what was said of it.
+
+    Raises:
+        StateError: The journal cannot be read.
+    """
+    snapshot, facts = state.load()
+    for fact in reversed(facts):
+        if fact[0] == "ended":
+            return fact[1], fact[2]
+    if snapshot is not None:
+        history = snapshot["core"]["history"]
+        if history["phase"] in ENDED:
+            return history["phase"], history["message"]
+    return None
+
+
+def differing_flags(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Say for each setting in which a job's configuration differs what it was, and what it is.
+
+    Where the job's folder is does not matter: the job is what lies in it.
+    """
+    return [
         f"--{name.rpartition('.')[2]} was {json.dumps(old)}, is {json.dumps(new)}"
         for name, old, new in _differences("", before, now)
+        if name != "cluster.job_dir"
     ]
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    differing = differing_flags(before, now)
     if differing:
         raise ConfigError(
             "the job in this folder was begun with other settings: "

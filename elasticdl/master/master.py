@@ -85,6 +85,7 @@ class Master:
         self._was_told = False
         self._num_watchers = 0
         self._is_closing = False
+        self._leaves_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = {
             Line.STORAGE: ThreadPoolExecutor(max_workers=1, thread_name_prefix="storage"),
@@ -153,7 +154,10 @@ class Master:
     # --- the main path ---------------------------------------------------------------------------
 
     async def run(self) -> int:
-        """Run the job; return the exit code of the process: 0 if it finished, 1 if it failed.
+        """Run the job to its end, and return the exit code of the process.
+
+        It is 0 if the job has finished, 1 if it has failed, and `process.STOPPED_EXIT_CODE` after
+        `leave`: another master can go on with the job.
 
         Raises:
             StateError: The journal cannot be written.
@@ -192,18 +196,30 @@ class Master:
             _write_address(self._job_dir, address)
             log.info("the master listens at %s", address)
             await self._until_ended()
-            await self._wind_up()
+            if self.core.has_ended:
+                await self._wind_up()
+            else:
+                self._note(Note("paused", f"{self._leaves_for}; another master can go on"))
+                # What is said or done from here on, because all end, is no event of the job.
+                self._is_closing = True
+                await server.stop(grace=None)
+        if not self.core.has_ended:
+            return process.STOPPED_EXIT_CODE
         return 0 if self.core.phase is Phase.FINISHED else 1
 
     async def _listen(self, server: grpc.aio.Server) -> str:
         """Take the port: the one of the master before, the one asked for, or any."""
-        port = self._job.port or self.core.config.cluster.master_port
+        cluster = self.core.config.cluster
+        port = self._job.port or cluster.master_port
         deadline = time.monotonic() + (_REBIND_SECONDS if self._job.port else 0.0)
         while True:
             try:
                 found: int = server.add_insecure_port(f"{_HOST}:{port}")
                 break
             except RuntimeError as error:
+                if time.monotonic() >= deadline and port and not cluster.master_port:
+                    port = 0  # what knew the master by its port is gone, or will be given up
+                    continue
                 if time.monotonic() >= deadline:
                     raise ConfigError(
                         f"--master_port={port}: the port is taken by another process on this "
@@ -222,7 +238,7 @@ class Master:
     async def _until_ended(self) -> None:
         tick_seconds = self.core.members.tick_seconds
         next_tick = self.now() + tick_seconds
-        while not self.core.has_ended and not self._broken.done():
+        while not (self.core.has_ended or self._leaves_for or self._broken.done()):
             await self.changed(max(0.0, next_tick - self.now()))
             if self.now() >= next_tick and not self._broken.done():
                 self.handle(lambda: self.core.tick(self.now()))
@@ -260,9 +276,10 @@ class Master:
         for task in self._tasks:
             task.cancel()
 
-    def stop(self, reason: str) -> None:
-        """Cancel the job."""
-        self.handle(lambda: self.core.stop(reason, self.now()))
+    def leave(self, reason: str) -> None:
+        """End all processes, and leave the job as it is: another master can go on with it."""
+        self._leaves_for = reason
+        self._ring()
 
     # --- effects ---------------------------------------------------------------------------------
 
@@ -274,7 +291,8 @@ class Master:
     async def _effect(self, effect: Effect, line: Line) -> None:
         loop = asyncio.get_running_loop()
         then = await loop.run_in_executor(self._threads[line], effect)
-        then()
+        if self.core.has_ended or not self._is_closing:
+            then()
 
     def _effect_done(self, task: asyncio.Task[None]) -> None:
         """An effect that raised is a defect or a broken journal: either way, the master ends."""

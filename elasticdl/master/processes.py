@@ -119,8 +119,23 @@ class Processes:
             fields = {"process": member.name, **asdict(position)}
             self._act(Note("slow", text, fields, is_warning=True))
 
-    def lose(self, member: Member, exited: Exited, last_words: str, now: float) -> Loss:
-        """A process is lost: take back what it held, and decide what to do about it."""
+    def lose(
+        self,
+        member: Member,
+        exited: Exited,
+        last_words: str,
+        now: float,
+        is_given_up: bool = False,
+    ) -> Loss:
+        """A process is lost: take back what it held, and decide what to do about it.
+
+        Args:
+            member: The process.
+            exited: What is known of its end.
+            last_words: What it said last.
+            now: The time.
+            is_given_up: It may live, but cannot be reached.
+        """
         how = relaunch.describe(exited.reason, exited.code)
         text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
         was_ready = self._holder.is_ready(member)
@@ -138,7 +153,16 @@ class Processes:
             return loss
         self._act(Note("lost", text, fields, is_warning=True))
         done = self._ledger.done_by_worker.get(member.index, 0)
-        ended = relaunch.Ended(member.role, exited.reason, exited.code, was_ready, done, is_of_task)
+        was_watched = exited.reason is not ExitReason.UNKNOWN or member.is_up or is_given_up
+        ended = relaunch.Ended(
+            member.role,
+            exited.reason,
+            exited.code,
+            was_ready,
+            done,
+            is_of_task=is_of_task,
+            was_watched=was_watched,
+        )
         verdict = relaunch.decide(ended, self._counts(member, last_words))
         self._history.heard_last_words(last_words)
         if is_of_task:
@@ -148,7 +172,7 @@ class Processes:
     def give_up(self, member: Member, words: str, now: float) -> Loss:
         """Take a process as lost that cannot be reached, and end it; returns as `lose` does."""
         handle = ProcessHandle(member.role, member.index, member.handle)
-        loss = self.lose(member, Exited(handle, ExitReason.UNKNOWN, None), words, now)
+        loss = self.lose(member, Exited(handle, ExitReason.UNKNOWN, None), words, now, True)
         if handle.ref and not member.has_exited:
             self._act(StopProcess(handle))
         return loss

@@ -28,6 +28,7 @@ class Ended:
     was_ready: bool  # ps replicas: it was part of the job
     tasks_done: int  # by this process
     is_of_task: bool = False  # it died of a task that it held; see `may_be_of_task`
+    was_watched: bool = True  # else it was gone when a restarted master looked for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,9 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
 
     Being killed from outside (a preempted machine, `kill -9`) costs nothing, if the process had
     done a task before (a ps replica: had served workers); so a job survives any number of
-    preemptions, but not a loop of processes that are killed before they get anywhere. All else
-    counts as a failure of ours or of the user's.
+    preemptions, but not a loop of processes that are killed before they get anywhere. Nor does it
+    cost anything to have ended together with the master, as when the whole job is started again.
+    All else counts as a failure of ours or of the user's.
 
     A worker that died of a task costs nothing either: the task pays for it, with one of its tries.
     That holds while the job has done more tasks than workers died of tasks, so that workers which
@@ -128,6 +130,8 @@ def describe(reason: ExitReason, code: int | None) -> str:
 
 
 def _is_failure(ended: Ended) -> bool:
+    if not ended.was_watched:
+        return False
     from_outside = (
         ExitReason.FINISHED,
         ExitReason.KILLED,

@@ -111,8 +111,10 @@ class Requests:
 
     def ask_what_is_due(self, now: float) -> None:
         """Request what is due in the job's phase, unless something is under way."""
-        if self._history.failing:
+        if self._history.failing and self._parts.is_complete:
             self._ask(Purpose.LAST_CHECKPOINT, now)
+        elif self._history.failing:
+            return
         elif self._history.phase in CLOSING:
             self._ask_at_end(now)
         elif self._history.phase is Phase.TRAINING and not self._ledger.is_trained:

@@ -15,6 +15,7 @@ from elasticdl.job import Role
 from elasticdl.launchers.base import ExitReason, ProcessHandle, ProcessSpec
 from elasticdl.launchers.process import (
     ProcessLauncher,
+    _boot_id,
     _OutOfMemoryKills,
     _reason,
     _start_time,
@@ -76,12 +77,13 @@ def test_the_lifeline_is_passed_on_under_its_own_number(tmp_path):
     os.close(write_end)
 
 
-def test_a_pid_that_belongs_to_another_process_now_is_not_adopted(tmp_path, launcher, exits):
+@pytest.mark.parametrize("differs", ["start_time", "boot"])
+def test_a_pid_that_belongs_to_another_process_now_is_not_adopted(launcher, exits, differs):
     body = "import threading; threading.Event().wait()"
     stranger = subprocess.Popen([sys.executable, "-c", body])
-    start_time = _start_time(stranger.pid)
-    ref = json.dumps({"pid": stranger.pid, "start_time": start_time - 1})
-    handle = ProcessHandle(Role.WORKER, 0, ref)
+    ref = {"pid": stranger.pid, "start_time": _start_time(stranger.pid), "boot": _boot_id()}
+    ref[differs] = {"start_time": ref["start_time"] - 1, "boot": "before"}[differs]
+    handle = ProcessHandle(Role.WORKER, 0, json.dumps(ref))
     launcher.adopt(handle)
     assert exits.get(timeout=SECONDS).reason is ExitReason.UNKNOWN
     launcher.stop(handle, grace_seconds=0.0)

@@ -30,6 +30,7 @@ from elasticdl.master.actions import (
 from elasticdl.master.core import Phase
 from elasticdl.master.parameters.holder import AuditFailed, CheckpointFailed, CheckpointWritten
 from elasticdl.master.status import picture
+from elasticdl.process import OWN_FAILURE_EXIT_CODE
 
 
 def start(kit, command="train", shards=None, **settings):
@@ -375,6 +376,20 @@ def test_fatal_report_keeps_what_was_trained_in_a_last_checkpoint(master_kit):
     play.core.answered(CheckpointWritten(0), play.now)
     status = picture(play.core, 0.0)
     assert (status.status, status.message) == ("failed", "table 'user' cannot take 5 new rows")
+
+
+@pytest.mark.parametrize("kind", [TaskKind.EVALUATION, TaskKind.EXPORT])
+def test_export_that_kills_its_workers_does_not_cost_the_last_checkpoint(master_kit, kind):
+    play = start(master_kit, checkpoint_dir=Path("c"), output=Path("out"), max_relaunches=0)
+    while (lease := play.lease()).task.kind is not kind:
+        play.work_off(lease)
+    exits(play, 0, reason=ExitReason.FAILED, code=OWN_FAILURE_EXIT_CODE, words="no license")
+    assert play.do(WriteCheckpoint) == [WriteCheckpoint(6)]
+    play.core.answered(CheckpointWritten(6), play.now)
+    status = picture(play.core, 0.0)
+    assert status.status == "failed"
+    assert "no license" in status.message
+    assert status.checkpoints == (6,)
 
 
 # --- evaluation -----------------------------------------------------------------------------------

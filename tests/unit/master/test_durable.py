@@ -11,7 +11,7 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import durable
 from elasticdl.master.actions import AdoptProcess, AskAudit, StartProcess, WriteCheckpoint
 from elasticdl.master.core import Phase
-from elasticdl.master.durable import JobData, open_job
+from elasticdl.master.durable import JobData, end_of_job, open_job
 from elasticdl.master.parameters.holder import CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
@@ -228,3 +228,30 @@ def test_processes_that_fail_alike_fail_the_job_over_two_masters(master_kit):
     kit.do(lambda: kit.job.core.resume(1.0))
     fails(1)
     assert picture(kit.job.core, 2.0).status == "failed"
+
+
+def test_job_begun_again_after_all_its_processes_are_gone_spends_no_relaunches(master_kit):
+    kit = begun(master_kit, num_workers=2, num_ps=2, max_relaunches=0)
+    for _ in range(3):
+        kit.restart()
+        kit.do(lambda: kit.job.core.resume(1.0))
+        for action in kit.play.do(AdoptProcess):
+            gone = Exited(action.handle, ExitReason.UNKNOWN, None)
+            kit.do(lambda gone=gone: kit.job.core.process_exited(gone, "", 1.0))
+        started = kit.play.do(StartProcess)
+        assert [a.role for a in started].count(Role.PS) == 2
+        assert [a.role for a in started].count(Role.WORKER) == 2
+        for action in started:
+            handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
+            kit.do(lambda handle=handle: kit.job.core.process_started(handle, 1.0))
+
+
+def test_end_of_a_job_is_read_from_its_journal(master_kit, monkeypatch):
+    kit = begun(master_kit)
+    assert end_of_job(kit.state) is None
+    kit.do(lambda: kit.job.core.stop("enough", 1.0))
+    assert end_of_job(kit.state) == ("failed", "stopped: enough")
+    monkeypatch.setattr(durable, "_FACTS_PER_SNAPSHOT", 1)
+    kit.do(lambda: kit.job.core.journal.record("problem", "x"))
+    assert kit.state.load()[1] == []
+    assert end_of_job(kit.state) == ("failed", "stopped: enough")

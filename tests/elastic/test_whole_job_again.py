@@ -1,0 +1,96 @@
+"""All processes of a job end in the middle of it; the same command goes on, exactly."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+
+import numpy as np
+import psutil
+import pytest
+
+
+class Job:
+    """The counting job in one folder, by as many commands as it takes."""
+
+    def __init__(self, chaos, folder, **flags):
+        self._chaos, self._folder = chaos, folder
+        self.job_dir = folder / "job"
+        (folder / "data").mkdir()
+        self.occurrences = chaos.make_data(folder / "data", seed=1)
+        self.words = chaos.train_command(
+            folder / "data", folder / "export", self.job_dir, folder / "summary.json", **flags
+        )
+
+    def start(self):
+        with (self._folder / "train.log").open("a") as log:
+            return subprocess.Popen(self.words, stdout=log, stderr=subprocess.STDOUT)
+
+    def until(self, share, end):
+        """Run the command until a share of the records is trained; then end it; return its code."""
+        (self.job_dir / "master.json").unlink(missing_ok=True)
+        command = self.start()
+        with contextlib.closing(self._chaos.connect(self.job_dir, command)) as master:
+            for status in master.watch(give_up_seconds=60):
+                if status.records_done >= share * status.records_total:
+                    break
+        mine = psutil.Process(command.pid).children(recursive=True)
+        end(self, command)
+        code = command.wait()
+        _, left = psutil.wait_procs(mine, timeout=30)
+        assert left == []
+        return code
+
+    def finish(self):
+        """Run the command to the end of the job; return its summary."""
+        assert self.start().wait() == 0, self.log()
+        return json.loads((self._folder / "summary.json").read_text())
+
+    def log(self):
+        return (self._folder / "train.log").read_text()
+
+    def counts(self):
+        return self._chaos.counts_of(self._folder / "export", len(self.occurrences))
+
+
+def kill_everything(job, command):
+    """As when the machine loses its power."""
+    for child in psutil.Process(command.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    command.kill()
+
+
+def ask_the_master(job, command):
+    pid = json.loads((job.job_dir / "master.json").read_text())["pid"]
+    os.kill(pid, signal.SIGTERM)
+
+
+def press_ctrl_c(job, command):
+    command.send_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def counting_job(chaos, tmp_path):
+    return lambda **flags: Job(chaos, tmp_path, **flags)
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("recovery_seconds", "ends"),
+    [(0, [kill_everything]), (1, [kill_everything, ask_the_master, press_ctrl_c])],
+)
+def test_same_command_goes_on_where_the_job_was(counting_job, recovery_seconds, ends):
+    job = counting_job(recovery_seconds=recovery_seconds)
+    for number, end in enumerate(ends, 1):
+        code = job.until(0.25 * number, end)
+        assert code == (-signal.SIGKILL if end is kill_everything else 130)
+    summary = job.finish()
+    records = job.occurrences.sum() // 4
+    assert [
+        (line["trained_once"], line["repeated"], line["lost"]) for line in summary["ledger"]
+    ] == [(records, 0, 0)] * 3
+    np.testing.assert_array_equal(job.counts(), 3 * job.occurrences)
+    assert len(summary["recoveries"]) == 2 * len(ends)
+    assert any(r["version"] for r in summary["recoveries"]) == bool(recovery_seconds)

@@ -1,0 +1,76 @@
+"""Which folder a job gets, and when the same command goes on with the job in it."""
+
+import pytest
+
+from elasticdl import process
+from elasticdl.cli.flags import build_config
+from elasticdl.cli.job_folder import holds_job, prepare
+from elasticdl.errors import ConfigError
+from elasticdl.state.sqlite import SqliteState
+
+
+def config(folder, **words):
+    words = {"model_def": "m.forward", "training_data": "d.csv", "job_dir": folder} | words
+    return build_config("train", {name: str(value) for name, value in words.items()})
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A folder in which a job was begun, and its journal."""
+    prepare(config(tmp_path / "job"))
+    state = SqliteState(tmp_path / "job" / process.STATE_FILE)
+    state.append([["created", {}, []]])
+    yield tmp_path / "job", state
+    state.close()
+
+
+def test_job_of_the_same_command_is_gone_on_with(begun):
+    folder, state = begun
+    state.close()
+    secret = (folder / process.TOKEN_FILE).read_text()
+    assert holds_job(config(folder))
+    assert prepare(config(folder)) == folder
+    assert (folder / process.TOKEN_FILE).read_text() == secret
+
+
+def test_folder_may_have_moved(begun, tmp_path):
+    folder, state = begun
+    state.close()
+    assert holds_job(config(folder.rename(tmp_path / "elsewhere")))
+
+
+def test_new_folder_holds_no_job(tmp_path):
+    assert not holds_job(config(tmp_path))
+    assert not holds_job(config(tmp_path / "nowhere"))
+
+
+def test_job_that_was_killed_before_its_master_began_is_gone_on_with(tmp_path):
+    folder = prepare(config(tmp_path / "job"))
+    assert holds_job(config(folder))
+
+
+def test_other_settings_are_named(begun):
+    folder, state = begun
+    state.close()
+    with pytest.raises(ConfigError, match="--num_workers was 1, is 7; --seed was 0, is 9"):
+        holds_job(config(folder, num_workers=7, seed=9))
+
+
+def test_job_that_has_ended_is_refused_with_what_to_do(begun):
+    folder, state = begun
+    state.append([["ended", "failed", "disk full", 3.0]])
+    state.close()
+    with pytest.raises(ConfigError, match=r"has failed \(disk full\); name another folder"):
+        holds_job(config(folder))
+
+
+def test_job_that_is_running_is_refused(begun):
+    folder, _ = begun
+    with pytest.raises(ConfigError, match="another master has it open"):
+        holds_job(config(folder))
+
+
+def test_torn_settings_are_named(tmp_path):
+    (tmp_path / process.CONFIG_FILE).write_text('{"comm')
+    with pytest.raises(ConfigError, match=f"expected the settings of a job in {tmp_path}"):
+        holds_job(config(tmp_path))
