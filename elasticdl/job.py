@@ -155,10 +155,13 @@ class Outcome(StrEnum):
 class TaskReport:
     """What a worker says when a lease ends.
 
-    `end_index` is how many minibatches `feed` made of the task, -1 if that is not known.
-    `num_records` counts the records trained, evaluated or predicted under this lease;
-    `loss_sum` is the sum over its minibatches of loss x records. `skipped` names minibatches left
-    out because of `--on_nan=skip`. `fatal` fails the job at once (e.g. `--on_nan=stop`).
+    `end_index` is how many minibatches `feed` made of the task, `num_examples` how many examples
+    were in them; -1 if that is not known. Where `feed` leaves records out, or makes several
+    examples of one, there are fewer or more examples than records.
+    `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
+    is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
+    of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at
+    once (e.g. `--on_nan=stop`).
     """
 
     task_id: int
@@ -175,7 +178,9 @@ class TaskReport:
     num_recomputed: int = 0  # minibatches computed again, on newer parameters
     num_minibatches: int = 0
     end_index: int = -1
+    num_examples: int = -1
     skipped: tuple[int, ...] = ()
+    skipped_examples: tuple[int, ...] = ()
     metric_states: MetricStates = field(default_factory=dict)  # EVALUATION
     metrics: dict[str, float] = field(default_factory=dict)  # METRICS: the results
 
@@ -193,13 +198,22 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class EpochLedger:
-    """What became of the records of one epoch."""
+    """What became of the records of one epoch.
+
+    A record that `feed` left out counts as trained once: it was read, and there was nothing to do.
+    examples: that `feed` made of the records; as many as these, unless said.
+    """
 
     epoch: int
     records: int
     trained_once: int
     repeated: int
     lost: int
+    examples: int = -1
+
+    def __post_init__(self) -> None:
+        if self.examples < 0:
+            object.__setattr__(self, "examples", self.records)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +222,7 @@ class TaskAudit:
 
     task_id: int
     next_index: int
-    num_records: int  # as the pushes said; counts a record twice if it was applied twice
+    num_records: int  # examples, as the pushes said; twice as many if they were applied twice
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,13 +208,16 @@ def _summary(status: JobStatus) -> Text:
 
 def _ledger_table(ledger: tuple[EpochLedger, ...]) -> Table:
     table = Table(title="Ledger: what became of each record", title_justify="left")
-    for name in ("epoch", "records", "trained once", "repeated", "lost"):
+    # Where `feed` leaves records out, or makes several examples of one.
+    has_examples = any(row.examples != row.records for row in ledger)
+    examples = ("examples",) if has_examples else ()
+    for name in ("epoch", "records", "trained once", "repeated", "lost", *examples):
         table.add_column(name, justify="right")
     for row in ledger:
         is_exact = row.repeated == row.lost == 0
         if is_exact and _MANY_EPOCHS // 2 < row.epoch + 1 <= len(ledger) - _MANY_EPOCHS // 2:
             continue  # of many epochs the first, the last, and those that are not as they should
-        table.add_row(str(row.epoch + 1), *_ledger_cells(row))
+        table.add_row(str(row.epoch + 1), *_ledger_cells(row, has_examples))
     if len(ledger) > 1:
         table.add_section()
         total = EpochLedger(
@@ -223,14 +226,16 @@ def _ledger_table(ledger: tuple[EpochLedger, ...]) -> Table:
             trained_once=sum(row.trained_once for row in ledger),
             repeated=sum(row.repeated for row in ledger),
             lost=sum(row.lost for row in ledger),
+            examples=sum(row.examples for row in ledger),
         )
-        table.add_row("all", *_ledger_cells(total))
+        table.add_row("all", *_ledger_cells(total, has_examples))
     return table
 
 
-def _ledger_cells(row: EpochLedger) -> list[Text]:
+def _ledger_cells(row: EpochLedger, has_examples: bool) -> list[Text]:
     wrong = [Text(f"{n:,}", "bold red" if n else "") for n in (row.repeated, row.lost)]
-    return [Text(f"{row.records:,}"), Text(f"{row.trained_once:,}"), *wrong]
+    cells = [Text(f"{row.records:,}"), Text(f"{row.trained_once:,}"), *wrong]
+    return [*cells, Text(f"{row.examples:,}")] if has_examples else cells
 
 
 def _epochs(status: JobStatus) -> list[str]:

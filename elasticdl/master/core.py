@@ -256,7 +256,13 @@ class JobCore:
         if task.kind is TaskKind.TRAINING:
             self.meter.reported(worker_id, report, now)
         settled = self.ledger.report(
-            worker_id, task.id, report.lease, report.outcome, report.message, report.end_index
+            worker_id,
+            task.id,
+            report.lease,
+            report.outcome,
+            report.message,
+            report.end_index,
+            report.num_examples,
         )
         self._settle(task, report, settled, now)
         self._advance(now)

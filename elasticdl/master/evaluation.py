@@ -79,10 +79,12 @@ class Evaluations:
     def check(self, evaluation_id: int, states: MetricStates) -> None:
         """Look whether what a validation task gave can be added to what others gave.
 
+        A task of which `feed` left out all records gives nothing.
+
         Raises:
             ModelError: It is of other metrics or shapes.
         """
-        if self._running is not None and self._running.evaluation_id == evaluation_id:
+        if states and self.running_id == evaluation_id and self._running is not None:
             _check_alike(self._running.states, states)
 
     def evaluated(self, evaluation_id: int, states: MetricStates) -> bool:

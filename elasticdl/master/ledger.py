@@ -41,6 +41,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """What `feed` made of the records of a training task."""
+
+    minibatches: int
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lack:
     """A training task that is done, but restored parameters have only `have` minibatches of it."""
 
@@ -95,8 +103,8 @@ class Ledger:
         self._queued: deque[int] = deque()  # all other tasks, not leased
         self._replays: deque[int] = deque()  # training tasks to be done again
         self._replaying: set[int] = set()  # those, and the ones of them that are leased
-        # Minibatches of tasks that were done, where `feed` made more or fewer than records say.
-        self._odd_ends: dict[int, int] = {}
+        # Tasks that were done, where `feed` made more or fewer examples than there are records.
+        self.uneven: dict[int, Made] = {}
         self._doing: dict[int, Held] = {}
         self._held: dict[int, set[int]] = {}  # worker -> tasks
         # Only of tasks that came back: the number of the last lease, and how often it failed.
@@ -157,6 +165,7 @@ class Ledger:
         outcome: Outcome,
         message: str = "",
         end_index: int = -1,
+        num_examples: int = -1,
     ) -> Settled:
         """End a lease.
 
@@ -167,13 +176,14 @@ class Ledger:
             outcome: How it ended.
             message: Of a failure.
             end_index: Minibatches that the task has, -1 if not known.
+            num_examples: Examples that are in them, -1 if not known: as many as records.
         """
         if not self.is_current(worker_id, task_id, number):
             return Settled.STALE
         if outcome is Outcome.DONE and self._doing[task_id].generation == self.generation:
-            is_training = task_id < self._num_training
-            is_odd = is_training and end_index not in (-1, self._usual_end(task_id))
-            self._journal.record("done", task_id, *([end_index] if is_odd else []))
+            self._journal.record(
+                "done", task_id, *self._unevenness(task_id, end_index, num_examples)
+            )
             return Settled.DONE
         if outcome is Outcome.DONE:
             # A part of it may have been lost meanwhile; the next lease will find out.
@@ -229,12 +239,11 @@ class Ledger:
         found = []
         for task_id in self._handed_out():
             have = applied.get(task_id, 0)
-            end = self._odd_ends.get(task_id, -1)
-            end = self._usual_end(task_id) if end < 0 else end
-            if have < end and task_id not in open_ids:
+            made = self.uneven.get(task_id) or self._usual(task_id)
+            if have < made.minibatches and task_id not in open_ids:
                 total = self._tasks.training.num_records_of(task_id % self._per_epoch)
-                records = max(0, total - have * self._minibatch_size)
-                found.append(Lack(task_id, have, end - have, records))
+                records = min(total, max(0, made.examples - have * self._minibatch_size))
+                found.append(Lack(task_id, have, made.minibatches - have, records))
         return found
 
     def replay(self, task_ids: Iterable[int]) -> None:
@@ -364,13 +373,14 @@ class Ledger:
             held = self._held[worker_id] = set()
         held.add(task_id)
 
-    def _apply_done(self, task_id: int, odd_end: int = -1) -> None:
+    def _apply_done(self, task_id: int, minibatches: int = -1, examples: int = -1) -> None:
         worker_id = self._end(task_id).worker_id
         self._failures.pop(task_id, None)
         self._suspects.discard(task_id)
         self._replaying.discard(task_id)
-        if odd_end >= 0:
-            self._odd_ends[task_id] = odd_end
+        self.uneven.pop(task_id, None)  # of an earlier time, before it was replayed
+        if minibatches >= 0:
+            self.uneven[task_id] = Made(minibatches, examples)
         self.num_done += 1
         self.done_by_worker[worker_id] = self.done_by_worker.get(worker_id, 0) + 1
         if task_id < self._num_training:
@@ -433,10 +443,18 @@ class Ledger:
             return self._replays
         return self._returned if task_id < self._num_training else self._queued
 
-    def _usual_end(self, task_id: int) -> int:
-        """Return how many minibatches a task has, unless `feed` leaves records out or adds some."""
+    def _usual(self, task_id: int) -> Made:
+        """Return what `feed` makes of a task if it makes one example of each record."""
         num_records = self._tasks.training.num_records_of(task_id % self._per_epoch)
-        return -(-num_records // self._minibatch_size)
+        return Made(-(-num_records // self._minibatch_size), num_records)
+
+    def _unevenness(self, task_id: int, end_index: int, num_examples: int) -> list[int]:
+        """Return what is to be remembered of a task that is done: nothing if it is as usual."""
+        if task_id >= self._num_training or end_index < 0:
+            return []
+        usual = self._usual(task_id)
+        made = Made(end_index, num_examples if num_examples >= 0 else usual.examples)
+        return [] if made == usual else [made.minibatches, made.examples]
 
     def _handed_out(self) -> Iterator[int]:
         """Iterate over the training tasks that were handed out at least once."""
@@ -476,7 +494,7 @@ class Ledger:
             "queued": list(self._queued),
             "replays": list(self._replays),
             "replaying": to_ranges(self._replaying),
-            "odd_ends": [list(item) for item in self._odd_ends.items()],
+            "uneven": [[i, made.minibatches, made.examples] for i, made in self.uneven.items()],
             "generation": self.generation,
             "doing": [
                 [i, h.worker_id, h.number, h.request, h.generation] for i, h in self._doing.items()
@@ -500,7 +518,7 @@ class Ledger:
         self._queued = deque(snapshot["queued"])
         self._replays = deque(snapshot["replays"])
         self._replaying = {i for first, stop in snapshot["replaying"] for i in range(first, stop)}
-        self._odd_ends = dict(snapshot["odd_ends"])
+        self.uneven = {i: Made(minibatches, n) for i, minibatches, n in snapshot["uneven"]}
         self.generation = snapshot["generation"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}
         self._held = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from elasticdl.job import STALENESS_BUCKETS, Progress, TaskReport
@@ -44,7 +45,8 @@ class Meter:
         self.max_staleness = 0
         self.staleness_histogram = [0] * STALENESS_BUCKETS
         self.num_recomputed = 0
-        self.skipped: dict[int, tuple[int, ...]] = {}  # training task -> minibatches
+        # Training task -> minibatches left out, and the examples in each (-1: not known).
+        self.skipped: dict[int, dict[int, int]] = {}
         journal.handle("trained", self._apply_trained)
 
     # --- events ----------------------------------------------------------------------------------
@@ -65,7 +67,12 @@ class Meter:
             int(report.num_minibatches),
             int(report.staleness_sum),
             int(report.staleness_max),
-            [int(index) for index in report.skipped],
+            [
+                [int(index), int(examples)]
+                for index, examples in zip_longest(
+                    report.skipped, report.skipped_examples, fillvalue=-1
+                )
+            ],
             [int(count) for count in report.staleness_histogram],
             int(report.num_recomputed),
         )
@@ -142,7 +149,7 @@ class Meter:
         num_minibatches: int,
         staleness_sum: int,
         staleness_max: int,
-        skipped: list[int],
+        skipped: list[list[int]],
         staleness_histogram: list[int],
         num_recomputed: int,
     ) -> None:
@@ -159,7 +166,7 @@ class Meter:
             self.staleness_histogram[bucket] += count
         self.num_recomputed += num_recomputed
         if skipped:
-            self.skipped[task_id] = tuple(sorted({*self.skipped.get(task_id, ()), *skipped}))
+            self.skipped.setdefault(task_id, {}).update((i, examples) for i, examples in skipped)
 
     # --- snapshot --------------------------------------------------------------------------------
 
@@ -176,7 +183,10 @@ class Meter:
             "max_staleness": self.max_staleness,
             "staleness_histogram": self.staleness_histogram,
             "num_recomputed": self.num_recomputed,
-            "skipped": [[task_id, list(indexes)] for task_id, indexes in self.skipped.items()],
+            "skipped": [
+                [task_id, [list(item) for item in minibatches.items()]]
+                for task_id, minibatches in self.skipped.items()
+            ],
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -191,4 +201,4 @@ class Meter:
         self.max_staleness = snapshot["max_staleness"]
         self.staleness_histogram = list(snapshot["staleness_histogram"])
         self.num_recomputed = snapshot["num_recomputed"]
-        self.skipped = {task_id: tuple(indexes) for task_id, indexes in snapshot["skipped"]}
+        self.skipped = {task_id: dict(items) for task_id, items in snapshot["skipped"]}

@@ -77,7 +77,7 @@ def _skipped(core: JobCore) -> tuple[str, ...]:
     return tuple(
         f"{_describe(core.tasks.task(task_id))}, minibatch {index}"
         for task_id, indexes in sorted(core.meter.skipped.items())
-        for index in indexes
+        for index in sorted(indexes)
     )
 
 

@@ -586,6 +586,8 @@ class TaskReport(_message.Message):
     END_INDEX_FIELD_NUMBER: _builtins.int
     STALENESS_HISTOGRAM_FIELD_NUMBER: _builtins.int
     NUM_RECOMPUTED_FIELD_NUMBER: _builtins.int
+    NUM_EXAMPLES_FIELD_NUMBER: _builtins.int
+    SKIPPED_EXAMPLES_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -600,6 +602,8 @@ class TaskReport(_message.Message):
     end_index: _builtins.int
     """minibatches that the task has; -1 if not known"""
     num_recomputed: _builtins.int
+    num_examples: _builtins.int
+    """examples that `feed` made of the task; -1 if not known"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -608,6 +612,10 @@ class TaskReport(_message.Message):
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def staleness_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def skipped_examples(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """examples in each of the skipped minibatches"""
+
     def __init__(
         self,
         *,
@@ -628,10 +636,12 @@ class TaskReport(_message.Message):
         end_index: _builtins.int = ...,
         staleness_histogram: _abc.Iterable[_builtins.int] | None = ...,
         num_recomputed: _builtins.int = ...,
+        num_examples: _builtins.int = ...,
+        skipped_examples: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -865,11 +875,14 @@ class EpochLedger(_message.Message):
     TRAINED_ONCE_FIELD_NUMBER: _builtins.int
     REPEATED_FIELD_NUMBER: _builtins.int
     LOST_FIELD_NUMBER: _builtins.int
+    EXAMPLES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     records: _builtins.int
     trained_once: _builtins.int
     repeated: _builtins.int
     lost: _builtins.int
+    examples: _builtins.int
+    """that `feed` made of the records"""
     def __init__(
         self,
         *,
@@ -878,10 +891,11 @@ class EpochLedger(_message.Message):
         trained_once: _builtins.int = ...,
         repeated: _builtins.int = ...,
         lost: _builtins.int = ...,
+        examples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "lost", b"lost", "records", b"records", "repeated", b"repeated", "trained_once", b"trained_once"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "examples", b"examples", "lost", b"lost", "records", b"records", "repeated", b"repeated", "trained_once", b"trained_once"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

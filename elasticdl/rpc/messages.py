@@ -185,7 +185,9 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         num_recomputed=report.num_recomputed,
         num_minibatches=report.num_minibatches,
         end_index=report.end_index,
+        num_examples=report.num_examples,
         skipped=report.skipped,
+        skipped_examples=report.skipped_examples,
         metric_states=states_to_message(report.metric_states),
         metrics=report.metrics,
     )
@@ -211,7 +213,9 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         num_recomputed=message.num_recomputed,
         num_minibatches=message.num_minibatches,
         end_index=message.end_index,
+        num_examples=message.num_examples,
         skipped=tuple(message.skipped),
+        skipped_examples=tuple(message.skipped_examples),
         metric_states=states_from_message(message.metric_states),
         metrics=dict(message.metrics),
     )
@@ -278,6 +282,7 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
                 trained_once=line.trained_once,
                 repeated=line.repeated,
                 lost=line.lost,
+                examples=line.examples,
             )
             for line in status.ledger
         ],
@@ -319,6 +324,7 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
                 trained_once=line.trained_once,
                 repeated=line.repeated,
                 lost=line.lost,
+                examples=line.examples,
             )
             for line in message.ledger
         ),

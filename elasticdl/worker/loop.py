@@ -67,6 +67,8 @@ _MODES = {
     TaskKind.PREDICTION: Mode.PREDICTION,
 }
 
+_MAX_SAMPLE_RECORDS = 65_536  # read at once, in search of a first minibatch
+
 
 class Worker:
     """Works off leases until the master says that the job is finished."""
@@ -183,8 +185,7 @@ class Worker:
         for lease in self._leases():
             running = Running(lease)
             try:
-                end_index = self._feed_lease(running)
-                report = TaskReport(lease.task.id, lease.number, Outcome.DONE, end_index=end_index)
+                report = self._feed_lease(running)
             except Closed:
                 raise
             except Exception as error:
@@ -208,14 +209,15 @@ class Worker:
                 case Finished():
                     return
 
-    def _feed_lease(self, running: Running) -> int:
-        """Feed what a lease asks for; return how many minibatches the task has."""
+    def _feed_lease(self, running: Running) -> TaskReport:
+        """Feed what a lease asks for; return its report, with what `feed` made of the task."""
         lease, task = running.lease, running.lease.task
         self._source.reach(lease.generation)
         mode = _MODES.get(task.kind)
+        report = TaskReport(task.id, lease.number, Outcome.DONE)
         if mode is None:
-            return 0
-        start = num_minibatches = 0
+            return report
+        start = num_minibatches = num_examples = 0
         if self._protocol.asks_where_to_begin(lease):
             start = self._trained.exchange.start_index(lease)
         if running.is_training and lease.number > 1:
@@ -230,15 +232,16 @@ class Worker:
             if not self._protocol.goes_on(running):
                 break
             num_minibatches += 1
+            num_examples += minibatch.num_records
             if index >= start:
                 with self._landed:
                     self._protocol.fed(running)
                 self._fed.put(Item(running, index=index, minibatch=minibatch))
-        return num_minibatches
+        return replace(report, end_index=num_minibatches, num_examples=num_examples)
 
     def _read(self, task: Task) -> Iterator[Records]:
         """Read a task's records; feed is not blamed for the time, unless the reader is a user's."""
-        records = self._readers[task.kind].read(task.shard)
+        records = read_all(self._readers[task.kind], task.shard)
         if self._has_own_reader:
             yield from records
             return
@@ -379,7 +382,8 @@ class Worker:
             if item.result is None:
                 with self._clock.measure("push"):
                     self._trained.exchange.skip(running.lease, item.index)
-                running.skipped.append(item.index)
+                assert item.minibatch is not None
+                running.skipped[item.index] = item.minibatch.num_records
             else:
                 done = item.committed or self._push(item, item.result)
                 self._count(item, item.result, done)
@@ -514,12 +518,40 @@ def sample_minibatch(
 ) -> Minibatch:
     """Return the first minibatch of a source, from which a model is built.
 
+    A `feed` may leave out the records that come first, or those of whole shards.
+
     Raises:
-        DataError: The source has no records.
+        DataError: The source has no records, or `feed` leaves out all of them.
     """
+    num_records = 0
     for shard in reader.shards():
-        end = min(shard.end, shard.start + minibatch_size)
-        records = reader.read(Shard(shard.name, shard.start, end))
-        for minibatch in model.minibatches(records, mode, minibatch_size, seed=0):
-            return minibatch
+        start, size = shard.start, minibatch_size
+        while start < shard.end:
+            part = Shard(shard.name, start, min(shard.end, start + size))
+            for minibatch in model.minibatches(reader.read(part), mode, minibatch_size, seed=0):
+                return minibatch
+            num_records += part.num_records
+            start, size = part.end, min(2 * size, _MAX_SAMPLE_RECORDS)
+    if num_records:
+        raise DataError(
+            f"feed made no example of any of the {num_records:,} records in mode {mode}, so there "
+            "is none to build the model from"
+        )
     raise DataError("expected at least one record to build the model from, found none")
+
+
+def read_all(reader: DataReader, shard: Shard) -> Iterator[Records]:
+    """Yield the records of a shard, and make sure that it is all of them and no more.
+
+    Raises:
+        DataError: The reader gave another number of records.
+    """
+    num_records = 0
+    for chunk in reader.read(shard):
+        num_records += len(chunk)
+        yield chunk
+    if num_records != shard.num_records:
+        raise DataError(
+            f"{shard.name}: {type(reader).__name__}.read gave {num_records} records for "
+            f"[{shard.start}, {shard.end}), expected {shard.num_records}"
+        )

@@ -38,7 +38,7 @@ class Running:
     staleness_max: int = 0
     staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
     recomputed: int = 0  # compute
-    skipped: list[int] = field(default_factory=list)
+    skipped: dict[int, int] = field(default_factory=dict)  # minibatch -> examples in it
     predicted: list[Predicted] = field(default_factory=list)  # compute
 
     @property
@@ -67,6 +67,7 @@ class Running:
             staleness_histogram=tuple(self.staleness_histogram),
             num_recomputed=self.recomputed,
             skipped=tuple(self.skipped),
+            skipped_examples=tuple(self.skipped.values()),
             model_version=model_version,
         )
 

@@ -118,7 +118,7 @@ def test_a_job_that_finishes_leaves_nothing_but_its_results(start):
     assert summary["metrics"] == {"auc": 0.75}
     assert summary["records_per_second"] == 2.5
     assert summary["ledger"] == [
-        {"epoch": 0, "records": 10, "trained_once": 10, "repeated": 0, "lost": 0}
+        {"epoch": 0, "records": 10, "trained_once": 10, "repeated": 0, "lost": 0, "examples": 10}
     ]
 
 

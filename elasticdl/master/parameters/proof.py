@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from elasticdl.job import EpochLedger, TaskAudit
+from elasticdl.master.ledger import Made
 from elasticdl.master.tasks import JobTasks
 
 Replicas = Sequence[Iterable[TaskAudit]]
@@ -18,8 +19,8 @@ class Proof:
     """What became of the records. `problem` says what must not be; "" if all is well.
 
     `lost` records that are explained (minibatches skipped because of NaN) are no problem; nor are
-    records that every replica lacks alike of tasks that were done: a `feed` that filters leaves
-    records out, and `note` says how many.
+    records of tasks of which every replica has all minibatches, alike: a worker was lost before it
+    could report a minibatch that it had skipped. `note` says how many.
     """
 
     ledger: tuple[EpochLedger, ...]
@@ -32,29 +33,40 @@ class _Count:
     trained_once: int = 0
     repeated: int = 0
     lost: int = 0
+    examples: int = 0
 
 
 def prove(
     tasks: JobTasks,
     minibatch_size: int,
     replicas: Replicas,
-    skipped: Mapping[int, Sequence[int]],
+    skipped: Mapping[int, Mapping[int, int]],
     lost: Mapping[int, Set[int]] | None = None,
+    uneven: Mapping[int, Made] | None = None,
+    set_aside: Set[int] = frozenset(),
 ) -> Proof:
     """Compare what every replica has applied with the job's training tasks.
 
     A record counts as trained once only if every replica has applied its minibatch, once. Where
     replicas differ, the one that lacks most or repeated most decides.
 
+    Replicas count examples. Of a task that was done it is known how many minibatches and examples
+    `feed` made of its records: if each replica has applied just these, each record was trained
+    once, whatever came of it. An example too few or too many counts as one record: that is exact
+    as long as no record makes several examples, and at least as bad as the truth if one does.
+
     Args:
         tasks: What there was to do.
         minibatch_size: Records of a minibatch; the last one of a task may be smaller.
         replicas: What each replica says; all are asked when no push is under way.
-        skipped: Training task -> minibatches left out on purpose (`--on_nan=skip`).
+        skipped: Training task -> minibatch left out on purpose (`--on_nan=skip`) -> its examples,
+            -1 if not known.
         lost: Replica -> training tasks of which it lost a part with its memory, and was not given
             it again (`--ps_recovery=latest`).
+        uneven: What `feed` made of tasks that were done, if not one example of each record.
+        set_aside: Tasks that failed too often. What `feed` would have made of them is not known.
     """
-    lost = lost or {}
+    lost, uneven = lost or {}, uneven or {}
     applied = [{entry.task_id: entry for entry in replica} for replica in replicas]
     ledger: list[EpochLedger] = []
     disagreements = unexplained = missing = 0
@@ -62,12 +74,17 @@ def prove(
         total = _Count()
         for task_id in tasks.epoch_ids(epoch):
             records = tasks.task(task_id).shard.num_records
+            made = uneven.get(task_id) or Made(-(-records // minibatch_size), records)
             left_out = sum(
-                min(minibatch_size, records - index * minibatch_size)
-                for index in set(skipped.get(task_id, ()))
+                min(minibatch_size, made.examples - index * minibatch_size) if of_it < 0 else of_it
+                for index, of_it in skipped.get(task_id, {}).items()
             )
             entries = [of_replica.get(task_id, TaskAudit(task_id, 0, 0)) for of_replica in applied]
-            count = _worst(entries, records, minibatch_size, left_out)
+            if task_id in set_aside and uneven:
+                total.lost += records
+                total.examples += max((entry.num_records for entry in entries), default=0)
+                continue
+            count = _worst(entries, records, made, minibatch_size, left_out)
             is_known = [task_id in lost.get(index, ()) for index in range(len(entries))]
             if any(is_known):
                 missing += count.lost
@@ -75,9 +92,10 @@ def prove(
             total.trained_once += count.trained_once
             total.repeated += count.repeated
             total.lost += count.lost
+            total.examples += made.examples
             unexplained += 0 if any(is_known) else max(0, count.lost - left_out)
-            # Without an entry nothing of the task has arrived, though it has records.
-            is_missing = any(entry.next_index == 0 for entry in entries)
+            due = 1 if task_id in set_aside else made.minibatches
+            is_missing = any(entry.next_index < due for entry in entries)
             disagreements += is_missing or len(Counter(map(_essence, entries))) > 1
         ledger.append(
             EpochLedger(
@@ -86,6 +104,7 @@ def prove(
                 total.trained_once,
                 total.repeated,
                 total.lost,
+                total.examples,
             )
         )
     repeated = sum(line.repeated for line in ledger)
@@ -93,16 +112,19 @@ def prove(
 
 
 def _worst(
-    entries: Sequence[TaskAudit], records: int, minibatch_size: int, left_out: int
+    entries: Sequence[TaskAudit], records: int, made: Made, minibatch_size: int, left_out: int
 ) -> _Count:
     """Return what became of a task's records, by the replicas that lack most and repeated most."""
     lost = repeated = 0
     for entry in entries:
-        reached = min(entry.next_index * minibatch_size, records)
-        # Records that should have come with the minibatches up to the watermark.
+        reached = made.examples
+        if entry.next_index < made.minibatches:
+            reached = min(reached, entry.next_index * minibatch_size)
+        # Examples that should have come with the minibatches up to the watermark.
         due = max(0, reached - left_out)
-        lost = max(lost, records - min(due, entry.num_records))
+        lost = max(lost, made.examples - min(due, entry.num_records))
         repeated = max(repeated, entry.num_records - due)
+    lost, repeated = min(lost, records), min(repeated, records)
     return _Count(max(0, records - lost - repeated), repeated, lost)
 
 
@@ -124,5 +146,8 @@ def _note(unexplained: int, missing: int) -> str:
     if missing:
         notes.append(f"{missing} records were lost to a ps replica with its memory")
     if unexplained:
-        notes.append(f"{unexplained} records were not trained, as is when `feed` leaves some out")
+        notes.append(
+            f"{unexplained} records were not trained: a worker that was lost had skipped them, and "
+            "could not report it"
+        )
     return "; ".join(notes)

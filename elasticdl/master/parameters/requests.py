@@ -234,6 +234,8 @@ class Requests:
             replicas,
             self._meter.skipped,
             self._parts.lost_tasks,
+            self._ledger.uneven,
+            self._ledger.quarantined.keys(),
         )
         self._history.proved(found.ledger, found.note)
         if found.problem:

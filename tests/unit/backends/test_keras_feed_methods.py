@@ -10,6 +10,8 @@ import tensorflow as tf
 from elasticdl import Mode
 from elasticdl.backends.keras.feed.dataset import NotedDataset
 from elasticdl.backends.keras.feed.runner import FeedRunner
+from elasticdl.cli.local import run
+from elasticdl.config import DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import ModelError
 
@@ -216,3 +218,64 @@ def test_a_dataset_that_is_not_made_of_the_given_one_is_refused(foreign):
 def test_minibatches_are_made_once_and_keep_all_records(feed, says):
     with pytest.raises(ModelError, match=says):
         fed(feed)
+
+
+MODEL = """
+import keras
+import tensorflow as tf
+
+def model():
+    return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+
+def loss(labels, predictions):
+    return tf.reduce_mean(tf.square(labels - predictions))
+
+def optimizer():
+    return keras.optimizers.SGD(1e-6)
+
+def eval_metrics_fn():
+    return {"label": lambda labels, predictions: labels}
+
+def feed(dataset, mode, metadata):
+    def parse(record):
+        x = tf.strings.to_number(record)[tf.newaxis]
+        return x, x
+
+    dataset = dataset.map(parse).shuffle(64)
+    if mode == "evaluation":
+        return dataset.filter(lambda x, y: y[0] >= 40)
+    dataset = dataset.filter(lambda x, y: tf.logical_and(y[0] >= 30, y[0] < 190))
+    return dataset.flat_map(lambda x, y: tf.data.Dataset.from_tensors((x, y)).repeat(
+        tf.cast(y[0], tf.int64) % 3))
+"""
+
+
+class Silent:
+    def note(self, text):
+        pass
+
+    def show(self, status):
+        pass
+
+
+def test_a_job_whose_feed_leaves_records_out_and_makes_several_of_one_is_proved(tmp_path):
+    (tmp_path / "uneven_feed.py").write_text(MODEL)
+    for name, numbers in {"a": range(100), "b": range(100, 200)}.items():
+        (tmp_path / f"{name}.csv").write_text("".join(f"{n}\n" for n in numbers))
+    config = JobConfig(
+        command="train",
+        model=ModelSection(model_zoo=tmp_path, model_def="uneven_feed.model"),
+        data=DataSection(
+            training_data=f"{tmp_path / 'a.csv'},{tmp_path / 'b.csv'}",
+            validation_data=str(tmp_path / "a.csv"),
+        ),
+        training=TrainingSection(minibatch_size=8, num_minibatches_per_task=4, num_epochs=2),
+    )
+
+    status = run(config, Silent())
+
+    examples = sum(n % 3 for n in range(30, 190))
+    rows = [(r.records, r.trained_once, r.repeated, r.lost, r.examples) for r in status.ledger]
+    assert (status.status, status.message) == ("finished", "")
+    assert rows == [(200, 200, 0, 0, examples)] * 2
+    assert status.metrics["label"] == sum(range(40, 100)) / 60  # of the tasks that had any

@@ -276,3 +276,9 @@ def test_a_weighted_function_that_returns_one_number_is_refused():
     metrics = Metrics(None, lambda: {"w": lambda labels, predictions: tf.reduce_mean(predictions)})
     with pytest.raises(ModelError, match=r"sample weights of shape .* cannot be applied"):
         metrics.update(tf.constant(LABELS), tf.constant(SCORES), weights=tf.constant(WEIGHTS))
+
+
+def test_an_evaluation_of_which_feed_left_out_all_records_has_no_metrics_and_says_so():
+    with pytest.raises(ModelError, match="no example of any record in mode evaluation"):
+        Metrics(lambda: {"accuracy": "accuracy"}).results({})
+    assert Metrics(None).results({}) == {}

@@ -164,6 +164,15 @@ def test_the_end_shows_the_ledger_and_where_things_are(screen, tmp_path):
     assert f"output          {tmp_path / 'model'}" in text
 
 
+def test_the_ledger_says_how_many_examples_were_made_where_these_are_not_the_records(screen):
+    rows = (EpochLedger(0, 10, 10, 0, 0), EpochLedger(1, 10, 10, 0, 0, 7))
+    screen.display.finish(dataclasses.replace(RUNNING, status="finished", ledger=rows[:1]), {})
+    assert "examples" not in screen.file.getvalue()
+    screen.display.finish(dataclasses.replace(RUNNING, status="finished", ledger=rows), {})
+    assert "examples" in screen.file.getvalue()
+    assert screen.lines[-2].split("│")[6].strip() == "17"
+
+
 def test_a_long_ledger_shows_every_epoch_that_is_not_exact(screen):
     status = dataclasses.replace(RUNNING, status="failed", ledger=ledger(100, lost_in_49=3))
     screen.display.finish(status, {})

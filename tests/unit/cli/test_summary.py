@@ -30,7 +30,7 @@ def test_the_summary_has_what_scripts_rely_on(tmp_path):
     assert written["records_per_second"] == 80.0
     assert written["metrics"] == {"auc": 0.75}
     assert written["ledger"] == [
-        {"epoch": 0, "records": 1000, "trained_once": 1000, "repeated": 0, "lost": 0}
+        dict(epoch=0, records=1000, trained_once=1000, repeated=0, lost=0, examples=1000)
     ]
     assert written["events"] == [{"seconds": 1.5, "text": "up"}]
     assert written["output"] == str(tmp_path)

@@ -11,9 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from elasticdl.job import Outcome, Shard
+from elasticdl.job import Outcome, Shard, TaskAudit
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
+from elasticdl.master.parameters.proof import prove
 from elasticdl.master.tasks import JobTasks, TaskTable
 
 MINIBATCH, PER_TASK, MAX_RETRIES = 10, 30, 2
@@ -66,8 +67,10 @@ class Jobs(RuleBasedStateMachine):
         records=st.lists(st.integers(0, 100), min_size=1, max_size=4),
         num_epochs=st.integers(1, 3),
         shuffle=st.booleans(),
+        factors=st.lists(st.sampled_from([0, 0.5, 1, 1, 2.2]), min_size=1, max_size=3),
     )
-    def begin(self, records, num_epochs, shuffle):
+    def begin(self, records, num_epochs, shuffle, factors):
+        self.factors = factors
         shards = [Shard(str(n), 5, 5 + count) for n, count in enumerate(records)]
         self.tasks = JobTasks(
             TaskTable(shards, PER_TASK),
@@ -90,8 +93,20 @@ class Jobs(RuleBasedStateMachine):
     def write(self):
         self.facts += json.loads(json.dumps(self.journal.take()))
 
+    def examples(self, task_id):
+        """Return how many examples `feed` makes: it leaves records out, or makes several of one."""
+        return int(
+            self.tasks.task(task_id).shard.num_records * self.factors[task_id % len(self.factors)]
+        )
+
     def steps(self, task_id):
-        return -(-self.tasks.task(task_id).shard.num_records // MINIBATCH)
+        return -(-self.examples(task_id) // MINIBATCH)
+
+    def made(self, task_id):
+        """Return what a worker reports of a task that it has done."""
+        if task_id >= self.tasks.num_training:
+            return {}
+        return {"end_index": self.steps(task_id), "num_examples": self.examples(task_id)}
 
     @rule(worker=st.integers(0, 3))
     def lease(self, worker):
@@ -145,7 +160,8 @@ class Jobs(RuleBasedStateMachine):
         if outcome is Outcome.DONE and is_training and index < self.steps(task_id):
             return  # a worker says so only when every push was acknowledged
         self.held.remove(held)
-        settled = self.ledger.report(worker, task_id, number, outcome, "boom")
+        made = self.made(task_id)
+        settled = self.ledger.report(worker, task_id, number, outcome, "boom", **made)
         if settled in (Settled.DONE, Settled.QUARANTINED):
             self.ended[task_id] += 1
 
@@ -216,7 +232,9 @@ class Jobs(RuleBasedStateMachine):
                     assert not any(r.push(task_id, lease.number, index) for r in self.replicas)
             else:
                 self.everything_done_is_everywhere()
-            assert self.ledger.report(9, task_id, lease.number, Outcome.DONE) is Settled.DONE
+            made = self.made(task_id)
+            settled = self.ledger.report(9, task_id, lease.number, Outcome.DONE, **made)
+            assert settled is Settled.DONE
             self.ended[task_id] += 1
         self.everything_is_accounted_for()
 
@@ -238,6 +256,26 @@ class Jobs(RuleBasedStateMachine):
             assert {key for key in replica.applied if key[0] not in set_aside} == expected
         done = sum(self.tasks.task(id).shard.num_records for id in training if id not in set_aside)
         assert self.ledger.training_records_done == done
+        self.each_record_is_proved(set_aside)
+
+    def each_record_is_proved(self, set_aside):
+        applied = [
+            [
+                TaskAudit(task_id, steps, min(steps * MINIBATCH, self.examples(task_id)))
+                for task_id, steps in replica.watermarks.items()
+            ]
+            for replica in self.replicas
+        ]
+        proof = prove(
+            self.tasks, MINIBATCH, applied, {}, None, self.ledger.uneven, set_aside.keys()
+        )
+        assert "more than once" not in proof.problem
+        if not set_aside:
+            assert proof.problem == proof.note == ""
+            for line in proof.ledger:
+                assert line.trained_once == line.records
+                made = sum(self.examples(id) for id in self.tasks.epoch_ids(line.epoch))
+                assert line.examples == made
 
 
 TestJobs = Jobs.TestCase

@@ -9,6 +9,7 @@ from elasticdl.launchers.base import ExitReason
 from elasticdl.master.effects import last_words
 from elasticdl.master.evaluation import Evaluations, decode_states, encode_states
 from elasticdl.master.journal import Journal
+from elasticdl.master.ledger import Made
 from elasticdl.master.membership import START_TIMEOUT_SECONDS, Membership
 from elasticdl.master.parameters.proof import prove
 from elasticdl.master.parameters.schedule import to_delete
@@ -192,6 +193,16 @@ def test_other_metrics_are_refused():
         evaluations.check(evaluation_id, {"n": [np.ones(1)]})
 
 
+def test_a_validation_task_of_which_feed_left_out_all_records_adds_nothing():
+    evaluations = Evaluations(Journal(), num_tasks=3, every_versions=0)
+    evaluation_id = evaluations.start(0)
+    for states in ({}, {"m": [np.ones(1)]}, {}):
+        evaluations.check(evaluation_id, states)
+        is_last = evaluations.evaluated(evaluation_id, states)
+    assert is_last
+    assert evaluations.states["m"][0].tolist() == [1.0]
+
+
 def test_states_survive_json_bit_for_bit():
     states = {"a": [np.random.default_rng(0).normal(size=(2, 3)), np.array(0.1)], "b": []}
     found = decode_states(encode_states(states))
@@ -248,9 +259,11 @@ def make_tasks(num_epochs=1):
     )
 
 
-def run_audit(*replicas, skipped=None, num_epochs=1):
+def run_audit(*replicas, skipped=None, num_epochs=1, uneven=None, set_aside=frozenset()):
     entries = [[TaskAudit(*entry) for entry in replica] for replica in replicas]
-    return prove(make_tasks(num_epochs), 10, entries, skipped or {})
+    uneven = {task: Made(*made) for task, made in (uneven or {}).items()}
+    tasks = make_tasks(num_epochs)
+    return prove(tasks, 10, entries, skipped or {}, None, uneven, set_aside)
 
 
 def test_all_trained_once():
@@ -283,16 +296,75 @@ def test_repeating_one_does_not_make_up_for_losing_another():
 
 
 def test_skipped_minibatches_are_lost_but_explained():
-    found = run_audit([(0, 3, 20), (1, 3, 20)], skipped={0: (1,), 1: (2,)})
+    found = run_audit([(0, 3, 20), (1, 3, 20)], skipped={0: {1: 10}, 1: {2: -1}})
     assert found.ledger == (EpochLedger(0, 55, 40, 0, 15),)
     assert (found.problem, found.note) == ("", "")
 
 
-def test_records_that_feed_left_out_are_noted():
-    found = run_audit([(0, 3, 28), (1, 3, 25)])
-    assert found.ledger == (EpochLedger(0, 55, 53, 0, 2),)
+def test_records_skipped_by_a_worker_that_could_not_report_it_are_noted():
+    found = run_audit([(0, 3, 20), (1, 3, 25)])
+    assert found.ledger == (EpochLedger(0, 55, 45, 0, 10),)
     assert found.problem == ""
-    assert found.note == "2 records were not trained, as is when `feed` leaves some out"
+    assert "10 records were not trained: a worker that was lost had skipped them" in found.note
+
+
+@pytest.mark.parametrize(
+    ("uneven", "replica", "examples"),
+    [
+        ({0: (2, 17), 1: (1, 4)}, [(0, 2, 17), (1, 1, 4)], 21),  # most records left out
+        ({0: (0, 0), 1: (3, 23)}, [(1, 3, 23)], 23),  # all of a task's
+        ({0: (0, 0), 1: (0, 0)}, [], 0),  # all
+        ({0: (6, 60), 1: (5, 50)}, [(0, 6, 60), (1, 5, 50)], 110),  # two examples of each
+        ({0: (3, 31), 1: (4, 25)}, [(0, 3, 31), (1, 4, 25)], 56),  # minibatches of its own sizes
+    ],
+)
+def test_each_record_is_trained_once_whatever_feed_makes_of_it(uneven, replica, examples):
+    found = run_audit(replica, list(reversed(replica)), uneven=uneven)
+    assert found.ledger == (EpochLedger(0, 55, 55, 0, 0, examples),)
+    assert (found.problem, found.note) == ("", "")
+
+
+TWICE = {0: (6, 60), 1: (5, 50)}
+HALF = {0: (2, 15), 1: (2, 12)}
+
+
+@pytest.mark.parametrize(
+    ("uneven", "replica", "row"),
+    [
+        (HALF, [(0, 2, 15), (1, 1, 10)], (53, 0, 2)),  # the last minibatch is not there
+        (HALF, [(0, 2, 15)], (43, 0, 12)),
+        (TWICE, [(0, 6, 60), (1, 4, 40)], (45, 0, 10)),  # of 5 records, or of 10 at the most
+        (TWICE, [(0, 6, 60)], (30, 0, 25)),
+    ],
+)
+def test_minibatches_that_all_replicas_lack_of_a_task_that_was_done_are_a_problem(
+    uneven, replica, row
+):
+    found = run_audit(replica, replica, uneven=uneven)
+    assert found.ledger == (EpochLedger(0, 55, *row, sum(n for _, n in uneven.values())),)
+    assert "have not applied the same of 1 tasks" in found.problem
+
+
+@pytest.mark.parametrize(("uneven", "last"), [(HALF, (1, 2, 22)), (TWICE, (1, 5, 60))])
+def test_examples_that_were_applied_twice_are_a_problem(uneven, last):
+    first = (0, *uneven[0])
+    found = run_audit([first, (1, *uneven[1])], [first, last], uneven=uneven)
+    assert (found.ledger[0].trained_once, found.ledger[0].repeated) == (45, 10)
+    assert "10 records were trained more than once" in found.problem
+
+
+def test_a_skipped_minibatch_is_lost_with_its_own_number_of_examples():
+    replica = [(0, 3, 27), (1, 3, 25)]
+    found = run_audit(replica, uneven={0: (3, 31)}, skipped={0: {1: 4}})
+    assert found.ledger == (EpochLedger(0, 55, 51, 0, 4, 56),)
+    assert (found.problem, found.note) == ("", "")
+
+
+def test_a_task_set_aside_among_uneven_ones_is_lost_and_never_repeated():
+    replica = [(0, 6, 60), (1, 4, 40)]
+    found = run_audit(replica, uneven={0: (6, 60)}, set_aside={1})
+    assert found.ledger == (EpochLedger(0, 55, 30, 0, 25, 100),)
+    assert found.problem == ""
 
 
 def test_task_that_never_arrived_is_a_problem():

@@ -73,6 +73,8 @@ def test_answer_without_a_task(answer):
         staleness_max=INT64,
         num_minibatches=INT64,
         skipped=st.lists(INT64, max_size=3).map(tuple),
+        num_examples=INT64,
+        skipped_examples=st.lists(INT64, max_size=3).map(tuple),
         metric_states=st.just({}),
         metrics=st.dictionaries(NAMES, FLOATS, max_size=3),
     )
@@ -110,7 +112,7 @@ def test_status(loss):
         metrics={"out/auc": 0.75},
         num_workers_alive=2,
         num_ps_alive=1,
-        ledger=(EpochLedger(0, 5, 4, 0, 1), EpochLedger(1, 5, 5, 0, 0)),
+        ledger=(EpochLedger(0, 5, 4, 0, 1), EpochLedger(1, 5, 5, 0, 0, 9)),
         skipped=("epoch 0, minibatch 3",),
         checkpoints=(100, 200),
         output="out",

@@ -16,7 +16,7 @@ from elasticdl._core import PsClient, Store
 from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
-from elasticdl.errors import StaleParametersError, UnavailableError
+from elasticdl.errors import DataError, StaleParametersError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, Position, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import Step, StoreExchange
@@ -108,14 +108,25 @@ def training(task_id, start, end, number=1):
     return Lease(Task(task_id, TaskKind.TRAINING, Shard("memory", start, end)), number)
 
 
+class UnevenTrainer(NumpyTrainer):
+    """Its `feed` leaves out the records below 20, and makes two examples of each odd one."""
+
+    def minibatches(self, records, mode, minibatch_size, seed):
+        values = [v for chunk in records for v in chunk.values if int(v) >= 20]
+        values = [v for value in values for v in [value] * (1 + int(value) % 2)]
+        return super().minibatches(iter([Records(0, values)]), mode, minibatch_size, seed)
+
+
 class Run:
     """A worker with its store, ready to work through leases."""
 
-    def __init__(self, leases, store=None, reader=None, spec=SPEC, **training_settings):
+    def __init__(
+        self, leases, store=None, reader=None, spec=SPEC, trainer=NumpyTrainer, **training_settings
+    ):
         self.master = ScriptedMaster(leases)
         self.client = PsClient.in_process(store or Store())
         self.sink = CollectingSink()
-        self.trainer = NumpyTrainer(spec, spec.model(), Metadata(), seed=0)
+        self.trainer = trainer(spec, spec.model(), Metadata(), seed=0)
         self.model = self.trainer.build(
             sample_minibatch(MemoryReader(), self.trainer, Mode.TRAINING, MINIBATCH)
         )
@@ -187,6 +198,77 @@ def test_a_worker_whose_lease_was_given_away_trains_nothing_and_reports_nothing(
     run = Run([training(1, 0, 20, number=4), training(2, 20, 24)], store)()
     assert run.counts() == [0.0] * 20 + [1.0] * 4 + [0.0] * 16
     assert [r.task_id for r in run.master.reports] == [2]
+
+
+UNEVEN = [0.0] * 20 + [1.0, 2.0] * 5 + [0.0] * 10  # each record of 20 to 30, as often as fed
+
+
+def test_what_feed_made_of_a_task_is_reported_also_if_it_is_nothing():
+    leases = [training(1, 0, 20), training(2, 20, 30)]
+    run = Run(leases, trainer=UnevenTrainer)()
+    assert run.counts() == UNEVEN
+    reports = run.master.reports
+    assert [(r.outcome, r.end_index, r.num_examples, r.num_records) for r in reports] == [
+        (Outcome.DONE, 0, 0, 0),
+        (Outcome.DONE, 4, 15, 15),
+    ]
+    assert sorted(run.client.audit()[0]) == [(2, 4, 15)]
+
+
+def test_a_later_lease_of_an_uneven_task_trains_the_rest_and_reports_the_whole():
+    store = Store()
+    first = Run([], store, trainer=UnevenTrainer)
+    fed = first.trainer.minibatches(
+        MemoryReader().read(Shard("memory", 20, 30)), Mode.TRAINING, MINIBATCH, task_seed(0, 2)
+    )
+    ids = next(fed).features
+    empty = np.zeros(0, np.float32)
+    pulled = first.client.pull([(0, ids)], True)
+    first.client.push(pulled, [np.full((4, 1), -1, np.float32)], empty, empty, 1.0, 2, 1, 0, 4)
+
+    run = Run([training(2, 20, 30, number=2)], store, trainer=UnevenTrainer)()
+
+    assert run.counts() == UNEVEN
+    (report,) = run.master.reports
+    assert (report.end_index, report.num_examples, report.num_records) == (4, 15, 11)
+    assert sorted(run.client.audit()[0]) == [(2, 4, 15)]
+
+
+def test_a_skipped_minibatch_is_reported_with_its_examples():
+    run = Run([training(1, 8, 14)], spec=NAN_SPEC, on_nan="skip")()
+    (report,) = run.master.reports
+    assert sum(report.skipped_examples) + report.num_records == report.num_examples == 6
+    assert len(report.skipped) == len(report.skipped_examples) == 1
+
+
+def test_a_model_is_built_from_the_first_record_that_feed_does_not_leave_out():
+    sample = sample_minibatch(MemoryReader(), Run([]).trainer, Mode.TRAINING, MINIBATCH)
+    assert sorted(sample.features) == [0, 1, 2, 3]
+    uneven = Run([], trainer=UnevenTrainer).trainer
+    sample = sample_minibatch(MemoryReader(), uneven, Mode.TRAINING, MINIBATCH)
+    assert all(sample.features >= 20)
+
+
+def test_a_feed_that_leaves_out_all_records_of_a_job_is_told_so():
+    class LeavingOut(UnevenTrainer):
+        def minibatches(self, records, mode, minibatch_size, seed):
+            return iter(())
+
+    with pytest.raises(DataError, match="no example of any of the 40 records in mode training"):
+        Run([], trainer=LeavingOut)
+
+
+@pytest.mark.parametrize("surplus", [-1, 1])
+def test_a_reader_that_gives_other_records_than_it_was_asked_for_fails_the_task(surplus):
+    class Miscounting(MemoryReader):
+        def read(self, shard):
+            return super().read(Shard(shard.name, shard.start, shard.end + surplus))
+
+    run = Run([training(1, 10, 20)], reader=Miscounting())()
+    (report,) = run.master.reports
+    assert report.outcome is Outcome.FAILED
+    expected = f"memory: Miscounting.read gave {10 + surplus} records for [10, 20), expected 10"
+    assert expected in report.message
 
 
 def test_a_record_that_does_not_parse_fails_its_task_and_no_other():

@@ -82,7 +82,15 @@ class Metrics:
         return {name: metric.state() for name, (_, metric, _) in (self._metrics or {}).items()}
 
     def results(self, states: MetricStates) -> dict[str, float]:
-        """Compute all metrics from merged sums; a metric of which there are none is left out."""
+        """Compute all metrics from merged sums; a metric of which there are none is left out.
+
+        Raises:
+            ModelError: There are none at all, since `feed` gave nothing to evaluate.
+        """
+        if not states and (self._plain or self._weighted):
+            raise ModelError(
+                "feed made no example of any record in mode evaluation, so there are no metrics"
+            )
         if self._metrics is None:
             self._metrics = self._made(None)
         return {
