@@ -54,6 +54,7 @@ class TaskKind(StrEnum):
     PREDICTION = "prediction"
     METRICS = "metrics"  # compute the results of merged metric states
     EXPORT = "export"  # write the trained model
+    CALLBACKS = "callbacks"  # call the user's callbacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class Shard:
 class Task:
     """A range of one shard, for one epoch and one purpose. `id` is unique within the job.
 
-    METRICS and EXPORT tasks have an empty shard. `evaluation_id` is set for EVALUATION and
-    METRICS tasks, -1 otherwise.
+    METRICS, EXPORT and CALLBACKS tasks have an empty shard. `evaluation_id` is set for EVALUATION
+    and METRICS tasks and the CALLBACKS task of an evaluation, -1 otherwise.
     """
 
     id: int
@@ -94,6 +95,47 @@ class Task:
         )
 
 
+class MomentKind(StrEnum):
+    """What callbacks are called for."""
+
+    TRAIN_BEGIN = "train begin"
+    EPOCH_END = "epoch end"  # and the begin of the next one
+    EVALUATION = "evaluation"
+    TRAIN_END = "train end"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that callbacks are called for; `number` of the epoch or evaluation, from 0."""
+
+    kind: MomentKind
+    number: int = 0
+    logs: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackCall:
+    """What a CALLBACKS task is given.
+
+    state: JSON that the callbacks before left; "" if there were none. learning_rate: what one of
+    them has set; None: the optimizer's own.
+    """
+
+    state: str
+    learning_rate: float | None
+    moment: Moment
+    num_epochs: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallbackResult:
+    """What callbacks have decided. `stop` says why training is to stop; "" if it is not."""
+
+    state: str
+    learning_rate: float | None = None
+    stop: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Lease:
     """A task in the hands of one worker. `number` counts the hand-outs of this task from 1.
@@ -108,6 +150,8 @@ class Lease:
     metric_states: MetricStates = field(default_factory=dict)  # merged; for METRICS tasks only
     generation: int = 0  # the `PsRoute` that was current when it was handed out
     is_suspect: bool = False
+    learning_rate: float | None = None  # TRAINING: what a callback has set
+    callbacks: CallbackCall | None = None  # CALLBACKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +227,7 @@ class TaskReport:
     skipped_examples: tuple[int, ...] = ()
     metric_states: MetricStates = field(default_factory=dict)  # EVALUATION
     metrics: dict[str, float] = field(default_factory=dict)  # METRICS: the results
+    callbacks: CallbackResult | None = None  # CALLBACKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +346,10 @@ class MasterClient(Protocol):
 
     def register_worker(self, worker_id: int, pid: int) -> None:
         """Announce a worker process that is about to ask for tasks."""
+        ...
+
+    def has_callbacks(self, worker_id: int) -> None:
+        """Say that the model file has callbacks that the job is to call."""
         ...
 
     def register_ps(self, index: int, address: str, pid: int) -> None:

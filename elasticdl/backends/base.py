@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.data.base import Records
-from elasticdl.job import MetricStates, Mode
+from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, CountAdmission, Expiry, ProbabilityAdmission
 
 Float32 = NDArray[np.float32]
@@ -184,6 +184,13 @@ class Lookup(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class CallbackNeeds:
+    """What callbacks need of the job: `watches` names one that waits for evaluations, or is ""."""
+
+    watches: str
+
+
 class Predictor(Protocol):
     """One model in one framework, as far as evaluation and prediction use it.
 
@@ -246,7 +253,14 @@ class Predictor(Protocol):
 
 
 class Trainer(Predictor, Protocol):
-    """A model whose parameters lie elsewhere: it is built, described, trained and exported."""
+    """A model whose parameters lie elsewhere: it is built, described, trained and exported.
+
+    Attributes:
+        callbacks: What the job is to do for callbacks of the model file, if it has any that it is
+            to call. Known after `build`.
+    """
+
+    callbacks: CallbackNeeds | None
 
     def build(self, sample: Minibatch) -> ModelDescription:
         """Build the model's variables from a first minibatch and describe it. Called once."""
@@ -286,6 +300,14 @@ class Trainer(Predictor, Protocol):
 
     def measure(self, minibatch: Minibatch, result: StepResult) -> None:
         """Add a minibatch that `train_step` computed to the metrics."""
+        ...
+
+    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
+        """Call the user's callbacks, made anew and given what they remembered.
+
+        Raises:
+            ModelError: One raised, or remembers what JSON does not know.
+        """
         ...
 
     def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:

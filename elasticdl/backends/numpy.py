@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from elasticdl._core import keys_of_strings
 from elasticdl.backends.base import (
     AdmissionSpec,
+    CallbackNeeds,
     Float32,
     Initializer,
     Int64,
@@ -27,7 +28,7 @@ from elasticdl.backends.base import (
 )
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ModelError, place_of
-from elasticdl.job import MetricStates, Mode
+from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
 from elasticdl.model_spec import ModelSpec
 
@@ -103,12 +104,17 @@ class NumpyTrainer:
     """
 
     ids_need_parameters = False
+    callbacks: CallbackNeeds | None = None
 
     def __init__(self, spec: ModelSpec, model: ArrayModel, metadata: Metadata, seed: int) -> None:
         self._spec = spec
         self._model = model
         self._metadata = metadata
         self._seed = seed
+        if spec.callbacks is not None:
+            raise ModelError(
+                "callbacks() belongs to Keras models; an array model has none: leave it out"
+            )
         self._optimizer = self._make_optimizer()
         if spec.weighted_metrics_fn is not None:
             raise ModelError(
@@ -280,6 +286,10 @@ class NumpyTrainer:
     ) -> Any:
         """Ask the model."""
         return self._model.predict(self._named(dense), rows, minibatch.features)
+
+    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
+        """Never called: an array model has none."""
+        raise ModelError("an array model has no callbacks")
 
     def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
         """Write `model.npz`: `dense/NAME`, and `table/NAME/keys` (sorted) and `.../rows`."""

@@ -14,8 +14,11 @@ from typing import Any
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import (
+    CallbackResult,
     Finished,
     Lease,
+    Moment,
+    MomentKind,
     Outcome,
     Position,
     Progress,
@@ -28,6 +31,7 @@ from elasticdl.job import (
 )
 from elasticdl.launchers.base import Exited, ProcessHandle
 from elasticdl.master.actions import Action, Note
+from elasticdl.master.callbacks import Callbacks
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
@@ -73,6 +77,7 @@ class JobCore:
         self.evaluations = Evaluations(
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
+        self.callbacks = Callbacks(self.journal, tasks.num_epochs)
         self.meter = Meter(self.journal)
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
@@ -171,6 +176,12 @@ class JobCore:
             self.holder.registered(member, now)
         self._advance(now)
 
+    def has_callbacks(self, now: float) -> None:
+        """A worker says that the model file has callbacks that the job is to call."""
+        if self.config.command == "train" and not self.has_ended:
+            self.callbacks.declare()
+            self._advance(now)
+
     def register_ps(self, index: int, session: str, pid: int, address: str, now: float) -> None:
         """A ps replica announces itself.
 
@@ -255,6 +266,7 @@ class JobCore:
         report = self._checked(task, report)
         if task.kind is TaskKind.TRAINING:
             self.meter.reported(worker_id, report, now)
+            self.callbacks.trained(task, report.num_records, report.loss_sum)
         settled = self.ledger.report(
             worker_id,
             task.id,
@@ -331,9 +343,45 @@ class JobCore:
         is_failing = bool(self.history.failing)
         if is_training and not is_failing and self.evaluations.is_due(self.meter.model_version):
             self._start_evaluation()
+        if self.callbacks.is_declared and not is_failing:
+            self._call_back()
         self.holder.ask_what_is_due(now)
         if not is_failing and self._is_over(self.phase):
             self._enter(self._phase_after(self.phase), now)
+
+    def _call_back(self) -> None:
+        """Queue what callbacks are to be told of."""
+        if self.phase is Phase.TRAINING and self.callbacks.begins:
+            self._tell(Moment(MomentKind.TRAIN_BEGIN))
+        settled, per_epoch = self.ledger.training_settled, self.tasks.per_epoch
+        while (epoch := self.callbacks.next_epoch(settled, per_epoch)) is not None:
+            self._tell(Moment(MomentKind.EPOCH_END, epoch, self._logs(epoch)))
+        if not self.callbacks.ends or not self._is_over(self.phase):
+            return
+        if self.phase is Phase.EVALUATING or not self._needs(Phase.EVALUATING):
+            self._tell(Moment(MomentKind.TRAIN_END, logs=self._logs(self.ledger.epoch)))
+
+    def _tell(self, moment: Moment) -> None:
+        task_id = self.tasks.callbacks_id(moment)
+        if self.callbacks.happened(task_id, moment):
+            self.ledger.queue(range(task_id, task_id + 1))
+
+    def _logs(self, epoch: int) -> dict[str, float]:
+        """Return what callbacks are told: the loss of an epoch, and the newest evaluation."""
+        newest = {f"val_{name}": value for name, value in self.evaluations.metrics.items()}
+        return {**self.callbacks.loss_of(epoch), **newest}
+
+    def _called_back(self, result: CallbackResult) -> None:
+        rate_before = self.callbacks.learning_rate
+        following = self.callbacks.ran(result)
+        if following is not None:
+            self.ledger.queue(range(following, following + 1))
+        if result.learning_rate not in (None, rate_before):
+            text = f"a callback sets the learning rate to {result.learning_rate:.6g}"
+            self._note("learning rate", text, learning_rate=result.learning_rate)
+        if result.stop and not self.ledger.is_stopped and self.phase is Phase.TRAINING:
+            self.ledger.stop_training()
+            self._note("training stopped", f"{result.stop} stops training")
 
     def _is_over(self, phase: Phase) -> bool:
         match phase:
@@ -410,8 +458,18 @@ class JobCore:
         if shortcomings:
             self._fail("; ".join(shortcomings), now)
         else:
-            self.history.end(Phase.FINISHED, self.message, now)
+            message = "; ".join(part for part in (self._stopped_early(), self.message) if part)
+            self.history.end(Phase.FINISHED, message, now)
             self._note("ended", "the job is finished", phase=str(Phase.FINISHED))
+
+    def _stopped_early(self) -> str:
+        if not self.ledger.is_stopped:
+            return ""
+        total = self.tasks.training.num_records * self.tasks.num_epochs
+        return (
+            f"{self.callbacks.stop_reason} stopped training after "
+            f"{self.ledger.training_records_done:,} of {total:,} records"
+        )
 
     def _fail(self, message: str, now: float) -> None:
         self.history.end(Phase.FAILED, message, now)
@@ -429,11 +487,15 @@ class JobCore:
         return Wait(max(_WAIT_SECONDS, _WAIT_SECONDS_PER_WORKER * num_workers))
 
     def _completed(self, lease: Lease) -> Lease:
-        is_metrics, generation = lease.task.kind is TaskKind.METRICS, self.holder.generation
-        if not is_metrics and not generation:
-            return lease
-        states = self.evaluations.states if is_metrics else {}
-        return replace(lease, metric_states=states, generation=generation)
+        generation, rate = self.holder.generation, self.callbacks.learning_rate
+        match lease.task.kind:
+            case TaskKind.METRICS:
+                return replace(lease, metric_states=self.evaluations.states, generation=generation)
+            case TaskKind.CALLBACKS:
+                return replace(lease, callbacks=self.callbacks.call(), generation=generation)
+            case TaskKind.TRAINING if rate is not None:
+                return replace(lease, learning_rate=rate, generation=generation)
+        return replace(lease, generation=generation) if generation else lease
 
     def _checked(self, task: Task, report: TaskReport) -> TaskReport:
         """Return the report, as a failure if its metric states do not fit the others'."""
@@ -458,6 +520,12 @@ class JobCore:
             self.evaluations.finish(task.evaluation_id, report.metrics)
             text = ", ".join(f"{name} {value:.6g}" for name, value in report.metrics.items())
             self._note("evaluation", f"evaluation: {text}", metrics=report.metrics)
+            if self.callbacks.is_declared:
+                logs = self._logs(self.ledger.epoch)
+                self._tell(Moment(MomentKind.EVALUATION, task.evaluation_id, logs))
+        elif settled is Settled.DONE and task.kind is TaskKind.CALLBACKS:
+            assert report.callbacks is not None
+            self._called_back(report.callbacks)
         elif settled is Settled.REQUEUED and report.outcome is Outcome.FAILED:
             self._note("task failed", report.message, is_warning=True, task=task.id)
 
@@ -466,6 +534,8 @@ class JobCore:
         if self.ledger.num_done == 0:
             tries = self.config.training.max_task_retries + 1
             self._fail(f"no task succeeded, and one failed {tries} times: {message}", now)
+        elif task.kind is TaskKind.CALLBACKS:
+            self.callbacks.drop()
         elif task.evaluation_id >= 0 and task.evaluation_id == self.evaluations.running_id:
             self.evaluations.abandon()
             self.ledger.drop(self.tasks.evaluation_ids(task.evaluation_id))
@@ -485,6 +555,7 @@ class JobCore:
             "ledger": self.ledger.snapshot(),
             "members": self.members.snapshot(),
             "evaluations": self.evaluations.snapshot(),
+            "callbacks": self.callbacks.snapshot(),
             "meter": self.meter.snapshot(),
             "holder": self.holder.snapshot(),
         }
@@ -495,5 +566,6 @@ class JobCore:
         self.ledger.restore(snapshot["ledger"])
         self.members.restore(snapshot["members"])
         self.evaluations.restore(snapshot["evaluations"])
+        self.callbacks.restore(snapshot["callbacks"])
         self.meter.restore(snapshot["meter"])
         self.holder.restore(snapshot["holder"])

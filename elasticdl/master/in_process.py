@@ -90,6 +90,10 @@ class InProcessMaster:
         """Announce the worker that is about to ask for tasks."""
         self._do(lambda: self._core.register_worker(worker_id, self._session, pid, self._now()))
 
+    def has_callbacks(self, worker_id: int) -> None:
+        """Say that the model file has callbacks that the job is to call."""
+        self._do(lambda: self._core.has_callbacks(self._now()))
+
     def register_ps(self, index: int, address: str, pid: int) -> None:
         """Refuse: a job in one process has no ps replicas."""
         raise ElasticdlError("a job in one process has no ps replicas")

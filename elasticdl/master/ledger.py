@@ -113,6 +113,7 @@ class Ledger:
         self._suspects: set[int] = set()
         self._waiting_suspects: deque[int] = deque()  # those that are not leased, of any kind
         self.quarantined: dict[int, str] = {}
+        self.is_stopped = False  # no training task is begun any more
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
         self.training_settled = [0] * tasks.num_epochs  # tasks done or set aside, by epoch
@@ -128,6 +129,7 @@ class Ledger:
             "queue": self._apply_queue,
             "drop": self._apply_drop,
             "replay": self._apply_replay,
+            "stop": self._apply_stop,
         }
         for name, apply in appliers.items():
             journal.handle(name, apply)
@@ -250,6 +252,11 @@ class Ledger:
         """Go on with parameters that were lost and restored: these tasks are to be done again."""
         self._journal.record("replay", to_ranges(task_ids))
 
+    def stop_training(self) -> None:
+        """Begin no training task any more; those that were begun are finished."""
+        if not self.is_stopped:
+            self._journal.record("stop")
+
     # --- questions -------------------------------------------------------------------------------
 
     def next_id(self, worker_id: int | None = None) -> int | None:
@@ -281,7 +288,7 @@ class Ledger:
             return self._queued[0]
         if self._returned:
             return self._returned[0]
-        if self._cursor == self._num_training:
+        if self.is_stopped or self._cursor == self._num_training:
             return None
         return self._at_cursor()
 
@@ -314,7 +321,7 @@ class Ledger:
     @property
     def num_todo(self) -> int:
         """How many tasks wait to be leased, over all epochs."""
-        fresh = self._num_training - self._cursor
+        fresh = 0 if self.is_stopped else self._num_training - self._cursor
         lines = (self._replays, self._returned, self._queued, self._waiting_suspects)
         return fresh + sum(len(line) for line in lines)
 
@@ -330,8 +337,17 @@ class Ledger:
 
     @property
     def is_trained(self) -> bool:
-        """Whether every training task is done or set aside."""
-        return sum(self.training_settled) == self._num_training
+        """Whether every training task is done or set aside, of those that are begun at all."""
+        wanted = self._cursor if self.is_stopped else self._num_training
+        return sum(self.training_settled) == wanted
+
+    def begun(self) -> Callable[[int], bool]:
+        """Return what tells whether a training task was ever leased; for the proof at the end."""
+        if self._cursor == self._num_training:
+            return lambda task_id: True
+        later = set(self._handed_out()).difference(range(self._order_start))
+        whole_epochs = self._order_start
+        return lambda task_id: task_id < whole_epochs or task_id in later
 
     def set_aside(self) -> str:
         """Say what became of the tasks that failed too often; "" if there are none."""
@@ -419,6 +435,9 @@ class Ledger:
             self._waiting_suspects.remove(task_id)
             self._suspects.discard(task_id)
 
+    def _apply_stop(self) -> None:
+        self.is_stopped = True
+
     def _apply_replay(self, ranges: list[list[int]]) -> None:
         self.generation += 1
         for task_id in (id for first, stop in ranges for id in range(first, stop)):
@@ -496,6 +515,7 @@ class Ledger:
             "replaying": to_ranges(self._replaying),
             "uneven": [[i, made.minibatches, made.examples] for i, made in self.uneven.items()],
             "generation": self.generation,
+            "is_stopped": self.is_stopped,
             "doing": [
                 [i, h.worker_id, h.number, h.request, h.generation] for i, h in self._doing.items()
             ],
@@ -520,6 +540,7 @@ class Ledger:
         self._replaying = {i for first, stop in snapshot["replaying"] for i in range(first, stop)}
         self.uneven = {i: Made(minibatches, n) for i, minibatches, n in snapshot["uneven"]}
         self.generation = snapshot["generation"]
+        self.is_stopped = snapshot["is_stopped"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}
         self._held = {}
         for task_id, held in self._doing.items():

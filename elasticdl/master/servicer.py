@@ -73,6 +73,12 @@ class Servicer(MasterServicer):
         )
         return pb.RegisterWorkerResponse()
 
+    async def HasCallbacks(self, request: Any, context: Any) -> Any:
+        """A worker says that the model file has callbacks."""
+        core, now = self._master.core, self._master.now()
+        await self._event(context, lambda: core.has_callbacks(now))
+        return pb.HasCallbacksResponse()
+
     async def RegisterPs(self, request: Any, context: Any) -> Any:
         """A ps replica announces itself."""
         core, now = self._master.core, self._master.now()

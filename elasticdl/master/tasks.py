@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import JobFailedError
-from elasticdl.job import Shard, Task, TaskKind
+from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
 
 _NO_SHARD = Shard("", 0, 0)
 
@@ -53,12 +53,14 @@ class TaskTable:
 class JobTasks:
     """Every task that a job can have, by its id.
 
-    Ids, in order: training (epoch after epoch), one export, prediction, then evaluation after
-    evaluation, each with its validation tasks and one for the metrics. A restarted master derives
-    the same ids from the same shards.
+    Ids, in order: training (epoch after epoch), one export, prediction, callbacks (at the begin of
+    training, after each epoch, at the end), then evaluation after evaluation, each with its
+    validation tasks, one for the metrics and one for callbacks. A restarted master derives the same
+    ids from the same shards.
 
     per_epoch, num_training: training tasks of one epoch, and of all.
     export_id: the one EXPORT task. prediction_ids: the PREDICTION tasks.
+    callback_ids: the CALLBACKS tasks that belong to no evaluation.
     """
 
     def __init__(
@@ -72,15 +74,29 @@ class JobTasks:
         self.num_training = self.per_epoch * num_epochs
         self.export_id = self.num_training
         self.prediction_ids = range(self.export_id + 1, self.export_id + 1 + len(prediction))
+        first = self.prediction_ids.stop
+        self.callback_ids = range(first, first + num_epochs + 2 if num_epochs else first)
 
     def evaluation_ids(self, evaluation_id: int) -> range:
         """Ids of the EVALUATION tasks of one evaluation; its METRICS task has the next id."""
-        first = self.prediction_ids.stop + evaluation_id * (len(self.validation) + 1)
+        first = self.callback_ids.stop + evaluation_id * (len(self.validation) + 2)
         return range(first, first + len(self.validation))
 
     def metrics_id(self, evaluation_id: int) -> int:
         """Id of the METRICS task of an evaluation."""
         return self.evaluation_ids(evaluation_id).stop
+
+    def callbacks_id(self, moment: Moment) -> int:
+        """Id of the CALLBACKS task of a moment."""
+        match moment.kind:
+            case MomentKind.TRAIN_BEGIN:
+                return self.callback_ids.start
+            case MomentKind.EPOCH_END:
+                return self.callback_ids.start + 1 + moment.number
+            case MomentKind.TRAIN_END:
+                return self.callback_ids.stop - 1
+            case MomentKind.EVALUATION:
+                return self.metrics_id(moment.number) + 1
 
     def epoch_ids(self, epoch: int) -> range:
         """Ids of the training tasks of one epoch."""
@@ -96,9 +112,12 @@ class JobTasks:
         if task_id < self.prediction_ids.stop:
             piece = self.prediction.piece(task_id - self.prediction_ids.start)
             return Task(task_id, TaskKind.PREDICTION, piece)
-        evaluation, number = divmod(task_id - self.prediction_ids.stop, len(self.validation) + 1)
-        if number == len(self.validation):
-            return Task(task_id, TaskKind.METRICS, _NO_SHARD, evaluation_id=evaluation)
+        if task_id < self.callback_ids.stop:
+            return Task(task_id, TaskKind.CALLBACKS, _NO_SHARD)
+        evaluation, number = divmod(task_id - self.callback_ids.stop, len(self.validation) + 2)
+        if number >= len(self.validation):
+            kind = TaskKind.METRICS if number == len(self.validation) else TaskKind.CALLBACKS
+            return Task(task_id, kind, _NO_SHARD, evaluation_id=evaluation)
         piece = self.validation.piece(number)
         return Task(task_id, TaskKind.EVALUATION, piece, evaluation_id=evaluation)
 

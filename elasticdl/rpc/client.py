@@ -60,6 +60,12 @@ class GrpcMasterClient:
             pb.RegisterWorkerRequest(worker_id=worker_id, pid=pid, session=self._session),
         )
 
+    def has_callbacks(self, worker_id: int) -> None:
+        """Say that the model file has callbacks that the job is to call."""
+        self._connection.call(
+            self._master.HasCallbacks, pb.HasCallbacksRequest(worker_id=worker_id)
+        )
+
     def register_ps(self, index: int, address: str, pid: int) -> None:
         """Announce a ps replica that listens at `address` and has restored its checkpoint."""
         self._connection.call(

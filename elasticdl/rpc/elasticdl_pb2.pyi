@@ -55,6 +55,7 @@ class _TaskKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TaskKind.Val
     TASK_KIND_PREDICTION: _TaskKind.ValueType  # 3
     TASK_KIND_METRICS: _TaskKind.ValueType  # 4
     TASK_KIND_EXPORT: _TaskKind.ValueType  # 5
+    TASK_KIND_CALLBACKS: _TaskKind.ValueType  # 6
 
 class TaskKind(_TaskKind, metaclass=_TaskKindEnumTypeWrapper): ...
 
@@ -64,6 +65,7 @@ TASK_KIND_EVALUATION: TaskKind.ValueType  # 2
 TASK_KIND_PREDICTION: TaskKind.ValueType  # 3
 TASK_KIND_METRICS: TaskKind.ValueType  # 4
 TASK_KIND_EXPORT: TaskKind.ValueType  # 5
+TASK_KIND_CALLBACKS: TaskKind.ValueType  # 6
 Global___TaskKind: _TypeAlias = TaskKind  # noqa: Y015
 
 class _Outcome:
@@ -236,6 +238,40 @@ class RegisterWorkerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RegisterWorkerResponse: _TypeAlias = RegisterWorkerResponse  # noqa: Y015
+
+@_typing.final
+class HasCallbacksRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HasCallbacksRequest: _TypeAlias = HasCallbacksRequest  # noqa: Y015
+
+@_typing.final
+class HasCallbacksResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HasCallbacksResponse: _TypeAlias = HasCallbacksResponse  # noqa: Y015
 
 @_typing.final
 class RegisterPsRequest(_message.Message):
@@ -457,16 +493,24 @@ class Lease(_message.Message):
     METRIC_STATES_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     IS_SUSPECT_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    CALLBACKS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     generation: _builtins.int
     """of the PsRoute when it was handed out"""
     is_suspect: _builtins.bool
     """to be worked on alone; each stage is announced"""
+    learning_rate: _builtins.float
+    """TRAINING: what a callback has set"""
     @_builtins.property
     def task(self) -> Global___Task: ...
     @_builtins.property
     def metric_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricState]:
         """METRICS tasks only"""
+
+    @_builtins.property
+    def callbacks(self) -> Global___CallbackCall:
+        """CALLBACKS tasks only"""
 
     def __init__(
         self,
@@ -476,14 +520,109 @@ class Lease(_message.Message):
         metric_states: _abc.Iterable[Global___MetricState] | None = ...,
         generation: _builtins.int = ...,
         is_suspect: _builtins.bool = ...,
+        learning_rate: _builtins.float | None = ...,
+        callbacks: Global___CallbackCall | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["task", b"task"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "learning_rate", b"learning_rate", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "is_suspect", b"is_suspect", "metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "generation", b"generation", "is_suspect", b"is_suspect", "learning_rate", b"learning_rate", "metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
 
 Global___Lease: _TypeAlias = Lease  # noqa: Y015
+
+@_typing.final
+class CallbackCall(_message.Message):
+    """What callbacks are called for, and what those before left."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LogsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STATE_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    LOGS_FIELD_NUMBER: _builtins.int
+    NUM_EPOCHS_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    """JSON"""
+    learning_rate: _builtins.float
+    kind: _builtins.str
+    """"train begin", "epoch end", "evaluation", "train end" """
+    number: _builtins.int
+    """of the epoch or evaluation"""
+    num_epochs: _builtins.int
+    """of the job"""
+    @_builtins.property
+    def logs(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        learning_rate: _builtins.float | None = ...,
+        kind: _builtins.str = ...,
+        number: _builtins.int = ...,
+        logs: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        num_epochs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "kind", b"kind", "learning_rate", b"learning_rate", "logs", b"logs", "num_epochs", b"num_epochs", "number", b"number", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+
+Global___CallbackCall: _TypeAlias = CallbackCall  # noqa: Y015
+
+@_typing.final
+class CallbackResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
+    state: _builtins.str
+    learning_rate: _builtins.float
+    stop: _builtins.str
+    """why training is to stop; empty if it is not"""
+    def __init__(
+        self,
+        *,
+        state: _builtins.str = ...,
+        learning_rate: _builtins.float | None = ...,
+        stop: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "state", b"state", "stop", b"stop"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
+
+Global___CallbackResult: _TypeAlias = CallbackResult  # noqa: Y015
 
 @_typing.final
 class Wait(_message.Message):
@@ -588,6 +727,7 @@ class TaskReport(_message.Message):
     NUM_RECOMPUTED_FIELD_NUMBER: _builtins.int
     NUM_EXAMPLES_FIELD_NUMBER: _builtins.int
     SKIPPED_EXAMPLES_FIELD_NUMBER: _builtins.int
+    CALLBACKS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -616,6 +756,10 @@ class TaskReport(_message.Message):
     def skipped_examples(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """examples in each of the skipped minibatches"""
 
+    @_builtins.property
+    def callbacks(self) -> Global___CallbackResult:
+        """CALLBACKS tasks only"""
+
     def __init__(
         self,
         *,
@@ -638,10 +782,11 @@ class TaskReport(_message.Message):
         num_recomputed: _builtins.int = ...,
         num_examples: _builtins.int = ...,
         skipped_examples: _abc.Iterable[_builtins.int] | None = ...,
+        callbacks: Global___CallbackResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

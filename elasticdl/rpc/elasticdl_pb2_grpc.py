@@ -39,6 +39,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerResponse.FromString,
                 _registered_method=True)
+        self.HasCallbacks = channel.unary_unary(
+                '/elasticdl.v1.Master/HasCallbacks',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.FromString,
+                _registered_method=True)
         self.RestorePoint = channel.unary_unary(
                 '/elasticdl.v1.Master/RestorePoint',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointRequest.SerializeToString,
@@ -101,6 +106,13 @@ class MasterServicer:
 
     def RegisterWorker(self, request, context):
         """A worker process that is about to ask for tasks.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HasCallbacks(self, request, context):
+        """The model file has callbacks that the job is to call. Harmless when repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,6 +202,11 @@ def add_MasterServicer_to_server(servicer, server):
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerResponse.SerializeToString,
             ),
+            'HasCallbacks': grpc.unary_unary_rpc_method_handler(
+                    servicer.HasCallbacks,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.SerializeToString,
+            ),
             'RestorePoint': grpc.unary_unary_rpc_method_handler(
                     servicer.RestorePoint,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointRequest.FromString,
@@ -273,6 +290,33 @@ class Master:
             '/elasticdl.v1.Master/RegisterWorker',
             elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.RegisterWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HasCallbacks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/HasCallbacks',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -38,6 +38,8 @@ class MasterStub:
     def __new__(cls, channel: _aio.Channel) -> MasterAsyncStub: ...
     RegisterWorker: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterWorkerRequest, _elasticdl_pb2.RegisterWorkerResponse]
     """A worker process that is about to ask for tasks."""
+    HasCallbacks: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HasCallbacksRequest, _elasticdl_pb2.HasCallbacksResponse]
+    """The model file has callbacks that the job is to call. Harmless when repeated."""
     RestorePoint: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RestorePointRequest, _elasticdl_pb2.RestorePointResponse]
     """A ps replica that has been started asks what to begin with."""
     RegisterPs: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterPsRequest, _elasticdl_pb2.RegisterPsResponse]
@@ -65,6 +67,8 @@ class MasterAsyncStub(MasterStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     RegisterWorker: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterWorkerRequest, _elasticdl_pb2.RegisterWorkerResponse]  # type: ignore[assignment]
     """A worker process that is about to ask for tasks."""
+    HasCallbacks: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HasCallbacksRequest, _elasticdl_pb2.HasCallbacksResponse]  # type: ignore[assignment]
+    """The model file has callbacks that the job is to call. Harmless when repeated."""
     RestorePoint: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RestorePointRequest, _elasticdl_pb2.RestorePointResponse]  # type: ignore[assignment]
     """A ps replica that has been started asks what to begin with."""
     RegisterPs: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterPsRequest, _elasticdl_pb2.RegisterPsResponse]  # type: ignore[assignment]
@@ -95,6 +99,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.RegisterWorkerResponse, _abc.Awaitable[_elasticdl_pb2.RegisterWorkerResponse]]:
         """A worker process that is about to ask for tasks."""
+
+    @_abc_1.abstractmethod
+    def HasCallbacks(
+        self,
+        request: _elasticdl_pb2.HasCallbacksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.HasCallbacksResponse, _abc.Awaitable[_elasticdl_pb2.HasCallbacksResponse]]:
+        """The model file has callbacks that the job is to call. Harmless when repeated."""
 
     @_abc_1.abstractmethod
     def RestorePoint(

@@ -10,11 +10,15 @@ import numpy as np
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
+    CallbackCall,
+    CallbackResult,
     EpochLedger,
     Finished,
     JobStatus,
     Lease,
     MetricStates,
+    Moment,
+    MomentKind,
     Outcome,
     Position,
     Progress,
@@ -40,6 +44,7 @@ _KINDS = {
     TaskKind.PREDICTION: pb.TASK_KIND_PREDICTION,
     TaskKind.METRICS: pb.TASK_KIND_METRICS,
     TaskKind.EXPORT: pb.TASK_KIND_EXPORT,
+    TaskKind.CALLBACKS: pb.TASK_KIND_CALLBACKS,
 }
 _OUTCOMES = {
     Outcome.DONE: pb.OUTCOME_DONE,
@@ -106,7 +111,7 @@ def states_from_message(messages: Iterable[pb.MetricState]) -> MetricStates:
 def answer_to_message(answer: Lease | Wait | Finished) -> pb.LeaseResponse:
     """Pack the answer to a request for a task."""
     match answer:
-        case Lease(task, number, states, generation, is_suspect):
+        case Lease(task, number, states, generation, is_suspect, learning_rate, callbacks):
             return pb.LeaseResponse(
                 lease=pb.Lease(
                     task=_task_to_message(task),
@@ -114,6 +119,8 @@ def answer_to_message(answer: Lease | Wait | Finished) -> pb.LeaseResponse:
                     metric_states=states_to_message(states),
                     generation=generation,
                     is_suspect=is_suspect,
+                    learning_rate=learning_rate,
+                    callbacks=None if callbacks is None else _call_to_message(callbacks),
                 )
             )
         case Wait(seconds):
@@ -128,8 +135,15 @@ def answer_from_message(message: pb.LeaseResponse) -> Lease | Wait | Finished:
         case "lease":
             lease = message.lease
             states = states_from_message(lease.metric_states)
-            task = _task_from_message(lease.task)
-            return Lease(task, lease.number, states, lease.generation, lease.is_suspect)
+            return Lease(
+                _task_from_message(lease.task),
+                lease.number,
+                states,
+                lease.generation,
+                lease.is_suspect,
+                lease.learning_rate if lease.HasField("learning_rate") else None,
+                _call_from_message(lease.callbacks) if lease.HasField("callbacks") else None,
+            )
         case "wait":
             return Wait(message.wait.seconds)
         case "finished":
@@ -148,6 +162,38 @@ def position_from_message(message: pb.AnnounceRequest) -> Position:
         message.seconds,
         message.is_overdue,
     )
+
+
+def _call_to_message(call: CallbackCall) -> pb.CallbackCall:
+    return pb.CallbackCall(
+        state=call.state,
+        learning_rate=call.learning_rate,
+        kind=str(call.moment.kind),
+        number=call.moment.number,
+        logs=call.moment.logs,
+        num_epochs=call.num_epochs,
+    )
+
+
+def _call_from_message(message: pb.CallbackCall) -> CallbackCall:
+    try:
+        kind = MomentKind(message.kind)
+    except ValueError as error:
+        raise MessageError(f"expected a kind of moment, found {message.kind!r}") from error
+    rate = message.learning_rate if message.HasField("learning_rate") else None
+    moment = Moment(kind, message.number, dict(message.logs))
+    return CallbackCall(message.state, rate, moment, message.num_epochs)
+
+
+def _result_to_message(result: CallbackResult) -> pb.CallbackResult:
+    return pb.CallbackResult(
+        state=result.state, learning_rate=result.learning_rate, stop=result.stop
+    )
+
+
+def _result_from_message(message: pb.CallbackResult) -> CallbackResult:
+    rate = message.learning_rate if message.HasField("learning_rate") else None
+    return CallbackResult(message.state, rate, message.stop)
 
 
 def _task_to_message(task: Task) -> pb.Task:
@@ -190,6 +236,7 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         skipped_examples=report.skipped_examples,
         metric_states=states_to_message(report.metric_states),
         metrics=report.metrics,
+        callbacks=None if report.callbacks is None else _result_to_message(report.callbacks),
     )
 
 
@@ -218,6 +265,9 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         skipped_examples=tuple(message.skipped_examples),
         metric_states=states_from_message(message.metric_states),
         metrics=dict(message.metrics),
+        callbacks=_result_from_message(message.callbacks)
+        if message.HasField("callbacks")
+        else None,
     )
 
 

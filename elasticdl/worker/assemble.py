@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from elasticdl._core import PsClient, Pulled
-from elasticdl.backends.base import Int64, Minibatch, Predictor
+from elasticdl.backends.base import CallbackNeeds, Int64, Minibatch, Predictor
 from elasticdl.backends.load import has_tables, load_saved_model, load_trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
@@ -95,6 +95,9 @@ def _assemble_trainer(
     steps = config.training.get_model_steps
     exchange = StoreExchange(connect(), trainer, route or Route(), steps)
     exchange.declare(description)
+    if config.command == "train" and trainer.callbacks is not None:
+        _check_callbacks(config, trainer.callbacks)
+        master.has_callbacks(worker_id)
     training = Training(trainer, exchange)
     sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
     has_own_reader = spec.custom_data_reader is not None
@@ -108,6 +111,14 @@ def _assemble_trainer(
 
     trainer.set_lookup(look_up)
     return worker
+
+
+def _check_callbacks(config: JobConfig, needs: CallbackNeeds) -> None:
+    if needs.watches and not config.evaluation.evaluation_steps:
+        raise ModelError(
+            f"callback {needs.watches} watches evaluations, of which there is none while training: "
+            "say --validation_data and --evaluation_steps"
+        )
 
 
 def threads_of(config: JobConfig) -> Threads:

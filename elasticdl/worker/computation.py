@@ -105,6 +105,12 @@ class Computation:
                 with self._enter("metrics", running, Place(lease)):
                     metrics = self._model.metric_results(lease.metric_states)
                 return replace(report, metrics=metrics)
+            case TaskKind.CALLBACKS:
+                assert self._training is not None, "only training jobs have callbacks"
+                assert lease.callbacks is not None
+                with self._enter("callbacks", running, Place(lease)):
+                    result = self._training.trainer.run_callbacks(lease.callbacks)
+                return replace(report, callbacks=result)
             case TaskKind.EXPORT:
                 assert self._training is not None, "only training jobs have an export"
                 exchange, trainer = self._training.exchange, self._training.trainer

@@ -401,12 +401,19 @@ class Worker:
             return self._trained.exchange.push(
                 item.parameters,
                 result,
-                self._trained.trainer.learning_rate(item.parameters.version),
+                self._learning_rate(item),
                 item.running.lease,
                 item.index,
                 item.minibatch.num_records,
                 self._protocol.pending,
             )
+
+    def _learning_rate(self, item: Item) -> float:
+        assert item.parameters is not None
+        set_by_callback = item.running.lease.learning_rate
+        if set_by_callback is not None:
+            return set_by_callback
+        return self._trained.trainer.learning_rate(item.parameters.version)
 
     def _count(self, item: Item, result: StepResult, done: Committed) -> None:
         assert item.minibatch is not None

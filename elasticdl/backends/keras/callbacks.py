@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from elasticdl.backends.keras.job_callbacks import JobCallbacks, metrics_by_name
 from elasticdl.backends.keras.optimizer import LearningRate
 from elasticdl.callbacks import LearningRateScheduler
 from elasticdl.errors import ElasticdlError, ModelError
@@ -14,37 +15,59 @@ from elasticdl.errors import ElasticdlError, ModelError
 INSTEAD = {
     "LearningRateScheduler": "use elasticdl.callbacks.LearningRateScheduler, which counts updates, "
     "or a schedule of keras.optimizers.schedules",
-    "ReduceLROnPlateau": "use a schedule of keras.optimizers.schedules",
     "ModelCheckpoint": "say --checkpoint_dir and --checkpoint_steps",
     "BackupAndRestore": "say --checkpoint_dir and --checkpoint_steps",
+    "SwapEMAWeights": "leave it out",
     "TensorBoard": "the job writes its own log of events",
     "CSVLogger": "say --summary",
+    "RemoteMonitor": "the job writes its own log of events",
     "ProgbarLogger": "the job has its own display",
+    "History": "say --summary",
 }
 
 
 def learning_rate_of(
     optimizer: Any, callbacks: Callable[[], list[Any]] | None
 ) -> Callable[[int], float]:
-    """Return the learning rate by model version, from the optimizer or a callback.
-
-    `keras.callbacks.TerminateOnNaN` is what a job does anyway (`--on_nan=stop`). Other Keras
-    callbacks are refused: they expect one loop with epochs and batches, and a model to read.
-
-    Raises:
-        ModelError: A callback that cannot do what it says; names it and what does it.
-    """
+    """Return the learning rate by model version, from the optimizer or a callback."""
     rate: Callable[[int], float] = LearningRate(optimizer)
     for callback in _call(callbacks):
         if isinstance(callback, LearningRateScheduler):
             rate = _scheduled(callback)
-        elif not isinstance(callback, keras.callbacks.TerminateOnNaN):
-            name = type(callback).__name__
+    return rate
+
+
+def job_callbacks(
+    callbacks: Callable[[], list[Any]] | None,
+    optimizer: Any,
+    eval_metrics_fn: Callable[[], Any] | None,
+) -> JobCallbacks | None:
+    """Return the callbacks that the job is to call, if there are any.
+
+    `keras.callbacks.TerminateOnNaN` is what a job does anyway (`--on_nan=stop`).
+
+    Raises:
+        ModelError: A callback cannot do what it says; names it and what does it.
+    """
+
+    def make() -> list[Any]:
+        return [callback for callback in _call(callbacks) if _is_of_job(callback)]
+
+    for callback in make():
+        name = type(callback).__name__
+        if name in INSTEAD and type(callback).__module__.startswith("keras."):
             raise ModelError(
                 f"callbacks() returns {name}, which cannot run here: workers train different "
-                f"parts of the data at the same time; {INSTEAD.get(name, 'leave it out')}"
+                f"parts of the data at the same time; {INSTEAD[name]}"
             )
-    return rate
+    if not make():
+        return None
+    metrics = metrics_by_name(eval_metrics_fn() if eval_metrics_fn else {})
+    return JobCallbacks(make, optimizer, metrics)
+
+
+def _is_of_job(callback: Any) -> bool:
+    return not isinstance(callback, LearningRateScheduler | keras.callbacks.TerminateOnNaN)
 
 
 def _scheduled(callback: LearningRateScheduler) -> Callable[[int], float]:

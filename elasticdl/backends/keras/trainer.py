@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import (
+    CallbackNeeds,
     Float32,
     Int64,
     Minibatch,
@@ -24,13 +25,15 @@ from elasticdl.backends.base import (
     TableDescription,
     TableSource,
 )
-from elasticdl.backends.keras.callbacks import learning_rate_of
+from elasticdl.backends.keras.callbacks import job_callbacks, learning_rate_of
 from elasticdl.backends.keras.export import export_model
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
+from elasticdl.backends.keras.job_callbacks import JobCallbacks
 from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.lookups import Collector, Pull
+from elasticdl.backends.keras.model.loss import EvaluationLoss
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.step import Inference, TrainStep
 from elasticdl.backends.keras.optimizer import (
@@ -41,7 +44,7 @@ from elasticdl.backends.keras.optimizer import (
 )
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import ModelError
-from elasticdl.job import MetricStates, Mode
+from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 
 T = TypeVar("T")
@@ -76,6 +79,9 @@ class KerasTrainer:
         self._feed = FeedRunner(spec.feed, metadata, run_eagerly)
         self.ids_need_parameters = run_eagerly
         self._eager: EagerModel | None = None
+        self._callbacks: JobCallbacks | None = None
+        self._evaluation_loss: EvaluationLoss | None = None
+        self.callbacks: CallbackNeeds | None = None
         self._pull: Pull | None = None
         self._compiling = threading.Lock()
         self._collectors: dict[tuple[Any, bool], Collector] = {}
@@ -116,6 +122,15 @@ class KerasTrainer:
             rule = describe_optimizer(optimizer)
             dense = describe_updates(optimizer, self._placed.dense.variables, dense)
             self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
+            self._callbacks = job_callbacks(
+                self._spec.callbacks, optimizer, self._spec.eval_metrics_fn
+            )
+            if self._callbacks is not None:
+                self.callbacks = CallbackNeeds(self._callbacks.watches)
+                if self._callbacks.watches_loss:
+                    self._evaluation_loss = EvaluationLoss(
+                        self._spec.loss, self._placed.output_names
+                    )
         if self.ids_need_parameters:
             self._eager = EagerModel(self._placed, self._spec.loss)
             self._sites = self._eager.tables
@@ -206,31 +221,42 @@ class KerasTrainer:
     def new_metrics(self) -> None:
         """Start an evaluation with empty metrics."""
         self._metrics.reset()
+        if self._evaluation_loss is not None:
+            self._evaluation_loss.reset()
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
         minibatch = KerasMinibatch.of(minibatch)
-        outputs = self._infer(minibatch, rows, dense, state)
+        outputs, added = self._infer(minibatch, rows, dense, state)
         self._metrics.update(
             minibatch.labels, outputs, self._placed.output_names, minibatch.weights
         )
+        if self._evaluation_loss is not None:
+            self._evaluation_loss.update(minibatch, outputs, added)
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""
-        return self._metrics.states()
+        loss = self._evaluation_loss
+        return {**self._metrics.states(), **(loss.states() if loss is not None else {})}
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
         """Compute the metrics from merged states."""
-        return self._metrics.results(states)
+        loss = {} if self._evaluation_loss is None else EvaluationLoss.results(states)
+        return {**self._metrics.results(states), **loss}
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Any:
         """Return the model's outputs as arrays."""
-        outputs = self._infer(KerasMinibatch.of(minibatch), rows, dense, state)
+        outputs, _ = self._infer(KerasMinibatch.of(minibatch), rows, dense, state)
         return tf.nest.map_structure(np.asarray, outputs)
+
+    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
+        """Call the user's callbacks; see `Trainer.run_callbacks`."""
+        assert self._callbacks is not None, "the job calls callbacks that there are"
+        return self._callbacks.run(call)
 
     def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
         """Write a SavedModel that serves without elasticdl; the backend is not usable after."""
@@ -241,7 +267,7 @@ class KerasTrainer:
 
     def _infer(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
+    ) -> tuple[Any, Any]:
         if self._eager is not None:
             return self._eager.outputs(minibatch)
         key = minibatch.structure.key

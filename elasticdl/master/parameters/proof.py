@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from elasticdl.job import EpochLedger, TaskAudit
@@ -44,6 +44,7 @@ def prove(
     lost: Mapping[int, Set[int]] | None = None,
     uneven: Mapping[int, Made] | None = None,
     set_aside: Set[int] = frozenset(),
+    begun: Callable[[int], bool] = lambda task_id: True,
 ) -> Proof:
     """Compare what every replica has applied with the job's training tasks.
 
@@ -65,6 +66,8 @@ def prove(
             it again (`--ps_recovery=latest`).
         uneven: What `feed` made of tasks that were done, if not one example of each record.
         set_aside: Tasks that failed too often. What `feed` would have made of them is not known.
+        begun: Whether a training task was ever leased; the others were left out when a callback
+            stopped training, and are in no line of the ledger.
     """
     lost, uneven = lost or {}, uneven or {}
     applied = [{entry.task_id: entry for entry in replica} for replica in replicas]
@@ -72,9 +75,11 @@ def prove(
     disagreements = unexplained = missing = 0
     for epoch in range(tasks.num_epochs):
         total = _Count()
-        for task_id in tasks.epoch_ids(epoch):
+        num_records = 0
+        for task_id in filter(begun, tasks.epoch_ids(epoch)):
             records = tasks.task(task_id).shard.num_records
             made = uneven.get(task_id) or Made(-(-records // minibatch_size), records)
+            num_records += records
             left_out = sum(
                 min(minibatch_size, made.examples - index * minibatch_size) if of_it < 0 else of_it
                 for index, of_it in skipped.get(task_id, {}).items()
@@ -97,10 +102,12 @@ def prove(
             due = 1 if task_id in set_aside else made.minibatches
             is_missing = any(entry.next_index < due for entry in entries)
             disagreements += is_missing or len(Counter(map(_essence, entries))) > 1
+        if not num_records:
+            continue
         ledger.append(
             EpochLedger(
                 epoch,
-                tasks.training.num_records,
+                num_records,
                 total.trained_once,
                 total.repeated,
                 total.lost,

@@ -236,6 +236,7 @@ class Requests:
             self._parts.lost_tasks,
             self._ledger.uneven,
             self._ledger.quarantined.keys(),
+            self._ledger.begun(),
         )
         self._history.proved(found.ledger, found.note)
         if found.problem:

@@ -159,19 +159,6 @@ def test_a_callback_sets_the_rate_by_model_version():
     assert [rate(4), rate(5)] == [0.1, 0.01]
 
 
-@pytest.mark.parametrize(
-    ("callback", "says"),
-    [
-        (keras.callbacks.LearningRateScheduler(lambda e: 0.1), "elasticdl.callbacks"),
-        (keras.callbacks.ModelCheckpoint("x.keras"), "--checkpoint_dir"),
-        (keras.callbacks.EarlyStopping(), "EarlyStopping, which cannot run here"),
-    ],
-)
-def test_callbacks_that_cannot_work_are_refused_with_what_does(callback, says):
-    with pytest.raises(ModelError, match=says):
-        learning_rate_of(o.SGD(1.0), lambda: [callback])
-
-
 def test_an_optimizer_function_that_raises_is_named():
     with pytest.raises(ModelError, match="optimizer raised ZeroDivisionError"):
         make_optimizer(lambda: 1 / 0)

@@ -1,4 +1,4 @@
-from elasticdl.job import Shard, TaskKind
+from elasticdl.job import Moment, MomentKind, Shard, TaskKind
 from elasticdl.master.tasks import JobTasks, TaskTable
 
 
@@ -38,8 +38,13 @@ def test_ids_are_unique_within_the_job():
         *tasks.epoch_ids(1),
         tasks.export_id,
         *tasks.prediction_ids,
+        tasks.callbacks_id(Moment(MomentKind.TRAIN_BEGIN)),
+        tasks.callbacks_id(Moment(MomentKind.EPOCH_END, 0)),
+        tasks.callbacks_id(Moment(MomentKind.EPOCH_END, 1)),
+        tasks.callbacks_id(Moment(MomentKind.TRAIN_END)),
         *tasks.evaluation_ids(0),
         tasks.metrics_id(0),
+        tasks.callbacks_id(Moment(MomentKind.EVALUATION, 0)),
         *tasks.evaluation_ids(1),
         tasks.metrics_id(1),
     ]

@@ -19,7 +19,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.model.lookups import Pull, check_ids
 from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
-from elasticdl.backends.keras.model.step import differentiate, step_result
+from elasticdl.backends.keras.model.step import added, differentiate, step_result
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 
@@ -102,9 +102,10 @@ class EagerModel:
         assert result is not None
         return result
 
-    def outputs(self, minibatch: KerasMinibatch) -> Any:
-        """Return the outputs for a minibatch whose ids were asked for."""
-        return self._done.pop(id(minibatch)).outputs
+    def outputs(self, minibatch: KerasMinibatch) -> tuple[Any, Any]:
+        """Return what `Inference` does, for a minibatch whose ids were asked for."""
+        outputs, loss = self._done.pop(id(minibatch)).outputs
+        return outputs, loss
 
     def _train(
         self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any
@@ -127,8 +128,10 @@ class EagerModel:
     def _infer(
         self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any
     ) -> _Done:
-        outputs, *_ = self._placed.call(lookup, minibatch.features, False, dense, state, seed)
-        return _Done(minibatch, None, outputs)
+        outputs, losses, *_ = self._placed.call(
+            lookup, minibatch.features, False, dense, state, seed
+        )
+        return _Done(minibatch, None, (outputs, added(losses)))
 
     def _refuse_other_lookups(self, lookup: LiveRows) -> None:
         if lookup.tables != self.tables:

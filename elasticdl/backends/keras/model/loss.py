@@ -7,10 +7,43 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from elasticdl.backends.keras.feed.minibatch import describe
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.job import MetricStates
+
+
+class EvaluationLoss:
+    """The mean loss of an evaluation's records, added up as metrics are."""
+
+    NAME = "loss"
+
+    def __init__(self, loss: Any, output_names: Sequence[str]) -> None:
+        self._loss = MinibatchLoss(loss, output_names)
+        self._sums = np.zeros(2)
+
+    def reset(self) -> None:
+        """Start an evaluation."""
+        self._sums = np.zeros(2)
+
+    def update(self, minibatch: KerasMinibatch, outputs: Any, added: Any) -> None:
+        """Add a minibatch, given what the model adds to its loss."""
+        loss = self._loss(minibatch.labels, outputs, minibatch.weights) + added
+        self._sums += (float(loss) * minibatch.num_records, minibatch.num_records)
+
+    def states(self) -> MetricStates:
+        """Return the sum of the records' losses, and how many there are."""
+        return {self.NAME: [self._sums]}
+
+    @classmethod
+    def results(cls, states: MetricStates) -> dict[str, float]:
+        """Return the mean of merged states, if there are any."""
+        if cls.NAME not in states:
+            return {}
+        [(total, count)] = states[cls.NAME]
+        return {cls.NAME: float(total / count) if count else float("nan")}
 
 
 class MinibatchLoss:

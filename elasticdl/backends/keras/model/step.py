@@ -130,7 +130,7 @@ def differentiate(
         loss = minibatch_loss(
             structure.fold_labels(tensors), outputs, structure.fold_weights(tensors)
         )
-        loss = tf.add_n([loss, *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
+        loss = loss + added(losses)
     dense_grad, *row_grads = tape.gradient(
         loss, [dense, *lookup.rows], unconnected_gradients=tf.UnconnectedGradients.ZERO
     )
@@ -166,10 +166,10 @@ class Inference:
             tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
         ) -> list[Any]:
             lookup = GivenRows(placed, collector.tables, rows)
-            outputs, *_ = placed.call(
+            outputs, losses, *_ = placed.call(
                 lookup, structure.fold_features(tensors), False, dense, state, seed
             )
-            return self._outputs.pack(outputs)
+            return [added(losses), *self._outputs.pack(outputs)]
 
         self._outputs = _Outputs()
         specs = structure.feature_specs
@@ -177,9 +177,15 @@ class Inference:
 
     def __call__(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
-        """Return the outputs, as tensors in the structure that the model gives."""
-        return self._outputs.unpack(self._function(minibatch, rows, dense, state))
+    ) -> tuple[Any, Any]:
+        """Return the outputs, in the structure that the model gives, and what it adds to a loss."""
+        loss, *outputs = self._function(minibatch, rows, dense, state)
+        return self._outputs.unpack(outputs), loss
+
+
+def added(losses: Sequence[Any]) -> Any:
+    """Return the sum of regularization and added losses."""
+    return tf.add_n([tf.constant(0.0), *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
 
 
 class _Outputs:
