@@ -225,7 +225,8 @@ class TaskReport:
     num_examples: int = -1
     skipped: tuple[int, ...] = ()
     skipped_examples: tuple[int, ...] = ()
-    metric_states: MetricStates = field(default_factory=dict)  # EVALUATION
+    metric_states: MetricStates = field(default_factory=dict)  # EVALUATION, TRAINING
+    num_measured: int = 0  # TRAINING: records that metric_states are of
     metrics: dict[str, float] = field(default_factory=dict)  # METRICS: the results
     callbacks: CallbackResult | None = None  # CALLBACKS
 
@@ -322,6 +323,12 @@ class JobStatus:
     recoveries: tuple[Recovery, ...] = ()
     staleness_histogram: tuple[int, ...] = ()
     num_recomputed: int = 0
+    epoch_loss: float | None = None  # mean over the records of the epoch under way
+    train_metrics: dict[str, float] = field(default_factory=dict)  # of an epoch so far
+    recent_train_metrics: dict[str, float] = field(default_factory=dict)
+    train_metrics_epoch: int = 0  # the epoch, and how many of its records `train_metrics` are of
+    train_metrics_records: int = 0
+    evaluated_records: int = 0  # records that `metrics` are of
 
     def staleness_percentile(self, share: float) -> int:
         """Return what the staleness of this share of updates does not exceed.

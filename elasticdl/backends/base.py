@@ -298,8 +298,8 @@ class Trainer(Predictor, Protocol):
         """Compute loss and gradients; updates nothing that outlives the call."""
         ...
 
-    def measure(self, minibatch: Minibatch, result: StepResult) -> None:
-        """Add a minibatch that `train_step` computed to the metrics."""
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+        """Add minibatches to the metrics, given the predictions of their `StepResult`s."""
         ...
 
     def run_callbacks(self, call: CallbackCall) -> CallbackResult:

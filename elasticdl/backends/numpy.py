@@ -253,7 +253,7 @@ class NumpyTrainer:
             state_delta=np.zeros(0, np.float32),
         )
 
-    def measure(self, minibatch: Minibatch, result: StepResult) -> None:
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
         """Add nothing: the gradients of an array model come without predictions."""
 
     def new_metrics(self) -> None:

@@ -154,9 +154,11 @@ class Display:
             "tasks",
             f"{status.tasks_todo} to do, {status.tasks_doing} under way, {status.tasks_done} done",
         )
-        yield "loss", "-" if status.loss is None else f"{status.loss:.5g}"
+        yield "loss", _losses(status)
+        if status.train_metrics:
+            yield "training", _train_metrics(status)
         if status.metrics:
-            yield "metrics", _metrics(status.metrics)
+            yield "evaluation", _metrics(status.metrics)
         if self._has_processes:
             yield (
                 "processes",
@@ -179,7 +181,9 @@ class Display:
             f"tasks {status.tasks_todo}/{status.tasks_doing}/{status.tasks_done}",
         ]
         if status.loss is not None:
-            parts.append(f"loss {status.loss:.5g}")
+            parts.append(f"loss {_losses(status)}")
+        if status.train_metrics:
+            parts.append(f"training {_train_metrics(status)}")
         if status.metrics:
             parts.append(_metrics(status.metrics))
         if self._has_processes:
@@ -194,6 +198,8 @@ def _summary(status: JobStatus) -> Text:
         f" after {_duration(status.seconds)}, {status.records_done:,} records at "
         f"{status.records_per_second:,.0f} records/s",
     )
+    if status.train_metrics:
+        text.append(f"\ntraining    {_train_metrics(status)}")
     if status.metrics:
         text.append(f"\nmetrics     {_metrics(status.metrics)}")
     if status.model_version:
@@ -254,6 +260,24 @@ def _eta(status: JobStatus) -> str:
     if left <= 0 or status.records_per_second <= 0:
         return "ETA -"
     return f"ETA {_duration(left / status.records_per_second)}"
+
+
+def _losses(status: JobStatus) -> str:
+    """Return the loss of recent records, and of the epoch so far."""
+    if status.loss is None:
+        return "-"
+    epoch = "" if status.epoch_loss is None else f" (epoch {status.epoch_loss:.5g})"
+    return f"{status.loss:.5g}{epoch}"
+
+
+def _train_metrics(status: JobStatus) -> str:
+    """Return the metrics of recently trained records, and of an epoch as far as it was measured."""
+    epoch = status.train_metrics_epoch + 1
+    parts = [
+        f"{name} {status.recent_train_metrics.get(name, value):.5g} (epoch {epoch}: {value:.5g})"
+        for name, value in sorted(status.train_metrics.items())
+    ]
+    return f"{', '.join(parts)}, {status.train_metrics_records:,} records measured"
 
 
 def _metrics(metrics: dict[str, float]) -> str:

@@ -53,7 +53,12 @@ def summarise(
         "records_per_second": _number(status.records_per_second),
         "records": status.records_done,
         "loss": _number(status.loss),
-        "metrics": {name: _number(value) for name, value in status.metrics.items()},
+        "epoch_loss": _number(status.epoch_loss),
+        "metrics": _numbers(status.metrics),
+        "train_metrics": _numbers(status.train_metrics),
+        "recent_train_metrics": _numbers(status.recent_train_metrics),
+        "train_metrics_epoch": status.train_metrics_epoch,
+        "train_metrics_records": status.train_metrics_records,
         "ledger": [dataclasses.asdict(row) for row in status.ledger],
         "model_version": status.model_version,
         "staleness": _staleness(status),
@@ -97,3 +102,7 @@ def write(path: Path, summary: dict[str, Any]) -> None:
 
 def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def _numbers(metrics: dict[str, float]) -> dict[str, Any]:
+    return {name: _number(value) for name, value in metrics.items()}

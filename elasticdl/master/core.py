@@ -44,6 +44,8 @@ from elasticdl.master.phases import ORDER, Phase
 from elasticdl.master.processes import Loss, Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
+from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
+from elasticdl.master.training_metrics import TrainingMetrics
 
 _LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
@@ -78,7 +80,8 @@ class JobCore:
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
         self.callbacks = Callbacks(self.journal, tasks.num_epochs)
-        self.meter = Meter(self.journal)
+        self.meter = Meter(self.journal, tasks.per_epoch)
+        self.training_metrics = TrainingMetrics()
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.holder = make_holder(
@@ -249,6 +252,10 @@ class JobCore:
             return self._completed(Lease(self.tasks.task(task_id), number, is_suspect=is_suspect))
         if member.is_stopping:
             return Finished()
+        if self.phase is Phase.TRAINING and not self.history.failing:
+            numbers = self.training_metrics.lease(now, is_last=self._is_trained)
+            if numbers is not None:
+                return numbers
         has_work = self.phase is not Phase.PENDING and self.ledger.next_id(worker_id) is not None
         if not has_work or self.history.failing or not self.holder.is_complete:
             return self._wait()
@@ -260,6 +267,8 @@ class JobCore:
         member = self.members.heard(Role.WORKER, worker_id, session, now)
         if member is None or self.has_ended:
             return False
+        if report.task_id == TRAINING_METRICS:
+            return self._measured(report, now)
         if not self.ledger.is_current(worker_id, report.task_id, report.lease):
             return False
         task = self.tasks.task(report.task_id)
@@ -383,12 +392,16 @@ class JobCore:
             self.ledger.stop_training()
             self._note("training stopped", f"{result.stop} stops training")
 
+    @property
+    def _is_trained(self) -> bool:
+        return self.ledger.is_trained and self.ledger.is_idle
+
     def _is_over(self, phase: Phase) -> bool:
         match phase:
             case Phase.PENDING:
                 return self.holder.is_complete and self.members.num_alive(Role.WORKER) > 0
             case Phase.TRAINING:
-                return self.ledger.is_trained and self.ledger.is_idle
+                return self._is_trained and not self.training_metrics.is_behind
             case Phase.EVALUATING | Phase.PREDICTING | Phase.EXPORTING:
                 return self.ledger.is_idle
             case _:
@@ -507,11 +520,35 @@ class JobCore:
             return replace(report, outcome=Outcome.FAILED, message=str(error))
         return report
 
+    def _measured(self, report: TaskReport, now: float) -> bool:
+        """Take in the numbers that a worker made of the metrics of training."""
+        is_new = self.training_metrics.answered(report)
+        if is_new:
+            of = self.training_metrics.measured
+            text = ", ".join(f"{name} {value:.6g}" for name, value in sorted(of.metrics.items()))
+            loss = self.meter.epoch_loss(of.epoch)
+            self._note(
+                "training metrics",
+                f"epoch {of.epoch + 1}, {of.num_records} records: {text}",
+                epoch=of.epoch,
+                loss=loss,
+                recent_loss=self.meter.loss,
+                metrics=of.metrics,
+                recent_metrics=of.recent,
+                num_records=of.num_records,
+            )
+        elif report.outcome is Outcome.FAILED:
+            self._note("training metrics failed", report.message, is_warning=True)
+        self._advance(now)
+        return is_new
+
     def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
         if report.fatal:
             self._fail_after_checkpoint(report.message, now)
         elif settled is Settled.QUARANTINED:
             self._set_aside(task, report.message, now)
+        elif settled is Settled.DONE and task.kind is TaskKind.TRAINING:
+            self.training_metrics.trained(task, report)
         elif settled is Settled.DONE and task.kind is TaskKind.EVALUATION:
             if self.evaluations.evaluated(task.evaluation_id, report.metric_states):
                 metrics_id = self.tasks.metrics_id(task.evaluation_id)

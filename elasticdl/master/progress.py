@@ -25,6 +25,12 @@ class _Totals:
     seen_loss: float = 0.0
 
 
+@dataclass(slots=True)
+class _EpochLoss:
+    records: int = 0
+    loss: float = 0.0
+
+
 class Meter:
     """Throughput, loss, version and staleness.
 
@@ -32,8 +38,10 @@ class Meter:
     ended. What is known of a worker is whichever has come further.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, tasks_per_epoch: int = 0) -> None:
         self._journal = journal
+        self._tasks_per_epoch = max(tasks_per_epoch, 1)
+        self._epochs: dict[int, _EpochLoss] = {}
         self._workers: dict[int, _Totals] = {}
         self._rate: deque[tuple[float, int]] = deque()  # (time, records trained up to it)
         self._loss: deque[tuple[int, float]] = deque()  # (records, their summed loss)
@@ -128,6 +136,11 @@ class Meter:
             return None
         return sum(loss for _, loss in self._loss) / self._loss_records
 
+    def epoch_loss(self, epoch: int) -> float | None:
+        """Return the mean over the records of an epoch, as far as they were reported."""
+        sums = self._epochs.get(epoch)
+        return sums.loss / sums.records if sums is not None and sums.records else None
+
     def records_per_second(self, now: float) -> float:
         """Return the throughput of the last seconds."""
         while len(self._rate) > 2 and self._rate[1][0] <= now - _WINDOW_SECONDS:
@@ -156,6 +169,9 @@ class Meter:
         totals = self._totals(worker_id)
         totals.reported_records += num_records
         totals.reported_loss += loss_sum
+        epoch = self._epochs.setdefault(task_id // self._tasks_per_epoch, _EpochLoss())
+        epoch.records += num_records
+        epoch.loss += loss_sum
         if totals.seen_records < totals.reported_records:  # replayed
             totals.seen_records, totals.seen_loss = totals.reported_records, totals.reported_loss
         self.model_version = max(self.model_version, model_version)
@@ -177,6 +193,7 @@ class Meter:
                 [worker_id, t.reported_records, t.reported_loss]
                 for worker_id, t in self._workers.items()
             ],
+            "epochs": [[number, e.records, e.loss] for number, e in self._epochs.items()],
             "model_version": self.model_version,
             "num_minibatches": self.num_minibatches,
             "staleness_sum": self.staleness_sum,
@@ -194,6 +211,9 @@ class Meter:
         self._workers = {
             worker_id: _Totals(records, loss, records, loss)
             for worker_id, records, loss in snapshot["workers"]
+        }
+        self._epochs = {
+            number: _EpochLoss(records, loss) for number, records, loss in snapshot["epochs"]
         }
         self.model_version = snapshot["model_version"]
         self.num_minibatches = snapshot["num_minibatches"]

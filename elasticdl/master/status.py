@@ -46,6 +46,11 @@ def picture(core: JobCore, now: float) -> JobStatus:
         recoveries=tuple(core.holder.recoveries),
         staleness_histogram=tuple(meter.staleness_histogram),
         num_recomputed=meter.num_recomputed,
+        epoch_loss=meter.epoch_loss(ledger.epoch) if is_training else None,
+        train_metrics=core.training_metrics.measured.metrics,
+        recent_train_metrics=core.training_metrics.measured.recent,
+        train_metrics_epoch=core.training_metrics.measured.epoch,
+        train_metrics_records=core.training_metrics.measured.num_records,
     )
 
 

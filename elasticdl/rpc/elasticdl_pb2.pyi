@@ -728,6 +728,7 @@ class TaskReport(_message.Message):
     NUM_EXAMPLES_FIELD_NUMBER: _builtins.int
     SKIPPED_EXAMPLES_FIELD_NUMBER: _builtins.int
     CALLBACKS_FIELD_NUMBER: _builtins.int
+    NUM_MEASURED_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -744,6 +745,8 @@ class TaskReport(_message.Message):
     num_recomputed: _builtins.int
     num_examples: _builtins.int
     """examples that `feed` made of the task; -1 if not known"""
+    num_measured: _builtins.int
+    """records that the metric_states of a training task are of"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -783,10 +786,11 @@ class TaskReport(_message.Message):
         num_examples: _builtins.int = ...,
         skipped_examples: _abc.Iterable[_builtins.int] | None = ...,
         callbacks: Global___CallbackResult | None = ...,
+        num_measured: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1110,6 +1114,46 @@ class JobStatus(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class TrainMetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class RecentTrainMetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_NAME_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
@@ -1136,6 +1180,12 @@ class JobStatus(_message.Message):
     RECOVERIES_FIELD_NUMBER: _builtins.int
     STALENESS_HISTOGRAM_FIELD_NUMBER: _builtins.int
     NUM_RECOMPUTED_FIELD_NUMBER: _builtins.int
+    EPOCH_LOSS_FIELD_NUMBER: _builtins.int
+    TRAIN_METRICS_FIELD_NUMBER: _builtins.int
+    RECENT_TRAIN_METRICS_FIELD_NUMBER: _builtins.int
+    TRAIN_METRICS_EPOCH_FIELD_NUMBER: _builtins.int
+    TRAIN_METRICS_RECORDS_FIELD_NUMBER: _builtins.int
+    EVALUATED_RECORDS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -1156,6 +1206,10 @@ class JobStatus(_message.Message):
     num_ps_alive: _builtins.int
     output: _builtins.str
     num_recomputed: _builtins.int
+    epoch_loss: _builtins.float
+    train_metrics_epoch: _builtins.int
+    train_metrics_records: _builtins.int
+    evaluated_records: _builtins.int
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -1168,6 +1222,10 @@ class JobStatus(_message.Message):
     def recoveries(self) -> _containers.RepeatedCompositeFieldContainer[Global___Recovery]: ...
     @_builtins.property
     def staleness_histogram(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def train_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def recent_train_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     def __init__(
         self,
         *,
@@ -1197,13 +1255,24 @@ class JobStatus(_message.Message):
         recoveries: _abc.Iterable[Global___Recovery] | None = ...,
         staleness_histogram: _abc.Iterable[_builtins.int] | None = ...,
         num_recomputed: _builtins.int = ...,
+        epoch_loss: _builtins.float | None = ...,
+        train_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        recent_train_metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        train_metrics_epoch: _builtins.int = ...,
+        train_metrics_records: _builtins.int = ...,
+        evaluated_records: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "epoch_loss", b"epoch_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "checkpoints", b"checkpoints", "epoch", b"epoch", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "checkpoints", b"checkpoints", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__epoch_loss: _TypeAlias = _typing.Literal["epoch_loss"]  # noqa: Y015
+    _WhichOneofArgType__epoch_loss: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss"]  # noqa: Y015
     _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
     _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch_loss) -> _WhichOneofReturnType__epoch_loss | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
 
 Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015

@@ -237,6 +237,7 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         metric_states=states_to_message(report.metric_states),
         metrics=report.metrics,
         callbacks=None if report.callbacks is None else _result_to_message(report.callbacks),
+        num_measured=report.num_measured,
     )
 
 
@@ -268,6 +269,7 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         callbacks=_result_from_message(message.callbacks)
         if message.HasField("callbacks")
         else None,
+        num_measured=message.num_measured,
     )
 
 
@@ -342,6 +344,12 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         recoveries=[pb.Recovery(**asdict(recovery)) for recovery in status.recoveries],
         staleness_histogram=status.staleness_histogram,
         num_recomputed=status.num_recomputed,
+        epoch_loss=status.epoch_loss,
+        train_metrics=status.train_metrics,
+        recent_train_metrics=status.recent_train_metrics,
+        train_metrics_epoch=status.train_metrics_epoch,
+        train_metrics_records=status.train_metrics_records,
+        evaluated_records=status.evaluated_records,
     )
 
 
@@ -395,4 +403,10 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
         ),
         staleness_histogram=tuple(message.staleness_histogram),
         num_recomputed=message.num_recomputed,
+        epoch_loss=message.epoch_loss if message.HasField("epoch_loss") else None,
+        train_metrics=dict(message.train_metrics),
+        recent_train_metrics=dict(message.recent_train_metrics),
+        train_metrics_epoch=message.train_metrics_epoch,
+        train_metrics_records=message.train_metrics_records,
+        evaluated_records=message.evaluated_records,
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from elasticdl.backends.base import Minibatch, Predictor
 from elasticdl.config import JobConfig
-from elasticdl.errors import NonFiniteLossError
-from elasticdl.job import TaskKind, TaskReport
+from elasticdl.errors import ModelError, NonFiniteLossError
+from elasticdl.job import Lease, MetricStates, TaskKind, TaskReport
 from elasticdl.worker.exchange import Parameters, Training
 from elasticdl.worker.export import export
+from elasticdl.worker.measuring import MeasuringBudget
 from elasticdl.worker.predictions import Predicted, PredictionSink
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import Place
@@ -41,6 +43,7 @@ class Computation:
         self._make_sink = sink
         self._sink: PredictionSink | None = None
         self._enter = enter
+        self._budget = MeasuringBudget()
 
     def step(self, item: Item) -> None:
         """Train, evaluate or predict; a training step leaves its gradients in `item.result`."""
@@ -67,12 +70,52 @@ class Computation:
 
     def _train(self, item: Item, minibatch: Minibatch, given: Parameters) -> None:
         assert self._training is not None, "only training jobs have training tasks"
+        began = time.perf_counter()
         with self._enter("compute", item.running, item.place):
             item.result = self._training.trainer.train_step(
                 minibatch, given.rows, given.dense, given.state
             )
+        self._budget.computed(time.perf_counter() - began)
         if not math.isfinite(item.result.loss):
             self._refuse_loss(item, item.result.loss)
+
+    def measure(self, item: Item) -> None:
+        """Take a trained minibatch into the metrics of its lease, if the budget allows it."""
+        running = item.running
+        if item.result is None or running.lease.is_suspect or not self._budget.allows:
+            return
+        assert item.minibatch is not None
+        running.to_measure.append((item.minibatch, item.result.predictions))
+        running.measured += item.minibatch.num_records
+        if self._budget.is_enough(running.to_measure):
+            self._measure(running)
+
+    def _measure(self, running: Running) -> None:
+        """Add what was taken to the metrics. A metric that fails does not fail the training."""
+        assert self._training is not None, "only training jobs have training tasks"
+        began = time.perf_counter()
+        minibatches, predictions = zip(*running.to_measure, strict=True)
+        try:
+            with self._enter("metrics", running, Place(running.lease)):
+                if not running.is_measured:
+                    self._model.new_metrics()
+                self._training.trainer.measure(minibatches, predictions)
+        except ModelError as error:
+            log.warning("there are no metrics of training: %s", error)
+            self._budget.give_up()
+        running.is_measured = True
+        running.to_measure.clear()
+        self._budget.measured(time.perf_counter() - began)
+
+    def _measured(self, running: Running, report: TaskReport) -> TaskReport:
+        if running.to_measure:
+            self._measure(running)
+        began = time.perf_counter()
+        states = self._model.metric_states()
+        self._budget.collected(time.perf_counter() - began)
+        if not states or self._budget.is_given_up:
+            return report
+        return replace(report, num_measured=running.measured, metric_states=states)
 
     def _refuse_loss(self, item: Item, loss: float) -> None:
         task = item.running.lease.task
@@ -89,6 +132,8 @@ class Computation:
         """Do what a lease needs after its last minibatch; return the report of its end."""
         lease = running.lease
         match lease.task.kind:
+            case TaskKind.TRAINING if running.measured:
+                return self._measured(running, report)
             case TaskKind.EVALUATION:
                 return replace(
                     report,
@@ -103,7 +148,7 @@ class Computation:
                 return replace(report, num_records=running.records)
             case TaskKind.METRICS:
                 with self._enter("metrics", running, Place(lease)):
-                    metrics = self._model.metric_results(lease.metric_states)
+                    metrics = self._results(lease)
                 return replace(report, metrics=metrics)
             case TaskKind.CALLBACKS:
                 assert self._training is not None, "only training jobs have callbacks"
@@ -117,3 +162,17 @@ class Computation:
                 if not export(exchange, trainer, self._config.checkpoint, lease):
                     return running.returned()
         return report
+
+    def _results(self, lease: Lease) -> dict[str, float]:
+        """Turn merged states into numbers; those of training are of several ranges of records."""
+        if lease.task.evaluation_id >= 0:
+            return self._model.metric_results(lease.metric_states)
+        ranges: dict[str, MetricStates] = {}
+        for name, arrays in lease.metric_states.items():
+            which, _, metric = name.partition("/")
+            ranges.setdefault(which, {})[metric] = arrays
+        return {
+            f"{which}/{name}": value
+            for which, states in ranges.items()
+            for name, value in self._model.metric_results(states).items()
+        }

@@ -348,7 +348,7 @@ class Worker:
         while item.result is not None and self._protocol.pushes_from_compute(item.running):
             try:
                 item.committed = self._push(item, item.result)
-                return
+                break
             except Exception as error:
                 match self._protocol.failed(Stage.PUSH_FROM_COMPUTE, item.running, error):
                     case Ruling.RECOMPUTE:
@@ -362,6 +362,7 @@ class Worker:
                         return
                     case _:
                         raise
+        self._computation.measure(item)
 
     # --- commit ----------------------------------------------------------------------------------
 

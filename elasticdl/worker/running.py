@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from elasticdl.backends.base import Int64, Minibatch, StepResult
 from elasticdl.errors import DataError, ElasticdlError, MemoryLimitError, NonFiniteLossError
@@ -38,6 +39,10 @@ class Running:
     staleness_max: int = 0
     staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
     recomputed: int = 0  # compute
+    # compute: records to be measured, minibatches of these that wait, whether any were measured
+    measured: int = 0
+    to_measure: list[tuple[Minibatch, Any]] = field(default_factory=list)
+    is_measured: bool = False
     skipped: dict[int, int] = field(default_factory=dict)  # minibatch -> examples in it
     predicted: list[Predicted] = field(default_factory=list)  # compute
 

@@ -31,6 +31,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.backends.keras.job_callbacks import JobCallbacks
 from elasticdl.backends.keras.metrics.collection import Metrics
+from elasticdl.backends.keras.metrics.join import joined
 from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.loss import EvaluationLoss
@@ -208,15 +209,16 @@ class KerasTrainer:
             self._steps[key] = step
         return step(minibatch, rows, dense, state)
 
-    def measure(self, minibatch: Minibatch, result: StepResult) -> None:
-        """Add a trained minibatch to the metrics."""
-        minibatch = KerasMinibatch.of(minibatch)
-        predictions = result.predictions
-        if self._eager is None:
-            predictions = self._steps[minibatch.structure.key].predictions(result)
-        self._metrics.update(
-            minibatch.labels, predictions, self._placed.output_names, minibatch.weights
-        )
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+        """Add trained minibatches to the metrics, all in one call where they fit together."""
+        parts = []
+        for given, outputs in zip(minibatches, predictions, strict=True):
+            minibatch = KerasMinibatch.of(given)
+            if self._eager is None:
+                outputs = self._steps[minibatch.structure.key].predictions(outputs)
+            parts.append((minibatch.labels, outputs, minibatch.weights))
+        for labels, outputs, weights in joined(parts):
+            self._metrics.update(labels, outputs, self._placed.output_names, weights)
 
     def new_metrics(self) -> None:
         """Start an evaluation with empty metrics."""

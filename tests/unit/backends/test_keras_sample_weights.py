@@ -208,7 +208,7 @@ def test_metrics_of_trained_minibatches_are_of_the_predictions_they_were_trained
         optimizer=lambda: keras.optimizers.SGD(0.0), eval_metrics_fn=lambda: ["accuracy", "mse"],
     )  # fmt: skip
     job.backend.new_metrics()
-    for minibatch in job.backend.minibatches(as_records(DATA), Mode.TRAINING, 5, 0):
-        job.backend.measure(minibatch, job.step(minibatch))
+    minibatches = list(job.backend.minibatches(as_records(DATA), Mode.TRAINING, 5, 0))
+    job.backend.measure(minibatches, [job.step(mb).predictions for mb in minibatches])
     trained = job.backend.metric_results(job.backend.metric_states())
     assert trained == pytest.approx(job.evaluate(DATA, 5), rel=1e-5)

@@ -16,11 +16,12 @@ from elasticdl._core import PsClient, Store
 from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.data.base import Metadata, Records
-from elasticdl.errors import DataError, StaleParametersError, UnavailableError
+from elasticdl.errors import DataError, ModelError, StaleParametersError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, Position, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import Step, StoreExchange
 from elasticdl.worker.loop import Training, Worker, sample_minibatch, task_seed
+from elasticdl.worker.measuring import MeasuringBudget
 
 SHARD_RECORDS = 40
 MINIBATCH = 4
@@ -531,3 +532,56 @@ def test_ids_that_need_parameters_are_asked_for_when_no_update_is_under_way():
     run()
     assert run.counts() == [1.0] * 40
     assert versions == list(range(10))
+
+
+class MeasuringTrainer(NumpyTrainer):
+    """Counts the records that it measures."""
+
+    def new_metrics(self):
+        super().new_metrics()
+        self._count = 0.0
+
+    def measure(self, minibatches, predictions):
+        assert len(minibatches) == len(predictions)
+        self._count += sum(minibatch.num_records for minibatch in minibatches)
+
+    def metric_states(self):
+        return {"count": [np.array([self._count])]}
+
+    def metric_results(self, states):
+        return {name: float(arrays[0][0]) for name, arrays in states.items()}
+
+
+def test_what_is_measured_of_a_task_comes_with_its_report(monkeypatch):
+    monkeypatch.setattr(MeasuringBudget, "allows", True)
+    monkeypatch.setattr(sys.modules[__name__], "NumpyTrainer", MeasuringTrainer)
+    states = {"epoch/count": [np.array([7.0])], "window/count": [np.array([3.0])]}
+    numbers = Lease(Task(-1, TaskKind.METRICS, Shard("", 0, 0)), 1, metric_states=states)
+
+    run = Run([training(1, 0, 20), numbers, training(2, 20, 30)])()
+
+    reports = {r.task_id: r for r in run.master.reports}
+    assert reports[-1].metrics == {"epoch/count": 7.0, "window/count": 3.0}
+    for task_id, num_records in ((1, 20), (2, 10)):
+        assert reports[task_id].num_measured == num_records
+        assert reports[task_id].metric_states == {"count": [np.array([num_records])]}
+
+
+def test_a_skipped_minibatch_is_not_measured(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "NumpyTrainer", MeasuringTrainer)
+    run = Run([training(7, 12, 16)], spec=NAN_SPEC, on_nan="skip")()
+    (report,) = run.master.reports
+    assert report.skipped == (0,)
+    assert report.num_measured == 0
+
+
+def test_a_metric_that_fails_does_not_fail_the_training(monkeypatch, caplog):
+    class FailingTrainer(MeasuringTrainer):
+        def measure(self, minibatches, predictions):
+            raise ModelError("metric 'x' raised ValueError")
+
+    monkeypatch.setattr(sys.modules[__name__], "NumpyTrainer", FailingTrainer)
+    run = Run([training(1, 0, 20), training(2, 20, 30)])()
+    assert [r.num_measured for r in run.master.reports] == [0, 0]
+    assert [r.num_records for r in run.master.reports] == [20, 10]
+    assert caplog.text.count("there are no metrics of training: metric 'x' raised") == 1

@@ -91,9 +91,9 @@ class TrainStep:
         end = 3 + len(rows) + len(self._placed.local)
         return step_result(self._placed, tensors[:end], len(rows), tensors[end:])
 
-    def predictions(self, result: StepResult) -> Any:
-        """Return the predictions that a step was computed with, as the model gives them."""
-        return self._outputs.unpack(result.predictions)
+    def predictions(self, tensors: Sequence[Any]) -> Any:
+        """Return the predictions of a `StepResult` as the model gives them."""
+        return self._outputs.unpack(tensors)
 
     def _trace(
         self, tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any

@@ -1,0 +1,136 @@
+"""Metrics of the minibatches that were trained: merged here, turned into numbers by a worker.
+
+A worker measures a part of the minibatches that it trains and sends the sums with the report of
+their task. So a minibatch counts at most once for each time that it was trained: what a worker had
+measured of a task that it never reported is lost with it, and what a restored ps replica is given
+again counts again. How many records the metrics are of is said beside them.
+
+This is for displays: the sums are not in the journal, where they would be a hundred times the facts
+of a task. A restarted master begins anew, and the number of records says so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from elasticdl.job import Lease, MetricStates, Outcome, Shard, Task, TaskKind, TaskReport
+
+TASK_ID = -1
+WINDOW_RECORDS = 20_000
+_PERIOD_SECONDS = 10.0
+_EPOCH, _WINDOW = "epoch", "window"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The metrics of one epoch so far, and of the records trained last, as numbers."""
+
+    epoch: int = 0
+    num_records: int = 0  # of this epoch that were measured
+    metrics: dict[str, float] = field(default_factory=dict)
+    recent: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    num_trained: int
+    states: MetricStates
+
+
+class TrainingMetrics:
+    """Sums of the epoch under way and of the last tasks, and the numbers last made of them."""
+
+    def __init__(self) -> None:
+        self.measured = Measured()
+        self._epoch = 0
+        self._num_records = 0
+        self._sums: MetricStates = {}
+        self._window: deque[_Part] = deque()
+        self._window_records = 0
+        self._number = 0  # of the last lease
+        self._asked_at: float | None = None  # while a worker is to answer
+        self._asked_of = Measured()
+        self._next = 0.0
+        self._is_given_up = False
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def trained(self, task: Task, report: TaskReport) -> None:
+        """Add what was measured of a task that is done."""
+        if not report.num_measured or task.epoch < self._epoch:
+            return  # a late task of an earlier epoch belongs to numbers that are told already
+        if task.epoch > self._epoch:
+            self._epoch, self._num_records, self._sums = task.epoch, 0, {}
+        self._num_records += report.num_measured
+        self._sums = add(self._sums, report.metric_states)
+        self._window.append(_Part(report.num_records, report.metric_states))
+        self._window_records += report.num_records
+        while self._window_records - self._window[0].num_trained >= WINDOW_RECORDS:
+            self._window_records -= self._window.popleft().num_trained
+
+    def lease(self, now: float, is_last: bool) -> Lease | None:
+        """Return a METRICS task for the worker that asks, if it is time for one.
+
+        Args:
+            now: The time.
+            is_last: Nothing more will be trained: the numbers are wanted at once.
+        """
+        waits_for_answer = self._asked_at is not None and now - self._asked_at < _PERIOD_SECONDS
+        if not self.is_behind or waits_for_answer or (now < self._next and not is_last):
+            return None
+        self._asked_at, self._next = now, now + _PERIOD_SECONDS
+        self._asked_of = Measured(self._epoch, self._num_records)
+        self._number += 1
+        recent: MetricStates = {}
+        for part in self._window:
+            recent = add(recent, part.states)
+        states = {f"{_EPOCH}/{name}": arrays for name, arrays in self._sums.items()}
+        states |= {f"{_WINDOW}/{name}": arrays for name, arrays in recent.items()}
+        task = Task(TASK_ID, TaskKind.METRICS, Shard("", 0, 0), self._epoch)
+        return Lease(task, self._number, metric_states=states)
+
+    def answered(self, report: TaskReport) -> bool:
+        """Take in the numbers; return whether they are new."""
+        if report.lease != self._number or self._asked_at is None:
+            return False
+        self._asked_at = None
+        if report.outcome is Outcome.FAILED:
+            self._is_given_up = True
+            return False
+        if report.outcome is not Outcome.DONE:
+            return False
+        self.measured = Measured(
+            self._asked_of.epoch,
+            self._asked_of.num_records,
+            _scope(_EPOCH, report.metrics),
+            _scope(_WINDOW, report.metrics),
+        )
+        return True
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are sums of which no numbers have been made."""
+        told = (self.measured.epoch, self.measured.num_records)
+        return (
+            bool(self._sums) and not self._is_given_up and told != (self._epoch, self._num_records)
+        )
+
+
+def add(sums: MetricStates, states: MetricStates) -> MetricStates:
+    """Return the sums with a worker's states added; those of other shapes are left out."""
+    total = dict(sums)
+    for name, arrays in states.items():
+        known = total.get(name)
+        if known is None:
+            total[name] = arrays
+        elif [a.shape for a in known] == [a.shape for a in arrays]:
+            total[name] = [a + b for a, b in zip(known, arrays, strict=True)]
+    return total
+
+
+def _scope(scope: str, metrics: dict[str, float]) -> dict[str, float]:
+    prefix = f"{scope}/"
+    return {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
