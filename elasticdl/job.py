@@ -169,6 +169,11 @@ class Position:
     seconds: float = 0.0
     is_overdue: bool = False
 
+    @property
+    def is_in_model_file(self) -> bool:
+        """Whether the stage runs the user's code; the others wait for ps replicas."""
+        return self.stage not in ("pull", "push")
+
     def of(self, task: Task) -> str:
         """Say where in its task it is: `feed of minibatch 3 of training task 7 (records ...)`."""
         minibatch = f"minibatch {self.minibatch} of " if self.minibatch >= 0 else ""

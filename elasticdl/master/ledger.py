@@ -112,6 +112,7 @@ class Ledger:
         self._failures: dict[int, int] = {}
         self._suspects: set[int] = set()
         self._waiting_suspects: deque[int] = deque()  # those that are not leased, of any kind
+        self._silences: set[int] = set()  # tasks whose worker fell silent
         self.quarantined: dict[int, str] = {}
         self.is_stopped = False  # no training task is begun any more
         self.num_done = 0  # tasks of any kind
@@ -125,6 +126,7 @@ class Ledger:
             "return": self._apply_return,
             "retry": self._apply_retry,
             "suspect": self._apply_suspect,
+            "silence": self._silences.add,
             "quarantine": self._apply_quarantine,
             "queue": self._apply_queue,
             "drop": self._apply_drop,
@@ -200,16 +202,22 @@ class Ledger:
         self._journal.record("quarantine", task_id, message)
         return Settled.QUARANTINED
 
-    def worker_lost(self, worker_id: int, are_suspects: bool = False) -> list[int]:
+    def worker_lost(
+        self, worker_id: int, are_suspects: bool = False, was_silent: bool = False
+    ) -> list[int]:
         """Take back what a worker holds, to be leased next; return the task ids.
 
         Args:
             worker_id: Who is lost.
             are_suspects: Whether it may have died of one of them.
+            was_silent: Whether it fell silent. The second time, a task is a suspect.
         """
         tasks = sorted(self._held.get(worker_id, ()), reverse=True)
         for task_id in tasks:  # each to the front, so the lowest ends up first
-            if are_suspects and task_id not in self._suspects:
+            is_suspect = are_suspects or (was_silent and task_id in self._silences)
+            if was_silent and not is_suspect:
+                self._journal.record("silence", task_id)
+            if is_suspect and task_id not in self._suspects:
                 self._journal.record("suspect", task_id)
             self._journal.record("return", task_id)
         return tasks[::-1]
@@ -393,6 +401,7 @@ class Ledger:
         worker_id = self._end(task_id).worker_id
         self._failures.pop(task_id, None)
         self._suspects.discard(task_id)
+        self._silences.discard(task_id)
         self._replaying.discard(task_id)
         self.uneven.pop(task_id, None)  # of an earlier time, before it was replayed
         if minibatches >= 0:
@@ -419,6 +428,7 @@ class Ledger:
         self._numbers[task_id] = self._end(task_id).number
         self._replaying.discard(task_id)
         self._suspects.discard(task_id)
+        self._silences.discard(task_id)
         self.quarantined[task_id] = message
         if task_id < self._num_training:
             self.training_settled[task_id // self._per_epoch] += 1
@@ -521,6 +531,7 @@ class Ledger:
             ],
             "numbers": [list(item) for item in self._numbers.items()],
             "suspects": sorted(self._suspects),
+            "silences": sorted(self._silences),
             "waiting_suspects": list(self._waiting_suspects),
             "failures": [list(item) for item in self._failures.items()],
             "quarantined": [list(item) for item in self.quarantined.items()],
@@ -547,6 +558,8 @@ class Ledger:
             self._held.setdefault(held.worker_id, set()).add(task_id)
         self._numbers = dict(snapshot["numbers"])
         self._suspects = set(snapshot["suspects"])
+        self._silences.clear()  # the journal adds to this very set
+        self._silences.update(snapshot["silences"])
         self._waiting_suspects = deque(snapshot["waiting_suspects"])
         self._failures = dict(snapshot["failures"])
         self.quarantined = dict(snapshot["quarantined"])

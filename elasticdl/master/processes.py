@@ -17,7 +17,6 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.holder import Holder
 from elasticdl.master.phases import CLOSING
 from elasticdl.master.progress import Meter
-from elasticdl.process import TIMED_OUT_EXIT_CODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +111,9 @@ class Processes:
 
     def is_at(self, member: Member, position: Position) -> None:
         """A worker says where in a task that it holds it is."""
-        self._positions[member.index] = position
-        if position.seconds and not position.is_overdue:  # else it is lost in a moment
+        if not position.seconds or position.is_overdue:
+            self._positions[member.index] = position
+        else:  # slow, which says nothing of its end
             there = position.of(self._ledger.task(position.task_id))
             text = f"{member.name} has been at {there} for {position.seconds:.0f} s"
             fields = {"process": member.name, **asdict(position)}
@@ -139,10 +139,14 @@ class Processes:
         how = relaunch.describe(exited.reason, exited.code)
         text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
         was_ready = self._holder.is_ready(member)
-        is_of_task = self._is_of_task(member, exited)
+        position = self._announced(member)
+        is_of_task = self._is_of_task(member, exited, position, is_given_up)
         self._members.lose(member, how)
-        loss = self._blame(member, exited, f"{member.name} {how}") if is_of_task else Loss()
-        self._take_back(member, now, is_of_task and loss.task_id is None)
+        loss = Loss()
+        if is_of_task:
+            cause = "fell silent" if is_given_up else how
+            loss = self._blame(member, position, f"{member.name} {cause}")
+        self._take_back(member, now, is_of_task and loss.task_id is None, is_given_up)
         if self._history.has_ended:
             return loss
         is_needed = member.role is Role.PS or self.are_workers_needed
@@ -183,23 +187,32 @@ class Processes:
         member = self._members.plan(role, now, index)
         self._act(StartProcess(role, member.index))
 
-    def _is_of_task(self, member: Member, exited: Exited) -> bool:
-        """Whether a worker may have died of a task that it held."""
-        is_worker = member.role is Role.WORKER
-        has_tasks = is_worker and bool(self._ledger.held_by(member.index))
-        return has_tasks and relaunch.may_be_of_task(exited.reason, exited.code)
+    def _announced(self, member: Member) -> Position | None:
+        """Return where a worker was that is lost, if it has announced that."""
+        position = self._positions.get(member.index)
+        if position is None or member.role is not Role.WORKER:
+            return None
+        is_current = self._ledger.is_current(member.index, position.task_id, position.lease)
+        return position if is_current else None
 
-    def _blame(self, member: Member, exited: Exited, how: str) -> Loss:
+    def _is_of_task(
+        self, member: Member, exited: Exited, position: Position | None, was_silent: bool
+    ) -> bool:
+        """Whether a worker may have died of a task that it held.
+
+        Silence may be that of a machine out of reach. It counts where a task has been silent twice
+        already, so that it is a suspect, and has announced that the user's code runs.
+        """
+        if member.role is not Role.WORKER or not self._ledger.held_by(member.index):
+            return False
+        if was_silent:
+            return position is not None and position.is_in_model_file
+        return relaunch.may_be_of_task(exited.reason, exited.code)
+
+    def _blame(self, member: Member, position: Position | None, how: str) -> Loss:
         """Find the task of which a worker died, if only one can be it, and end its lease."""
         held = list(self._ledger.held_by(member.index))
-        position = self._positions.get(member.index)
-        # Where a worker was slow says nothing of its death; what it announces when it begins does.
-        is_overdue = exited.code == TIMED_OUT_EXIT_CODE
-        if (
-            position is not None
-            and (position.is_overdue if is_overdue else not position.seconds)
-            and self._ledger.is_current(member.index, position.task_id, position.lease)
-        ):
+        if position is not None:
             task_id, where = position.task_id, position.of(self._ledger.task(position.task_id))
         elif len(held) == 1:
             (task_id,) = held
@@ -210,12 +223,18 @@ class Processes:
         settled = self._ledger.blame(task_id, message)
         return Loss(task_id=task_id, settled=settled, message=message)
 
-    def _take_back(self, member: Member, now: float, are_suspects: bool = False) -> None:
+    def _take_back(
+        self,
+        member: Member,
+        now: float,
+        are_suspects: bool = False,
+        was_silent: bool = False,
+    ) -> None:
         self._holder.lost(member, now)
         if member.role is not Role.WORKER:
             return
         self._positions.pop(member.index, None)
-        task_ids = self._ledger.worker_lost(member.index, are_suspects)
+        task_ids = self._ledger.worker_lost(member.index, are_suspects, was_silent)
         self._meter.lost(member.index)
         if task_ids:
             text = f"{len(task_ids)} tasks of {member.name} go to others"

@@ -188,7 +188,7 @@ class Worker:
                 report = self._feed_lease(running)
             except Closed:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 failure = self._failure(Stage.FEED, running, error)
                 if failure is None:
                     continue
@@ -234,8 +234,9 @@ class Worker:
             num_minibatches += 1
             num_examples += minibatch.num_records
             if index >= start:
-                with self._landed:
-                    self._protocol.fed(running)
+                if running.lease.is_suspect:
+                    with self._landed:
+                        self._protocol.fed(running)
                 self._fed.put(Item(running, index=index, minibatch=minibatch))
         return replace(report, end_index=num_minibatches, num_examples=num_examples)
 
@@ -257,8 +258,9 @@ class Worker:
     ) -> Iterator[Minibatch]:
         size, left = self._config.training.minibatch_size, running.lease.task.shard.num_records
         for index in itertools.count():
-            with self._landed:
-                self._wait(lambda: self._protocol.may_feed(running))
+            if running.lease.is_suspect:
+                with self._landed:
+                    self._wait(lambda: self._protocol.may_feed(running))
             place = Place(running.lease, index, max(0, min(size, left - index * size)))
             with self._enter("feed", running, place):
                 minibatch = next(minibatches, None)
@@ -275,7 +277,7 @@ class Worker:
                     self._fetch(item, item.minibatch)
                 except Closed:
                     raise
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     item = self._failed(Stage.PREPARE, item, error)
             self._prepared.put(item)
         self._prepared.end()
@@ -329,7 +331,7 @@ class Worker:
                         continue
                     case Arrival.PASS:
                         pass
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 item = self._failed(Stage.COMPUTE, item, error)
             self._computed.put(item)
         self._computed.end()
@@ -442,20 +444,12 @@ class Worker:
 
     # --- stages ----------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def _enter(self, stage: str, running: Running, place: Place) -> Iterator[None]:
+    def _enter(
+        self, stage: str, running: Running, place: Place
+    ) -> contextlib.AbstractContextManager[None]:
         """Begin a stage that runs the user's code; it ends with the block."""
         self._announce(stage, running, place.minibatch)
-        with self._clock.work(stage, place):
-            try:
-                yield
-            except SystemExit as error:
-                if error.code == STOPPED_EXIT_CODE:
-                    raise  # a signal asks this process to end
-                raise ModelError(
-                    f"the model file called sys.exit({error.code!r}) in {stage} "
-                    f"({place_of(error)}); raise an error instead"
-                ) from error
+        return self._clock.work(stage, place)
 
     def _announce(self, stage: str, running: Running, index: int) -> None:
         lease = running.lease
@@ -472,15 +466,24 @@ class Worker:
 
     # --- failures --------------------------------------------------------------------------------
 
-    def _failed(self, stage: Stage, item: Item, error: Exception) -> Item:
+    def _failed(self, stage: Stage, item: Item, error: Exception | SystemExit) -> Item:
         """Turn an item whose stage failed into the end of its lease."""
         report = self._failure(stage, item.running, error)
         if item.report is None:
             self._let_go(item)
         return Item(item.running, report=report)
 
-    def _failure(self, stage: Stage, running: Running, error: Exception) -> TaskReport | None:
+    def _failure(
+        self, stage: Stage, running: Running, error: Exception | SystemExit
+    ) -> TaskReport | None:
         """Return the report with which an error ends a lease; None if there is nothing to say."""
+        if isinstance(error, SystemExit):
+            if error.code == STOPPED_EXIT_CODE:
+                raise error  # a signal asks this process to end
+            where = f"{stage.value} ({place_of(error)})"
+            error = ModelError(
+                f"the model file called sys.exit({error.code!r}) in {where}; raise an error instead"
+            )
         match self._protocol.failed(stage, running, error):
             case Ruling.FAIL:
                 return running.failure(error)

@@ -141,7 +141,7 @@ class LeaseProtocol(Generic[Pull]):
         return not (running.lease.is_suspect and running.num_on_the_way)
 
     def fed(self, running: Running) -> None:
-        """A minibatch of a lease is on its way."""
+        """A minibatch of a suspect is on its way; of others nobody counts."""
         running.num_on_the_way += 1
 
     def goes_on(self, running: Running) -> bool:
@@ -182,7 +182,8 @@ class LeaseProtocol(Generic[Pull]):
 
     def landed(self, running: Running, index: int) -> None:
         """A minibatch is through: computed and pushed, or dropped, or failed. There is room."""
-        running.num_on_the_way -= 1
+        if running.lease.is_suspect:
+            running.num_on_the_way -= 1
         self._in_flight.discard(_step(running, index))
 
     def ends(self, running: Running, report: TaskReport) -> bool:

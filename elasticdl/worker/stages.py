@@ -9,13 +9,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from types import TracebackType
 
 from elasticdl.job import Lease
 
 _FIRST_CALLS = 3
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, though nobody changes them: three of each are made for each minibatch, and to make a
+# frozen one takes four times as long.
+@dataclass(slots=True)
 class Place:
     """A minibatch of a lease. `num_records`: how many it has, as far as that is known before."""
 
@@ -24,7 +27,7 @@ class Place:
     num_records: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Work:
     """A stage that runs the user's code or the framework, and has not returned yet.
 
@@ -64,22 +67,29 @@ class StageClock:
         yield
         self._seconds[stage] += self._clock() - started
 
-    @contextlib.contextmanager
-    def work(self, stage: str, place: Place) -> Iterator[None]:
+    def work(self, stage: str, place: Place) -> contextlib.AbstractContextManager[None]:
         """Measure a stage, and have `under_way` tell of it until it returns."""
+        return _UnderWay(self, stage, place)
+
+    def begin(self, stage: str, place: Place) -> Work:
+        """Begin a stage, for `work`."""
         size = (stage, place.num_records)
         is_first = self._num_calls[stage] < _FIRST_CALLS or size not in self._sizes
-        started = self._clock()
-        self._under_way[stage] = Work(stage, place, started, is_first, self._longest[stage])
-        try:
-            yield
-        finally:
-            del self._under_way[stage]
-        seconds = self._clock() - started
+        work = Work(stage, place, self._clock(), is_first, self._longest[stage])
+        self._under_way[stage] = work
+        return work
+
+    def end(self, work: Work, has_returned: bool) -> None:
+        """End a stage, for `work`."""
+        stage = work.stage
+        del self._under_way[stage]
+        if not has_returned:
+            return
+        seconds = self._clock() - work.since
         self._seconds[stage] += seconds
-        if is_first:
+        if work.is_first:
             self._num_calls[stage] += 1
-            self._sizes.add(size)
+            self._sizes.add((stage, work.place.num_records))
         elif seconds > self._longest[stage]:
             self._longest[stage] = seconds
 
@@ -112,6 +122,26 @@ class StageClock:
     def seconds(self) -> dict[str, float]:
         """Return a copy."""
         return dict(self._seconds)
+
+
+class _UnderWay:
+    """A stage from its beginning to its end; a class, because each minibatch has several."""
+
+    __slots__ = ("_clock", "_place", "_stage", "_work")
+
+    def __init__(self, clock: StageClock, stage: str, place: Place) -> None:
+        self._clock, self._stage, self._place = clock, stage, place
+
+    def __enter__(self) -> None:
+        self._work = self._clock.begin(self._stage, self._place)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._clock.end(self._work, error is None)
 
 
 def run_after_others() -> None:

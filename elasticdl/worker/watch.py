@@ -73,6 +73,7 @@ class Watch:
         faulthandler.cancel_dump_traceback_later()
 
     def _run(self) -> None:
+        faulthandler.dump_traceback_later(self._stacks_after_seconds)
         while not self._stop.wait(self._interval_seconds):
             faulthandler.dump_traceback_later(self._stacks_after_seconds)
             found = self._watchdog.look(time.perf_counter(), time.process_time(), self._under_way())

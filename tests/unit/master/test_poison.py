@@ -126,6 +126,45 @@ def test_worker_that_timed_out_names_its_task_and_the_others_are_innocent(fleet)
     assert not fleet.core.ledger.is_suspect(ahead.task.id)
 
 
+def fall_silent(fleet):
+    """Let the time pass in which the worker should have been heard; then start another."""
+    newest = fleet.newest
+    for _ in range(200):
+        fleet.core.tick(fleet.play.now)
+        if fleet.core.members.find(Role.WORKER, newest).gone:
+            break
+        fleet.play.now += fleet.core.members.tick_seconds
+    fleet.start()
+
+
+def test_task_of_which_workers_fall_silent_again_and_again_is_set_aside(fleet):
+    task = fleet.play.lease(0).task
+    fall_silent(fleet)
+    assert not fleet.core.ledger.is_suspect(task.id)  # a machine may have been out of reach
+    assert fleet.play.lease(1).task == task
+    fall_silent(fleet)
+    assert fleet.core.ledger.is_suspect(task.id)
+    assert fleet.notes("task failed") == []
+    for worker in (2, 3):
+        fleet.warm(worker)
+        fleet.announces(worker, fleet.suspect(worker), 1, "feed")
+        fall_silent(fleet)
+    (words,) = fleet.notes("task set aside")
+    assert words == f"worker 3 fell silent in feed of minibatch 1 of {task}"
+    assert not fleet.core.has_ended
+
+
+def test_silence_while_a_suspect_waits_for_ps_replicas_blames_nobody(fleet):
+    fleet.play.lease(0)
+    fleet.exits(0, *ABORTED)
+    fleet.notes("task failed")
+    for worker in range(1, 6):
+        fleet.warm(worker)
+        fleet.announces(worker, fleet.suspect(worker), 1, "push")
+        fall_silent(fleet)
+    assert fleet.notes("task failed") == fleet.notes("task set aside") == []
+
+
 def test_worker_that_is_slow_is_told_of_and_not_blamed_for_where_it_was(fleet):
     slow, ahead = fleet.play.lease(0), fleet.play.lease(0)
     fleet.announces(0, slow, 1, "feed", seconds=75.0)

@@ -224,3 +224,5 @@ def test_minibatches_of_any_other_lease_are_fed_ahead():
     for _ in range(5):
         assert leases.may_feed(lease)
         leases.fed(lease)
+    leases.landed(lease, 0)
+    assert leases.may_feed(lease)
