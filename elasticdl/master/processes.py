@@ -125,7 +125,7 @@ class Processes:
         exited: Exited,
         last_words: str,
         now: float,
-        is_given_up: bool = False,
+        was_silent: bool = False,
     ) -> Loss:
         """A process is lost: take back what it held, and decide what to do about it.
 
@@ -134,19 +134,19 @@ class Processes:
             exited: What is known of its end.
             last_words: What it said last.
             now: The time.
-            is_given_up: It may live, but cannot be reached.
+            was_silent: It may live, but cannot be reached.
         """
         how = relaunch.describe(exited.reason, exited.code)
         text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
         was_ready = self._holder.is_ready(member)
         position = self._announced(member)
-        is_of_task = self._is_of_task(member, exited, position, is_given_up)
+        is_of_task = self._is_of_task(member, exited, position, was_silent)
         self._members.lose(member, how)
         loss = Loss()
         if is_of_task:
-            cause = "fell silent" if is_given_up else how
+            cause = "fell silent" if was_silent else how
             loss = self._blame(member, position, f"{member.name} {cause}")
-        self._take_back(member, now, is_of_task and loss.task_id is None, is_given_up)
+        self._take_back(member, now, is_of_task and loss.task_id is None, was_silent)
         if self._history.has_ended:
             return loss
         is_needed = member.role is Role.PS or self.are_workers_needed
@@ -157,7 +157,7 @@ class Processes:
             return loss
         self._act(Note("lost", text, fields, is_warning=True))
         done = self._ledger.done_by_worker.get(member.index, 0)
-        was_watched = exited.reason is not ExitReason.UNKNOWN or member.is_up or is_given_up
+        was_watched = exited.reason is not ExitReason.UNKNOWN or member.is_up or was_silent
         ended = relaunch.Ended(
             member.role,
             exited.reason,
@@ -176,7 +176,8 @@ class Processes:
     def give_up(self, member: Member, words: str, now: float) -> Loss:
         """Take a process as lost that cannot be reached, and end it; returns as `lose` does."""
         handle = ProcessHandle(member.role, member.index, member.handle)
-        loss = self.lose(member, Exited(handle, ExitReason.UNKNOWN, None), words, now, True)
+        exited = Exited(handle, ExitReason.UNKNOWN, None)
+        loss = self.lose(member, exited, words, now, was_silent=True)
         if handle.ref and not member.has_exited:
             self._act(StopProcess(handle))
         return loss

@@ -554,11 +554,10 @@ class MeasuringTrainer(NumpyTrainer):
 
 def test_what_is_measured_of_a_task_comes_with_its_report(monkeypatch):
     monkeypatch.setattr(MeasuringBudget, "allows", True)
-    monkeypatch.setattr(sys.modules[__name__], "NumpyTrainer", MeasuringTrainer)
     states = {"epoch/count": [np.array([7.0])], "window/count": [np.array([3.0])]}
     numbers = Lease(Task(-1, TaskKind.METRICS, Shard("", 0, 0)), 1, metric_states=states)
 
-    run = Run([training(1, 0, 20), numbers, training(2, 20, 30)])()
+    run = Run([training(1, 0, 20), numbers, training(2, 20, 30)], trainer=MeasuringTrainer)()
 
     reports = {r.task_id: r for r in run.master.reports}
     assert reports[-1].metrics == {"epoch/count": 7.0, "window/count": 3.0}
@@ -567,21 +566,19 @@ def test_what_is_measured_of_a_task_comes_with_its_report(monkeypatch):
         assert reports[task_id].metric_states == {"count": [np.array([num_records])]}
 
 
-def test_a_skipped_minibatch_is_not_measured(monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "NumpyTrainer", MeasuringTrainer)
-    run = Run([training(7, 12, 16)], spec=NAN_SPEC, on_nan="skip")()
+def test_a_skipped_minibatch_is_not_measured():
+    run = Run([training(7, 12, 16)], spec=NAN_SPEC, trainer=MeasuringTrainer, on_nan="skip")()
     (report,) = run.master.reports
     assert report.skipped == (0,)
     assert report.num_measured == 0
 
 
-def test_a_metric_that_fails_does_not_fail_the_training(monkeypatch, caplog):
+def test_a_metric_that_fails_does_not_fail_the_training(caplog):
     class FailingTrainer(MeasuringTrainer):
         def measure(self, minibatches, predictions):
             raise ModelError("metric 'x' raised ValueError")
 
-    monkeypatch.setattr(sys.modules[__name__], "NumpyTrainer", FailingTrainer)
-    run = Run([training(1, 0, 20), training(2, 20, 30)])()
+    run = Run([training(1, 0, 20), training(2, 20, 30)], trainer=FailingTrainer)()
     assert [r.num_measured for r in run.master.reports] == [0, 0]
     assert [r.num_records for r in run.master.reports] == [20, 10]
     assert caplog.text.count("there are no metrics of training: metric 'x' raised") == 1
