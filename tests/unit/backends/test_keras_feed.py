@@ -270,6 +270,51 @@ def test_one_column_of_large_numbers_says_nothing_of_another():
     assert "other values" in proof.same(tf.constant([1j]), tf.constant([1.1j]))
 
 
+num_parsed = 0
+
+
+def counting(record):
+    global num_parsed
+    num_parsed += 1
+    return parse(record)
+
+
+def printing(record):
+    print("parsing")
+    return parse(record)
+
+
+def keeping_count(feed):
+    num_calls = 0
+
+    def counted(dataset, mode, metadata):
+        nonlocal num_calls
+        num_calls += 1
+        return feed(dataset, mode, metadata)
+
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("feed", "says"),
+    [
+        (lambda d, mode, metadata: d.map(counting), "outer variable 'num_parsed' in counting"),
+        (lambda d, mode, metadata: d.map(lambda r: printing(r)), "call of print in printing"),
+        (mapped(tf.function(printing)), "a call of print in printing (test_keras_feed.py:"),
+        (keeping_count(mapped(parse)), "to the outer variable 'num_calls' in counted"),
+    ],
+    ids=["global", "print", "helper", "nonlocal"],
+)
+def test_what_a_feed_does_beside_making_examples_is_told_once(feed, says, caplog):
+    runner = FeedRunner(feed, Metadata())
+    for mode in (Mode.TRAINING, Mode.EVALUATION):
+        run(None, EXAMPLES, mode, runner=runner)
+    told = [complaint for complaint in complaints(caplog) if "when feed is traced" in complaint]
+    assert len(told) == 1
+    assert says in told[0]
+    assert "--run_eagerly" in told[0]
+
+
 def test_a_helper_under_tf_function_is_no_random_number(caplog):
     @tf.function
     def helper(record):

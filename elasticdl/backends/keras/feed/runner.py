@@ -10,6 +10,7 @@ Three ways, from the fastest to the most general; `docs/designs/feed.md` says ho
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Iterator
 
@@ -17,10 +18,13 @@ from elasticdl.backends.keras.feed.eager import Eager
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.proof import NUM_PROVED
 from elasticdl.backends.keras.feed.records import as_batch, take_chunks
+from elasticdl.backends.keras.feed.side_effects import side_effects
 from elasticdl.backends.keras.feed.user import Feed, UserFeed
 from elasticdl.backends.keras.feed.ways import Way, choose, mix
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
+
+logger = logging.getLogger(__name__)
 
 
 class FeedRunner:
@@ -67,8 +71,22 @@ class FeedRunner:
         with self._choosing:
             way = self._ways.get((mode, minibatch_size))
             if way is None:
+                if not self._ways and not self._run_eagerly:
+                    self._tell_side_effects()
                 user = UserFeed(self._feed, mode, self._metadata, minibatch_size)
                 sample = as_batch(first).part(0, NUM_PROVED)
                 way = Eager(user, sample) if self._run_eagerly else choose(user, sample)
                 self._ways[mode, minibatch_size] = way
             return way
+
+    def _tell_side_effects(self) -> None:
+        found = side_effects(self._feed)
+        if found:
+            more = f" and {len(found) - 1} more of that kind" if len(found) > 1 else ""
+            logger.warning(
+                "%s has %s%s: it runs when feed is traced, not for each record; tf.print runs for "
+                "each, and with --run_eagerly everything does",
+                getattr(self._feed, "__name__", "feed"),
+                found[0],
+                more,
+            )
