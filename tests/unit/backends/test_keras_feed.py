@@ -376,6 +376,57 @@ def test_other_methods_run_as_the_user_wrote_them_and_repeat(caplog):
     assert "it uses dataset.filter" in complaints(caplog)[0]
 
 
+def test_a_pipeline_that_is_not_vectorised_is_traced_once_for_all_tasks():
+    num_traces = 0
+
+    def keep(features, label):
+        nonlocal num_traces
+        num_traces += 1
+        return features["x"][0] % 2 == 0
+
+    runner = FeedRunner(mapped(parse, lambda d: d.shuffle(9), lambda d: d.filter(keep)), Metadata())
+    first = run(None, EXAMPLES, runner=runner)
+    before = num_traces
+    tasks = [run(None, EXAMPLES, seed=seed, runner=runner) for seed in (3, 4, 3)]
+
+    assert num_traces == before
+    assert tensors(tasks[0]) == tensors(tasks[2]) == tensors(first)
+    assert tensors(tasks[0]) != tensors(tasks[1])
+    fresh = FeedRunner(mapped(parse, lambda d: d.shuffle(9), lambda d: d.filter(keep)), Metadata())
+    tf.random.set_seed(99)  # whatever ran before in a worker
+    assert tensors(run(None, EXAMPLES, runner=fresh)) == tensors(first)
+
+
+@pytest.mark.parametrize("looks", [False, True], ids=["table", "looks"])
+def test_a_feed_that_makes_a_table_or_looks_at_a_tensor_runs_all_the_same(looks, caplog):
+    def feed(dataset, mode, metadata):
+        keys, values = tf.constant([0, 2], tf.int64), tf.constant([10, 12], tf.int64)
+        if looks:
+            assert keys.numpy().tolist() == [0, 2]
+        init = tf.lookup.KeyValueTensorInitializer(keys, values)
+        table = tf.lookup.StaticHashTable(init, -1)
+        dataset = dataset.map(parse).filter(lambda f, y: f["x"][0] < 3)
+        return dataset.map(lambda f, y: (table.lookup(f["x"][0]), y))
+
+    runner = FeedRunner(feed, Metadata())
+    for _ in range(2):
+        (minibatch,) = run(None, EXAMPLES, runner=runner)
+        assert minibatch.features.numpy().tolist() == [10, -1, 12]
+    assert ("cannot be traced" in complaints(caplog)[0]) == looks
+
+
+def test_a_filter_that_draws_leaves_out_the_same_records_of_a_task_each_time(caplog):
+    def feed(dataset, mode, metadata):
+        dataset = dataset.map(noisy, num_parallel_calls=4)
+        return dataset.filter(lambda f, y: tf.random.uniform([]) < 0.5).shuffle(50)
+
+    ones, again, others = (run(feed, EXAMPLES, seed=seed) for seed in (3, 3, 4))
+    assert tensors(ones) == tensors(again)
+    assert tensors(ones) != tensors(others)
+    assert 0 < sum(mb.num_records for mb in ones) < 50
+    assert "it uses dataset.filter and draws random numbers" in complaints(caplog)[0]
+
+
 def test_prefetch_cache_and_options_leave_it_vectorised(caplog):
     options = tf.data.Options()
     feed = mapped(

@@ -26,7 +26,7 @@ def compile_one_by_one(noted: Noted, sample: RecordBatch) -> Any:
             dataset = dataset.map(function)
         return dataset.get_single_element()
 
-    return StructuredFunction(run, _relaxed(sample.tensors()))
+    return StructuredFunction(run, relaxed(sample.tensors()))
 
 
 def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
@@ -55,7 +55,7 @@ def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
             records = tf.vectorized_map(per_record, records, fallback_to_while_loop=False)
         return composed(noted.batch_maps, context)(records)
 
-    return StructuredFunction(run, _relaxed(sample.tensors()))
+    return StructuredFunction(run, relaxed(sample.tensors()))
 
 
 def as_element(result: Any) -> Any:
@@ -73,5 +73,6 @@ def as_element(result: Any) -> Any:
     return tf.convert_to_tensor(result)
 
 
-def _relaxed(tensors: Any) -> Any:
+def relaxed(tensors: Any) -> Any:
+    """Return the specs of tensors, for any number of records."""
     return tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors)

@@ -37,12 +37,13 @@ class Noted:
 class Drawing:
     """How the plain pipeline runs: `seed` for shuffles; `one_by_one` if its maps draw too.
 
+    seed: A number, or a tensor while a pipeline is traced.
     numbered: Each element travels with the number of its record, and none is shuffled: what is
         made of a record is to stand beside it (prediction).
     eager: There is no pipeline: maps are noted and not traced.
     """
 
-    seed: int = 0
+    seed: Any = 0
     one_by_one: bool = False
     numbered: bool = False
     eager: bool = False
@@ -159,6 +160,8 @@ class NotedDataset(tf.data.Dataset):  # type: ignore[misc]  # tensorflow has no 
         name: str | None = None,
     ) -> NotedDataset:
         """Make any number of examples of a record, in turn with those of the next records."""
+        if self._drawing.one_by_one:
+            num_parallel_calls = None
         function = self._of_one_record("interleave", map_func)
         plain = self.plain.interleave(
             function, cycle_length, block_length, num_parallel_calls, name=name

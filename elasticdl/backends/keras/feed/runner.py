@@ -4,7 +4,7 @@ Three ways, from the fastest to the most general; `docs/designs/feed.md` says ho
 
 - vectorised: the maps of `feed` run on whole minibatches (`tf.vectorized_map`);
 - compiled: the maps run record by record, in one compiled function a minibatch;
-- plain: TensorFlow runs the pipeline as the user wrote it, built anew for each task.
+- plain: TensorFlow runs the pipeline as the user wrote it, traced once.
 """
 
 from __future__ import annotations

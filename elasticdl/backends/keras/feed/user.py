@@ -35,7 +35,11 @@ class UserFeed:
 
     def __call__(self, batch: RecordBatch, drawing: Drawing) -> NotedDataset:
         """Run the function on a dataset of the records of `batch`; nothing is parsed yet."""
-        tensors = (batch.numbers, batch.tensors()) if drawing.numbered else batch.tensors()
+        return self.of(batch.numbers, batch.tensors(), drawing)
+
+    def of(self, numbers: Any, records: Any, drawing: Drawing) -> NotedDataset:
+        """Run the function on a dataset of these records."""
+        tensors = (numbers, records) if drawing.numbered else records
         source = tf.data.Dataset.from_tensor_slices(tensors)
         root = feed_root(source, drawing)
         try:

@@ -46,7 +46,11 @@ def draws_random_numbers(noted: Noted, sample: Any) -> bool:
         return dataset._variant_tensor
 
     with seeds_reaching_into_maps():
-        graph = tf.function(run).get_concrete_function(sample).graph
+        return has_draws(tf.function(run).get_concrete_function(sample).graph)
+
+
+def has_draws(graph: Any) -> bool:
+    """Say whether a function that a graph calls has operations that draw."""
     library = graph.as_graph_def().library.function
     return any(_DRAWS.match(node.op) for function in library for node in function.node_def)
 

@@ -20,6 +20,7 @@ from elasticdl.backends.keras.feed.minibatch import (
     describe,
     num_records,
 )
+from elasticdl.backends.keras.feed.pipeline import Pipeline, built_anew
 from elasticdl.backends.keras.feed.proof import Proof, same
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
@@ -162,23 +163,24 @@ class Compiled(Way):
 
 
 class Plain(Way):
-    """The pipeline as the user wrote it, built for each task and seeded by it."""
+    """The pipeline as the user wrote it, seeded by each task.
 
-    def __init__(self, user: UserFeed, structure: Structure, one_by_one: bool) -> None:
+    It is traced once; one that draws is built anew for each task, with maps one after the other.
+    """
+
+    def __init__(self, user: UserFeed, structure: Structure, traced: Pipeline | None) -> None:
         super().__init__(user, structure)
-        self._one_by_one = one_by_one
+        self._traced = traced
 
     def run(self, records: Iterator[Records], size: int, seed: int) -> Iterator[Parsed]:
         """See `Way.run`."""
         task = as_batch(list(records))
-        drawing = self.user.drawing(mix(seed, 0), self._one_by_one)
+        is_prediction = self.user.mode == Mode.PREDICTION
 
         def pipeline(batch: RecordBatch) -> Iterator[Any]:
-            tf.random.set_seed(drawing.seed)
-            options = tf.data.Options()
-            options.deterministic = True
-            dataset = self.user.batched(self.user(batch, drawing))
-            return iter(dataset.with_options(options))
+            if self._traced is not None:
+                return self._traced(batch, mix(seed, 0))
+            return built_anew(self.user, batch, mix(seed, 0))
 
         elements = pipeline(task)
         while True:
@@ -189,7 +191,7 @@ class Plain(Way):
                 raise
             if element is None:
                 return
-            if drawing.numbered:
+            if is_prediction:
                 numbers, element = element
                 yield element, numbers.numpy()
             else:
@@ -202,11 +204,12 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
     structure = user.structure(dataset)
     noted = dataset.noted
     if noted is None:
-        _say_slow(user, dataset.why)
-        return Plain(user, structure, one_by_one=False)
+        traced, why = _trace(user, sample)
+        _say_slow(user, dataset.why + why)
+        return Plain(user, structure, traced)
     if draws_random_numbers(noted, sample.tensors()):
         _say_slow(user, "it draws random numbers, which only the plain pipeline repeats")
-        return Plain(user, structure, one_by_one=True)
+        return Plain(user, structure, traced=None)
     way = Compiled(user, structure, noted, sample)
     expected = way.one_by_one(sample)
     try:
@@ -222,6 +225,18 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
         together = _records_together(noted, found, len(sample))
         way.vectorise(vectorised, len(sample), together)
     return way
+
+
+def _trace(user: UserFeed, sample: RecordBatch) -> tuple[Pipeline | None, str]:
+    """Return the traced pipeline, or None and why it is built anew for each task."""
+    try:
+        traced = Pipeline(user, sample)
+        if traced.draws:
+            return None, " and draws random numbers"
+        next(traced(sample, seed=0), None)
+    except Exception as error:  # what works when called may fail in many ways when traced
+        return None, f", and cannot be traced once for all tasks ({_first_line(error)})"
+    return traced, ""
 
 
 def _records_together(noted: Noted, parsed: Any, num_records: int) -> int:
