@@ -135,6 +135,18 @@ class VariableDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class ClipSpec:
+    """How the gradient of a minibatch is clipped, gradients of equal ids summed.
+
+    kind: "norm" (the L2 norm of each table's rows, and of each dense variable, is at most
+    `limit`), "global_norm" (that of all together) or "value" (each element).
+    """
+
+    kind: str
+    limit: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelDescription:
     """All that the store must know of a model; equal in every worker of a job."""
 
@@ -143,6 +155,7 @@ class ModelDescription:
     state: tuple[VariableDescription, ...]
     optimizer: OptimizerSpec
     seed: int
+    clip: ClipSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ OPTIMIZERS = {
     "group_ftrl": lambda: GroupFtrl(0.05, group_lasso_strength=0.005, beta=0.1),
     "schedule": lambda: o.SGD(o.schedules.ExponentialDecay(0.1, decay_steps=5, decay_rate=0.5)),
 }
+CLIPPED = {
+    "clipnorm": lambda: o.SGD(0.2, momentum=0.5, clipnorm=0.05),
+    "clipvalue": lambda: o.Adam(0.01, clipvalue=0.003, weight_decay=0.01),
+    "global_clipnorm": lambda: o.SGD(0.2, momentum=0.5, global_clipnorm=0.1),
+}
 
 
 def model():
@@ -101,10 +106,10 @@ def minibatches(backend):
 
 
 class Ours:
-    def __init__(self, optimizer):
+    def __init__(self, optimizer, rounds=1):
         spec = ModelSpec(model, loss, optimizer, feed, None, None, None, None)
         self.backend = KerasTrainer(spec, Metadata(), seed=5, embedding_threshold_bytes=0)
-        self.minibatches = minibatches(self.backend)
+        self.minibatches = minibatches(self.backend) * rounds
         self.description = self.backend.build(self.minibatches[0])
         self.client = PsClient.in_process(Store())
         self.client.declare(json.dumps(asdict(self.description)), *self.backend.initial_values())
@@ -169,12 +174,7 @@ class Plain:
         return value
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_losses_and_parameters_are_those_of_plain_keras(name):
-    ours = Ours(OPTIMIZERS[name])
-    plain = Plain(OPTIMIZERS[name], ours.parameters())
-    assert len(ours.description.tables) == 2
-
+def assert_equal(ours, plain):
     found, expected = ours.train(), plain.train(ours.minibatches)
 
     assert expected[-1] < 0.9 * expected[0]
@@ -185,6 +185,28 @@ def test_losses_and_parameters_are_those_of_plain_keras(name):
             parameters[variable.path], variable.numpy(), rtol=1e-3, atol=2e-5,
             err_msg=variable.path,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_and_parameters_are_those_of_plain_keras(name):
+    ours = Ours(OPTIMIZERS[name])
+    plain = Plain(OPTIMIZERS[name], ours.parameters())
+    assert len(ours.description.tables) == 2
+
+    assert_equal(ours, plain)
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_a_hundred_steps_on_clipped_gradients_are_those_of_plain_keras(name):
+    """Each id stands four times in a minibatch or more: its gradients are summed, then clipped."""
+    ours = Ours(CLIPPED[name], rounds=5)
+    plain = Plain(CLIPPED[name], ours.parameters())
+    assert len(ours.minibatches) > 100
+
+    assert_equal(ours, plain)
+
+    clipped = plain.optimizer._clip_gradients([tf.fill([9], 0.1)])[0]
+    assert np.max(clipped) < 0.1
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit, WireDt
 use edl_wire::frame::Element;
 use edl_wire::op::Step;
 
+use crate::clip::Clipping;
 use crate::dedup::{Plan, Planner, Site};
 use crate::error::PsError;
 use crate::local::Local;
@@ -100,6 +101,7 @@ struct Shape {
     elements: Vec<Element>,
     dense_len: usize,
     state_len: usize,
+    clipping: Option<Clipping>,
 }
 
 /// How the rows of a table travel.
@@ -126,6 +128,7 @@ impl Shape {
                 .collect(),
             dense_len: model.dense_len()?,
             state_len: model.state_len()?,
+            clipping: Clipping::of(model),
         })
     }
 }
@@ -367,7 +370,8 @@ impl PsClient {
         })
     }
 
-    /// Checks gradients against their pull, and adds those of equal ids.
+    /// Checks gradients against their pull, adds those of equal ids, and clips them if the model
+    /// says so.
     fn merged<T>(
         &self,
         receipt: &Receipt,
@@ -405,6 +409,12 @@ impl PsClient {
             merged.fill(0.0);
             table.merge(rows, merged);
         }
+        let clipped = shape.clipping.as_ref().map(|clipping| {
+            let mut dense = dense.to_vec();
+            clipping.apply(merged, &mut dense);
+            dense
+        });
+        let dense = clipped.as_deref().unwrap_or(dense);
         let pushed = push(&Gradients {
             rows: merged,
             dense,

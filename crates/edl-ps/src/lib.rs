@@ -8,6 +8,7 @@
 #[doc(hidden)]
 pub mod bare;
 mod client;
+mod clip;
 mod dedup;
 mod error;
 mod life;

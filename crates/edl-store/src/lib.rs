@@ -37,7 +37,8 @@ pub use route::{
     NUM_HASH_SLOTS, dense_range, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
 };
 pub use spec::{
-    ConstraintSpec, InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec, WireDtype,
+    Clip, ConstraintSpec, InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec,
+    WireDtype,
 };
 #[cfg(feature = "stages")]
 pub use stages::take_stages;

@@ -121,6 +121,42 @@ pub struct ModelSpec {
     pub optimizer: OptimizerSpec,
     /// From which initial rows are made.
     pub seed: u64,
+    /// How workers clip the gradient of a minibatch, if they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub clip: Option<Clip>,
+}
+
+/// How the gradient of a minibatch is clipped, before it is split between replicas.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Clip {
+    /// The L2 norm of each table's rows and of each dense variable is at most this.
+    Norm {
+        /// The largest norm.
+        limit: f32,
+    },
+    /// The L2 norm of all rows and dense variables together is at most this.
+    GlobalNorm {
+        /// The largest norm.
+        limit: f32,
+    },
+    /// Each element is at most this, and at least minus this.
+    Value {
+        /// The largest value.
+        limit: f32,
+    },
+}
+
+impl Clip {
+    fn check(&self) -> Result<(), StoreError> {
+        let (Self::Norm { limit } | Self::GlobalNorm { limit } | Self::Value { limit }) = self;
+        if *limit > 0.0 && limit.is_finite() {
+            return Ok(());
+        }
+        Err(StoreError::BadModel(format!(
+            "gradients are clipped to {limit}, expected a number above 0"
+        )))
+    }
 }
 
 /// A row's largest number of floats, slots included: 256 to a segment of the arena.
@@ -239,10 +275,13 @@ impl ModelSpec {
     /// Read a model's JSON.
     ///
     /// # Errors
-    /// [`StoreError::BadModel`] if it does not parse.
+    /// [`StoreError::BadModel`] if it does not parse, or clips to what is no limit.
     pub fn from_json(json: &str) -> Result<Self, StoreError> {
-        serde_json::from_str(json)
-            .map_err(|e| StoreError::BadModel(format!("the model description does not parse: {e}")))
+        let model: Self = serde_json::from_str(json).map_err(|e| {
+            StoreError::BadModel(format!("the model description does not parse: {e}"))
+        })?;
+        model.clip.as_ref().map_or(Ok(()), Clip::check)?;
+        Ok(model)
     }
 
     /// Return how many floats the whole dense vector has.
@@ -270,6 +309,7 @@ impl ModelSpec {
             .or_else(|| variable_difference("dense", &self.dense, &declared.dense))
             .or_else(|| variable_difference("state", &self.state, &declared.state))
             .or_else(|| optimizer_difference("the model", &self.optimizer, &declared.optimizer))
+            .or_else(|| clip_difference(self.clip, declared.clip))
             .unwrap_or_else(|| {
                 format!(
                     "the seed is {} here, {} was declared",
@@ -419,6 +459,20 @@ fn optimizer_difference(
             "{whose} has optimizer {} here, {} was declared",
             described(&here.kind, &here.params),
             described(&declared.kind, &declared.params)
+        )
+    })
+}
+
+fn clip_difference(here: Option<Clip>, declared: Option<Clip>) -> Option<String> {
+    let words = |clip: Option<Clip>| match clip {
+        None => "not clipped".to_owned(),
+        Some(clip) => format!("clipped by {clip:?}"),
+    };
+    (here != declared).then(|| {
+        format!(
+            "gradients are {} here, {} was declared",
+            words(here),
+            words(declared)
         )
     })
 }

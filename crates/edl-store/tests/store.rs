@@ -4,7 +4,7 @@ mod common;
 
 use common::{Grads, Replicas, WholePush, constant, model, params, ramp, table, uniform, variable};
 use edl_store::{
-    Applied, InitializerSpec, ModelSpec, PullMode, Push, RoundGradient, RoundMember, Store,
+    Applied, Clip, InitializerSpec, ModelSpec, PullMode, Push, RoundGradient, RoundMember, Store,
     StoreError, TableGrads, TaskAudit,
 };
 
@@ -48,6 +48,14 @@ fn python_json_of_a_model_is_read() {
     let spec = ModelSpec::from_json(json).unwrap();
     assert_eq!(spec.tables[0].dim, 8);
     assert_eq!(spec.dense_len().unwrap(), 13);
+    let clipped = |limit: &str| {
+        let clip = format!(r#""seed": 3, "clip": {{"kind": "global_norm", "limit": {limit}}}"#);
+        ModelSpec::from_json(&json.replace(r#""seed": 3"#, &clip))
+    };
+    let limit = Some(Clip::GlobalNorm { limit: 0.5 });
+    assert_eq!(clipped("0.5").unwrap().clip, limit);
+    let said = clipped("-1.0").unwrap_err().to_string();
+    assert!(said.contains("clipped to -1, expected a number above 0"));
     let again = ModelSpec::from_json(&serde_json::to_string(&spec).unwrap()).unwrap();
     assert_eq!(again, spec);
 }
@@ -94,6 +102,8 @@ fn a_model_that_differs_is_refused_and_the_difference_named() {
     assert!(refused(&|m| m.dense[0].shape = vec![2, 2]).contains("'kernel' has shape [2, 2]"));
     assert!(refused(&|m| m.state.clear()).contains("0 state variables here, 1"));
     assert!(refused(&|m| m.optimizer.kind = "ftrl".to_owned()).contains("the model has optimizer"));
+    let clip = |m: &mut ModelSpec| m.clip = Some(Clip::Norm { limit: 2.0 });
+    assert!(refused(&clip).contains("clipped by Norm { limit: 2.0 } here, not clipped was"));
     assert!(refused(&|m| m.seed = 8).contains("seed is 8 here, 7"));
 }
 

@@ -9,7 +9,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from elasticdl.backends.base import ConstraintSpec, OptimizerSpec, VariableDescription
+from elasticdl.backends.base import (
+    ClipSpec,
+    ConstraintSpec,
+    OptimizerSpec,
+    VariableDescription,
+)
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.optimizers.group_ftrl import GroupFtrl
 
@@ -23,9 +28,6 @@ REFUSED_KINDS = {
     "Muon": "it makes the update of a whole matrix orthogonal; use AdamW",
 }
 REFUSED_SETTINGS = {
-    "clipnorm": "each ps replica sees only its part of a gradient; leave it out",
-    "global_clipnorm": "each ps replica sees only its part of a gradient; leave it out",
-    "clipvalue": "each ps replica sees only its part of a gradient; leave it out",
     "use_ema": "they keep no averages of variables; let the learning rate decay to nearly zero "
     "instead, by a schedule of keras.optimizers.schedules",
     "loss_scale_factor": "gradients are float32 here and need no scale; leave it out",
@@ -77,6 +79,28 @@ def describe_optimizer(optimizer: Any) -> OptimizerSpec:
     if optimizer.weight_decay:
         spec.params["weight_decay"] = float(optimizer.weight_decay)
     return spec
+
+
+CLIPS = {"clipnorm": "norm", "global_clipnorm": "global_norm", "clipvalue": "value"}
+
+
+def describe_clip(optimizer: Any) -> ClipSpec | None:
+    """Return how the optimizer clips gradients.
+
+    Raises:
+        ModelError: The limit is 0 or less, which Keras takes for none.
+    """
+    for setting, kind in CLIPS.items():
+        limit = getattr(optimizer, setting)
+        if limit is None:
+            continue
+        if not limit > 0:
+            raise ModelError(
+                f"optimizer {type(optimizer).__name__} has {setting}={limit!r}; expected a number "
+                "above 0: leave it out for no clipping"
+            )
+        return ClipSpec(kind, float(limit))
+    return None
 
 
 def rule_of_table(optimizer: Any, rule: OptimizerSpec, path: str) -> OptimizerSpec:

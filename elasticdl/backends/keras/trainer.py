@@ -38,6 +38,7 @@ from elasticdl.backends.keras.model.loss import EvaluationLoss
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.step import Inference, TrainStep
 from elasticdl.backends.keras.optimizer import (
+    describe_clip,
     describe_optimizer,
     describe_updates,
     make_optimizer,
@@ -116,11 +117,12 @@ class KerasTrainer:
         if sample.labels is not None:
             outputs = self._placed.sample_outputs
             self._metrics.resolve(sample.labels, outputs, self._placed.output_names)
-        rule, optimizer = OptimizerSpec("sgd"), None
+        rule, optimizer, clip = OptimizerSpec("sgd"), None, None
         dense = self._placed.dense.describe()
         if self._spec.optimizer is not None:
             optimizer = make_optimizer(self._spec.optimizer)
             rule = describe_optimizer(optimizer)
+            clip = describe_clip(optimizer)
             dense = describe_updates(optimizer, self._placed.dense.variables, dense)
             self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
             self._callbacks = job_callbacks(
@@ -159,6 +161,7 @@ class KerasTrainer:
             state=self._placed.state.describe(),
             optimizer=rule,
             seed=self._seed,
+            clip=clip,
         )
 
     def initial_values(self) -> tuple[Float32, Float32]:

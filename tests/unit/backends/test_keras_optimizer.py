@@ -4,9 +4,10 @@ import keras
 import pytest
 import tensorflow as tf
 
-from elasticdl.backends.base import ConstraintSpec, VariableDescription
+from elasticdl.backends.base import ClipSpec, ConstraintSpec, VariableDescription
 from elasticdl.backends.keras.callbacks import learning_rate_of
 from elasticdl.backends.keras.optimizer import (
+    describe_clip,
     describe_optimizer,
     describe_updates,
     make_optimizer,
@@ -80,9 +81,6 @@ def test_settings_are_read(optimizer, kind, params):
 @pytest.mark.parametrize(
     ("optimizer", "says"),
     [
-        (o.SGD(clipnorm=1.0), "clipnorm=1.0"),
-        (o.SGD(clipvalue=0.5), "clipvalue=0.5"),
-        (o.Adam(global_clipnorm=2.0), "global_clipnorm=2.0"),
         (o.Adam(use_ema=True), "use_ema=True.*let the learning rate decay"),
         (o.Adam(loss_scale_factor=8.0), "loss_scale_factor=8.0.*need no scale"),
         (o.Adam(gradient_accumulation_steps=2), "gradient_accumulation_steps=2.*--minibatch_size"),
@@ -97,6 +95,15 @@ def test_settings_are_read(optimizer, kind, params):
 def test_what_the_ps_replicas_cannot_apply_is_refused_by_name(optimizer, says):
     with pytest.raises(ModelError, match=says):
         describe_optimizer(optimizer)
+
+
+def test_clipping_is_read_and_a_limit_that_is_none_is_refused():
+    optimizers = (o.SGD(clipnorm=1.0), o.SGD(clipvalue=0.5), o.Adam(global_clipnorm=2.0), o.SGD())
+    assert [describe_clip(optimizer) for optimizer in optimizers] == [
+        ClipSpec("norm", 1.0), ClipSpec("value", 0.5), ClipSpec("global_norm", 2.0), None,
+    ]  # fmt: skip
+    with pytest.raises(ModelError, match=r"SGD has clipnorm=0.0; expected a number above 0"):
+        describe_clip(o.SGD(clipnorm=0.0))
 
 
 def test_variables_are_excluded_from_weight_decay_by_name_and_by_themselves():

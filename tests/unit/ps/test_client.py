@@ -8,6 +8,7 @@ import pytest
 
 from elasticdl._core import PsClient, PsServer, Store
 from elasticdl.backends.base import (
+    ClipSpec,
     Initializer,
     ModelDescription,
     OptimizerSpec,
@@ -111,6 +112,31 @@ def test_rows_have_the_shape_of_their_ids_and_equal_ids_equal_rows(client):
     np.testing.assert_array_equal(wide[0, 0], wide[0, 2])
     assert len(np.unique(wide.reshape(6, 5), axis=0)) == 5
     assert (one == 1.0).all()
+
+
+@pytest.mark.parametrize("kind", ["norm", "global_norm", "value"])
+def test_a_gradient_is_clipped_as_a_whole_before_it_is_split_between_replicas(servers, kind):
+    ids = np.arange(40) // 2  # each twice
+    grads = np.linspace(-3.0, 5.0, 200, dtype=np.float32).reshape(40, 5)
+    model = json.dumps(asdict(replace(MODEL, clip=ClipSpec(kind, 2.0))))
+    merged = grads.reshape(20, 2, 5).sum(1)
+    norms = np.array([np.linalg.norm(merged), np.linalg.norm(DENSE)])
+    clipped, dense = {
+        "norm": (2.0 * merged / norms[0], 2.0 * DENSE / norms[1]),
+        "global_norm": (part * 2.0 / np.linalg.norm(norms) for part in (merged, DENSE)),
+        "value": (np.clip(merged, -2.0, 2.0), np.clip(DENSE, -2.0, 2.0)),
+    }[kind]
+    # Adagrad from 0.1 at a rate of one half.
+    step = 0.5 * clipped / np.sqrt(0.1 + clipped**2 + 1e-7)
+
+    for client in (connect(servers), PsClient.in_process(Store())):
+        client.declare(model, DENSE, STATE)
+        client.begin_task(9, 1)
+        pulled = pull(client, (1, ids))
+        push(client, pulled, [grads], dense_grad=DENSE)
+        after = pull(client, (1, np.arange(20)))
+        np.testing.assert_allclose(after.rows[0], pulled.rows[0][::2] - step, atol=1e-5)
+        np.testing.assert_allclose(after.dense, DENSE - 0.5 * dense, rtol=1e-5)
 
 
 def test_a_push_and_pull_in_one_gives_what_a_pull_after_the_push_would(client):

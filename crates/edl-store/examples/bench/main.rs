@@ -100,6 +100,7 @@ fn model(settings: &Settings) -> ModelSpec {
         state: Vec::new(),
         optimizer,
         seed: 1,
+        clip: None,
     }
 }
 

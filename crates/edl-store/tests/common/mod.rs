@@ -71,6 +71,7 @@ pub fn model(kind: &str, dense: u64, state: u64) -> ModelSpec {
         state: vec![variable("mean", state)],
         optimizer: optimizer(kind),
         seed: 7,
+        clip: None,
     }
 }
 
