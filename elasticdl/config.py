@@ -232,6 +232,14 @@ class EvaluationSection(Section):
         Field(description="Evaluate each time that so many updates were made; 0: at the end only."),
         _TRAIN,
     ] = 0
+    evaluation_minibatches: Annotated[
+        NonNegativeInt,
+        Field(
+            description="Evaluate on so many minibatches, the same each time, drawn by the job's "
+            "seed from all of the validation data; 0: on all of it."
+        ),
+        _EVALUATE,
+    ] = 0
 
 
 class CheckpointSection(Section):

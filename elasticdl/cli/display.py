@@ -158,7 +158,7 @@ class Display:
         if status.train_metrics:
             yield "training", _train_metrics(status)
         if status.metrics:
-            yield "evaluation", _metrics(status.metrics)
+            yield "evaluation", _evaluation(status)
         if self._has_processes:
             yield (
                 "processes",
@@ -185,7 +185,7 @@ class Display:
         if status.train_metrics:
             parts.append(f"training {_train_metrics(status)}")
         if status.metrics:
-            parts.append(_metrics(status.metrics))
+            parts.append(_evaluation(status))
         if self._has_processes:
             parts.append(f"workers {status.num_workers_alive}, ps {status.num_ps_alive}")
         return " | ".join(parts)
@@ -201,7 +201,7 @@ def _summary(status: JobStatus) -> Text:
     if status.train_metrics:
         text.append(f"\ntraining    {_train_metrics(status)}")
     if status.metrics:
-        text.append(f"\nmetrics     {_metrics(status.metrics)}")
+        text.append(f"\nmetrics     {_evaluation(status)}")
     if status.model_version:
         text.append(
             f"\nupdates     {status.model_version:,}, staleness {status.mean_staleness:.2f} on "
@@ -278,6 +278,12 @@ def _train_metrics(status: JobStatus) -> str:
         for name, value in sorted(status.train_metrics.items())
     ]
     return f"{', '.join(parts)}, {status.train_metrics_records:,} records measured"
+
+
+def _evaluation(status: JobStatus) -> str:
+    """Return the metrics of the last evaluation, and of how many records they are."""
+    of = f", of {status.evaluated_records:,} records" if status.evaluated_records else ""
+    return _metrics(status.metrics) + of
 
 
 def _metrics(metrics: dict[str, float]) -> str:

@@ -55,6 +55,7 @@ def summarise(
         "loss": _number(status.loss),
         "epoch_loss": _number(status.epoch_loss),
         "metrics": _numbers(status.metrics),
+        "evaluated_records": status.evaluated_records,
         "train_metrics": _numbers(status.train_metrics),
         "recent_train_metrics": _numbers(status.recent_train_metrics),
         "train_metrics_epoch": status.train_metrics_epoch,

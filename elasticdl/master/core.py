@@ -550,7 +550,9 @@ class JobCore:
         elif settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             self.training_metrics.trained(task, report)
         elif settled is Settled.DONE and task.kind is TaskKind.EVALUATION:
-            if self.evaluations.evaluated(task.evaluation_id, report.metric_states):
+            if self.evaluations.evaluated(
+                task.evaluation_id, report.metric_states, report.num_records
+            ):
                 metrics_id = self.tasks.metrics_id(task.evaluation_id)
                 self.ledger.queue(range(metrics_id, metrics_id + 1))
         elif settled is Settled.DONE and task.kind is TaskKind.METRICS:

@@ -25,6 +25,7 @@ class EvaluationResult:
     evaluation_id: int
     version: int
     metrics: dict[str, float]
+    num_records: int = 0
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class _Running:
     version: int
     remaining: int  # validation tasks
     states: MetricStates = field(default_factory=dict)
+    num_records: int = 0
 
 
 class Evaluations:
@@ -87,11 +89,11 @@ class Evaluations:
         if states and self.running_id == evaluation_id and self._running is not None:
             _check_alike(self._running.states, states)
 
-    def evaluated(self, evaluation_id: int, states: MetricStates) -> bool:
+    def evaluated(self, evaluation_id: int, states: MetricStates, num_records: int = 0) -> bool:
         """Add what one validation task gave; return whether it was the last one."""
         if self._running is None or self._running.evaluation_id != evaluation_id:
             return False
-        self._journal.record("evaluated", encode_states(states))
+        self._journal.record("evaluated", encode_states(states), int(num_records))
         return self._running.remaining == 0
 
     def finish(self, evaluation_id: int, metrics: dict[str, float]) -> None:
@@ -117,6 +119,11 @@ class Evaluations:
         return {} if self._running is None else self._running.states
 
     @property
+    def num_records(self) -> int:
+        """How many records the last results are of."""
+        return self.results[-1].num_records if self.results else 0
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The last results."""
         return dict(self.results[-1].metrics) if self.results else {}
@@ -129,8 +136,9 @@ class Evaluations:
         if self._every_versions:
             self._next_version = (version // self._every_versions + 1) * self._every_versions
 
-    def _apply_evaluated(self, encoded: dict[str, Any]) -> None:
+    def _apply_evaluated(self, encoded: dict[str, Any], num_records: int) -> None:
         assert self._running is not None
+        self._running.num_records += num_records
         self._running.remaining -= 1
         states = decode_states(encoded)
         for name, arrays in states.items():
@@ -141,7 +149,9 @@ class Evaluations:
 
     def _apply_metrics(self, evaluation_id: int, metrics: dict[str, float]) -> None:
         assert self._running is not None
-        self.results.append(EvaluationResult(evaluation_id, self._running.version, metrics))
+        run = self._running
+        result = EvaluationResult(evaluation_id, run.version, metrics, run.num_records)
+        self.results.append(result)
         self._running = None
 
     def _apply_abandoned(self) -> None:
@@ -156,18 +166,28 @@ class Evaluations:
         return {
             "running": None
             if run is None
-            else [run.evaluation_id, run.version, run.remaining, encode_states(run.states)],
+            else [
+                run.evaluation_id,
+                run.version,
+                run.remaining,
+                encode_states(run.states),
+                run.num_records,
+            ],
             "next_id": self._next_id,
             "next_version": self._next_version,
-            "results": [[r.evaluation_id, r.version, r.metrics] for r in self.results],
+            "results": [
+                [r.evaluation_id, r.version, r.metrics, r.num_records] for r in self.results
+            ],
             "was_abandoned": self.was_abandoned,
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
         if snapshot["running"] is not None:
-            evaluation_id, version, remaining, states = snapshot["running"]
-            self._running = _Running(evaluation_id, version, remaining, decode_states(states))
+            evaluation_id, version, remaining, states, num_records = snapshot["running"]
+            self._running = _Running(
+                evaluation_id, version, remaining, decode_states(states), num_records
+            )
         self._next_id = snapshot["next_id"]
         self._next_version = snapshot["next_version"]
         self.results = [EvaluationResult(*result) for result in snapshot["results"]]

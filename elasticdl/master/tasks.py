@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -50,6 +51,23 @@ class TaskTable:
         return self._short.get(number, self._records_per_task)
 
 
+class ChosenPieces:
+    """Some pieces of a table, numbered from 0: what `--evaluation_minibatches` evaluates on."""
+
+    def __init__(self, table: TaskTable, count: int, seed: int) -> None:
+        """Draw `count` pieces of the table, the same for equal seeds."""
+        self._table = table
+        self._numbers = sorted(random.Random(seed).sample(range(len(table)), count))
+        self.num_records = sum(map(table.num_records_of, self._numbers))
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def piece(self, number: int) -> Shard:
+        """Return the records of a piece."""
+        return self._table.piece(self._numbers[number])
+
+
 class JobTasks:
     """Every task that a job can have, by its id.
 
@@ -64,7 +82,11 @@ class JobTasks:
     """
 
     def __init__(
-        self, training: TaskTable, validation: TaskTable, prediction: TaskTable, num_epochs: int
+        self,
+        training: TaskTable,
+        validation: TaskTable | ChosenPieces,
+        prediction: TaskTable,
+        num_epochs: int,
     ) -> None:
         self.training = training
         self.validation = validation
@@ -147,4 +169,14 @@ def make_tasks(
         }[config.command]
         raise JobFailedError(f"--{flag}={value}: expected records, found none")
     epochs = config.training.num_epochs if config.command == "train" else 0
-    return JobTasks(tables["train"], tables["evaluate"], tables["predict"], epochs)
+    evaluated = _validation(config, tables["evaluate"])
+    return JobTasks(tables["train"], evaluated, tables["predict"], epochs)
+
+
+def _validation(config: JobConfig, table: TaskTable) -> TaskTable | ChosenPieces:
+    """Return what one evaluation goes over: tasks, or some minibatches from all over the data."""
+    count = config.evaluation.evaluation_minibatches
+    minibatches = TaskTable(table.shards, config.training.minibatch_size)
+    if not 0 < count < len(minibatches):
+        return table
+    return ChosenPieces(minibatches, count, config.training.seed)

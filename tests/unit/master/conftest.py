@@ -121,7 +121,8 @@ class Play:
                 "model_version": self.version,
             }
         elif task.kind is TaskKind.EVALUATION:
-            values = {"metric_states": {"count": [np.array([num_records, 1.0])]}}
+            states = {"count": [np.array([num_records, 1.0])]}
+            values = {"num_records": num_records, "metric_states": states}
         elif task.kind is TaskKind.METRICS:
             values = {"metrics": {"count": float(lease.metric_states["count"][0][0])}}
         assert self.report(lease, worker_id, **values)

@@ -577,3 +577,13 @@ def test_staleness_is_the_mean_over_updates(master_kit):
     play.report(play.lease(), num_minibatches=1, staleness_sum=0, staleness_max=0)
     status = picture(play.core, 0.0)
     assert (status.mean_staleness, status.max_staleness) == (1.5, 4)
+
+
+def test_an_evaluation_says_of_how_many_records_it_is(master_kit):
+    play = start(
+        master_kit, "evaluate", shards={"validation": (("v", 60),)}, evaluation_minibatches=4
+    )
+    play.run()
+    status = picture(play.core, play.now)
+    assert status.evaluated_records == status.records_total == 40
+    assert status.metrics == {"count": 40.0}

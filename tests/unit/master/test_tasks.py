@@ -65,3 +65,19 @@ def test_task_is_told_by_its_id():
     assert metrics.shard.num_records == 0
     assert tasks.task(tasks.export_id).kind is TaskKind.EXPORT
     assert tasks.task(tasks.prediction_ids[0]).shard == Shard("p", 0, 30)
+
+
+def test_a_partial_evaluation_is_of_chosen_minibatches_of_all_the_data(master_kit):
+    def chosen(seed, count=5):
+        config = master_kit.config(evaluation_minibatches=count, seed=seed)
+        tasks = master_kit.core(config, validation=(("v", 95), ("w", 400))).tasks
+        return [tasks.task(i).shard for i in tasks.evaluation_ids(0)], tasks.validation.num_records
+
+    shards, num_records = chosen(seed=3)
+    assert len(shards) == 5
+    assert all(shard.start % 10 == 0 and shard.num_records <= 10 for shard in shards)
+    assert num_records == sum(shard.num_records for shard in shards)
+    assert len({shard.start // 100 for shard in shards}) > 1
+    assert chosen(seed=3)[0] == shards
+    assert chosen(seed=4)[0] != shards
+    assert sum(shard.num_records for shard in chosen(seed=3, count=1000)[0]) == 495
