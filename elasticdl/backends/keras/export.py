@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, TableSource
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, describe
+from elasticdl.backends.keras.metrics.kinds import mask_of
 from elasticdl.backends.keras.model.placed import PlacedModel, Table, accepting_dicts
 from elasticdl.errors import ModelError
 from elasticdl.layers.initializer import centre
@@ -62,7 +63,8 @@ def export_model(
     tf.saved_model.save(served, str(directory), signatures=signatures)
     notes = directory / NOTES
     notes.parent.mkdir(exist_ok=True)
-    notes.write_text(json.dumps({"output_names": placed.output_names}))
+    has_masks = any(mask_of(leaf) is not None for leaf in tf.nest.flatten(placed.sample_outputs))
+    notes.write_text(json.dumps({"output_names": placed.output_names, "has_masks": has_masks}))
 
 
 class Exported:
@@ -70,6 +72,7 @@ class Exported:
 
     Attributes:
         output_names: Names of the outputs, where the exported model had any.
+        has_masks: Whether outputs had masks, which a SavedModel does not keep.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -86,9 +89,12 @@ class Exported:
             )
         self._directory = directory
         self.output_names: tuple[str, ...] = ()
+        self.has_masks = False
         notes = directory / NOTES
         if notes.is_file():  # a SavedModel of another origin has none
-            self.output_names = tuple(json.loads(notes.read_text())["output_names"])
+            noted = json.loads(notes.read_text())
+            self.output_names = tuple(noted["output_names"])
+            self.has_masks = bool(noted.get("has_masks"))
 
     def __call__(self, minibatch: KerasMinibatch) -> Any:
         """Return the outputs for a minibatch's features."""

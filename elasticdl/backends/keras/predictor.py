@@ -15,6 +15,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import ModelError
 from elasticdl.job import MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 
@@ -64,6 +65,11 @@ class SavedModelPredictor:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
+        if self._exported.has_masks:
+            raise ModelError(
+                "--saved_model: the model's outputs have masks, which a SavedModel does not keep: "
+                "metrics would count masked steps; evaluate with --checkpoint_dir_for_init"
+            )
         minibatch = KerasMinibatch.of(minibatch)
         outputs = self._exported(minibatch)
         self._metrics.update(

@@ -138,6 +138,23 @@ def test_a_loss_with_a_third_parameter_weighs_by_itself(new_job, as_records):
     np.testing.assert_allclose(result.dense_grad, gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_weights_of_losses_are_written_in_the_loss(new_job, as_records):
+    def loss(labels, predictions):
+        first = keras.losses.mean_squared_error(labels["a"], predictions["a"])
+        second = keras.losses.sparse_categorical_crossentropy(labels["b"], predictions["b"])
+        return 0.25 * first + 2.0 * second
+
+    model = two_outputs()
+    losses = {"a": "mse", "b": "sparse_categorical_crossentropy"}
+    model.compile(loss=losses, loss_weights={"a": 0.25, "b": 2.0})
+    data = feeding("both", None)(tf.data.Dataset.from_tensor_slices(DATA), None, None).batch(N)
+    expected = model.evaluate(data, verbose=0, return_dict=True)["loss"]
+
+    result = first_step(job_with(new_job, two_outputs, loss, feeding("both", None)), as_records)
+
+    assert result.loss == pytest.approx(expected, rel=1e-5)
+
+
 def mean(labels, predictions):
     return tf.reduce_mean(per_record(labels, predictions))
 
@@ -198,6 +215,23 @@ def test_an_evaluation_gives_what_keras_evaluate_gives(new_job, forward, feed, w
 
     del expected["loss"]
     assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_exported_model_that_had_masks_is_not_evaluated_without_them(
+    new_job, spec_of, as_records, tmp_path
+):
+    from elasticdl.backends.keras.predictor import SavedModelPredictor
+    from elasticdl.data.base import Metadata
+
+    feed = feeding("steps", None)
+    job = job_with(new_job, masked_sequence, per_step, feed)
+    job.export(tmp_path)
+    exported = SavedModelPredictor(
+        spec_of(feed=feed, eval_metrics_fn=lambda: ["accuracy"]), Metadata(), tmp_path
+    )
+    [minibatch] = exported.minibatches(as_records(DATA), Mode.EVALUATION, N, 0)
+    with pytest.raises(ModelError, match="evaluate with --checkpoint_dir_for_init"):
+        exported.evaluate_step(minibatch, [], *2 * [np.zeros(0, np.float32)])
 
 
 def test_metrics_of_trained_minibatches_are_of_the_predictions_they_were_trained_with(

@@ -63,6 +63,24 @@ def test_a_log_gets_one_line_with_all_that_matters(screen):
     ]
 
 
+def test_metrics_of_training_stand_beside_those_of_the_evaluation(screen):
+    screen.display.show(
+        dataclasses.replace(
+            RUNNING,
+            epoch_loss=0.5,
+            train_metrics={"auc": 0.75},
+            recent_train_metrics={"auc": 0.7},
+            train_metrics_epoch=1,
+            train_metrics_records=3_000,
+            evaluated_records=1_000,
+        )
+    )
+    assert (
+        "loss 0.43217 (epoch 0.5) | training auc 0.7 (epoch 2: 0.75), 3,000 records measured | "
+        "auc 0.7812, of 1,000 records"
+    ) in screen.lines[0]
+
+
 def test_a_log_gets_a_line_every_few_seconds_only(screen):
     for _ in range(10):
         screen.display.show(RUNNING)

@@ -127,6 +127,30 @@ def test_an_unknown_flag_is_answered_with_the_nearest():
     assert unknown_flag("train", "--zzzzzz") == "unknown flag --zzzzzz"
 
 
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("batch_size", "--minibatch_size"),
+        ("class_weight", "give sample weights as the third element of feed"),
+        ("epochs", "--num_epochs"),
+        ("initial_epoch", "--checkpoint_dir_for_init"),
+        ("jit_compile", "tf.function(jit_compile=True)"),
+        ("loss_weights", "add the weighted losses"),
+        ("steps_per_epoch", "an epoch is all records"),
+        ("steps_per_execution", "steps overlap by themselves"),
+        ("validation_batch_size", "--minibatch_size"),
+        ("validation_freq", "--evaluation_steps"),
+        ("validation_split", "files of --validation_data"),
+        ("validation_steps", "--evaluation_minibatches"),
+        ("verbose", "--summary"),
+    ],
+)
+def test_a_setting_of_keras_is_answered_with_what_says_it_here(name, says):
+    found = unknown_flag("train", f"--{name}")
+    assert found.startswith(f"unknown flag --{name} (of Keras); here: ")
+    assert says in found
+
+
 def test_a_flag_of_another_command_is_refused():
     assert unknown_flag("predict", "--num_epochs") == (
         "--num_epochs has no meaning for elasticdl predict, only for elasticdl train"

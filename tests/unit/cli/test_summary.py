@@ -17,6 +17,11 @@ STATUS = dataclasses.replace(
     seconds=12.5,
     records_per_second=80.0,
     metrics={"auc": 0.75},
+    evaluated_records=500,
+    epoch_loss=0.25,
+    train_metrics={"auc": 0.5},
+    recent_train_metrics={"auc": 0.625},
+    train_metrics_records=300,
     ledger=(EpochLedger(0, 1000, 1000, 0, 0),),
 )
 
@@ -29,6 +34,11 @@ def test_the_summary_has_what_scripts_rely_on(tmp_path):
     assert written["seconds"] == 12.5
     assert written["records_per_second"] == 80.0
     assert written["metrics"] == {"auc": 0.75}
+    assert written["evaluated_records"] == 500
+    assert written["epoch_loss"] == 0.25
+    assert written["train_metrics"] == {"auc": 0.5}
+    assert written["recent_train_metrics"] == {"auc": 0.625}
+    assert (written["train_metrics_epoch"], written["train_metrics_records"]) == (0, 300)
     assert written["ledger"] == [
         dict(epoch=0, records=1000, trained_once=1000, repeated=0, lost=0, examples=1000)
     ]
