@@ -25,6 +25,7 @@ from elasticdl.launchers.base import Exited, ExitReason, OnExit, ProcessHandle, 
 from elasticdl.launchers.out_of_memory import OutOfMemoryKills as _OutOfMemoryKills
 from elasticdl.process import LIFELINE_VARIABLE, inherited_lifeline, process_name
 
+_KILLED_SECONDS = 10.0  # so long may a process take to be gone that was killed
 _SIGNAL_CODES = {128 + signal.SIGINT, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
 _log = logging.getLogger(__name__)
 
@@ -128,14 +129,20 @@ class ProcessLauncher:
     def close(self, grace_seconds: float) -> None:
         """Stop every process and wait until each is gone and reported. May be called again.
 
-        Not from `on_exit`: the thread that calls it cannot wait for itself.
+        One that even SIGKILL does not end (it waits for a disk that does not answer) is left, and
+        named in the log. Not from `on_exit`: the thread that calls it cannot wait for itself.
         """
         with self._lock:
             self._closing = True
             for watched in self._watched.values():
                 _ask_to_end(watched, grace_seconds)
             self._wake()
-        self._thread.join()
+        self._thread.join(grace_seconds + _KILLED_SECONDS)
+        with self._lock:
+            left = list(self._watched.values())
+        for watched in left:
+            name = process_name(watched.handle.role, watched.handle.index)
+            _log.error("not ended by SIGKILL: %s (pid %d)", name, watched.pid)
 
     def _add(self, watched: _Watched) -> None:
         self._watched[watched.handle.ref] = watched

@@ -27,7 +27,12 @@ _MASTER_ID = -1  # no worker's
 def main() -> None:
     """Run the job in a folder, or go on with it."""
     arguments = process.start(Role.MASTER)
-    sys.exit(asyncio.run(_run(arguments)))
+    try:
+        code = asyncio.run(_run(arguments))
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    process.end_now(code)
 
 
 async def _run(arguments: ProcessArguments) -> int:

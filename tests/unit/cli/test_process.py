@@ -158,3 +158,16 @@ def test_missing_files_name_their_flag(job_dir):
 def test_processes_are_named_by_role_and_index():
     assert process.process_name(Role.MASTER, 0) == "master"
     assert process.process_name(Role.PS, 1) == "ps-1"
+
+
+def test_process_ends_now_though_a_thread_of_an_executor_waits_for_ever():
+    body = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from elasticdl import process
+print("said")
+ThreadPoolExecutor(1).submit(threading.Event().wait)
+process.end_now(3)
+"""
+    done = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "said\n")

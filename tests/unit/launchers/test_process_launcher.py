@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from elasticdl.job import Role
+from elasticdl.launchers import process as process_module
 from elasticdl.launchers.base import ExitReason, ProcessHandle, ProcessSpec
 from elasticdl.launchers.process import (
     ProcessLauncher,
@@ -100,6 +101,22 @@ def test_a_start_time_is_read_past_any_command_name(tmp_path):
     assert _start_time(child.pid) >= _start_time(os.getpid())
     child.communicate(b"\n")
     assert _start_time(child.pid) is None
+
+
+def test_a_process_that_sigkill_does_not_end_is_left_and_named(
+    tmp_path, launcher, monkeypatch, caplog
+):
+    kill = process_module._kill
+    monkeypatch.setattr(process_module, "_KILLED_SECONDS", 0.05)
+    monkeypatch.setattr(process_module, "_kill", lambda watched: None)
+    monkeypatch.setattr(process_module, "_ask_to_end", lambda watched, grace_seconds: None)
+    handle = launcher.start(worker(tmp_path, "import threading; threading.Event().wait()"))
+    launcher.close(grace_seconds=0.0)
+    (watched,) = launcher._watched.values()
+    assert f"not ended by SIGKILL: worker-0 (pid {watched.pid})" in caplog.text
+    kill(watched)
+    launcher.close(grace_seconds=SECONDS)
+    assert handle.ref not in launcher._watched
 
 
 def vmstat(tmp_path, kills):
