@@ -18,6 +18,7 @@ from elasticdl.worker.watchdog import Overdue, Slow, Watchdog, position
 
 log = logging.getLogger(__name__)
 
+_STDERR = 2  # a model file may have replaced `sys.stderr` by what is no file
 _TELL_SECONDS = 10.0  # so long may the master take to hear it
 
 
@@ -73,24 +74,34 @@ class Watch:
         faulthandler.cancel_dump_traceback_later()
 
     def _run(self) -> None:
-        faulthandler.dump_traceback_later(self._stacks_after_seconds)
+        has_failed = False
+        faulthandler.dump_traceback_later(self._stacks_after_seconds, file=_STDERR)
         while not self._stop.wait(self._interval_seconds):
-            faulthandler.dump_traceback_later(self._stacks_after_seconds)
-            found = self._watchdog.look(time.perf_counter(), time.process_time(), self._under_way())
-            match found:
-                case Slow(work, seconds, left_seconds):
-                    log.warning(
-                        "%.0f s in %s; the worker is ended if that takes %.0f s more",
-                        seconds,
-                        position(found).of(work.place.lease.task),
-                        left_seconds,
-                    )
-                    self._tell(found)
-                case Overdue():
-                    self._end(found)
+            faulthandler.dump_traceback_later(self._stacks_after_seconds, file=_STDERR)
+            try:
+                self.look()
+            except Exception:
+                if not has_failed:
+                    log.exception("a look for code that does not return failed, the next is tried")
+                has_failed = True
+
+    def look(self) -> None:
+        """Look once; end the process if something takes too long."""
+        found = self._watchdog.look(time.perf_counter(), time.process_time(), self._under_way())
+        match found:
+            case Slow(work, seconds, left_seconds):
+                log.warning(
+                    "%.0f s in %s; the worker is ended if that takes %.0f s more",
+                    seconds,
+                    position(found).of(work.place.lease.task),
+                    left_seconds,
+                )
+                self._tell(found)
+            case Overdue():
+                self._end(found)
 
     def _end(self, found: Overdue) -> None:
-        faulthandler.dump_traceback(all_threads=True)
+        faulthandler.dump_traceback(file=_STDERR, all_threads=True)
         self._tell(found).join(_TELL_SECONDS)
         log.error(
             "no end of %s after %.0f s, so this worker ends; the stacks of its threads are above",
