@@ -367,6 +367,14 @@ def test_a_task_set_aside_among_uneven_ones_is_lost_and_never_repeated():
     assert found.problem == ""
 
 
+@pytest.mark.parametrize("second", [[], [(1, 1, 10)], [(1, 2, 20)]])
+def test_task_set_aside_is_lost_as_far_as_it_is_and_no_further_problem(second):
+    found = run_audit([(0, 3, 30), (1, 1, 10)], [(0, 3, 30), *second], set_aside={1})
+    trained = 30 + (second[0][2] if second == [(1, 1, 10)] else 10 if second else 0)
+    assert found.ledger[0].lost == 55 - trained
+    assert (found.ledger[0].repeated, found.problem, found.note) == (0, "", "")
+
+
 def test_task_that_never_arrived_is_a_problem():
     found = run_audit([(0, 3, 30)])
     assert found.ledger == (EpochLedger(0, 55, 30, 0, 25),)
