@@ -188,8 +188,8 @@ class TrainingSection(Section):
     get_model_steps: Annotated[
         PositiveInt,
         Field(
-            description="A worker pulls the dense parameters once in so many steps; embedding rows "
-            "in each."
+            description="A worker pulls the dense parameters once in this number of steps; "
+            "embedding rows in each."
         ),
         _TRAIN,
     ] = 1
@@ -229,7 +229,7 @@ class EvaluationSection(Section):
 
     evaluation_steps: Annotated[
         NonNegativeInt,
-        Field(description="Evaluate each time that so many updates were made; 0: at the end only."),
+        Field(description="Updates between two evaluations; 0: evaluate at the end only."),
         _TRAIN,
     ] = 0
     evaluation_minibatches: Annotated[
@@ -250,16 +250,14 @@ class CheckpointSection(Section):
     ] = None
     checkpoint_steps: Annotated[
         NonNegativeInt,
-        Field(
-            description="Write one each time that so many updates were made; 0: at the end only."
-        ),
+        Field(description="Updates between two checkpoints; 0: write one at the end only."),
         _TRAIN,
     ] = 0
     checkpoint_full_every: Annotated[
         PositiveInt,
         Field(
-            description="Of so many checkpoints one has all embedding rows, the others those that "
-            "have changed since."
+            description="One checkpoint in this number has all embedding rows; the others have "
+            "those that have changed since."
         ),
         _TRAIN,
     ] = 1
@@ -284,8 +282,8 @@ class CheckpointSection(Section):
         float,
         Field(
             ge=0,
-            description="Keep a checkpoint in the job's folder, not much older than so many "
-            "seconds, for ps replicas that die; 0: none, only --checkpoint_dir has some.",
+            description="Seconds between two checkpoints in the job's own folder, from which a ps "
+            "replica that died is restored; 0: none, only --checkpoint_dir has some.",
         ),
         _TRAIN,
     ] = 60.0
