@@ -415,6 +415,22 @@ def test_a_feed_that_makes_a_table_or_looks_at_a_tensor_runs_all_the_same(looks,
     assert ("cannot be traced" in complaints(caplog)[0]) == looks
 
 
+@pytest.mark.parametrize("mode", [Mode.TRAINING, Mode.PREDICTION])
+def test_python_conditions_on_tensors_work_in_a_traced_pipeline(mode, caplog):
+    def is_kept(features, label):
+        if label > 3.0:  # noqa: SIM103 (a statement is what AutoGraph is tested with)
+            return True
+        return False
+
+    minibatches = run(mapped(branch, lambda d: d.filter(is_kept)), EXAMPLES, mode)
+
+    features = [mb.features[0] if mode is Mode.PREDICTION else mb.features for mb in minibatches]
+    assert [x[0] for part in features for x in part.numpy().tolist()] == [
+        10 * i for i in range(22, 50)
+    ]
+    assert not any("cannot be traced" in complaint for complaint in complaints(caplog))
+
+
 def test_a_filter_that_draws_leaves_out_the_same_records_of_a_task_each_time(caplog):
     def feed(dataset, mode, metadata):
         dataset = dataset.map(noisy, num_parallel_calls=4)

@@ -28,7 +28,9 @@ class Pipeline:
 
     def __init__(self, user: UserFeed, sample: RecordBatch) -> None:
         def build(numbers: Any, records: Any, seed: Any) -> Any:
-            dataset = user.batched(user.of(numbers, records, replace(user.drawing(), seed=seed)))
+            drawing = replace(user.drawing(), seed=seed)
+            with _autograph_in_maps():
+                dataset = user.batched(user.of(numbers, records, drawing))
             self._element_spec = dataset.element_spec
             return tf.data.experimental.to_variant(dataset)
 
@@ -47,6 +49,12 @@ class Pipeline:
         )
         dataset = tf.data.experimental.from_variant(variant, self._element_spec)
         return iter(dataset.with_options(in_order()))
+
+
+def _autograph_in_maps() -> Any:
+    """Return the context in which `tf.data` converts functions, as where nothing is traced."""
+    outer = tf.__internal__.autograph.control_status_ctx()
+    return type(outer)(status=type(outer.status).ENABLED)
 
 
 def built_anew(user: UserFeed, batch: RecordBatch, seed: int) -> Iterator[Any]:
