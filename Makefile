@@ -129,10 +129,11 @@ demo: build ## Train a real model on real data, with a master, workers and ps re
 	@scripts/demo.sh
 
 chaos: build ## Kill processes of a job and prove that every count is exact: make chaos SEED=7
-	@$(PYTHON) scripts/chaos.py --seed $(SEED)
+	@$(PYTHON) -m scripts.chaos --seed $(SEED)
 
-soak: build ## Chaos with random kills, for MINUTES (10): soak.json says what was killed.
-	@$(PYTHON) scripts/chaos.py --seed $(SEED) --minutes $(MINUTES) --record soak.json
+soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soak.json has what.
+	@$(PYTHON) -m scripts.chaos --seed $(SEED) --minutes $(MINUTES) \
+	    --record benchmarks/results/soak.json
 
 # Without the address sanitizer: the crates forbid unsafe code, and what is looked for are panics.
 # RUSTC_BOOTSTRAP lets a stable compiler count which code the bytes reach.

@@ -23,6 +23,17 @@ def staleness_bucket(staleness: int) -> int:
     return min(int(staleness).bit_length(), STALENESS_BUCKETS - 1)
 
 
+COUNTERS = {
+    "duplicates": "minibatches that came to a ps replica again, and were acknowledged",
+    "stale_leases": "requests under a lease that was over, refused by a ps replica",
+    "gaps": "minibatches before which others were missing, refused by a ps replica",
+    "stale_reports": "reports of a lease that was over, refused by the master",
+    "resumed_tasks": "tasks that another lease went on with, past their first minibatch",
+    "resumed_masters": "masters that went on with the job of one that was lost",
+}
+"""What is counted of the ways in which a job recovers. Ps replicas count since they began."""
+
+
 class Mode(StrEnum):
     """What `feed` prepares records for."""
 
@@ -334,6 +345,7 @@ class JobStatus:
     train_metrics_epoch: int = 0  # the epoch, and how many of its records `train_metrics` are of
     train_metrics_records: int = 0
     evaluated_records: int = 0  # records that `metrics` are of
+    counters: dict[str, int] = field(default_factory=dict)  # see COUNTERS
 
     def staleness_percentile(self, share: float) -> int:
         """Return what the staleness of this share of updates does not exceed.

@@ -83,17 +83,20 @@ class ArrayModel:
         numbers, or strings, of which `keys_of_strings` makes numbers.
     predict: (dense by name, rows for each table, features) -> predictions.
     gradients: (dense by name, rows, features, labels) -> (mean loss, gradient of the rows given
-        for each table, gradient of dense by name).
+        for each table, gradient of dense by name); of a model with state also the change of each.
     dense: name -> initial value.
+    state: The same of what no optimizer touches: each step's change is added.
     """
 
     tables: Sequence[ArrayTable]
     ids: Callable[[Any], Sequence[NDArray[Any]]]
     predict: Callable[[Dense, Sequence[Float32], Any], Any]
     gradients: Callable[
-        [Dense, Sequence[Float32], Any, Any], tuple[float, Sequence[Float32], Dense]
+        [Dense, Sequence[Float32], Any, Any],
+        tuple[float, Sequence[Float32], Dense] | tuple[float, Sequence[Float32], Dense, Dense],
     ]
     dense: Dense = field(default_factory=dict)
+    state: Dense = field(default_factory=dict)
 
 
 class NumpyTrainer:
@@ -193,22 +196,18 @@ class NumpyTrainer:
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe the model; the sample is not needed."""
         spec = OptimizerSpec(self._optimizer.kind, dict(self._optimizer.params))
-        offset = 0
-        dense = []
-        for name, value in self._model.dense.items():
-            dense.append(VariableDescription(name, np.shape(value), offset))
-            offset += int(np.size(value))
         return ModelDescription(
             tables=tuple(table.describe(spec) for table in self._model.tables),
-            dense=tuple(dense),
-            state=(),
+            dense=_variables(self._model.dense),
+            state=_variables(self._model.state),
             optimizer=spec,
             seed=self._seed,
         )
 
     def initial_values(self) -> tuple[Float32, Float32]:
-        """Return the dense values as the model file gives them; there is no state."""
-        return self._flat(self._model.dense), np.zeros(0, np.float32)
+        """Return the values as the model file gives them."""
+        dense, state = self._model.dense, self._model.state
+        return _flat(dense, dense, "dense values"), _flat(state, state, "state")
 
     def set_lookup(self, pull: Lookup) -> None:
         """Ids of an array model depend on features alone."""
@@ -243,14 +242,14 @@ class NumpyTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Ask the model for loss and gradients."""
-        loss, row_grads, dense_grads = self._model.gradients(
-            self._named(dense), rows, minibatch.features, minibatch.labels
+        loss, row_grads, dense_grads, *changes = self._model.gradients(
+            _named(self._model.dense, dense), rows, minibatch.features, minibatch.labels
         )
         return StepResult(
             loss=float(loss),
             row_grads=[np.ascontiguousarray(g, np.float32) for g in row_grads],
-            dense_grad=self._flat(dense_grads),
-            state_delta=np.zeros(0, np.float32),
+            dense_grad=_flat(self._model.dense, dense_grads, "dense gradients"),
+            state_delta=_flat(self._model.state, changes[0] if changes else {}, "changes of state"),
         )
 
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
@@ -264,7 +263,7 @@ class NumpyTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add each metric's sum and count: of its elements, or of records for a scalar."""
-        outputs = self._model.predict(self._named(dense), rows, minibatch.features)
+        outputs = self._model.predict(_named(self._model.dense, dense), rows, minibatch.features)
         for name, metric in self._metrics.items():
             value = np.asarray(metric(minibatch.labels, outputs), np.float64)
             weight = minibatch.num_records if value.ndim == 0 else value.size
@@ -285,17 +284,19 @@ class NumpyTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> Any:
         """Ask the model."""
-        return self._model.predict(self._named(dense), rows, minibatch.features)
+        return self._model.predict(_named(self._model.dense, dense), rows, minibatch.features)
 
     def run_callbacks(self, call: CallbackCall) -> CallbackResult:
         """Never called: an array model has none."""
         raise ModelError("an array model has no callbacks")
 
     def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
-        """Write `model.npz`: `dense/NAME`, and `table/NAME/keys` (sorted) and `.../rows`."""
+        """Write `model.npz`: `dense/NAME`, `state/NAME`, `table/NAME/keys` (sorted), `.../rows`."""
         arrays: dict[str, Any] = {
-            f"dense/{name}": value for name, value in self._named(dense).items()
+            f"dense/{name}": value for name, value in _named(self._model.dense, dense).items()
         }
+        for name, value in _named(self._model.state, state).items():
+            arrays[f"state/{name}"] = value
         for number, table in enumerate(self._model.tables):
             chunks = list(tables.scan(number))
             keys = np.concatenate([c[0] for c in chunks] or [np.zeros(0, np.int64)])
@@ -305,22 +306,30 @@ class NumpyTrainer:
             arrays[f"table/{table.name}/rows"] = rows[order]
         np.savez(directory / "model.npz", **arrays)
 
-    def _named(self, flat: Float32) -> dict[str, Float32]:
-        named, offset = {}, 0
-        for name, value in self._model.dense.items():
-            size = int(np.size(value))
-            named[name] = flat[offset : offset + size].reshape(np.shape(value))
-            offset += size
-        return named
 
-    def _flat(self, named: Dense) -> Float32:
-        if set(named) != set(self._model.dense):
-            raise ModelError(
-                f"gradients(): expected dense gradients of {sorted(self._model.dense)}, "
-                f"found {sorted(named)}"
-            )
-        parts = [np.ravel(named[name]) for name in self._model.dense]
-        return np.concatenate([np.zeros(0, np.float32), *parts]).astype(np.float32)
+def _variables(values: Dense) -> tuple[VariableDescription, ...]:
+    offsets = np.cumsum([0, *(np.size(value) for value in values.values())]).tolist()
+    return tuple(
+        VariableDescription(name, np.shape(value), offset)
+        for (name, value), offset in zip(values.items(), offsets, strict=False)
+    )
+
+
+def _named(like: Dense, flat: Float32) -> dict[str, Float32]:
+    """Return the parts of a flat vector under the names, and in the shapes, of others."""
+    named, offset = {}, 0
+    for name, value in like.items():
+        size = int(np.size(value))
+        named[name] = flat[offset : offset + size].reshape(np.shape(value))
+        offset += size
+    return named
+
+
+def _flat(like: Dense, named: Dense, what: str) -> Float32:
+    if set(named) != set(like):
+        raise ModelError(f"gradients(): expected {what} of {sorted(like)}, found {sorted(named)}")
+    parts = [np.ravel(named[name]) for name in like]
+    return np.concatenate([np.zeros(0, np.float32), *parts]).astype(np.float32)
 
 
 def _are_strings(ids: NDArray[Any]) -> bool:

@@ -68,6 +68,7 @@ def summarise(
         "num_ps": status.num_ps_alive,
         "checkpoints": list(status.checkpoints),
         "skipped": list(status.skipped),
+        "counters": dict(status.counters),
         "recoveries": [dataclasses.asdict(recovery) for recovery in status.recoveries],
         "events": [dataclasses.asdict(event) for event in events],
         **{name: str(path) for name, path in places.items()},

@@ -32,13 +32,14 @@ from elasticdl.job import (
 from elasticdl.launchers.base import Exited, ProcessHandle
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.callbacks import Callbacks
+from elasticdl.master.counters import Counters
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.choose import make_holder
-from elasticdl.master.parameters.holder import Answer
+from elasticdl.master.parameters.holder import Answer, Audited
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.master.phases import ORDER, Phase
 from elasticdl.master.processes import Loss, Processes
@@ -82,6 +83,7 @@ class JobCore:
         self.callbacks = Callbacks(self.journal, tasks.num_epochs)
         self.meter = Meter(self.journal, tasks.per_epoch)
         self.training_metrics = TrainingMetrics()
+        self.counters = Counters(self.journal)
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.holder = make_holder(
@@ -134,6 +136,7 @@ class JobCore:
         self.processes.resume()
         if self.has_ended:
             return
+        self.counters.resumed_job()
         self._note("resumed", f"the job goes on, {self.ledger.num_done} tasks are done")
         self.holder.resumed(now)
         self._advance(now)
@@ -206,6 +209,8 @@ class JobCore:
 
     def answered(self, answer: Answer, now: float) -> None:
         """Whoever holds the parameters has done what was asked, or could not."""
+        if isinstance(answer, Audited) and not self.has_ended:
+            self.counters.of_replicas(answer.tally)
         verdict = self.holder.answered(answer, now)
         if self.has_ended:
             return
@@ -265,11 +270,13 @@ class JobCore:
     def report(self, worker_id: int, session: str, report: TaskReport, now: float) -> bool:
         """A worker ends a lease; return whether that was still its lease."""
         member = self.members.heard(Role.WORKER, worker_id, session, now)
-        if member is None or self.has_ended:
+        if self.has_ended:
             return False
         if report.task_id == TRAINING_METRICS:
-            return self._measured(report, now)
-        if not self.ledger.is_current(worker_id, report.task_id, report.lease):
+            return member is not None and self._measured(report, now)
+        is_its = self.ledger.is_current(worker_id, report.task_id, report.lease)
+        if member is None or not is_its:
+            self.counters.refused_report()
             return False
         task = self.tasks.task(report.task_id)
         report = self._checked(task, report)
@@ -285,6 +292,8 @@ class JobCore:
             report.end_index,
             report.num_examples,
         )
+        if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
+            self.counters.finished(report)
         self._settle(task, report, settled, now)
         self._advance(now)
         return True
@@ -597,6 +606,7 @@ class JobCore:
             "callbacks": self.callbacks.snapshot(),
             "meter": self.meter.snapshot(),
             "holder": self.holder.snapshot(),
+            "counters": self.counters.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -608,3 +618,4 @@ class JobCore:
         self.callbacks.restore(snapshot["callbacks"])
         self.meter.restore(snapshot["meter"])
         self.holder.restore(snapshot["holder"])
+        self.counters.restore(snapshot["counters"])

@@ -29,6 +29,10 @@ class ReplicaClient(Protocol):
         """Have every replica remove the rows that have come to their end."""
         ...
 
+    def stats(self) -> str:
+        """Return the counters of every replica, as JSON."""
+        ...
+
     def checkpoint(self, directory: str) -> list[str]:
         """Have every replica write its files; return their manifest entries."""
         ...
@@ -53,6 +57,11 @@ class ReplicaAccess:
     def audit(self) -> Replicas:
         """Ask each replica what it has applied of each task."""
         return audits(self._reach().audit())
+
+    def tally(self) -> dict[str, int]:
+        """Ask each replica what its watermarks kept from being applied; return the sums."""
+        tallies = [replica.get("watermarks", {}) for replica in json.loads(self._reach().stats())]
+        return {name: sum(tally[name] for tally in tallies) for name in tallies[0]}
 
     def expire(self) -> str:
         """Have every replica remove the rows that have come to their end; say how many."""

@@ -157,6 +157,9 @@ class _StoreAccess:
     checkpoint: Callable[[Path], list[str]]
     expire: Callable[[], str]
 
+    def tally(self) -> dict[str, int]:
+        return {}  # nobody else pushes to it
+
     def applied_by(self, address: str) -> list[TaskAudit]:
         raise AssertionError("a job in one process has no ps replicas")
 

@@ -70,6 +70,10 @@ class ParameterAccess(Protocol):
         """Ask what has been applied of each task."""
         ...
 
+    def tally(self) -> dict[str, int]:
+        """Ask how often something was kept from being applied; see `elasticdl.job.COUNTERS`."""
+        ...
+
     def applied_by(self, address: str) -> list[TaskAudit]:
         """Ask one ps replica, which nobody else knows yet, what it has applied of each task."""
         ...
@@ -237,7 +241,7 @@ class Interpreter:
 
     def _ask_audit(self) -> Then:
         try:
-            return self._answer(Audited(self._access.audit()))
+            return self._answer(Audited(self._access.audit(), self._access.tally()))
         except ElasticdlError as error:
             was_unreachable = isinstance(error, UnavailableError)
             return self._answer(AuditFailed(str(error), was_unreachable))

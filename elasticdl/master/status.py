@@ -52,6 +52,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
         train_metrics_epoch=core.training_metrics.measured.epoch,
         evaluated_records=core.evaluations.num_records,
         train_metrics_records=core.training_metrics.measured.num_records,
+        counters=dict(core.counters.values),
     )
 
 

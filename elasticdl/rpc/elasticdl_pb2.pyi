@@ -1154,6 +1154,26 @@ class JobStatus(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class CountersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_NAME_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
@@ -1186,6 +1206,7 @@ class JobStatus(_message.Message):
     TRAIN_METRICS_EPOCH_FIELD_NUMBER: _builtins.int
     TRAIN_METRICS_RECORDS_FIELD_NUMBER: _builtins.int
     EVALUATED_RECORDS_FIELD_NUMBER: _builtins.int
+    COUNTERS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -1226,6 +1247,8 @@ class JobStatus(_message.Message):
     def train_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def recent_train_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
         *,
@@ -1261,10 +1284,11 @@ class JobStatus(_message.Message):
         train_metrics_epoch: _builtins.int = ...,
         train_metrics_records: _builtins.int = ...,
         evaluated_records: _builtins.int = ...,
+        counters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "epoch_loss", b"epoch_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "checkpoints", b"checkpoints", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "checkpoints", b"checkpoints", "counters", b"counters", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch_loss: _TypeAlias = _typing.Literal["epoch_loss"]  # noqa: Y015
     _WhichOneofArgType__epoch_loss: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss"]  # noqa: Y015

@@ -350,6 +350,7 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         train_metrics_epoch=status.train_metrics_epoch,
         train_metrics_records=status.train_metrics_records,
         evaluated_records=status.evaluated_records,
+        counters=status.counters,
     )
 
 
@@ -409,4 +410,5 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
         train_metrics_epoch=message.train_metrics_epoch,
         train_metrics_records=message.train_metrics_records,
         evaluated_records=message.evaluated_records,
+        counters=dict(message.counters),
     )

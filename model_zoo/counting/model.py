@@ -1,40 +1,41 @@
-"""A model whose rows count how often their id was trained.
+"""A model whose parameters count what they were trained on, and with which minibatches.
 
-One embedding table of width 1, initial value 0, trained by SGD with learning rate 1; the gradient
-of every occurrence of an id is -1. After a job, each row is epochs x occurrences of its id, exactly
-(float32 counts exactly up to 2**24). A record is a line of ids separated by spaces.
+Initial values are 0, and SGD with learning rate 1 adds what `_gradients` asks for. A row counts the
+occurrences of its id, and sums the signatures of the minibatches that they came in. The dense
+parameters and the state count minibatches, and sum their signatures, in the same way. float32
+counts exactly up to 2**24. A record is a line of ids separated by spaces.
+
+A minibatch's **signature** is a number made of its ids in their order. Each epoch shuffles records
+into other minibatches. So a record that one epoch trained twice and another never leaves the
+counts right and the sums of signatures wrong; and a minibatch that is made anew, after a loss,
+must be the same one.
 """
+
+import zlib
 
 import numpy as np
 
 from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
 
+NUM_SIGNATURES = 256  # so that sums of signatures stay below 2**24
+COPIES = 8  # of a pair of numbers; so large vectors are split between two replicas
+
 
 def forward():
-    """The table `count`; a dense parameter counts minibatches in the same way."""
+    """The table `count`; dense parameters and state, so large that two replicas have a part."""
     return ArrayModel(
-        tables=[ArrayTable("count", dim=1, initializer=Initializer("constant", {"value": 0.0}))],
+        tables=[ArrayTable("count", dim=2, initializer=Initializer("constant", {"value": 0.0}))],
         ids=lambda features: [features],
         predict=lambda dense, rows, features: rows[0][..., 0],
         gradients=_gradients,
-        dense={"minibatches": np.zeros(1, np.float32)},
+        dense=_counters(),
+        state=_counters(),
     )
 
 
 def optimizer(lr=1.0):
     """SGD: a row grows by lr for each occurrence."""
     return ArrayOptimizer(learning_rate=lr, kind="sgd")
-
-
-def sign_optimizer(lr=1.0):
-    """Adam without memory: a row grows by lr in each update that has it, whatever its gradient.
-
-    Where gradients are averaged over workers (`--use_async=false`), SGD would add a share of one,
-    and counts would tell nothing; with this, and ids that occur once, each row ends as its epochs.
-    """
-    return ArrayOptimizer(
-        learning_rate=lr, kind="adam", params={"beta_1": 0.0, "beta_2": 0.0, "epsilon": 0.0}
-    )
 
 
 def feed(records, mode, metadata):
@@ -49,8 +50,19 @@ def eval_metrics_fn():
 
 
 def _gradients(dense, rows, features, labels):
+    counted = np.array([1.0, signature(features)], np.float32)
     return (
         float(rows[0].mean()),
-        [np.full_like(rows[0], -1.0)],
-        {"minibatches": np.full(1, -1.0, np.float32)},
+        [np.broadcast_to(-counted, rows[0].shape)],
+        {name: np.tile(-counted, (COPIES, 1)) for name in dense},
+        {name: np.tile(counted, (COPIES, 1)) for name in dense},
     )
+
+
+def signature(ids):
+    """Return the number of a minibatch, of its ids in their order."""
+    return zlib.crc32(np.ascontiguousarray(ids, "<i8").tobytes()) % NUM_SIGNATURES
+
+
+def _counters():
+    return {name: np.zeros((COPIES, 2), np.float32) for name in ("seen_low", "seen_high")}

@@ -1,8 +1,8 @@
 """Ps replicas of real jobs are killed, with workers and masters, and every count stays exact.
 
-`scripts/chaos.py` draws from the seed when each is killed, whom, and what there is to restore: no
-checkpoint at all, one of the job's own each second, or one of the user's each 500 updates. On a
-busy machine a kill may come when the job has just proved its counts: nothing is to recover then.
+`scripts/chaos` draws from the seed when each is killed, whom, and what there is to restore: no
+checkpoint at all, one of the job's own each second, or one of the user's each 500 updates. It fails
+where a fault did not happen, or a replica that was killed did not recover.
 """
 
 import json
@@ -12,14 +12,18 @@ from pathlib import Path
 
 import pytest
 
-CHAOS = Path(__file__).resolve().parents[2] / "scripts" / "chaos.py"
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(180)
 
 
 def run_chaos(seed, faults, directory, *more):
     words = [f"--seed={seed}", f"--faults={faults}", f"--dir={directory}", *more]
     done = subprocess.run(
-        [sys.executable, str(CHAOS), *words], capture_output=True, text=True, timeout=150
+        [sys.executable, "-m", "scripts.chaos", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every count is exact" in done.stdout
@@ -29,7 +33,7 @@ def run_chaos(seed, faults, directory, *more):
 @pytest.mark.parametrize("seed", range(100, 106))
 def test_counts_stay_exact_when_a_ps_replica_is_killed(seed, tmp_path):
     recoveries = run_chaos(seed, "ps", tmp_path)["recoveries"]
-    assert [recovery["is_replayed"] for recovery in recoveries] in ([True], [])
+    assert [recovery["is_replayed"] for recovery in recoveries] == [True]
 
 
 @pytest.mark.parametrize("seed", [110, 111])
@@ -39,7 +43,7 @@ def test_counts_stay_exact_when_its_successor_is_killed_as_well(seed, tmp_path):
 
 @pytest.mark.parametrize("seed", [120, 121])
 def test_counts_stay_exact_when_all_ps_replicas_are_killed_at_once(seed, tmp_path):
-    assert len(run_chaos(seed, "ps-all", tmp_path)["recoveries"]) in (2, 0)
+    assert len(run_chaos(seed, "ps-all", tmp_path)["recoveries"]) == 2
 
 
 @pytest.mark.parametrize("seed", [130, 131, 132, 133])

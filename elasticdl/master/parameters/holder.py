@@ -7,8 +7,8 @@ facts go to the journal, actions come out. What an action asks of the outside co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from elasticdl.job import PsRoute, Recovery, TaskAudit
@@ -38,6 +38,7 @@ class Audited:
     """What `AskAudit` asked for: what has been applied of every task."""
 
     replicas: Replicas
+    tally: Mapping[str, int] = field(default_factory=dict)  # of `elasticdl.job.COUNTERS`
 
 
 @dataclass(frozen=True, slots=True)

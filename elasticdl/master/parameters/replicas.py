@@ -165,8 +165,10 @@ class PsReplicas:
         recovery = self._recovery(member, lacks, now)
         lost = [] if self._is_replayed else to_ranges(lack.task_id for lack in lacks)
         self._journal.record("ps back", member.session, asdict(recovery), lost)
-        text, fields = describe(recovery), {"process": member.name, **asdict(recovery)}
-        self._act(Note("ps recovered", text, fields))
+        fields = {"process": member.name, **asdict(recovery)}
+        if not self._is_replayed:  # tasks, and their minibatches [first, end)
+            fields["lost"] = [(k.task_id, k.have, k.have + k.minibatches) for k in lacks]
+        self._act(Note("ps recovered", describe(recovery), fields))
 
     def _recovery(self, member: Member, lacks: Sequence[Lack], now: float) -> Recovery:
         return Recovery(

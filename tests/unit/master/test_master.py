@@ -80,6 +80,9 @@ class FakeReplicas:
     def audit(self):
         return [[(id, n, records) for id, (n, records) in self.applied.items()]]
 
+    def stats(self):
+        return json.dumps([{"watermarks": {"duplicates": 2, "stale_leases": 1, "gaps": 0}}] * 2)
+
     def expire(self, now_seconds):
         return json.dumps([[{"rows": 1, "candidates": 0}]])
 

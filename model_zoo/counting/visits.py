@@ -1,0 +1,76 @@
+"""A model whose rows say in which round, and with what weight, they were trained.
+
+For synchronous training on ids that occur once. SGD with learning rate 1 adds to a row, each time
+that it is trained (a **visit**), its weight in the average, and that weight times the round and
+times the signature of the minibatch (`signature`). A round's number is what the dense parameter
+`rounds` was when the parameters were pulled: it grows by one in each, if the weights add up to one.
+Each visit has columns of its own; the model sees from the row that it pulled how many are taken.
+"""
+
+import zlib
+
+import numpy as np
+
+from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
+
+NUM_VISITS = 4  # one more than there are epochs: a row that is trained too often must show it
+NUM_SIGNATURES = 65_536
+COLUMNS = ("weight", "round", "signature")
+COPIES = (
+    16  # of a number; so `rounds` is on the first of two replicas and `signatures` on the other
+)
+
+
+def forward():
+    """The table `visit`; what the dense parameters and the state sum is averaged over rounds."""
+    width = len(COLUMNS) * NUM_VISITS
+    zero = Initializer("constant", {"value": 0.0})
+    return ArrayModel(
+        tables=[ArrayTable("visit", dim=width, initializer=zero)],
+        ids=lambda features: [features],
+        predict=lambda dense, rows, features: rows[0][..., 0],
+        gradients=_gradients,
+        dense={"rounds": np.zeros(COPIES, np.float32), "signatures": np.zeros(COPIES, np.float32)},
+        state={"rounds": np.zeros(COPIES, np.float32), "signatures": np.zeros(COPIES, np.float32)},
+    )
+
+
+def optimizer(lr=1.0):
+    """SGD: a row grows by lr times its gradient, with the sign turned."""
+    return ArrayOptimizer(learning_rate=lr, kind="sgd")
+
+
+def feed(records, mode, metadata):
+    """Parse lines of as many ids each."""
+    ids = np.array([[int(word) for word in record.split()] for record in records], np.int64)
+    return ids if mode == Mode.PREDICTION else (ids, np.zeros(len(ids), np.float32))
+
+
+def eval_metrics_fn():
+    """The mean weight of the first visit."""
+    return {"mean_weight": lambda labels, predictions: predictions}
+
+
+def _gradients(dense, rows, features, labels):
+    one = np.ones(COPIES, np.float32)
+    number = np.float32(signature(features))
+    visit = np.array([1.0, np.round(dense["rounds"][0]), number], np.float32)
+    return (
+        float(rows[0].mean()),
+        [-_in_free_columns(rows[0], visit)],
+        {"rounds": -one, "signatures": -number * one},
+        {"rounds": one, "signatures": number * one},
+    )
+
+
+def _in_free_columns(rows, visit):
+    """Return an array like `rows` with `visit` in the first columns that are free in each row."""
+    weights = rows[..., :: len(COLUMNS)]
+    taken = np.minimum(np.count_nonzero(weights, axis=-1), NUM_VISITS - 1)
+    is_free = np.arange(NUM_VISITS) == taken[..., None]
+    return (is_free[..., None] * visit).reshape(rows.shape).astype(np.float32)
+
+
+def signature(ids):
+    """Return the number of a minibatch, of its ids in their order."""
+    return zlib.crc32(np.ascontiguousarray(ids, "<i8").tobytes()) % NUM_SIGNATURES

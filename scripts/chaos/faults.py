@@ -1,0 +1,133 @@
+"""What can be done to a job, when, and what is known of it afterwards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elasticdl.master.phases import Phase
+
+ROLES = ("worker", "ps", "master")
+SPECIAL = {
+    "add": "one more worker",
+    "ps-again": "a ps replica is killed, and its successor as soon as it has started",
+    "ps-all": "all ps replicas are killed at once",
+    "worker-stop": "a worker is stopped until it counts as lost, then goes on",
+    "worker-returns": "the same with a worker that was started by hand: nobody can end it",
+    "ps-stop": "a ps replica is stopped until it counts as lost, then goes on",
+    "master-stop": "the master is stopped for longer than that; nobody may count as lost for it",
+}
+PHASES = {
+    "pending": Phase.PENDING,
+    "training": Phase.TRAINING,
+    "evaluating": Phase.EVALUATING,
+    "exporting": Phase.EXPORTING,
+    "checkpointing": Phase.CHECKPOINTING,
+    "auditing": Phase.AUDITING,
+}
+STOPPED_TIMEOUT_SECONDS = 3.0  # after which one that is not heard of counts as lost
+MASTER_STOP_SECONDS = 4.5
+_EARLIEST, _LATEST = 0.05, 0.85  # share of the records; what is done later may find no job
+_LATEST_START = 0.3  # of what has a worker started, which must get work
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something to do to a job: `worker`, `ps+master` (both at once), `ps@exporting`, ...
+
+    kind: The word that it was asked for with.
+    what: A word of `SPECIAL`, or one of `ROLES`, or several joined by "+": killed at once.
+    at: Share of the records that are trained then; None if it waits for a phase.
+    phase: Phase that the job must have begun.
+    """
+
+    kind: str
+    what: str
+    at: float | None = None
+    phase: Phase | None = None
+
+    @property
+    def roles(self) -> list[str]:
+        """Who is struck, a role for each process; none of `add`."""
+        if self.what == "add":
+            return []
+        return [part.partition("-")[0] for part in self.what.split("+")]
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A process that lived when it was struck, and what it did then.
+
+    when: Seconds since 1970, just before the signal.
+    is_back: It was only stopped for a while, which must harm nobody.
+    """
+
+    role: str
+    index: int
+    pid: int
+    when: float
+    is_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """What became of a fault. `problem` says why it did not happen; "" if it did."""
+
+    kind: str
+    share: float
+    phase: str
+    text: str
+    victims: tuple[Victim, ...] = ()
+    problem: str = ""
+
+
+def parse(kind: str, rng: random.Random) -> Fault:
+    """Return the fault of a word; when it happens is drawn, unless it waits for a phase.
+
+    Raises:
+        ValueError: There is no such fault; says what there is.
+    """
+    what, _, phase = kind.partition("@")
+    is_known = what in SPECIAL or all(role in ROLES for role in what.split("+"))
+    if not is_known or (phase and phase not in PHASES):
+        raise ValueError(
+            f"expected roles to kill at once ({', '.join(ROLES)}; joined by +) or one of "
+            f"{', '.join(SPECIAL)}, then perhaps @ and a phase ({', '.join(PHASES)}); "
+            f"found {kind!r}"
+        )
+    if phase:
+        return Fault(kind, what, phase=PHASES[phase])
+    latest = _LATEST_START if what in ("add", "worker-returns") else _LATEST
+    return Fault(kind, what, at=rng.uniform(_EARLIEST, latest))
+
+
+def plan(kinds: Sequence[str], rng: random.Random) -> list[Fault]:
+    """Draw when each fault happens; those that wait for a phase are in the order of phases."""
+    order = list(PHASES.values())
+
+    def moment(fault: Fault) -> tuple[float, float]:
+        if fault.phase is not None:
+            return (float(order.index(fault.phase)), 0.0)
+        return (float(order.index(Phase.TRAINING)), fault.at or 0.0)
+
+    return sorted((parse(kind, rng) for kind in kinds), key=moment)
+
+
+def is_due(fault: Fault, share: float, phase: Phase) -> bool:
+    """Whether the moment of a fault has come."""
+    order = list(Phase)
+    if fault.phase is not None:
+        return order.index(phase) >= order.index(fault.phase)
+    return share >= (fault.at or 0.0)
+
+
+def flags_of(faults: Sequence[Fault]) -> dict[str, object]:
+    """Return the flags without which these faults could not happen.
+
+    A stopped process must count as lost soon; what is struck in a phase needs the phase.
+    """
+    flags: dict[str, object] = {}
+    if any(fault.what.endswith(("-stop", "-returns")) for fault in faults):
+        flags["heartbeat_timeout_seconds"] = STOPPED_TIMEOUT_SECONDS
+    return flags

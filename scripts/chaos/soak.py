@@ -1,0 +1,128 @@
+"""Many jobs, each with faults drawn anew; what none of them has tested is a failure too."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from .run import Record, run
+
+KINDS = (
+    *("worker", "worker", "ps", "ps", "master", "ps-again", "ps-all", "add"),
+    *("worker+ps", "ps+master", "worker+master"),
+    *("worker-stop", "worker-returns", "ps-stop", "master-stop"),
+    *("worker@pending", "ps@pending", "master@pending"),
+    *("worker@evaluating", "ps@evaluating", "master@evaluating"),
+    *("worker@exporting", "ps@exporting", "master@exporting"),
+    *("ps@checkpointing", "master@checkpointing"),
+    *("ps@auditing", "master@auditing"),
+)
+"""What is drawn from: each of them once before any comes again."""
+
+WITHOUT_PS = ("worker", "worker", "add", "master", "worker+master", "worker-stop")
+"""For synchronous jobs: without a lost replica every average is known."""
+
+MODES = ("async", "async", "async", "async", "bounded", "synchronous", "latest")
+
+
+class Deck:
+    """Draws without replacement, and begins anew when all are drawn."""
+
+    def __init__(self, cards: Sequence[str], rng: random.Random) -> None:
+        self._cards, self._rng = cards, rng
+        self._left: list[str] = []
+
+    def draw(self) -> str:
+        """Return the next one."""
+        if not self._left:
+            self._left = self._rng.sample(self._cards, len(self._cards))
+        return self._left.pop()
+
+
+def soak(seed: int, minutes: float, directory: Path, path: Path | None, console: Console) -> int:
+    """Run jobs with random faults for some minutes; return the exit code."""
+    rng = random.Random(seed)
+    modes, faults = Deck(MODES, rng), Deck(KINDS, rng)
+    without_ps, lost_ps = Deck(WITHOUT_PS, rng), Deck(("ps", "worker"), rng)
+    records: list[Record] = []
+    ends = time.monotonic() + 60 * minutes
+    while time.monotonic() < ends and not any(record.problems for record in records):
+        mode = modes.draw()
+        deck = {"synchronous": without_ps, "latest": lost_ps}.get(mode, faults)
+        kinds = [deck.draw() for _ in range(2 if mode == "latest" else rng.randint(2, 5))]
+        round_seed = seed * 1000 + len(records)
+        console.rule(f"seed {round_seed}, {mode}: {', '.join(kinds)}")
+        folder = directory / str(round_seed)
+        folder.mkdir(parents=True)
+        recovery = "latest" if mode == "latest" else "replay"
+        mode = "async" if mode == "latest" else mode
+        records.append(run(round_seed, kinds, folder, console, mode, recovery))
+        if not records[-1].problems:
+            shutil.rmtree(folder)
+    report = summarise(records)
+    if path is not None:
+        path.write_text(json.dumps(report, indent=1) + "\n")
+    console.print(
+        f"{report['jobs']} jobs, {report['processes_struck']} processes killed or stopped; "
+        f"ps replica killed to training again: {report['training_again_seconds']}"
+    )
+    for problem in [*report["problems"], *report["untested"]]:
+        console.print(f"[red]{problem}")
+    is_exact = not report["problems"]
+    console.print("[green]every count is exact" if is_exact else "[red]NOT exact")
+    return 0 if is_exact and not report["untested"] else 1
+
+
+def summarise(records: Sequence[Record]) -> dict[str, Any]:
+    """Return what a soak has done, tested and found."""
+    counters: Counter[str] = Counter()
+    for record in records:
+        counters.update(record.counters)
+        for name in record.counters:
+            counters[name] += 0  # one that stays 0 is there too
+    struck = Counter(s.kind for r in records for s in r.struck if not s.problem)
+    pauses = [seconds for record in records for seconds in record.training_again_seconds]
+    untested = [f"no job has tested {kind}" for kind in sorted({*KINDS} - {*struck})]
+    untested += [f"the counter {name} has stayed 0" for name, n in counters.items() if not n]
+    return {
+        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
+        "jobs": len(records),
+        "seconds": round(sum(record.seconds for record in records), 1),
+        "processes_struck": sum(len(s.victims) for r in records for s in r.struck),
+        "struck": dict(sorted(struck.items())),
+        "counters": dict(counters),
+        "recoveries": sum(len(record.recoveries) for record in records),
+        "training_again_seconds": {
+            "median": round(statistics.median(pauses), 2) if pauses else None,
+            "worst": round(max(pauses), 2) if pauses else None,
+        },
+        "untested": untested,
+        "problems": [f"seed {r.seed}: {problem}" for r in records for problem in r.problems],
+        "runs": [_short(record) for record in records],
+    }
+
+
+def _short(record: Record) -> dict[str, Any]:
+    return {
+        "seed": record.seed,
+        "mode": record.mode,
+        "flags": {n: v for n, v in record.flags.items() if not n.endswith(("_dir", "_data"))},
+        "seconds": round(record.seconds, 1),
+        "struck": [
+            f"{s.kind} at {s.share:.0%}, {s.phase}: {len(s.victims)} processes"
+            for s in record.struck
+        ],
+        "counters": record.counters,
+        "recoveries": record.recoveries,
+    }

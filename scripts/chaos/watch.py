@@ -1,0 +1,102 @@
+"""Follows a job: how much is trained, by its master's pictures, and its phase, by its event log.
+
+A phase may be over before the next picture (they are 100 ms apart), but not before its event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elasticdl.errors import UnavailableError
+from elasticdl.job import JobStatus, Role
+from elasticdl.master.phases import Phase
+from elasticdl.observe.events import FOLDER
+from elasticdl.process import process_name
+from elasticdl.rpc.client import JobClient
+
+_LOOK_SECONDS = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a job is: share of the records that are trained, and its phase."""
+
+    share: float
+    phase: Phase
+
+
+class EventTail:
+    """The events of one process of a job, as they are written."""
+
+    def __init__(self, job_dir: Path, role: Role, index: int = 0) -> None:
+        self._path = job_dir / FOLDER / f"{role}-{index}.jsonl"
+        self._offset = 0
+        self.events: list[dict[str, Any]] = []
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the events that are new."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        new = [json.loads(line) for line in whole.splitlines()]
+        self.events += new
+        return new
+
+    def wait_for(self, is_it: Callable[[dict[str, Any]], bool], seconds: float) -> bool:
+        """Wait for an event; return whether it has come."""
+        deadline = time.monotonic() + seconds
+        while not any(map(is_it, self.events)):
+            if time.monotonic() > deadline:
+                return False
+            if not self.read():
+                time.sleep(_LOOK_SECONDS)
+        return True
+
+
+def log_path(job_dir: Path, index: int) -> Path:
+    """Return where the output of a worker that was started by hand goes."""
+    return job_dir / "logs" / f"{process_name(Role.WORKER, index)}.log"
+
+
+def follow(job: subprocess.Popen[bytes], master: JobClient, tail: EventTail) -> Iterator[Moment]:
+    """Yield where the job is, after each change, to its end."""
+    pictures: queue.SimpleQueue[JobStatus | None] = queue.SimpleQueue()
+    threading.Thread(target=_watch, args=(master, pictures.put), daemon=True).start()
+    share, phase = 0.0, Phase.PENDING
+    yield Moment(share, phase)
+    while True:
+        try:
+            picture = pictures.get(timeout=_LOOK_SECONDS)
+        except queue.Empty:
+            if job.poll() is not None:
+                return  # its last master ended before it was asked
+        else:
+            if picture is None:
+                return
+            share = picture.records_done / max(picture.records_total, 1)
+            yield Moment(share, phase)
+        for event in tail.read():
+            if event["event"] in ("phase", "ended"):
+                phase = Phase(event["phase"])
+                yield Moment(share, phase)
+
+
+def _watch(master: JobClient, put: Callable[[JobStatus | None], None]) -> None:
+    with contextlib.suppress(UnavailableError):
+        for picture in master.watch():
+            put(picture)
+    put(None)
