@@ -6,7 +6,6 @@ import ast
 import difflib
 import importlib
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from elasticdl.config import ModelSection
 from elasticdl.errors import ModelError
+from elasticdl.start_up import quiet_tensorflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,7 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
     if str(zoo) not in sys.path:
         sys.path.insert(0, str(zoo))
     path = zoo.joinpath(*module_name.split("."))
-    # TensorFlow tells of the processor's features at each start; who wants that says so.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    quiet_tensorflow()
     try:
         return importlib.import_module(module_name), function
     except ModuleNotFoundError as error:
