@@ -24,7 +24,8 @@ export CARGO_INCREMENTAL := 0
 endif
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
-BENCHMARKS := $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py)
+BENCHMARKS := $(filter-out benchmarks/readme.py, \
+    $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
@@ -121,9 +122,11 @@ test-parquet-java: build ## Read exported tables with Java's Parquet (needs Mave
 bench: build ## Measure elasticdl against its peers (benchmarks/results/).
 	@set -e; for file in $(filter-out $(STORE_BENCHMARKS),$(BENCHMARKS)); do \
 	    echo "== $$file"; $(PYTHON) $$file; done
+	@$(PYTHON) benchmarks/readme.py
 
 bench-store: build ## Measure the parameter store and its wire.
 	@set -e; for file in $(STORE_BENCHMARKS); do echo "== $$file"; $(PYTHON) $$file; done
+	@$(PYTHON) benchmarks/readme.py
 
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh

@@ -54,7 +54,7 @@ Sides = dict[str, Callable[[], float]]
 def main() -> None:
     """Run the groups and write a file of results for each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument(
         "--group", action="append", choices=GROUPS, help="may be repeated; default: all"
     )

@@ -1,0 +1,240 @@
+"""Makes the results in `benchmarks/README.md`, and its picture, from the files in `results/`.
+
+    python -m benchmarks.readme
+
+What a person has written stands around the two marks; what is between them is replaced. The picture
+shows for each job where the time of a worker's step goes, thread by thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+FOLDER = Path(__file__).parent
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+PICTURE = "results/stages.svg"
+STAGES_NOTE = "microseconds a record by stage"
+
+Document = Mapping[str, Any]
+
+# Whole jobs come first, then the parts; a file that is not named here comes last.
+JOBS = {
+    "store_job_512_sgd": "Criteo-shaped DeepFM, batch 512, SGD",
+    "store_job_512_adagrad": "Criteo-shaped DeepFM, batch 512, Adagrad",
+    "store_job_512_adam": "Criteo-shaped DeepFM, batch 512, Adam",
+    "store_job_4096_sgd": "Criteo-shaped DeepFM, batch 4096, SGD",
+    "store_job_4096_adagrad": "Criteo-shaped DeepFM, batch 4096, Adagrad",
+    "store_job_4096_adam": "Criteo-shaped DeepFM, batch 4096, Adam",
+    "store_job_flights": "Flights, Adagrad, against Redis",
+    "flights": "Flights beside Keras `fit`",
+}
+PARTS = {
+    "store": "The parameter store and its wire",
+    "recordio": "Record files",
+    "ledger": "The master's ledger",
+}
+
+
+def main() -> None:
+    """Write both files anew."""
+    documents = read(FOLDER / "results")
+    (FOLDER / PICTURE).write_text(picture(documents))
+    path = FOLDER / "README.md"
+    path.write_text(replaced(path.read_text(), results(documents)))
+    print(f"written: {path}, {FOLDER / PICTURE}")
+
+
+def read(folder: Path) -> dict[str, Document]:
+    """Return the result files of comparisons by name: those with rows."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    return {name: document for name, document in found.items() if "rows" in document}
+
+
+def replaced(text: str, made: str) -> str:
+    """Return a text with other lines between the marks."""
+    before, _, rest = text.partition(BEGIN)
+    _, mark, after = rest.partition(END)
+    if not mark:
+        raise ValueError(f"expected {BEGIN} and then {END} in README.md")
+    return f"{before}{BEGIN}\n{made}\n{END}{after}"
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def results(documents: Mapping[str, Document]) -> str:
+    """Return the tables, whole jobs first, as Markdown."""
+    others = {name: name for name in documents if name not in {**JOBS, **PARTS}}
+    lines = [
+        "The best of the runs is compared, with medians in brackets; where less is better, the "
+        "worst is there as well. A ratio above 1 means that ours is better.",
+        "",
+        "### Whole jobs",
+        "",
+        *_table((title, documents[name]) for name, title in JOBS.items() if name in documents),
+        "",
+        f"![Where the time of a step goes]({PICTURE})",
+    ]
+    for name, title in {**PARTS, **others}.items():
+        if name in documents:
+            document = documents[name]
+            lines += ["", f"### {title}", "", f"{_when(document)}.", ""]
+            lines += _table([("", document)])
+    return "\n".join(lines)
+
+
+def _table(parts: Any) -> Iterator[str]:
+    yield "| what | ours | peer | ratio | unit | runs of each |"
+    yield "|---|---|---|---|---|---|"
+    for title, document in parts:
+        if title:
+            yield f"| **{title}** ({_when(document)}) | | | | | |"
+        for row in document["rows"]:
+            yield "| " + " | ".join(_cells(row)) + " |"
+
+
+def _when(document: Document) -> str:
+    load = document["machine"]["load_average"][0]
+    return f"{document['date'][:10]}, {document['machine']['cores']} cores, load {load:.1f}"
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    runs = row["runs"]
+    return [
+        row["what"].replace("|", "/"),
+        _side(row, "ours"),
+        _side(row, "peer") if "peer" in runs else "",
+        _ratio(row),
+        row["unit"],
+        str(len(runs["ours"])),
+    ]
+
+
+def _side(row: Mapping[str, Any], side: str) -> str:
+    best, median, runs = row["best"][side], row["median"][side], row["runs"][side]
+    text = f"{figure(best)} ({figure(median)})"
+    return text if is_higher_better(row) else f"{text}, worst {figure(max(runs))}"
+
+
+def is_higher_better(row: Mapping[str, Any]) -> bool:
+    """Tell from a row's runs which way its figure goes; of equal ones it does not matter."""
+    return all(row["best"][side] == max(runs) for side, runs in row["runs"].items())
+
+
+def _ratio(row: Mapping[str, Any]) -> str:
+    if row["ratio"] is None:
+        return ""
+    median = row["median"]["ours"] / row["median"]["peer"]
+    median = median if is_higher_better(row) else 1 / median
+    return f"{times(row['ratio'])} ({times(median)})"
+
+
+def times(ratio: float) -> str:
+    """Return a ratio as it is read."""
+    return f"{ratio:.0f}x" if ratio >= 20 else f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
+
+
+def figure(value: float) -> str:
+    """Return three digits of a number, or all that are before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One thread of a worker: what it does, stage by stage."""
+
+    name: str
+    stages: tuple[str, ...]
+
+
+LANES = (
+    Lane("read, feed", ("feed", "lease")),
+    Lane("ids, pull", ("ids", "pull", "staleness wait")),
+    Lane("compute", ("compute", "compute wait")),
+    Lane("push, report", ("push", "report")),
+)
+_COLOURS = {
+    "feed": "#4c78a8",
+    "lease": "#9ecae9",
+    "ids": "#f58518",
+    "pull": "#ffbf79",
+    "compute": "#54a24b",
+    "push": "#b279a2",
+    "report": "#d6a5c9",
+    "staleness wait": "#e8e8e8",
+    "compute wait": "#e8e8e8",
+}
+_LEFT, _WIDTH, _LANE, _GAP = 130, 720, 16, 40
+
+
+def picture(documents: Mapping[str, Document]) -> str:
+    """Return an SVG: for each job the four threads of a worker beside what a record takes."""
+    jobs = [
+        (f"{title}: {job}", stages)
+        for name, title in JOBS.items()
+        if name in documents
+        for job, stages in documents[name]["notes"].get(STAGES_NOTE, {}).items()
+    ]
+    height = _GAP + len(jobs) * (len(LANES) * _LANE + _GAP)
+    parts = [_legend()]
+    for number, (title, stages) in enumerate(jobs):
+        top = _GAP + number * (len(LANES) * _LANE + _GAP)
+        parts += _job(title.replace("`", ""), stages, top + 12)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 20}" '
+        f'height="{height}" font-family="sans-serif" font-size="11">\n'
+        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
+    )
+
+
+def _legend() -> str:
+    shown = {**_COLOURS, "waits": "#e8e8e8"}
+    names = [name for name in shown if not name.endswith(" wait")]
+    return "".join(
+        _box(10 + 95 * place, 8, 12, 12, shown[name]) + _text(27 + 95 * place, 18, name)
+        for place, name in enumerate(names)
+    )
+
+
+def _job(title: str, stages: Mapping[str, float], top: int) -> Iterator[str]:
+    elapsed = stages["elapsed"]
+    yield _text(10, top - 4, f"{title}, {elapsed:.1f} us a record of one worker", is_bold=True)
+    # Threads run beside each other: none is much longer than what elapses.
+    lengths: Sequence[float] = [sum(stages.get(s, 0) for s in lane.stages) for lane in LANES]
+    scale = _WIDTH / max(elapsed, *lengths)
+    for number, lane in enumerate(LANES):
+        y, x = top + number * _LANE, float(_LEFT)
+        yield _text(10, y + 12, lane.name)
+        for stage in lane.stages:
+            width = stages.get(stage, 0.0) * scale
+            hint = f"{stage}: {stages.get(stage, 0.0):.1f} us"
+            yield _box(x, y + 1, width, _LANE - 3, _COLOURS[stage], hint)
+            x += width
+    x = _LEFT + elapsed * scale
+    bottom = top + len(LANES) * _LANE
+    yield f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="black"/>'
+
+
+def _box(x: float, y: float, width: float, height: float, colour: str, hint: str = "") -> str:
+    inner = f"<title>{escape(hint)}</title>" if hint else ""
+    return (
+        f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}" fill="{colour}">'
+        f"{inner}</rect>"
+    )
+
+
+def _text(x: float, y: float, text: str, is_bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if is_bold else ""
+    return f'<text x="{x}" y="{y}"{weight}>{escape(text)}</text>'
+
+
+if __name__ == "__main__":
+    main()
