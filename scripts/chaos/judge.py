@@ -20,6 +20,8 @@ from .job import MAX_STALENESS, Model
 
 _TOLERANCE = 1e-3  # sums of whole numbers in float32
 _SHOWN = 5
+_NOTICED_SECONDS = 2.0  # within which a job may end before it notices a loss
+NOT_DONE = "fault not carried out"
 
 Event = Mapping[str, Any]
 
@@ -68,17 +70,18 @@ def judge(evidence: Evidence, num_signatures: int) -> list[str]:
 
 def fault_problems(evidence: Evidence) -> list[str]:
     """Say which faults did not happen, and which the job did not notice or recover from."""
-    found = [
-        f"fault not carried out: {word}" for word in _missing(evidence.planned, evidence.struck)
-    ]
-    found += [f"fault not carried out: {s.kind}: {s.problem}" for s in evidence.struck if s.problem]
-    ended = min((e["time"] for e in evidence.events if e["event"] == "ended"), default=np.inf)
+    found = [f"{NOT_DONE}: {word}" for word in _missing(evidence.planned, evidence.struck)]
+    found += [f"{NOT_DONE}: {s.kind}: {s.problem}" for s in evidence.struck if s.problem]
+    # A master that was killed just after the end was in its journal has told nobody.
+    ended = min((e["time"] for e in evidence.events if e["event"] == "ended"), default=-np.inf)
     required: Counter[int] = Counter()
     for struck in evidence.struck:
         for victim in struck.victims:
             name = f"{'ps replica' if victim.role == 'ps' else victim.role} {victim.index}"
+            too_late = f"{NOT_DONE}: {struck.kind}: the job had ended before"
+            is_at_end = ended - victim.when < _NOTICED_SECONDS
             if victim.when > ended:
-                found.append(f"fault not carried out: {struck.kind}: the job had ended before")
+                found.append(too_late)
             elif victim.is_back:
                 found += [
                     f"the master stood still, and took {event['process']} as lost for that"
@@ -87,9 +90,11 @@ def fault_problems(evidence: Evidence) -> list[str]:
                 ]
             elif victim.role == "master":
                 if not _after(evidence.events, victim.when, "resumed"):
-                    found.append("the master was killed, and none resumed the job")
+                    why = "the master was killed, and none resumed the job"
+                    found.append(too_late if is_at_end else why)
             elif not _after(evidence.events, victim.when, "lost", name):
-                found.append(f"the loss of {name}, pid {victim.pid}, was never noticed")
+                why = f"the loss of {name}, pid {victim.pid}, was never noticed"
+                found.append(too_late if is_at_end else why)
             elif victim.role == "ps" and was_ready(evidence.events, victim.index, victim.pid):
                 required[victim.index] += 1
     recovered = Counter(recovery["replica"] for recovery in evidence.summary["recoveries"])

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from .judge import NOT_DONE
 from .run import Record, run
 
 KINDS = (
@@ -57,7 +58,7 @@ def soak(seed: int, minutes: float, directory: Path, path: Path | None, console:
     without_ps, lost_ps = Deck(WITHOUT_PS, rng), Deck(("ps", "worker"), rng)
     records: list[Record] = []
     ends = time.monotonic() + 60 * minutes
-    while time.monotonic() < ends and not any(record.problems for record in records):
+    while time.monotonic() < ends and not any(map(wrong, records)):
         mode = modes.draw()
         deck = {"synchronous": without_ps, "latest": lost_ps}.get(mode, faults)
         kinds = [deck.draw() for _ in range(2 if mode == "latest" else rng.randint(2, 5))]
@@ -68,7 +69,7 @@ def soak(seed: int, minutes: float, directory: Path, path: Path | None, console:
         recovery = "latest" if mode == "latest" else "replay"
         mode = "async" if mode == "latest" else mode
         records.append(run(round_seed, kinds, folder, console, mode, recovery))
-        if not records[-1].problems:
+        if not wrong(records[-1]):
             shutil.rmtree(folder)
     report = summarise(records)
     if path is not None:
@@ -84,6 +85,14 @@ def soak(seed: int, minutes: float, directory: Path, path: Path | None, console:
     return 0 if is_exact and not report["untested"] else 1
 
 
+def wrong(record: Record) -> list[str]:
+    """Return the problems of a job, without the faults that came too late to happen.
+
+    Those count for nothing: another job must have tested the same.
+    """
+    return [problem for problem in record.problems if not problem.startswith(NOT_DONE)]
+
+
 def summarise(records: Sequence[Record]) -> dict[str, Any]:
     """Return what a soak has done, tested and found."""
     counters: Counter[str] = Counter()
@@ -91,9 +100,10 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
         counters.update(record.counters)
         for name in record.counters:
             counters[name] += 0  # one that stays 0 is there too
-    struck = Counter(s.kind for r in records for s in r.struck if not s.problem)
+    struck = Counter(s.kind for r in records if not r.problems for s in r.struck)
     pauses = [seconds for record in records for seconds in record.training_again_seconds]
     untested = [f"no job has tested {kind}" for kind in sorted({*KINDS} - {*struck})]
+    untested += [] if counters else ["no job has counters"]
     untested += [f"the counter {name} has stayed 0" for name, n in counters.items() if not n]
     return {
         "machine": {"cores": os.cpu_count(), "system": platform.platform()},
@@ -108,7 +118,8 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
             "worst": round(max(pauses), 2) if pauses else None,
         },
         "untested": untested,
-        "problems": [f"seed {r.seed}: {problem}" for r in records for problem in r.problems],
+        "problems": [f"seed {r.seed}: {problem}" for r in records for problem in wrong(r)],
+        "not_carried_out": sum(p.startswith(NOT_DONE) for r in records for p in r.problems),
         "runs": [_short(record) for record in records],
     }
 

@@ -204,6 +204,12 @@ def test_a_loss_that_nobody_noticed_is_found():
     assert problems(events=unseen) == ["the loss of ps replica 1, pid 71, was never noticed"]
 
 
+def test_a_loss_just_before_the_end_that_nobody_noticed_is_no_fault():
+    late = dataclasses.replace(KILLED, victims=(Victim("ps", 0, pid=70, when=19.5),))
+    found = problems(planned=["ps", "ps"], struck=[KILLED, late])
+    assert found == ["fault not carried out: ps: the job had ended before"]
+
+
 def test_a_killed_master_must_be_followed_by_another():
     master = Struck("master", 0.5, "training", "", (Victim("master", 0, pid=9, when=5.0),))
     found = problems(planned=["ps", "master"], struck=[KILLED, master])
