@@ -29,7 +29,8 @@ PHASES = {
 STOPPED_TIMEOUT_SECONDS = 3.0  # after which one that is not heard of counts as lost
 MASTER_STOP_SECONDS = 4.5
 _EARLIEST, _LATEST = 0.05, 0.85  # share of the records; what is done later may find no job
-_LATEST_START = 0.3  # of what has a worker started, which must get work
+_LATEST_ADD = 0.3  # a new worker takes a while to start
+_EARLIEST_STOP = 0.6  # while one is stopped, the others may come to the end of the data
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ def parse(kind: str, rng: random.Random) -> Fault:
         )
     if phase:
         return Fault(kind, what, phase=PHASES[phase])
-    latest = _LATEST_START if what in ("add", "worker-returns") else _LATEST
-    return Fault(kind, what, at=rng.uniform(_EARLIEST, latest))
+    earliest = _EARLIEST_STOP if what.endswith(("-stop", "-returns")) else _EARLIEST
+    return Fault(kind, what, at=rng.uniform(earliest, _LATEST_ADD if what == "add" else _LATEST))
 
 
 def plan(kinds: Sequence[str], rng: random.Random) -> list[Fault]:

@@ -149,6 +149,8 @@ def _train(
             striker = Striker(job_dir, master, tail, rng)
             waiting = list(faults)
             try:
+                for _ in range(sum(fault.what == "worker-returns" for fault in faults)):
+                    striker.start_by_hand()
                 for moment in follow(job, master, tail):
                     while waiting and is_due(waiting[0], moment.share, moment.phase):
                         record.struck.append(striker.strike(waiting.pop(0), moment))

@@ -80,6 +80,7 @@ class Striker:
         self._rng = rng
         self._num_workers = NUM_WORKERS
         self._by_hand: list[subprocess.Popen[bytes]] = []
+        self._num_used = 0  # of those
         self._is_urgent = False  # a phase may be over in milliseconds
 
     def strike(self, fault: Fault, moment: Moment) -> Struck:
@@ -221,15 +222,19 @@ class Striker:
 
     def _stop_by_hand(self) -> tuple[str, list[Victim]]:
         """Stop a worker that the master cannot end: it goes on where it was, with an old lease."""
-        index = _FIRST_BY_HAND + len(self._by_hand)
-        worker = self._start_by_hand(index)
+        worker, index = self._by_hand[self._num_used], _FIRST_BY_HAND + self._num_used
+        self._num_used += 1
         progress = EventTail(self._job_dir, Role.WORKER, index)
-        has_begun = progress.wait_for(lambda e: e.get("num_minibatches", 0) > 0, _SECONDS)
+        has_begun = worker.poll() is None and progress.wait_for(
+            lambda e: e.get("num_minibatches", 0) > 0, _SECONDS
+        )
         _must(has_begun, f"worker {index}, started by hand, got no work")
         with _opened(psutil.Process(worker.pid)) as target:
             return self._stop(target, _OTHERS_BEGIN_SECONDS)
 
-    def _start_by_hand(self, index: int) -> subprocess.Popen[bytes]:
+    def start_by_hand(self) -> None:
+        """Start a worker that no launcher knows; long before it is struck, so that it has work."""
+        index = _FIRST_BY_HAND + len(self._by_hand)
         address = json.loads((self._job_dir / "master.json").read_text())["address"]
         environment = {n: v for n, v in os.environ.items() if n != LIFELINE_VARIABLE}
         with log_path(self._job_dir, index).open("ab") as log:
@@ -240,7 +245,6 @@ class Striker:
                 env=environment,
             )
         self._by_hand.append(worker)
-        return worker
 
     # --- adding ----------------------------------------------------------------------------------
 

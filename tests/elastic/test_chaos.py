@@ -67,6 +67,6 @@ def test_counts_stay_exact_when_processes_are_killed_in_start_up_and_at_the_end(
     run_chaos(50, faults, tmp_path)
 
 
-@pytest.mark.parametrize("faults", ["worker-stop,ps-stop", "worker-returns,master-stop"])
+@pytest.mark.parametrize("faults", ["worker-stop", "ps-stop", "worker-returns", "master-stop"])
 def test_counts_stay_exact_when_a_stopped_process_goes_on(faults, tmp_path):
     run_chaos(60, faults, tmp_path)
