@@ -96,7 +96,8 @@ class Updates:
         """Update each variable by its gradient, `tf.IndexedSlices` where rows were gathered."""
         tf.raw_ops.AssignAddVariableOp(resource=self._step.handle, value=tf.constant(1.0))
         for variable, slots, gradient in zip(self._variables, self._slots, gradients, strict=True):
-            self._update(variable, gradient, *slots)
+            with tf.device(variable.device):  # on the parameter server, not on the worker
+                self._update(variable, gradient, *slots)
 
     def _sgd(self, variable: Any, gradient: Any) -> None:
         if isinstance(gradient, tf.IndexedSlices):
