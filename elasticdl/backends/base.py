@@ -103,6 +103,7 @@ class TableDescription:
     """An embedding table. `input_dim` is None where ids are any 64-bit number.
 
     keep_names: whether the strings that ids were made of are kept, for `Trainer.names`.
+    trainable: whether rows are updated. They are created, read and kept all the same.
     wire_dtype: how rows and gradients travel, "float32", "float16" or "bfloat16"; they are stored,
         and updates are computed, in float32.
     """
@@ -117,14 +118,18 @@ class TableDescription:
     expiry: Expiry | None = None
     keep_names: bool = False
     constraint: ConstraintSpec | None = None
+    trainable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class VariableDescription:
     """Where a variable lies in the flat dense or state vector, in elements.
 
-    Of a dense variable: `decays` says whether the optimizer's weight decay is for it too, and
-    `constraint` what its elements are held to.
+    trainable: whether the loss has a gradient for a dense variable. What has none keeps its value
+        under every optimizer.
+    momentum: a minibatch makes a state variable `momentum * old + change`; 1 where changes add up.
+    decays, constraint: whether the optimizer's weight decay is for a dense variable too, and what
+        its elements are held to.
     """
 
     name: str
@@ -132,6 +137,8 @@ class VariableDescription:
     offset: int
     decays: bool = True
     constraint: ConstraintSpec | None = None
+    trainable: bool = True
+    momentum: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +185,8 @@ class StepResult:
     """What one training step yields.
 
     row_grads: for each id site, the gradient of the rows it was given, same shape as those.
-    dense_grad: gradient of the flat dense vector. state_delta: new state minus the state given.
+    dense_grad: gradient of the flat dense vector. state_delta: what is added to `momentum` times
+    the state; where momentum is 1, the new state minus the state given.
     loss: mean over the minibatch. predictions: for `Trainer.measure`, as the backend likes them.
     """
 

@@ -99,6 +99,8 @@ struct Shape {
     dims: Vec<usize>,
     /// By table, how its rows travel.
     elements: Vec<Element>,
+    /// By table, whether it is trained.
+    trainable: Vec<bool>,
     dense_len: usize,
     state_len: usize,
     clipping: Option<Clipping>,
@@ -126,6 +128,7 @@ impl Shape {
                 .iter()
                 .map(|table| element_of(table.wire_dtype))
                 .collect(),
+            trainable: model.tables.iter().map(|table| table.trainable).collect(),
             dense_len: model.dense_len()?,
             state_len: model.state_len()?,
             clipping: Clipping::of(model),
@@ -273,6 +276,7 @@ impl PsClient {
             .plan(wanted.sites, &shape.dims, self.replicas.count())?;
         for table in &mut plan.tables {
             table.element = shape.elements[table.table as usize];
+            table.trainable = shape.trainable[table.table as usize];
         }
         let unique = scratch.rows_of(&plan);
         let (dense_len, state_len) = if wanted.vectors {

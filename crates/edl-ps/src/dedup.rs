@@ -39,6 +39,8 @@ pub struct TablePlan {
     pub dim: usize,
     /// How its rows travel.
     pub element: Element,
+    /// Whether gradients of its rows are pushed.
+    pub trainable: bool,
     sites: Vec<usize>,
     /// Shared by the tables that are looked up with the same ids.
     unique: Arc<UniqueKeys>,
@@ -118,6 +120,7 @@ impl Planner {
                     table: site.table,
                     dim,
                     element: Element::F32,
+                    trainable: true,
                     sites: vec![index],
                     unique: Arc::default(),
                 }),

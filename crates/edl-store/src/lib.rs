@@ -27,6 +27,7 @@ mod store;
 mod stripe;
 mod table;
 mod tasks;
+mod treatment;
 mod vectors;
 
 pub use error::StoreError;

@@ -80,6 +80,9 @@ pub struct TableSpec {
     /// What each row is held to, if given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<ConstraintSpec>,
+    /// Whether rows are updated; they are created, read and kept all the same.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub trainable: bool,
 }
 
 /// Where a variable lies in the flat dense or state vector.
@@ -97,6 +100,12 @@ pub struct VariableSpec {
     /// What it is held to, if given: a dense variable may be split, so elements one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<ConstraintSpec>,
+    /// Of a dense variable: whether it is updated; otherwise it keeps its values and slots.
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub trainable: bool,
+    /// Of a state variable: an update makes of it `momentum * old + change`.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub momentum: f64,
 }
 
 fn yes() -> bool {
@@ -105,6 +114,14 @@ fn yes() -> bool {
 
 fn is_true(flag: &bool) -> bool {
     *flag
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn is_one(momentum: &f64) -> bool {
+    *momentum == 1.0
 }
 
 /// All that the store must know of a model; equal in every worker of a job. Its JSON is that of
@@ -300,6 +317,19 @@ impl ModelSpec {
         flat_len("state", &self.state)
     }
 
+    /// The same parameters, all of them trained and all changes added: what a job may change of
+    /// the model that it starts from is left out.
+    pub(crate) fn untreated(&self) -> Self {
+        let mut model = self.clone();
+        for table in &mut model.tables {
+            table.trainable = true;
+        }
+        for variable in model.dense.iter_mut().chain(&mut model.state) {
+            (variable.trainable, variable.momentum) = (true, 1.0);
+        }
+        model
+    }
+
     /// Say how `self` differs from what was declared before, or `None` if they are equal.
     pub(crate) fn difference(&self, declared: &Self) -> Option<String> {
         if self == declared {
@@ -411,6 +441,12 @@ fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String
                     a.keep_names, b.keep_names
                 ));
             }
+            if a.trainable != b.trainable {
+                return Some(format!(
+                    "{table} has trainable={} here, {} was declared",
+                    a.trainable, b.trainable
+                ));
+            }
             optimizer_difference(&table, &a.optimizer, &b.optimizer)
         })
 }
@@ -486,7 +522,9 @@ fn constrained(constraint: Option<&ConstraintSpec>) -> String {
 fn treated(variable: &VariableSpec) -> String {
     let decay = if variable.decays { "the" } else { "no" };
     format!(
-        "{decay} weight decay and {}",
+        "trainable={}, momentum={}, {decay} weight decay and {}",
+        variable.trainable,
+        variable.momentum,
         constrained(variable.constraint.as_ref())
     )
 }

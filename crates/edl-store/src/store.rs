@@ -22,6 +22,7 @@ use crate::spec::ModelSpec;
 use crate::stripe::Chunk;
 use crate::table::{PullMode, Table};
 use crate::tasks::{TaskAudit, Tasks, Verdict};
+use crate::treatment::Treatment;
 use crate::vectors::{DenseRule, Vectors, check_len};
 
 pub use self::names::Named;
@@ -156,9 +157,9 @@ pub struct Store {
 
 /// All that depends on what the model is.
 struct Model {
-    spec: Arc<ModelSpec>,
-    /// Where the model came from, to explain a mismatch.
-    restored: bool,
+    spec: RwLock<Arc<ModelSpec>>,
+    /// It is a checkpoint's, and nobody has declared it since.
+    restored: AtomicBool,
     placement: Placement,
     tables: Vec<Table>,
     vectors: RwLock<Vectors>,
@@ -227,7 +228,7 @@ impl Store {
 
     /// Return the model, once it is known.
     pub fn model(&self) -> Option<Arc<ModelSpec>> {
-        self.model.get().map(|model| model.spec.clone())
+        self.model.get().map(|model| model.spec.read().clone())
     }
 
     /// Say what the model is.
@@ -240,7 +241,7 @@ impl Store {
     pub fn declare(&self, spec: ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), StoreError> {
         let _declaring = self.declaring.lock();
         if let Some(model) = self.model.get() {
-            return model.check_equal(&spec);
+            return model.declare_again(spec, self);
         }
         let placement = Placement::new(self.replica, self.num_replicas)?;
         let range = |len| dense_range(len, self.replica, self.num_replicas);
@@ -255,11 +256,12 @@ impl Store {
             state.len(),
         )?;
         let rule = DenseRule::of(&spec, range(spec.dense_len()?))?;
+        let spec = Arc::new(spec);
         let tables = spec.tables.iter();
         let tables =
             tables.map(|table| Table::new(table, spec.seed, placement, self.budget.clone()));
         let model = Model {
-            restored: false,
+            restored: AtomicBool::new(false),
             placement,
             tables: tables.collect::<Result<_, _>>()?,
             vectors: RwLock::new(Vectors::new(rule, dense, state)),
@@ -267,8 +269,9 @@ impl Store {
             tasks: Tasks::default(),
             staleness: Mutex::default(),
             times: Mutex::default(),
-            spec: Arc::new(spec),
+            spec: RwLock::new(spec.clone()),
         };
+        model.treat(&spec, self)?;
         // Nobody else sets it while `declaring` is held.
         let _ = self.model.set(model);
         Ok(())
@@ -438,16 +441,37 @@ impl Model {
             })
     }
 
-    fn check_equal(&self, spec: &ModelSpec) -> Result<(), StoreError> {
-        match spec.difference(&self.spec) {
-            None => Ok(()),
-            Some(said) if self.restored => Err(StoreError::ModelMismatch(format!(
-                "{said}; the checkpoint belongs to another model"
-            ))),
-            Some(said) => Err(StoreError::ModelMismatch(format!(
-                "{said}; do all workers run the same model?"
-            ))),
+    /// Compare with what was declared before. The first to declare after a restore may say anew
+    /// what is trained, and by which momentum state changes.
+    fn declare_again(&self, spec: ModelSpec, store: &Store) -> Result<(), StoreError> {
+        let mut declared = self.spec.write();
+        if !self.restored.load(Ordering::Acquire) {
+            return match spec.difference(&declared) {
+                None => Ok(()),
+                Some(said) => Err(StoreError::ModelMismatch(format!(
+                    "{said}; do all workers run the same model?"
+                ))),
+            };
         }
+        if let Some(said) = spec.untreated().difference(&declared.untreated()) {
+            return Err(StoreError::ModelMismatch(format!(
+                "{said}; the checkpoint belongs to another model"
+            )));
+        }
+        self.treat(&spec, store)?;
+        *declared = Arc::new(spec);
+        self.restored.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// From now on, do to each table and variable what `spec` says.
+    fn treat(&self, spec: &ModelSpec, store: &Store) -> Result<(), StoreError> {
+        let treatment = Treatment::of(spec, store.replica, store.num_replicas)?;
+        self.vectors.write().treat(treatment);
+        for (table, spec) in self.tables.iter().zip(&spec.tables) {
+            table.set_trainable(spec.trainable);
+        }
+        Ok(())
     }
 
     /// Check all of a push, so that nothing can fail once the first row has changed.
@@ -472,7 +496,9 @@ impl Model {
     /// Apply a push that has been checked.
     fn update(&self, push: &Push<'_>, modulation: impl Fn(u64) -> f32) -> Applied {
         let late = |before: u64| before.saturating_sub(push.pulled_version);
-        let before = self.change(push, |before| push.learning_rate * modulation(late(before)));
+        let before = self.change(push, 1.0, |before| {
+            push.learning_rate * modulation(late(before))
+        });
         let staleness = late(before);
         self.staleness.lock().add(staleness);
         Applied {
@@ -483,7 +509,9 @@ impl Model {
     }
 
     /// Change rows and vectors, at a learning rate by version; return the version before.
-    fn change(&self, push: &Push<'_>, learning_rate: impl Fn(u64) -> f32) -> u64 {
+    ///
+    /// Args: `weight` is the sum of the weights of the minibatches that the push is made of.
+    fn change(&self, push: &Push<'_>, weight: f32, learning_rate: impl Fn(u64) -> f32) -> u64 {
         let before = self.version.fetch_add(1, Ordering::AcqRel);
         let (version, learning_rate) = (before + 1, learning_rate(before));
         let occurrence = Occurrence::new(push.task, push.index);
@@ -493,7 +521,7 @@ impl Model {
         }
         if !(push.dense.is_empty() && push.state.is_empty()) {
             let mut vectors = self.vectors.write();
-            vectors.apply(push.dense, push.state, learning_rate, version);
+            vectors.apply(push.dense, push.state, weight, learning_rate, version);
         }
         before
     }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use edl_optim::Step;
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -52,6 +53,8 @@ pub(crate) struct Table {
     keeps_names: bool,
     placement: Placement,
     stripes: Vec<RwLock<Stripe>>,
+    /// Set by whoever declares the model; read by each push.
+    trainable: AtomicBool,
     /// Shared with the other tables of the store.
     budget: Arc<Budget>,
 }
@@ -169,6 +172,7 @@ impl Table {
             keeps_names: spec.keep_names,
             placement,
             stripes,
+            trainable: AtomicBool::new(spec.trainable),
         };
         if table.has_births() {
             table.begin_births();
@@ -177,6 +181,15 @@ impl Table {
             table.begin_names();
         }
         Ok(table)
+    }
+
+    /// From now on, rows are updated, or not.
+    pub(crate) fn set_trainable(&self, trainable: bool) {
+        self.trainable.store(trainable, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_trainable(&self) -> bool {
+        self.trainable.load(Ordering::Relaxed)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -335,6 +348,9 @@ impl Table {
         version: u64,
         occurrence: Occurrence,
     ) {
+        if !self.is_trainable() {
+            return;
+        }
         let step = self.spec.optimizer.step(learning_rate, version);
         let step = step.with_constraint(self.spec.constraint);
         let blocks = grads.chunks(BLOCK * self.spec.dim);

@@ -7,6 +7,7 @@ use edl_optim::{Constraint, Optimizer};
 
 use crate::error::StoreError;
 use crate::spec::{ModelSpec, VariableSpec};
+use crate::treatment::Treatment;
 
 /// The values; a snapshot holds on to them while updates go on in copies.
 #[derive(Debug, Clone)]
@@ -78,6 +79,7 @@ fn parts(
 
 pub(crate) struct Vectors {
     rule: DenseRule,
+    treatment: Treatment,
     values: Values,
 }
 
@@ -91,12 +93,25 @@ impl Vectors {
             slots: Arc::new(slots),
             state: Arc::new(state.to_vec()),
         };
-        Self { rule, values }
+        Self {
+            rule,
+            treatment: Treatment::default(),
+            values,
+        }
     }
 
     /// Go on from a checkpoint's values, whose lengths fit each other.
     pub(crate) fn restored(rule: DenseRule, values: Values) -> Self {
-        Self { rule, values }
+        Self {
+            rule,
+            treatment: Treatment::default(),
+            values,
+        }
+    }
+
+    /// From now on, do to each variable what the model says.
+    pub(crate) fn treat(&mut self, treatment: Treatment) {
+        self.treatment = treatment;
     }
 
     pub(crate) fn values(&self) -> Values {
@@ -124,11 +139,21 @@ impl Vectors {
         state.copy_from_slice(&self.values.state);
     }
 
-    /// Update the dense vector by its gradient, as update number `t`, and add to the state.
-    pub(crate) fn apply(&mut self, gradient: &[f32], delta: &[f32], learning_rate: f32, t: u64) {
+    /// Update the dense vector by its gradient, as update number `t`, and the state by its change.
+    ///
+    /// Args: `weight` as in [`Treatment::change`].
+    pub(crate) fn apply(
+        &mut self,
+        gradient: &[f32],
+        change: &[f32],
+        weight: f32,
+        learning_rate: f32,
+        t: u64,
+    ) {
         if !gradient.is_empty() {
             let dense = Arc::make_mut(&mut self.values.dense);
             let slots = Arc::make_mut(&mut self.values.slots);
+            let frozen = self.treatment.frozen(dense, slots);
             let step = self.rule.optimizer.step(learning_rate, t);
             let (decay, step) = step.of_a_flat_vector();
             if let Some(decay) = decay {
@@ -140,12 +165,11 @@ impl Vectors {
             for part in &self.rule.not_negative {
                 Constraint::NonNegative.apply(&mut dense[part.clone()]);
             }
+            frozen.put_back(dense, slots);
         }
-        if !delta.is_empty() {
+        if !change.is_empty() {
             let state = Arc::make_mut(&mut self.values.state);
-            for (value, delta) in state.iter_mut().zip(delta) {
-                *value += delta;
-            }
+            self.treatment.change(state, change, weight);
         }
     }
 }

@@ -503,6 +503,7 @@ fn a_round_is_one_update_of_those_members_that_are_next() {
                 dense: vec![1.0; 4],
                 state: vec![0.0; 2],
                 tables: vec![],
+                weight: 1.0,
             }
         })
         .unwrap();

@@ -6,8 +6,10 @@ the ids it looks up, `model.step` computes, `metrics` evaluates, `export` writes
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,9 +35,12 @@ from elasticdl.backends.keras.job_callbacks import JobCallbacks
 from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.backends.keras.metrics.join import joined
 from elasticdl.backends.keras.model.eager import EagerModel
+from elasticdl.backends.keras.model.gradient import LossGradient
 from elasticdl.backends.keras.model.lookups import Collector, Pull
-from elasticdl.backends.keras.model.loss import EvaluationLoss
+from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel
+from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
+from elasticdl.backends.keras.model.state import find_momenta
 from elasticdl.backends.keras.model.step import Inference, TrainStep
 from elasticdl.backends.keras.optimizer import (
     describe_clip,
@@ -49,6 +54,7 @@ from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -79,7 +85,7 @@ class KerasTrainer:
         if run_eagerly:
             tf.config.run_functions_eagerly(True)  # what the user has wrapped in tf.function
         self._feed = FeedRunner(spec.feed, metadata, run_eagerly)
-        self.ids_need_parameters = run_eagerly
+        self._run_eagerly = self.ids_need_parameters = run_eagerly
         self._eager: EagerModel | None = None
         self._callbacks: JobCallbacks | None = None
         self._evaluation_loss: EvaluationLoss | None = None
@@ -90,6 +96,7 @@ class KerasTrainer:
         self._steps: dict[Any, TrainStep] = {}
         self._inferences: dict[Any, Inference] = {}
         self._sample: KerasMinibatch | None = None
+        self._scale: LossScale | None = None
 
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
@@ -121,6 +128,7 @@ class KerasTrainer:
         dense = self._placed.dense.describe()
         if self._spec.optimizer is not None:
             optimizer = make_optimizer(self._spec.optimizer)
+            optimizer, self._scale = loss_scale_of(optimizer, self._placed.model)
             rule = describe_optimizer(optimizer)
             clip = describe_clip(optimizer)
             dense = describe_updates(optimizer, self._placed.dense.variables, dense)
@@ -134,13 +142,26 @@ class KerasTrainer:
                     self._evaluation_loss = EvaluationLoss(
                         self._spec.loss, self._placed.output_names
                     )
-        if self.ids_need_parameters:
-            self._eager = EagerModel(self._placed, self._spec.loss)
+        self._momenta = [1.0] * len(self._placed.state.variables)
+        frozen: frozenset[int] = frozenset()
+        frozen_tables: frozenset[int] = frozenset()
+        if sample.mode == Mode.TRAINING and self._spec.loss is not None:
+            self._momenta = list(find_momenta(self._placed, sample, self._run_eagerly))
+        self._gradient = self._make_gradient()
+        if self._run_eagerly:
+            self._eager = EagerModel(self._placed, self._gradient)
             self._sites = self._eager.tables
         else:
             collector = self._collector(sample)
             self._sites = collector.tables
             self.ids_need_parameters = any(site.stage for site in collector.sites)
+        if sample.mode == Mode.TRAINING and self._gradient is not None:
+            if self._eager is not None:
+                self._eager.try_out(sample)
+            else:
+                self._step(sample)
+            frozen, frozen_tables = self._gradient.missing, self._gradient.missing_tables
+            self._tell_untrained(frozen, frozen_tables)
         return ModelDescription(
             tables=tuple(
                 TableDescription(
@@ -154,11 +175,19 @@ class KerasTrainer:
                     t.expiry,
                     t.keep_names,
                     t.constraint,
+                    trainable=k not in frozen_tables,
                 )
-                for t in self._placed.tables
+                for k, t in enumerate(self._placed.tables)
             ),
-            dense=dense,
-            state=self._placed.state.describe(),
+            dense=tuple(
+                replace(variable, trainable=k not in frozen) for k, variable in enumerate(dense)
+            ),
+            state=tuple(
+                replace(variable, momentum=momentum)
+                for variable, momentum in zip(
+                    self._placed.state.describe(), self._momenta, strict=True
+                )
+            ),
             optimizer=rule,
             seed=self._seed,
             clip=clip,
@@ -203,14 +232,7 @@ class KerasTrainer:
         minibatch = KerasMinibatch.of(minibatch)
         if self._eager is not None:
             return self._eager.step(minibatch)
-        key = minibatch.structure.key
-        step = self._steps.get(key)
-        if step is None:
-            if self._spec.loss is None:
-                raise ModelError("training needs a function loss(labels, predictions); found none")
-            step = TrainStep(self._placed, self._spec.loss, self._collector(minibatch), minibatch)
-            self._steps[key] = step
-        return step(minibatch, rows, dense, state)
+        return self._step(minibatch)(minibatch, rows, dense, state)
 
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
         """Add trained minibatches to the metrics, all in one call where they fit together."""
@@ -269,6 +291,36 @@ class KerasTrainer:
             raise ModelError("a model is exported after it was built; call build first")
         tf.config.run_functions_eagerly(False)  # an export is a traced model
         export_model(self._placed, self._sample, directory, dense, state, tables)
+
+    def _make_gradient(self) -> LossGradient | None:
+        if self._spec.loss is None:
+            return None
+        loss = MinibatchLoss(self._spec.loss, self._placed.output_names)
+        return LossGradient(self._placed, loss, self._momenta, self._scale)
+
+    def _step(self, minibatch: KerasMinibatch) -> TrainStep:
+        key = minibatch.structure.key
+        step = self._steps.get(key)
+        if step is None:
+            if self._gradient is None:
+                raise ModelError("training needs a function loss(labels, predictions); found none")
+            collector = self._collector(minibatch)
+            step = TrainStep(self._placed, self._gradient, collector, minibatch)
+            self._steps[key] = step
+        return step
+
+    def _tell_untrained(self, dense: frozenset[int], tables: frozenset[int]) -> None:
+        placed = self._placed
+        names = [v.path for k, v in enumerate(placed.dense.variables) if k in dense]
+        names += [t.name for k, t in enumerate(placed.tables) if k in tables and t.layer.trainable]
+        if not names:
+            return
+        if len(dense) + len(tables) == len(placed.dense.variables) + len(placed.tables):
+            raise ModelError(
+                "loss(labels, predictions) has no gradient for any variable of the model; does it, "
+                "or the model, use argmax, a comparison, a cast to integers or stop_gradient?"
+            )
+        log.warning("the loss does not depend on %s: never updated", ", ".join(names))
 
     def _infer(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32

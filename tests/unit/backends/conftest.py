@@ -53,9 +53,18 @@ class Job:
             self.step(minibatch)
         return self.losses
 
+    def minibatches(self, data, minibatch_size, seed=0):
+        return self.backend.minibatches(records_of(data), Mode.TRAINING, minibatch_size, seed)
+
     def step(self, minibatch):
+        return self.push(*self.computed(minibatch))
+
+    def computed(self, minibatch):
         pulled = self.given(minibatch, training=True)
         result = self.backend.train_step(minibatch, pulled.rows, pulled.dense, pulled.state)
+        return minibatch, pulled, result
+
+    def push(self, minibatch, pulled, result):
         self.client.push(
             pulled,
             result.row_grads,

@@ -639,7 +639,7 @@ class TestStep:
         assert a.description == b.description
         np.testing.assert_array_equal(a.backend.initial_values()[0], b.backend.initial_values()[0])
 
-    def test_an_integer_counter_stays_in_the_process_and_counts(self, new_job):
+    def test_an_integer_counter_counts_for_all_workers(self, new_job):
         class Counting(keras.layers.Layer):
             def build(self, shape):
                 self.calls = self.add_weight(
@@ -657,10 +657,13 @@ class TestStep:
             return keras.Model({"ids": ids}, keras.layers.Dense(1)(x))
 
         job = self.job(new_job, model=model)
-        assert job.description.state == ()
+        (counter,) = job.description.state
+        assert (counter.name, counter.momentum) == ("counting/calls", 1.0)
         job.train(ids_and_labels(), 16)
-        (counter,) = job.backend._placed.local
-        assert int(counter.numpy()) == 4
+        assert job.parameters()[1].tolist() == [4.0]
+        state = np.array([2.0**24], np.float32)
+        with pytest.raises(ModelError, match="'counting/calls' has counted to 16777216"):
+            job.backend.train_step(self.minibatches(job)[0], [], job.parameters()[0], state)
 
     @pytest.mark.parametrize(
         ("changes", "says"),

@@ -53,7 +53,8 @@ impl<'a> Push<'a> {
         } = self.minibatch;
         let Gradients { rows, dense, state } = self.gradients;
         let tables = self.plan.tables.iter().zip(*rows).zip(&self.halves);
-        let tables = tables.map(|((table, grads), halves)| {
+        let trained = tables.filter(|((table, _), _)| table.trainable);
+        let tables = trained.map(|((table, grads), halves)| {
             let range = table.row_range(replica);
             let values = match table.element {
                 Element::F16 | Element::Bf16 => RowValues::Half(table.element, &halves[range]),

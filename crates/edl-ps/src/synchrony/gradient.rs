@@ -13,6 +13,7 @@ pub(super) fn kept(push: &Push<'_>) -> RoundGradient {
             .collect(),
         dense: push.dense.to_vec(),
         state: push.state.to_vec(),
+        weight: 1.0,
     }
 }
 
@@ -24,6 +25,7 @@ pub(super) fn merge(parts: &[(&RoundGradient, f32)]) -> RoundGradient {
         tables: merge_rows(parts),
         dense,
         state,
+        weight: parts.iter().map(|(_, weight)| weight).sum(),
     }
 }
 
@@ -81,11 +83,13 @@ mod tests {
             ],
             dense: vec![value],
             state: vec![],
+            weight: 1.0,
         };
         let (one, two) = (part(vec![7, 8], 1.0), part(vec![8, 9], 3.0));
         let merged = merge(&[(&one, 0.5), (&two, 0.25)]);
         let rows = vec![0.5, 0.5, 1.25, 1.25, 0.75, 0.75];
         assert_eq!(merged.tables, vec![(2, vec![7, 8, 9], rows)]);
         assert_eq!(merged.dense, vec![1.25]);
+        assert_eq!(merged.weight, 0.75);
     }
 }

@@ -95,6 +95,7 @@ fn model(settings: &Settings) -> ModelSpec {
             expiry: None,
             keep_names: false,
             constraint: None,
+            trainable: true,
         }],
         dense: Vec::new(),
         state: Vec::new(),

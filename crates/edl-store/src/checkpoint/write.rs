@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -37,7 +38,7 @@ pub(crate) struct Source<'a> {
     pub(crate) replica: u32,
     pub(crate) num_replicas: u32,
     pub(crate) version: u64,
-    pub(crate) model: &'a ModelSpec,
+    pub(crate) model: Arc<ModelSpec>,
     pub(crate) placement: Placement,
     /// The version, as updates raise it meanwhile.
     pub(crate) updates: &'a AtomicU64,
@@ -105,7 +106,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         replica: source.replica,
         num_replicas: source.num_replicas,
         version: source.version,
-        model: source.model.clone(),
+        model: ModelSpec::clone(&source.model),
         files,
         life,
         names,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -62,7 +62,7 @@ impl Store {
             replica: self.replica,
             num_replicas: self.num_replicas,
             version,
-            model: &model.spec,
+            model: model.spec.read().clone(),
             placement: model.placement,
             updates: &model.version,
             budget: &self.budget,
@@ -102,9 +102,10 @@ impl Store {
             budget: &store.budget,
         };
         let restored = checkpoint::read(checkpoint, &wanted)?;
+        let spec = Arc::new(restored.model);
         let model = Model {
-            spec: Arc::new(restored.model),
-            restored: true,
+            spec: RwLock::new(spec.clone()),
+            restored: AtomicBool::new(true),
             placement: Placement::new(replica, num_replicas)?,
             tables: restored.tables,
             vectors: RwLock::new(restored.vectors),
@@ -113,6 +114,7 @@ impl Store {
             staleness: Mutex::default(),
             times: Mutex::new(restored.times),
         };
+        model.treat(&spec, &store)?;
         // Nobody else has the store yet.
         let _ = store.model.set(model);
         Ok(store)

@@ -26,7 +26,8 @@ impl Store {
         };
         let tables = model.tables.iter();
         let expired = tables.map(|table| {
-            let Some(expiry) = table.expiry() else {
+            // Where no row is updated, none can be told from one that is not used.
+            let Some(expiry) = table.expiry().filter(|_| table.is_trainable()) else {
                 return Expired::default();
             };
             let cut = Cut::new(expiry, version, &times, now);

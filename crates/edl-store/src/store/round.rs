@@ -30,6 +30,8 @@ pub struct RoundGradient {
     pub dense: Vec<f32>,
     /// This replica's range of the state's change.
     pub state: Vec<f32>,
+    /// Sum of the weights of the gradients that it is merged from.
+    pub weight: f32,
 }
 
 impl Store {
@@ -101,7 +103,7 @@ impl Store {
             state: &gradient.state,
         };
         model.check(&push)?;
-        let before = model.change(&push, |_| learning_rate);
+        let before = model.change(&push, gradient.weight, |_| learning_rate);
         (applied.applied, applied.version) = (true, before + 1);
         let mut staleness = model.staleness.lock();
         for ((member, mark), _) in members.iter().zip(&mut marks).zip(&live).filter(|x| *x.1) {

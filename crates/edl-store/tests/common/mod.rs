@@ -47,6 +47,7 @@ pub fn table(name: &str, dim: u32, kind: &str, initializer: InitializerSpec) -> 
         expiry: None,
         keep_names: false,
         constraint: None,
+        trainable: true,
     }
 }
 
@@ -57,6 +58,8 @@ pub fn variable(name: &str, len: u64) -> VariableSpec {
         offset: 0,
         decays: true,
         constraint: None,
+        trainable: true,
+        momentum: 1.0,
     }
 }
 

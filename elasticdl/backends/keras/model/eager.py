@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Int64, StepResult
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.model.gradient import LossGradient, added
 from elasticdl.backends.keras.model.lookups import Pull, check_ids
-from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
-from elasticdl.backends.keras.model.step import added, differentiate, step_result
+from elasticdl.backends.keras.model.state import SmallRows
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 
@@ -43,6 +43,10 @@ class LiveRows:
         self._pull = pull
         self._training = training
         self._tape: Any = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the lookups of a call that is made again."""
         self.tables: list[int] = []
         self.ids: list[Int64] = []
         self.rows: list[Any] = []
@@ -68,14 +72,14 @@ class LiveRows:
 class EagerModel:
     """Computes a minibatch when its ids are asked for, and hands out the result afterwards."""
 
-    def __init__(self, placed: PlacedModel, loss: Any) -> None:
+    def __init__(self, placed: PlacedModel, gradient: LossGradient | None) -> None:
         named = [table.name for table in placed.tables if table.keep_names]
         if named:
             raise ModelError(
                 f"--run_eagerly: Embedding {named[0]!r} has keep_names, which needs a traced model"
             )
         self._placed = placed
-        self._loss = None if loss is None else MinibatchLoss(loss, placed.output_names)
+        self._gradient = gradient
         self._done: dict[int, _Done] = {}
         self.tables = placed.first_lookups()
 
@@ -96,6 +100,15 @@ class EagerModel:
         self._done[id(minibatch)] = done
         return lookup.ids
 
+    def try_out(self, sample: KerasMinibatch) -> None:
+        """Compute the gradient of a minibatch once, so that it is known of what there is one."""
+        assert self._gradient is not None
+        placed, lookup = self._placed, SmallRows(self._placed)
+        dense, state = tf.constant(placed.dense.values()), tf.constant(placed.state.values())
+        zero, one = tf.constant(0, tf.int64), tf.constant(1.0)
+        with explaining(placed.model, sample):
+            self._gradient(sample.structure, lookup, sample.tensors, dense, state, zero, one)
+
     def step(self, minibatch: KerasMinibatch) -> StepResult:
         """Return loss and gradients of a minibatch whose ids were asked for."""
         result = self._done.pop(id(minibatch)).result
@@ -110,28 +123,23 @@ class EagerModel:
     def _train(
         self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any
     ) -> _Done:
-        if self._loss is None:
+        if self._gradient is None:
             raise ModelError("training needs a function loss(labels, predictions); found none")
-        results, outputs = differentiate(
-            self._placed,
-            self._loss,
-            minibatch.structure,
-            lookup,
-            minibatch.tensors,
-            dense,
-            state,
-            seed,
-        )
-        result = step_result(self._placed, results, len(lookup.rows), outputs)
-        return _Done(minibatch, result, None)
+        gradient = self._gradient
+
+        def once(factor: Any) -> tuple[list[Any], Any]:
+            lookup.begin()
+            given = (minibatch.structure, lookup, minibatch.tensors, dense, state, seed)
+            return gradient(*given, factor)
+
+        return _Done(minibatch, gradient.run(once, state.numpy()), None)
 
     def _infer(
         self, minibatch: KerasMinibatch, lookup: LiveRows, dense: Any, state: Any, seed: Any
     ) -> _Done:
-        outputs, losses, *_ = self._placed.call(
-            lookup, minibatch.features, False, dense, state, seed
-        )
-        return _Done(minibatch, None, (outputs, added(losses)))
+        split = self._placed.dense.split(dense), self._placed.state.split(state)
+        called = self._placed.call(lookup, minibatch.features, False, *split, seed)
+        return _Done(minibatch, None, (called.outputs, added(called.losses)))
 
     def _refuse_other_lookups(self, lookup: LiveRows) -> None:
         if lookup.tables != self.tables:

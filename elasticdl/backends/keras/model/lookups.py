@@ -159,9 +159,9 @@ class Collector:
             self.sites.append(Site(table, ids, rows, stage, _exact_below(ids)))
             return rows
 
-        self._placed.call(
-            note, structure.fold_features(inputs[3:]), self._training, dense, state, seed
-        )
+        features = structure.fold_features(inputs[3:])
+        split = self._placed.dense.split(dense), self._placed.state.split(state)
+        self._placed.call(note, features, self._training, *split, seed)
         return [site.ids for site in self.sites]
 
     def _cut(self, traced: Any) -> list[_Stage]:

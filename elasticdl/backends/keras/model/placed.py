@@ -31,6 +31,10 @@ from elasticdl.layers.life_cycle import Expiry
 from elasticdl.layers.lookup import looking_up
 
 SEED_NAME = "seed_generator_state"
+EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
+
+Mapping = list[tuple[Any, Any]]
+"""(variable, tensor in its place)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +100,27 @@ class Variables:
 
     def describe(self) -> tuple[VariableDescription, ...]:
         """Name the variables and say where each lies."""
-        offsets = np.cumsum([0, *self._sizes])
         return tuple(
-            VariableDescription(v.path, shape, int(offset))
-            for v, shape, offset in zip(self.variables, self._shapes, offsets, strict=False)
+            VariableDescription(v.path, shape, part.start)
+            for v, shape, part in zip(self.variables, self._shapes, self.parts, strict=True)
         )
+
+    @property
+    def parts(self) -> tuple[slice, ...]:
+        """Where each variable lies in the flat vector."""
+        ends = np.cumsum(self._sizes).tolist()
+        return tuple(slice(end - size, end) for end, size in zip(ends, self._sizes, strict=True))
+
+    def repeat(self, by_variable: Sequence[float]) -> Float32:
+        """Return a flat vector that has a number of each variable in all its elements."""
+        return np.repeat(np.asarray(by_variable, np.float32), self._sizes)
 
     def values(self) -> Float32:
         """Return the variables' own values as a flat vector."""
         parts = [np.asarray(v.numpy(), np.float32).ravel() for v in self.variables]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
-    def split(self, flat: Any) -> list[tuple[Any, Any]]:
+    def split(self, flat: Any) -> Mapping:
         """Cut a flat tensor into (variable, tensor of its shape and dtype) pairs."""
         if not self.variables:
             return []
@@ -130,14 +143,43 @@ class Variables:
             variable.assign(value)
 
 
+class _Noting(keras.StatelessScope):  # type: ignore[misc]  # keras has no types
+    """Notes which variables are assigned; their new values are `get_current_value`."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        super().__init__(state_mapping=mapping, collect_losses=True)
+        self.assigned: dict[int, Any] = {}
+
+    def add_update(self, update: tuple[Any, Any]) -> None:
+        """Take the new value of a variable."""
+        self.assigned[id(update[0])] = update[0]
+        super().add_update(update)
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """What a call of the model gave.
+
+    Attributes:
+        losses: Regularization and added losses.
+        state: Values of the state variables after the call, one by one.
+        assigned: All variables that the call assigned, by their `id`.
+    """
+
+    outputs: Any
+    losses: list[Any]
+    state: list[Any]
+    assigned: dict[int, Any]
+
+
 class PlacedModel:
     """The model, its tables, and its variables by how they travel.
 
     Attributes:
         dense: Trainable variables.
-        state: Floating point variables that are not trained: moving statistics.
+        state: Variables that are not trained: moving statistics, counters.
         seeds: States of seed generators, which each minibatch's own seed replaces.
-        local: What is left (integer counters): updated in this process only.
+        constants: What is left: integers that a float32 cannot tell apart.
         sample_outputs: What the model gave for the first minibatch, before any training.
     """
 
@@ -190,26 +232,20 @@ class PlacedModel:
         lookup: Callable[[Any, Any], Any],
         features: Any,
         training: bool,
-        dense: Any,
-        state: Any,
+        dense: Mapping,
+        state: Mapping,
         seed: Any,
-    ) -> tuple[Any, list[Any], Any, list[Any]]:
+    ) -> Called:
         """Run the model on tensors in place of its variables, which stay as they are.
 
-        Returns:
-            Outputs, regularization and added losses, the flat state after the call, and the
-            local variables after it.
+        `dense` and `state` are what `Variables.split` gives.
         """
-        mapping = self.dense.split(dense) + self.state.split(state)
-        mapping += self._seeded(seed)
-        scope = keras.StatelessScope(state_mapping=mapping, collect_losses=True)
+        scope = _Noting(dense + state + self._seeded(seed))
         with self._tracing, looking_up(lookup), scope, accepting_dicts():
             outputs = self.model(features, training=training)
             losses = list(self.model.losses)
-        state = self.state.join([scope.get_current_value(v) for v in self.state.variables])
-        local = [scope.get_current_value(v) for v in self.local]
-        kept = [v.value if new is None else new for v, new in zip(self.local, local, strict=True)]
-        return outputs, losses, state, kept
+        after = [scope.get_current_value(v) for v in self.state.variables]
+        return Called(outputs, losses, after, scope.assigned)
 
     def _seeded(self, seed: Any) -> list[tuple[Any, Any]]:
         """Give each seed generator its own seed mixed with the minibatch's, and counter zero."""
@@ -251,13 +287,12 @@ class PlacedModel:
 
     def _sort_variables(self) -> None:
         others = self.model.non_trainable_variables
-        seeds = [v for v in others if v.name == SEED_NAME]
-        floats = [v for v in others if v.name != SEED_NAME and _is_float(v)]
+        self.seeds = tuple(v for v in others if v.name == SEED_NAME)
+        others = [v for v in others if v.name != SEED_NAME]
         self.dense = Variables(self.model.trainable_variables)
-        self.state = Variables(floats)
-        self.seeds = tuple(seeds)
-        self._own_seeds = [np.int64(np.asarray(v.numpy()).ravel()[0]) for v in seeds]
-        self.local = tuple(v for v in others if v.name != SEED_NAME and not _is_float(v))
+        self.state = Variables([v for v in others if is_float(v) or _is_small(v)])
+        self.constants = tuple(v for v in others if not (is_float(v) or _is_small(v)))
+        self._own_seeds = [np.int64(np.asarray(v.numpy()).ravel()[0]) for v in self.seeds]
 
 
 @contextmanager
@@ -313,8 +348,15 @@ def _restart_names() -> None:
     reset_uids()
 
 
-def _is_float(variable: Any) -> bool:
+def is_float(variable: Any) -> bool:
+    """Say whether a variable has floats of any size."""
     return bool(keras.backend.is_float_dtype(variable.dtype))
+
+
+def _is_small(variable: Any) -> bool:
+    """Say whether a float32 can stand for the integers of a variable."""
+    values = np.abs(np.asarray(variable.numpy()).astype(np.float64))
+    return bool(values.max(initial=0.0) < EXACT_INTEGERS)
 
 
 def zero_rows(ids: Any, dim: int) -> Any:

@@ -36,6 +36,7 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
         if inputs.dtype not in (tf.int32, tf.int64):
             inputs = tf.cast(inputs, tf.int32)
         rows = lookup(self, tf.cast(inputs, tf.int64))
+        rows = rows if self.trainable else tf.stop_gradient(rows)
         return tf.cast(rows, self.compute_dtype)
 
     @property
@@ -94,7 +95,6 @@ def _should_move(layer: Any, threshold_bytes: int) -> bool:
         return False
     reasons = {
         "it is a subclass of keras.layers.Embedding": type(layer) is not keras.layers.Embedding,
-        "it is not trainable": not layer.trainable,
         "it has a regularizer": layer.embeddings_regularizer is not None,
         "its constraint is not one of each row alone": not _fits_rows(layer),
         "it uses LoRA": bool(layer.lora_rank),

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
-from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, describe
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.metrics.kinds import mask_of, with_mask
 from elasticdl.backends.keras.model.function import FlatFunction, as_tensor
+from elasticdl.backends.keras.model.gradient import LossGradient, added
 from elasticdl.backends.keras.model.lookups import Collector
-from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
 from elasticdl.errors import ModelError
-
-
-class WatchedLookup(Protocol):
-    """A lookup whose rows are differentiated by."""
-
-    @property
-    def rows(self) -> Sequence[Any]:
-        """The rows of each lookup so far, in their order."""
-        ...
-
-    def watch(self, tape: Any) -> None:
-        """Have a tape watch the rows."""
-        ...
-
-    def __call__(self, layer: Any, ids: Any) -> Any:
-        """Return the rows of `ids`."""
-        ...
 
 
 class GivenRows:
@@ -40,7 +22,7 @@ class GivenRows:
 
     def __init__(self, placed: PlacedModel, tables: Sequence[int], rows: Sequence[Any]) -> None:
         self._placed = placed
-        self._tables = tables
+        self.tables = tables
         self._rows = rows
         self._next = 0
 
@@ -57,7 +39,7 @@ class GivenRows:
         """Return the rows of the next site, which must be of this layer."""
         site, table = self._next, self._placed.table_of(layer)
         self._next += 1
-        if site >= len(self._tables) or self._tables[site] != table:
+        if site >= len(self.tables) or self.tables[site] != table:
             raise ModelError(
                 f"Embedding {layer.name!r} is lookup {site} of the model now and was not when "
                 "its lookups were collected; call the same layers in the same order in "
@@ -73,85 +55,50 @@ class TrainStep:
     """The training step for minibatches of one structure, of any size."""
 
     def __init__(
-        self, placed: PlacedModel, loss: Any, collector: Collector, minibatch: KerasMinibatch
+        self,
+        placed: PlacedModel,
+        gradient: LossGradient,
+        collector: Collector,
+        minibatch: KerasMinibatch,
     ) -> None:
         self._placed = placed
-        self._loss = MinibatchLoss(loss, placed.output_names)
+        self._gradient = gradient
         self._tables = collector.tables
         self._structure = minibatch.structure
         self._outputs = _Outputs()
-        specs = self._structure.specs
-        self._function = _Traced(self._trace, specs, placed, collector, minibatch)
+        specs, factor = self._structure.specs, tf.TensorSpec([], tf.float32)
+        self._function = _Traced(self._trace, specs, placed, collector, minibatch, [factor])
 
     def __call__(
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Run one step; see `Trainer.train_step`."""
-        tensors = self._function(minibatch, rows, dense, state)
-        end = 3 + len(rows) + len(self._placed.local)
-        return step_result(self._placed, tensors[:end], len(rows), tensors[end:])
+        end = 4 + len(rows)
+
+        def once(factor: Any) -> tuple[Sequence[Any], Any]:
+            tensors = self._function(minibatch, rows, dense, state, factor)
+            return tensors[:end], tensors[end:]
+
+        return self._gradient.run(once, state)
 
     def predictions(self, tensors: Sequence[Any]) -> Any:
         """Return the predictions of a `StepResult` as the model gives them."""
         return self._outputs.unpack(tensors)
 
     def _trace(
-        self, tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
+        self,
+        tensors: Sequence[Any],
+        rows: Sequence[Any],
+        dense: Any,
+        state: Any,
+        seed: Any,
+        factor: Any,
     ) -> list[Any]:
         lookup = GivenRows(self._placed, self._tables, rows)
-        results, outputs = differentiate(
-            self._placed, self._loss, self._structure, lookup, tensors, dense, state, seed
+        results, outputs = self._gradient(
+            self._structure, lookup, tensors, dense, state, seed, factor
         )
         return results + self._outputs.pack(outputs)
-
-
-def differentiate(
-    placed: PlacedModel,
-    minibatch_loss: MinibatchLoss,
-    structure: Structure,
-    lookup: WatchedLookup,
-    tensors: Sequence[Any],
-    dense: Any,
-    state: Any,
-    seed: Any,
-) -> tuple[list[Any], Any]:
-    """Call model and loss on a minibatch's tensors, traced or not.
-
-    Returns:
-        First a list: loss, gradient of the dense vector, change of the state, gradient of the rows
-        of each lookup, and the local variables after the step. Then the model's outputs.
-    """
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(dense)
-        lookup.watch(tape)
-        outputs, losses, new_state, local = placed.call(
-            lookup, structure.fold_features(tensors), True, dense, state, seed
-        )
-        loss = minibatch_loss(
-            structure.fold_labels(tensors), outputs, structure.fold_weights(tensors)
-        )
-        loss = loss + added(losses)
-    dense_grad, *row_grads = tape.gradient(
-        loss, [dense, *lookup.rows], unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
-    row_grads = [tf.convert_to_tensor(g) for g in row_grads]
-    return [loss, dense_grad, new_state - state, *row_grads, *local], outputs
-
-
-def step_result(
-    placed: PlacedModel, results: Sequence[Any], num_rows: int, predictions: Any
-) -> StepResult:
-    """Make of what `differentiate` returned what the worker is given; set the local variables."""
-    loss, dense_grad, state_delta = results[:3]
-    for variable, value in zip(placed.local, results[3 + num_rows :], strict=True):
-        variable.assign(value)
-    return StepResult(
-        loss=float(loss),
-        row_grads=[np.asarray(g) for g in results[3 : 3 + num_rows]],
-        dense_grad=np.asarray(dense_grad),
-        state_delta=np.asarray(state_delta),
-        predictions=predictions,
-    )
 
 
 class Inference:
@@ -166,10 +113,9 @@ class Inference:
             tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
         ) -> list[Any]:
             lookup = GivenRows(placed, collector.tables, rows)
-            outputs, losses, *_ = placed.call(
-                lookup, structure.fold_features(tensors), False, dense, state, seed
-            )
-            return [added(losses), *self._outputs.pack(outputs)]
+            split = placed.dense.split(dense), placed.state.split(state)
+            called = placed.call(lookup, structure.fold_features(tensors), False, *split, seed)
+            return [added(called.losses), *self._outputs.pack(called.outputs)]
 
         self._outputs = _Outputs()
         specs = structure.feature_specs
@@ -181,11 +127,6 @@ class Inference:
         """Return the outputs, in the structure that the model gives, and what it adds to a loss."""
         loss, *outputs = self._function(minibatch, rows, dense, state)
         return self._outputs.unpack(outputs), loss
-
-
-def added(losses: Sequence[Any]) -> Any:
-    """Return the sum of regularization and added losses."""
-    return tf.add_n([tf.constant(0.0), *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
 
 
 class _Outputs:
@@ -218,10 +159,11 @@ class _Traced:
     """A function of the model, traced once for minibatches of one structure.
 
     Args:
-        function: Of (tensors of a minibatch, rows of each site, dense, state, seed); returns
-            tensors.
+        function: Of (tensors of a minibatch, rows of each site, dense, state, seed, and what
+            `given` says); returns tensors.
         specs: Of the first of a minibatch's tensors, which are those that it is given.
         placed, collector, minibatch: What the specs of all else follow from.
+        given: Specs of what else it is given.
     """
 
     def __init__(
@@ -231,16 +173,20 @@ class _Traced:
         placed: PlacedModel,
         collector: Collector,
         minibatch: KerasMinibatch,
+        given: Sequence[Any] = (),
     ) -> None:
         self._num_tensors = count = len(specs)
+        num_given = len(given)
 
         def flat(dense: Any, state: Any, seed: Any, *others: Any) -> list[Any]:
-            return function(others[:count], others[count:], dense, state, seed)
+            others, more = others[num_given:], others[:num_given]
+            return function(others[:count], others[count:], dense, state, seed, *more)
 
         signature = [
             tf.TensorSpec([placed.dense.size], tf.float32),
             tf.TensorSpec([placed.state.size], tf.float32),
             tf.TensorSpec([], tf.int64),
+            *given,
             *specs,
             *(tf.TensorSpec(site.rows.shape, tf.float32) for site in collector.sites),
         ]
@@ -249,12 +195,17 @@ class _Traced:
         self._call = FlatFunction(concrete)
 
     def __call__(
-        self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+        self,
+        minibatch: KerasMinibatch,
+        rows: Sequence[Float32],
+        dense: Float32,
+        state: Float32,
+        *given: Any,
     ) -> Sequence[Any]:
         """Return what the function gives for a minibatch."""
         seed = tf.constant(minibatch.seed, tf.int64)
         tensors = minibatch.tensors[: self._num_tensors]
-        inputs = [as_tensor(dense), as_tensor(state), seed, *tensors, *map(as_tensor, rows)]
+        inputs = [as_tensor(dense), as_tensor(state), seed, *given, *tensors, *map(as_tensor, rows)]
         try:
             return self._call(*inputs)
         except (tf.errors.OpError, ValueError, TypeError) as error:

@@ -1,0 +1,168 @@
+//! What an update does to each variable, beside the optimizer: some keep their values, and state has
+//! a momentum.
+
+use std::ops::Range;
+
+use crate::error::StoreError;
+use crate::route::dense_range;
+use crate::spec::{ModelSpec, VariableSpec};
+
+/// How one replica's ranges of the dense and state vectors are treated.
+#[derive(Debug, Default)]
+pub(crate) struct Treatment {
+    /// Of the dense range: what is not trained.
+    frozen: Vec<Range<usize>>,
+    /// Of the state range: where the momentum is not 1, and what it is.
+    moving: Vec<(Range<usize>, f32)>,
+}
+
+/// Values of dense variables that are not trained, and of their slots.
+pub(crate) struct Frozen(Vec<(Range<usize>, Vec<f32>)>);
+
+impl Treatment {
+    pub(crate) fn of(
+        model: &ModelSpec,
+        replica: u32,
+        num_replicas: u32,
+    ) -> Result<Self, StoreError> {
+        let dense = dense_range(model.dense_len()?, replica, num_replicas);
+        let state = dense_range(model.state_len()?, replica, num_replicas);
+        let mut treatment = Self::default();
+        for variable in model.dense.iter().filter(|variable| !variable.trainable) {
+            treatment.frozen.extend(part(variable, &dense));
+        }
+        for variable in &model.state {
+            let momentum = variable.momentum;
+            if !(0.0..=1.0).contains(&momentum) {
+                return Err(StoreError::BadModel(format!(
+                    "state variable '{}' has momentum {momentum}, expected 0 to 1",
+                    variable.name
+                )));
+            }
+            if momentum < 1.0 {
+                let part = part(variable, &state);
+                treatment
+                    .moving
+                    .extend(part.map(|part| (part, momentum as f32)));
+            }
+        }
+        Ok(treatment)
+    }
+
+    /// Note the values of what is not trained; `slots` are each as long as `dense`.
+    pub(crate) fn frozen(&self, dense: &[f32], slots: &[f32]) -> Frozen {
+        let len = dense.len();
+        let vectors = std::iter::once(dense).chain(slots.chunks(len.max(1)));
+        let kept = vectors.enumerate().flat_map(|(number, values)| {
+            self.frozen.iter().map(move |part| {
+                let place = number * len + part.start..number * len + part.end;
+                (place, values[part.clone()].to_vec())
+            })
+        });
+        Frozen(kept.collect())
+    }
+
+    /// Make of `state` what `change` leaves of it, `momentum * state + change`.
+    ///
+    /// Args: `weight` is the sum of the weights of the minibatches that a change is made of, 1 for a
+    /// single one: what is left of a round takes its share of the old value only.
+    pub(crate) fn change(&self, state: &mut [f32], change: &[f32], weight: f32) {
+        for (part, momentum) in &self.moving {
+            let kept = 1.0 - (1.0 - momentum) * weight;
+            for value in &mut state[part.clone()] {
+                *value *= kept;
+            }
+        }
+        for (value, change) in state.iter_mut().zip(change) {
+            *value += change;
+        }
+    }
+}
+
+impl Frozen {
+    /// Put the values back where they were.
+    pub(crate) fn put_back(self, dense: &mut [f32], slots: &mut [f32]) {
+        let len = dense.len();
+        for (place, values) in self.0 {
+            if place.end <= len {
+                dense[place].copy_from_slice(&values);
+            } else {
+                slots[place.start - len..place.end - len].copy_from_slice(&values);
+            }
+        }
+    }
+}
+
+/// What of a variable lies in a range of its vector, counted from the range's start.
+fn part(variable: &VariableSpec, held: &Range<usize>) -> Option<Range<usize>> {
+    let first = variable.offset as usize;
+    let end = first + variable.shape.iter().product::<u64>() as usize;
+    let (first, end) = (first.max(held.start), end.min(held.end));
+    (first < end).then(|| first - held.start..end - held.start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> ModelSpec {
+        ModelSpec::from_json(
+            r#"{"tables": [], "optimizer": {"kind": "sgd", "params": {}}, "seed": 0,
+                "dense": [{"name": "a", "shape": [3], "offset": 0},
+                          {"name": "b", "shape": [2, 2], "offset": 3, "trainable": false}],
+                "state": [{"name": "mean", "shape": [3], "offset": 0, "momentum": 0.75},
+                          {"name": "count", "shape": [], "offset": 3},
+                          {"name": "last", "shape": [2], "offset": 4, "momentum": 0.0}]}"#,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn each_variable_of_the_state_has_its_own_momentum_wherever_the_vector_is_cut() {
+        for num_replicas in 1..7 {
+            let mut state = vec![];
+            for replica in 0..num_replicas {
+                let range = dense_range(6, replica, num_replicas);
+                let mut part = vec![4.0; range.len()];
+                let treatment = Treatment::of(&model(), replica, num_replicas).unwrap();
+                treatment.change(&mut part, &vec![2.0; range.len()], 1.0);
+                state.extend(part);
+            }
+            assert_eq!(state, [5.0, 5.0, 5.0, 6.0, 2.0, 2.0]);
+        }
+    }
+
+    #[test]
+    fn parts_of_a_round_leave_together_what_the_whole_round_leaves() {
+        let treatment = Treatment::of(&model(), 0, 1).unwrap();
+        let mut whole = vec![1.0; 6];
+        treatment.change(&mut whole, &[0.25; 6], 1.0);
+        assert_eq!(whole, [1.0, 1.0, 1.0, 1.25, 0.25, 0.25]);
+        // A statistic that is at rest stays there, also if a round is applied in two parts.
+        let mut parts = vec![1.0; 6];
+        treatment.change(&mut parts, &[0.0625; 6], 0.25);
+        treatment.change(&mut parts, &[0.1875; 6], 0.75);
+        assert_eq!(&parts[..3], [1.0; 3]);
+    }
+
+    #[test]
+    fn what_is_not_trained_keeps_its_values_and_slots() {
+        let treatment = Treatment::of(&model(), 0, 1).unwrap();
+        let (mut dense, mut slots) = (vec![1.0; 7], vec![2.0; 14]);
+        let frozen = treatment.frozen(&dense, &slots);
+        dense.fill(5.0);
+        slots.fill(6.0);
+        frozen.put_back(&mut dense, &mut slots);
+        assert_eq!(dense, [5.0, 5.0, 5.0, 1.0, 1.0, 1.0, 1.0]);
+        let one = [6.0, 6.0, 6.0, 2.0, 2.0, 2.0, 2.0];
+        assert_eq!(slots, [one, one].concat());
+    }
+
+    #[test]
+    fn a_momentum_that_is_no_average_is_refused() {
+        let mut model = model();
+        model.state[0].momentum = 1.5;
+        let error = Treatment::of(&model, 0, 1).unwrap_err().to_string();
+        assert!(error.contains("'mean' has momentum 1.5, expected 0 to 1"));
+    }
+}

@@ -1,0 +1,169 @@
+"""Model and loss of one minibatch, and what they are differentiated by; traced or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Float32, StepResult
+from elasticdl.backends.keras.feed.minibatch import Structure
+from elasticdl.backends.keras.model.loss import MinibatchLoss
+from elasticdl.backends.keras.model.placed import EXACT_INTEGERS, PlacedModel, is_float
+from elasticdl.backends.keras.model.scaling import LossScale
+from elasticdl.backends.keras.model.state import check_assigned
+from elasticdl.errors import ModelError
+
+Call = Callable[[Any], tuple[Sequence[Any], Any]]
+"""What `LossGradient.__call__` returns for a factor of the loss."""
+
+
+class WatchedLookup(Protocol):
+    """A lookup whose rows are differentiated by."""
+
+    @property
+    def tables(self) -> Sequence[int]:
+        """The table of each lookup."""
+        ...
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The rows of each lookup so far, in their order."""
+        ...
+
+    def watch(self, tape: Any) -> None:
+        """Have a tape watch the rows."""
+        ...
+
+    def __call__(self, layer: Any, ids: Any) -> Any:
+        """Return the rows of `ids`."""
+        ...
+
+
+def added(losses: Sequence[Any]) -> Any:
+    """Return the sum of regularization and added losses."""
+    return tf.add_n([tf.constant(0.0), *(tf.reduce_sum(tf.cast(x, tf.float32)) for x in losses)])
+
+
+class LossGradient:
+    """The gradient of the loss, and the change of the state.
+
+    Args:
+        momenta: Of each state variable; see `state.py`.
+        scale: Of the loss, for a model that computes in float16.
+
+    Attributes:
+        missing: Numbers of the dense variables that the loss did not depend on in the last call.
+        missing_tables: The same of tables that were looked up.
+    """
+
+    def __init__(
+        self,
+        placed: PlacedModel,
+        loss: MinibatchLoss,
+        momenta: Sequence[float],
+        scale: LossScale | None,
+    ) -> None:
+        self._placed = placed
+        self._loss = loss
+        self._momenta = placed.state.repeat(momenta)
+        self._scale = scale
+        self._counters = [
+            (variable, part)
+            for variable, part in zip(placed.state.variables, placed.state.parts, strict=True)
+            if not is_float(variable)
+        ]
+        self.missing: frozenset[int] = frozenset()
+        self.missing_tables: frozenset[int] = frozenset()
+
+    def __call__(
+        self,
+        structure: Structure,
+        lookup: WatchedLookup,
+        tensors: Sequence[Any],
+        dense: Any,
+        state: Any,
+        seed: Any,
+        factor: Any,
+    ) -> tuple[list[Any], Any]:
+        """Call model and loss on a minibatch's tensors.
+
+        Returns:
+            First a list: whether the gradient is finite (looked at only where the loss is scaled,
+            by `factor`), loss, gradient of the dense vector, change of the state, and the
+            gradient of the rows of each lookup. Then the model's outputs.
+        """
+        placed = self._placed
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            dense_parts = placed.dense.split(dense)
+            tape.watch([part for _, part in dense_parts])
+            lookup.watch(tape)
+            features, state_parts = structure.fold_features(tensors), placed.state.split(state)
+            called = placed.call(lookup, features, True, dense_parts, state_parts, seed)
+            labels, weights = structure.fold_labels(tensors), structure.fold_weights(tensors)
+            loss = self._loss(labels, called.outputs, weights)
+            loss = loss + added(called.losses)
+            target = loss if self._scale is None else loss * factor
+        check_assigned(placed, called)
+        given = [part for _, part in dense_parts] + list(lookup.rows)
+        gradients = self._completed(given, tape.gradient(target, given), lookup.tables)
+        flat = [placed.dense.join(gradients[: len(dense_parts)]), *gradients[len(dense_parts) :]]
+        finite = tf.constant(True)
+        if self._scale is not None:
+            flat = [gradient / factor for gradient in flat]
+            finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat])
+        change = placed.state.join(called.state) - self._momenta * state
+        return [finite, loss, flat[0], change, *flat[1:]], called.outputs
+
+    def run(self, call: Call, state: Float32) -> StepResult:
+        """Make a step of what `call` returns for a factor of the loss.
+
+        Raises:
+            ModelError: A counter of the state cannot count on.
+        """
+        self._check_counters(state)
+        (_, loss, dense_grad, change, *row_grads), predictions = self._finite(call)
+        return StepResult(
+            loss=float(loss),
+            row_grads=[np.asarray(g) for g in row_grads],
+            dense_grad=np.asarray(dense_grad),
+            state_delta=np.asarray(change),
+            predictions=predictions,
+        )
+
+    def _finite(self, call: Call) -> tuple[Sequence[Any], Any]:
+        if self._scale is None:
+            return call(tf.constant(1.0))
+        while True:
+            results, predictions = call(tf.constant(self._scale.value, tf.float32))
+            if results[0]:
+                self._scale.was_finite()
+                return results, predictions
+            # A loss that is not finite itself does not become so by another scale.
+            if not np.isfinite(float(results[1])) or not self._scale.overflowed():
+                return results, predictions
+
+    def _completed(
+        self, given: Sequence[Any], gradients: Sequence[Any], tables: Sequence[int]
+    ) -> list[Any]:
+        """Note what has no gradient, and put zeros there."""
+        num_dense = len(self._placed.dense.variables)
+        dense, rows = gradients[:num_dense], gradients[num_dense:]
+        updated = {table for table, g in zip(tables, rows, strict=True) if g is not None}
+        self.missing = frozenset(k for k, g in enumerate(dense) if g is None)
+        self.missing_tables = frozenset(tables) - updated
+        return [
+            tf.zeros_like(part) if gradient is None else tf.convert_to_tensor(gradient)
+            for part, gradient in zip(given, gradients, strict=True)
+        ]
+
+    def _check_counters(self, state: Float32) -> None:
+        for variable, part in self._counters:
+            if np.abs(state[part]).max(initial=0.0) >= EXACT_INTEGERS:
+                raise ModelError(
+                    f"variable {variable.path!r} has counted to {EXACT_INTEGERS}, from where on a "
+                    "float32, in which workers pass it on, cannot count; count in larger steps, or "
+                    "let it start again from 0"
+                )

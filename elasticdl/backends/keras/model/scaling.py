@@ -1,0 +1,54 @@
+"""Loss scaling of models that compute in float16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+GROWTH_STEPS = 2000
+FIRST_SCALE = 2.0**15
+
+
+class LossScale:
+    """By what the loss is multiplied, and its gradient divided, so that float16 can hold it.
+
+    As in Keras' `LossScaleOptimizer` the scale is halved when a gradient is not finite, and doubled
+    after many that were. Keras leaves such a minibatch out; here it is computed again, so that each
+    is trained once. The scale is this process's own: its powers of two change no gradient but
+    by what float16 rounds.
+    """
+
+    def __init__(self, first: float = FIRST_SCALE, growth_steps: int = GROWTH_STEPS) -> None:
+        self.value = first
+        self._growth_steps = growth_steps
+        self._num_finite = 0
+
+    def overflowed(self) -> bool:
+        """Halve the scale; return False if it is not the scale that makes gradients so large."""
+        self._num_finite = 0
+        if self.value <= 1.0:
+            return False
+        self.value /= 2
+        return True
+
+    def was_finite(self) -> None:
+        """Count a step, and try a larger scale from time to time."""
+        self._num_finite += 1
+        if self._num_finite == self._growth_steps:
+            self._num_finite = 0
+            self.value *= 2
+
+
+def loss_scale_of(optimizer: Any, model: Any) -> tuple[Any, LossScale | None]:
+    """Return the optimizer that makes updates, and the scale that goes with it, if there is one.
+
+    A scale is used if the user's optimizer is a `LossScaleOptimizer`, and, as in Keras'
+    `compile(auto_scale_loss=True)`, if the model computes in float16.
+    """
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        scale = LossScale(float(optimizer.initial_scale), int(optimizer.dynamic_growth_steps))
+        return optimizer.inner_optimizer, scale
+    if any(layer.compute_dtype == "float16" for layer in model._flatten_layers()):
+        return optimizer, LossScale()
+    return optimizer, None

@@ -1,0 +1,267 @@
+"""What training does to the variables that it does not train: moving statistics and counters.
+
+Workers train at the same time, so none of them knows the value that its change will meet. Where the
+replicas keep the value, `new = momentum * old + change` can be applied to whatever is there, if
+`momentum` is a number between 0 and 1 and `change` does not depend on `old`. Moving averages
+(batch norm) are of this kind, counters and sums (momentum 1), and values that are only replaced
+(momentum 0). The momentum is found here, by derivative and by trial; other rules are refused.
+See docs/designs/collect-mode.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from elasticdl.backends.base import Float32
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.model.placed import Called, PlacedModel, explaining, is_float
+from elasticdl.errors import ModelError
+
+_NUM_TRIALS = 3
+_EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+def check_assigned(placed: PlacedModel, called: Called) -> None:
+    """Refuse a model that assigns, in training, what would be lost.
+
+    Raises:
+        ModelError: Names the variable and what to write instead.
+    """
+    kept = {id(v) for v in (*placed.state.variables, *placed.seeds)}
+    metrics = {id(v): m for m in placed.model.metrics for v in m.variables}
+    trained = {id(v) for v in placed.dense.variables}
+    for key, variable in called.assigned.items():
+        if key in kept:
+            continue
+        if key in metrics:
+            raise ModelError(
+                f"call() updates the metric {metrics[key].name!r} of model {placed.model.name!r}, "
+                "which a job does not show; name metrics in eval_metrics_fn() in the model file"
+            )
+        where = f"call() assigns the variable {variable.path!r}"
+        if key in trained:
+            raise ModelError(
+                f"{where}, which is trained: workers train at the same time, and the ps replicas "
+                f"apply gradients alone. {_remedy(placed, variable)}"
+            )
+        if any(variable is constant for constant in placed.constants):
+            raise ModelError(
+                f"{where}, whose integers are too large for a float32, in which workers pass them "
+                "on; count from 0 in a variable of its own"
+            )
+        stateful = [layer for layer in placed.model._flatten_layers() if _is_stateful(layer)]
+        if stateful:
+            raise ModelError(f"{where}; {_not_stateful(stateful[0])}")
+        raise ModelError(
+            f"{where}, which is not among the variables of model {placed.model.name!r}; make it "
+            "with add_weight in a layer that is an attribute of the model"
+        )
+
+
+def find_momenta(
+    placed: PlacedModel, minibatch: KerasMinibatch, eagerly: bool = False
+) -> tuple[float, ...]:
+    """Return the momentum of each state variable: `new = momentum * old + change` in training.
+
+    Of one that training leaves as it is, it is 1.
+
+    Raises:
+        ModelError: A new value follows another rule.
+    """
+    if not placed.state.variables:
+        return ()
+    trials = _Trials(placed, minibatch, eagerly)
+    return tuple(_momentum(trials, k) for k in range(len(placed.state.variables)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One call of the model: state before and after, and the derivative by elements."""
+
+    before: Float32
+    after: Float32
+    slopes: Float32
+
+    def change(self, momentum: float, part: slice) -> NDArray[np.float64]:
+        """Return what is added to `momentum * before`."""
+        after, before = self.after[part].astype(np.float64), self.before[part].astype(np.float64)
+        return after - np.float64(np.float32(momentum)) * before
+
+
+class SmallRows:
+    """A lookup of small random rows, always the same, for calls that nothing comes of."""
+
+    def __init__(self, placed: PlacedModel) -> None:
+        self._placed = placed
+        self._tape: Any = None
+        self.tables: list[int] = []
+        self.rows: list[Any] = []
+
+    def watch(self, tape: Any) -> None:
+        """Have a tape watch the rows that come."""
+        self._tape = tape
+
+    def __call__(self, layer: Any, ids: Any) -> Any:
+        """Return rows of ids."""
+        shape = tf.concat([tf.shape(ids), [layer.output_dim]], 0)
+        rows = tf.random.stateless_normal(shape, (1, 2), stddev=0.1)
+        if ids.shape.rank is not None:
+            rows = tf.ensure_shape(rows, [*ids.shape, layer.output_dim])
+        if self._tape is not None:
+            self._tape.watch(rows)
+        self.tables.append(self._placed.table_of(layer))
+        self.rows.append(rows)
+        return rows
+
+
+class _Trials:
+    """Calls the model in training with other states, on one minibatch, with the same seed."""
+
+    def __init__(self, placed: PlacedModel, minibatch: KerasMinibatch, eagerly: bool) -> None:
+        self.placed = placed
+        self.assigned: set[int] = set()
+        self._structure = minibatch.structure
+        specs = self._structure.feature_specs
+        with explaining(placed.model, minibatch):
+            function = (
+                self._trace
+                if eagerly
+                else tf.function(self._trace, autograph=False).get_concrete_function(
+                    tf.TensorSpec([placed.dense.size], tf.float32),
+                    tf.TensorSpec([placed.state.size], tf.float32),
+                    tf.TensorSpec([placed.state.size], tf.float32),
+                    *specs,
+                )
+            )
+        dense, tensors = tf.constant(placed.dense.values()), minibatch.tensors[: len(specs)]
+        self._call: Callable[[Float32, Float32], Any] = lambda state, signs: function(
+            dense, tf.constant(state), tf.constant(signs), *tensors
+        )
+        self._random = np.random.default_rng(0)
+        self._start = placed.state.values()
+        everyone = range(len(placed.state.variables))
+        self.all = [self._try(self._moved(everyone)) for _ in range(_NUM_TRIALS)]
+
+    def one(self, k: int) -> list[_Trial]:
+        """Return trials in which only one variable has other values."""
+        return [self._try(self._moved([k])) for _ in range(_NUM_TRIALS)]
+
+    def repeats(self, part: slice) -> bool:
+        """Say whether the same state gives the same again: nothing is drawn at random."""
+        one, other = self._try(self._start), self._try(self._start)
+        return np.array_equal(one.after[part], other.after[part], equal_nan=True)
+
+    def _try(self, state: Float32) -> _Trial:
+        signs = self._random.choice(np.array([-4, -2, -1, 1, 2, 4], np.float32), state.size)
+        after, slopes = self._call(state, signs)
+        return _Trial(state, np.asarray(after), np.asarray(slopes) / signs)
+
+    def _moved(self, variables: Iterable[int]) -> Float32:
+        state = self._start.copy()
+        for k in variables:
+            variable, part = self.placed.state.variables[k], self.placed.state.parts[k]
+            if id(variable) not in self.assigned:
+                continue
+            size = part.stop - part.start
+            if is_float(variable):
+                state[part] += 3 * (1 + np.abs(state[part])) * self._random.normal(size=size)
+            elif variable.dtype != "bool":
+                state[part] += self._random.integers(0, 8, size)
+        return state
+
+    def _trace(self, dense: Any, state: Any, signs: Any, *features: Any) -> Any:
+        placed = self.placed
+        with tf.GradientTape(persistent=True, watch_accessed_variables=False) as tape:
+            before = placed.state.split(state)
+            tape.watch([old for variable, old in before if is_float(variable)])
+            called = placed.call(
+                SmallRows(placed),
+                self._structure.fold_features(features),
+                True,
+                placed.dense.split(dense),
+                before,
+                tf.constant(0, tf.int64),
+            )
+        check_assigned(placed, called)
+        self.assigned = set(called.assigned)
+        slopes = []
+        for (variable, old), new, (_, sign) in zip(
+            before, called.state, placed.state.split(signs), strict=True
+        ):
+            slope = None
+            if is_float(variable) and id(variable) in called.assigned:
+                slope = tape.gradient(new, old, output_gradients=sign)
+            slopes.append(tf.zeros_like(old) if slope is None else slope)
+        return placed.state.join(called.state), placed.state.join(slopes)
+
+
+def _momentum(trials: _Trials, k: int) -> float:
+    variable, part = trials.placed.state.variables[k], trials.placed.state.parts[k]
+    if id(variable) not in trials.assigned:
+        return 1.0
+    epsilon = _EPSILONS.get(variable.dtype, 2.0**-23)
+    candidates = [1.0, 0.0]
+    if is_float(variable):
+        slopes = np.stack([trial.slopes[part] for trial in trials.all])
+        candidates = [float(f"{np.median(slopes):.7g}")]
+        if not np.allclose(slopes, candidates[0], rtol=0, atol=8 * epsilon):
+            raise _refusal(trials.placed, variable)
+    candidates = [momentum for momentum in candidates if 0 <= momentum <= 1]
+    # Other states may be part of the change, as when moving statistics normalise what comes
+    # before; then this one alone is varied.
+    for alone in (False, True):
+        tried = trials.one(k) if alone else trials.all
+        for momentum in candidates:
+            if _is_free(tried, momentum, part, 64 * epsilon):
+                return momentum
+    if candidates and candidates[0] and is_float(variable) and not trials.repeats(part):
+        return candidates[0]  # the change is drawn at random, so that it cannot be compared
+    raise _refusal(trials.placed, variable)
+
+
+def _is_free(trials: list[_Trial], momentum: float, part: slice, tolerance: float) -> bool:
+    """Say whether the change is the same whatever the old values are."""
+    changes = np.stack([trial.change(momentum, part) for trial in trials])
+    sizes = np.stack([np.abs(trial.before[part]) + np.abs(trial.after[part]) for trial in trials])
+    return bool(np.all(np.abs(changes - changes[0]) <= tolerance * (1 + sizes.max(0))))
+
+
+def _refusal(placed: PlacedModel, variable: Any) -> ModelError:
+    return ModelError(
+        f"in training call() makes the new value of variable {variable.path!r} of the old one in a "
+        "way that does not add up over workers, which train at the same time and do not know the "
+        "old one. Known are moving averages (momentum * old + new part, with a momentum of 0 to "
+        f"1), sums and counts, and values that are replaced. {_remedy(placed, variable)}"
+    )
+
+
+def _remedy(placed: PlacedModel, variable: Any) -> str:
+    holders = [
+        layer
+        for layer in placed.model._flatten_layers()
+        if any(v is variable for v in layer.variables)
+    ]
+    for layer in holders:
+        if isinstance(layer, keras.layers.SpectralNormalization):
+            return (
+                f"Layer {layer.name!r} is keras.layers.SpectralNormalization: use its inner layer "
+                "alone, for example with a kernel_regularizer"
+            )
+        if _is_stateful(layer):
+            return _not_stateful(layer)
+    return f"Change layer {holders[-1].name!r}, or leave it out"
+
+
+def _is_stateful(layer: Any) -> bool:
+    return bool(getattr(layer, "stateful", False))
+
+
+def _not_stateful(layer: Any) -> str:
+    return f"layer {layer.name!r} is stateful: say stateful=False, since minibatches have no order"
