@@ -8,7 +8,7 @@ from typing import Any
 
 from elasticdl.backends.base import Minibatch
 
-SHARE = 0.015
+SHARE = 0.01
 _FIRST_CALLS = 3  # of a size, of another one, and of any size: each is compiled
 TOGETHER_MINIBATCHES = 32
 TOGETHER_RECORDS = 16_384
@@ -19,8 +19,8 @@ class MeasuringBudget:
 
     Where metrics are cheap beside a step, all minibatches are measured; else as many as the share
     allows, some together and then a pause, since a call of a metric costs more than its records.
-    What is compiled in between does not count: the first calls are free, and one that takes many
-    times as long as the fastest counts as that.
+    What is compiled in between does not count: the first calls are free, and no call counts as
+    more than a few times the fastest one.
     """
 
     def __init__(self, share: float = SHARE) -> None:
@@ -49,7 +49,7 @@ class MeasuringBudget:
         self._num_calls += 1
         self._fastest = min(self._fastest, seconds)
         if self._num_calls > _FIRST_CALLS:
-            self._spent += seconds if seconds < 4 * self._fastest else self._fastest
+            self._spent += min(seconds, 4 * self._fastest)
 
     def collected(self, seconds: float) -> None:
         """Note how long it took to read the sums at the end of a task."""
