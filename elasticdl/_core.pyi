@@ -59,6 +59,21 @@ class Store:
     def export(self, request: str) -> str:
         """Write this replica's part of the tables, as `PsClient.export` does for all."""
 
+    def begin_with(
+        self, table: str, source: str, keys: NDArray[np.int64], rows: NDArray[np.float32]
+    ) -> None:
+        """Have a table begin with rows, as if they were initial values; others' are left out.
+
+        Args:
+            table: A table of the model that will be declared.
+            source: Where the rows come from, for the message if they do not fit the table.
+            keys: Shape (n,).
+            rows: Shape (n, dim).
+
+        Raises:
+            StoreError: A model was declared, or restored, already.
+        """
+
     def set_memory_limit(self, num_bytes: int | None) -> None:
         """Create no more rows once all rows take so many bytes; None: no limit.
 

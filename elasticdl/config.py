@@ -270,6 +270,14 @@ class CheckpointSection(Section):
         Path | None,
         Field(description="Start from this checkpoint (a version folder or its parent)."),
     ] = None
+    pretrained_rows: Annotated[
+        str,
+        Field(
+            description='Rows that embedding tables begin with: "TABLE=PATH;TABLE=PATH", each PATH '
+            "a .npz, .safetensors or .parquet file, or a folder of them."
+        ),
+        _TRAIN,
+    ] = ""
     saved_model: Annotated[
         Path | None, Field(description="Evaluate or predict with this exported model."), _USE
     ] = None
@@ -425,6 +433,11 @@ class JobConfig(Section):
             raise ValueError(
                 "--export_threshold and --export_since_version need --export_tables, where to "
                 "write the tables"
+            )
+        if self.checkpoint.pretrained_rows and self.checkpoint.checkpoint_dir_for_init:
+            raise ValueError(
+                "--pretrained_rows is for new tables, and a checkpoint (--checkpoint_dir_for_init) "
+                "has all rows of its tables: give one of them"
             )
         if self.evaluation.evaluation_steps and not self.data.validation_data:
             raise ValueError("--evaluation_steps needs --validation_data, what to evaluate on")

@@ -7,6 +7,7 @@ import threading
 import time
 
 from elasticdl._core import PsClient, Store
+from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
@@ -82,6 +83,7 @@ def _make_store(config: JobConfig) -> Store:
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
         store = Store()
+        begin_with_pretrained(store, config.checkpoint.pretrained_rows)
     else:
         store = Store.restore(str(resolve(source)), keep_watermarks=False)
     if config.training.staleness_lr_modulation:

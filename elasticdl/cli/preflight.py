@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
 from elasticdl.config import JobConfig
@@ -163,6 +164,7 @@ def _check_data(flag: str, config: JobConfig) -> None:
 def _check_sources(config: JobConfig) -> None:
     if config.checkpoint.checkpoint_dir_for_init is not None:
         resolve(config.checkpoint.checkpoint_dir_for_init)
+    sources_of(config.checkpoint.pretrained_rows)
     saved_model = config.checkpoint.saved_model
     if saved_model is not None and not saved_model.exists():
         raise ConfigError(f"--saved_model: expected an exported model, found none at {saved_model}")

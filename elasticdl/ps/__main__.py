@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from elasticdl import process
 from elasticdl._core import PsServer, Store
+from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError
@@ -78,7 +79,9 @@ def _first(config: JobConfig, replica: int) -> Store:
     replicas = config.cluster.num_ps_pods
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
-        return Store(replica, replicas)
+        store = Store(replica, replicas)
+        begin_with_pretrained(store, config.checkpoint.pretrained_rows)
+        return store
     return Store.restore(str(resolve(source)), replica, replicas, keep_watermarks=False)
 
 

@@ -66,6 +66,27 @@ impl Store {
             .map_err(ps_error)
     }
 
+    fn begin_with(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        source: &str,
+        keys: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (keys, rows) = (array::<i64>(keys, "keys")?, array::<f32>(rows, "rows")?);
+        let &[num_rows, dim] = rows.shape() else {
+            return Err(PyValueError::new_err("rows: expected an array (n, dim)"));
+        };
+        if keys.shape() != [num_rows] {
+            return Err(PyValueError::new_err("keys: expected one of each row"));
+        }
+        // Ids are the same 64 bits on both sides; only Python calls them signed.
+        let (keys, rows) = (bytemuck::cast_slice(keys.as_slice()?), rows.as_slice()?);
+        py.detach(|| self.store.begin_with(table, source, dim, keys, rows))
+            .map_err(|error| ps_error(error.into()))
+    }
+
     #[pyo3(signature = (num_bytes))]
     fn set_memory_limit(&self, num_bytes: Option<u64>) {
         self.store.set_memory_limit(num_bytes);

@@ -25,10 +25,13 @@ use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::treatment::Treatment;
 use crate::vectors::{DenseRule, Vectors, check_len};
 
+use self::first_rows::FirstRows;
+
 pub use self::names::Named;
 pub use self::round::{RoundGradient, RoundMember};
 
 mod checkpoint;
+mod first_rows;
 mod life;
 mod names;
 mod round;
@@ -138,6 +141,8 @@ pub struct Store {
     num_replicas: u32,
     /// Set once, by the first declaration or from a checkpoint.
     model: OnceLock<Model>,
+    /// Put into the tables by the first declaration.
+    first_rows: Mutex<Vec<FirstRows>>,
     /// Held while a declaration is checked, so that one of several first ones wins.
     declaring: Mutex<()>,
     /// Updates hold it shared; a checkpoint takes it alone to mark its instant.
@@ -178,6 +183,7 @@ impl Store {
             replica,
             num_replicas,
             model: OnceLock::new(),
+            first_rows: Mutex::default(),
             declaring: Mutex::new(()),
             updates: RwLock::new(()),
             checkpointing: Mutex::default(),
@@ -260,10 +266,15 @@ impl Store {
         let tables = spec.tables.iter();
         let tables =
             tables.map(|table| Table::new(table, spec.seed, placement, self.budget.clone()));
+        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let mut first_rows = self.first_rows.lock();
+        first_rows::put(&first_rows, &spec, &tables)?;
+        first_rows.clear();
+        first_rows.shrink_to_fit();
         let model = Model {
             restored: AtomicBool::new(false),
             placement,
-            tables: tables.collect::<Result<_, _>>()?,
+            tables,
             vectors: RwLock::new(Vectors::new(rule, dense, state)),
             version: AtomicU64::new(0),
             tasks: Tasks::default(),

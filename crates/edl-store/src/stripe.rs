@@ -295,9 +295,31 @@ impl Stripe {
     }
 
     fn create(&mut self, hash: u64, spec: &RowSpec, version: u64) -> u32 {
+        self.add(hash, spec, version, |weights| {
+            spec.generator.fill(unhash(hash), weights);
+        })
+    }
+
+    /// Create a row with given weights, as if they were its initial values; false if the key has
+    /// one already.
+    pub(crate) fn begin_with(&mut self, hash: u64, spec: &RowSpec, weights: &[f32]) -> bool {
+        if self.index.find(hash).is_some() {
+            return false;
+        }
+        self.add(hash, spec, 0, |row| row.copy_from_slice(weights));
+        true
+    }
+
+    fn add(
+        &mut self,
+        hash: u64,
+        spec: &RowSpec,
+        version: u64,
+        fill: impl FnOnce(&mut [f32]),
+    ) -> u32 {
         let row = self.take_row(version);
         let (weights, slots) = self.arena.row_mut(row, spec.width).split_at_mut(spec.dim);
-        spec.generator.fill(unhash(hash), weights);
+        fill(weights);
         if let Some(constraint) = &spec.constraint {
             constraint.apply(weights);
         }

@@ -421,6 +421,22 @@ impl Table {
         chunk
     }
 
+    /// Create rows of this replica with given weights, before any other; return the first key that
+    /// has a row already.
+    pub(crate) fn begin_with(&self, keys: &[u64], rows: &[f32]) -> Result<Option<u64>, StoreError> {
+        self.check_room(keys)?;
+        for (&key, weights) in keys.iter().zip(rows.chunks_exact(self.spec.dim)) {
+            let hash = hash(key);
+            let mut stripe = self.stripes[self.placement.stripe(hash)].write();
+            let before = stripe.bytes();
+            if !stripe.begin_with(hash, &self.spec, weights) {
+                return Ok(Some(key));
+            }
+            self.budget.note(before, stripe.bytes());
+        }
+        Ok(None)
+    }
+
     /// Make room for those of `keys` that belong to this replica.
     pub(crate) fn reserve(&self, keys: &[u64]) -> Result<(), StoreError> {
         let mut counts = [0; NUM_STRIPES];

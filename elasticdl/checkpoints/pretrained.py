@@ -1,0 +1,192 @@
+"""Rows that embedding tables begin with, from files: `--pretrained_rows`.
+
+Every ps replica reads the files itself and keeps the rows that are its own. A file has keys, one
+each, and the row of each key:
+
+- `.npz` and `.safetensors`: arrays `keys` (n,) of integers and `rows` (n, dim) of floats;
+- `.parquet`: columns `key` and `weights`, as `--export_tables` writes them.
+
+A folder means the files of these kinds in it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl._core import Store
+from elasticdl.errors import ConfigError, DataError
+
+log = logging.getLogger(__name__)
+
+CHUNK_ROWS = 1 << 16
+SAFETENSORS_DTYPES = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2",
+    "I64": "<i8", "U64": "<u8", "I32": "<i4", "U32": "<u4",
+}  # fmt: skip
+Chunk = tuple[NDArray[Any], NDArray[Any]]
+
+
+def sources_of(flag: str) -> dict[str, list[Path]]:
+    """Return the files of each table that `--pretrained_rows` names, "TABLE=PATH;TABLE=PATH".
+
+    Raises:
+        ConfigError: The words do not parse, or there is no such file; says what was expected.
+    """
+    sources: dict[str, list[Path]] = {}
+    for words in filter(None, (words.strip() for words in flag.split(";"))):
+        table, equals, path = words.partition("=")
+        if not (table and equals and path) or table in sources:
+            raise ConfigError(
+                f'--pretrained_rows: expected "TABLE=PATH;TABLE=PATH", each table once, found '
+                f"{words!r} in {flag!r}"
+            )
+        sources[table] = _files(Path(path))
+    return sources
+
+
+def begin_with_pretrained(store: Store, flag: str) -> None:
+    """Have the tables of a new store begin with the rows of their files.
+
+    Raises:
+        ConfigError: As of `sources_of`.
+        DataError: A file that is not as expected; names it, and the row.
+    """
+    for table, files in sources_of(flag).items():
+        for file in files:
+            num_rows = 0
+            for keys, rows in read_rows(file):
+                store.begin_with(table, str(file), keys, rows)
+                num_rows += len(keys)
+            log.info("read %d pretrained rows of table %r from %s", num_rows, table, file)
+
+
+def read_rows(file: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Yield a file's keys (n,) and rows (n, dim) in chunks.
+
+    Raises:
+        DataError: The file is not as expected; names it, and the row.
+    """
+    first = 0
+    try:
+        for keys, rows in READERS[file.suffix](file):
+            yield _checked(file, first, keys, rows)
+            first += len(keys)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{file}: its pretrained rows cannot be read: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        found = sorted(file for file in path.iterdir() if file.suffix in READERS)
+    else:
+        found = [path] if path.is_file() and path.suffix in READERS else []
+    if not found:
+        raise ConfigError(
+            f"--pretrained_rows: expected a file {', '.join(READERS)}, or a folder of them, "
+            f"found none at {path}"
+        )
+    return found
+
+
+def _checked(
+    file: Path, first: int, keys: NDArray[Any], rows: NDArray[Any]
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Convert a chunk that begins at row `first` of its file."""
+    rows = np.ascontiguousarray(rows, np.float32)
+    for wrong, what in (
+        (keys < 0, "a key below 0"),
+        (keys.astype(np.uint64) >= 2**63, "a key above 2**63 - 1"),
+        (~np.isfinite(rows).all(axis=1), "a number that is not finite"),
+    ):
+        if wrong.any():
+            raise DataError(f"{file}: row {first + int(wrong.argmax())} has {what}")
+    return np.ascontiguousarray(keys, np.int64), rows
+
+
+def _chunks(file: Path, keys: NDArray[Any], rows: NDArray[Any]) -> Iterator[Chunk]:
+    fits = keys.ndim == 1 and rows.ndim == 2 and len(keys) == len(rows)
+    if not fits or keys.dtype.kind not in "iu" or rows.dtype.kind != "f":
+        raise DataError(
+            f"{file}: expected keys (n,) of integers and rows (n, dim) of floats, found keys "
+            f"{keys.shape} of {keys.dtype} and rows {rows.shape} of {rows.dtype}"
+        )
+    for at in range(0, len(keys), CHUNK_ROWS):
+        yield keys[at : at + CHUNK_ROWS], rows[at : at + CHUNK_ROWS]
+
+
+def _read_npz(file: Path) -> Iterator[Chunk]:
+    if not zipfile.is_zipfile(file):
+        raise DataError(f"{file}: expected a .npz file, found another or a torn one")
+    with np.load(file, allow_pickle=False) as arrays:
+        yield from _chunks(file, *_both(file, dict.fromkeys(arrays.files), arrays.__getitem__))
+
+
+def _read_safetensors(file: Path) -> Iterator[Chunk]:
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8).ljust(8, b"\0"))
+        if length > file.stat().st_size:
+            raise DataError(f"{file}: expected a safetensors file, found another or a torn one")
+        header = json.loads(stream.read(length))
+
+    def tensor(name: str) -> NDArray[Any]:
+        described = header[name]
+        dtype = SAFETENSORS_DTYPES.get(described["dtype"])
+        if dtype is None:
+            raise DataError(
+                f"{file}: tensor {name!r} has dtype {described['dtype']}, expected one of "
+                f"{', '.join(SAFETENSORS_DTYPES)}"
+            )
+        start = 8 + length + described["data_offsets"][0]
+        shape = tuple(described["shape"])
+        return np.memmap(file, dtype, "r", start, shape) if 0 not in shape else np.empty(shape)
+
+    yield from _chunks(file, *_both(file, header, tensor))
+
+
+def _both(
+    file: Path, names: dict[str, Any], read: Callable[[str], NDArray[Any]]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    if not {"keys", "rows"} <= set(names):
+        raise DataError(f"{file}: expected arrays keys and rows, found {', '.join(names)}")
+    return read("keys"), read("rows")
+
+
+def _read_parquet(file: Path) -> Iterator[Chunk]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(file) as parquet:
+        names = parquet.schema_arrow.names
+        if not {"key", "weights"} <= set(names):
+            raise DataError(f"{file}: expected columns key and weights, found {', '.join(names)}")
+        first, dim = 0, None
+        for batch in parquet.iter_batches(CHUNK_ROWS, columns=["key", "weights"]):
+            weights = batch.column("weights")
+            lengths = weights.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
+            dim = int(lengths[0]) if dim is None else dim
+            if (other := lengths != dim).any():
+                row = int(other.argmax())
+                raise DataError(
+                    f"{file}: row {first + row} has {max(lengths[row], 0)} weights, those before "
+                    f"have {dim}"
+                )
+            rows = weights.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
+            yield batch.column("key").to_numpy(zero_copy_only=False), rows
+            first += len(lengths)
+
+
+READERS: dict[str, Callable[[Path], Iterator[Chunk]]] = {
+    ".npz": _read_npz,
+    ".parquet": _read_parquet,
+    ".safetensors": _read_safetensors,
+}
