@@ -7,26 +7,42 @@ them; what they remember then is a fact of the journal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind, Task
+from elasticdl.master.actions import Action, Note
+from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.journal import Journal
+from elasticdl.master.ledger import Ledger
+from elasticdl.master.phases import Phase
+from elasticdl.master.tasks import JobTasks
 
 
 class Callbacks:
     """One CALLBACKS task at a time, in the order of what happened."""
 
-    def __init__(self, journal: Journal, num_epochs: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        tasks: JobTasks,
+        ledger: Ledger,
+        evaluations: Evaluations,
+        act: Callable[[Action], None],
+    ) -> None:
         self._journal = journal
-        self._num_epochs = num_epochs
+        self._tasks = tasks
+        self._ledger = ledger
+        self._evaluations = evaluations
+        self._act = act
         self._due: list[tuple[int, Moment]] = []  # by task id; the first one is queued
         self._state = ""
         self._has_begun = self._has_ended = False
         self._epochs_ended = 0
-        self._sums = [[0.0, 0.0] for _ in range(num_epochs)]  # records and their summed loss
+        self._sums = [[0.0, 0.0] for _ in range(tasks.num_epochs)]  # records and their summed loss
         self.is_declared = False
         self.learning_rate: float | None = None
-        self.stop_reason = ""
+        self._stop_reason = ""
         journal.handle("callbacks", self._apply_declared)
         journal.handle("callbacks due", self._apply_due)
         journal.handle("callbacks ran", self._apply_ran)
@@ -45,23 +61,39 @@ class Callbacks:
         if self.is_declared and num_records:
             self._journal.record("epoch loss", task.epoch, int(num_records), float(loss_sum))
 
-    def happened(self, task_id: int, moment: Moment) -> bool:
-        """Something that callbacks are called for has happened; return whether to queue its task.
+    def advance(self, phase: Phase, is_training_over: bool) -> None:
+        """Have callbacks told of what has happened since.
 
         Args:
-            task_id: The CALLBACKS task of that moment.
-            moment: What it was.
+            phase: Of the job.
+            is_training_over: Whether no training and no evaluation follows.
         """
         if not self.is_declared:
-            return False
-        logs = {name: float(value) for name, value in moment.logs.items()}
-        self._journal.record("callbacks due", task_id, str(moment.kind), moment.number, logs)
-        return len(self._due) == 1
+            return
+        if phase is Phase.TRAINING and not self._has_begun:
+            self._tell(Moment(MomentKind.TRAIN_BEGIN))
+        while (epoch := self._complete_epoch()) is not None:
+            self._tell(Moment(MomentKind.EPOCH_END, epoch, self._logs(epoch)))
+        if is_training_over and self._has_begun and not self._has_ended:
+            self._tell(Moment(MomentKind.TRAIN_END, logs=self._logs(self._ledger.epoch)))
 
-    def ran(self, result: CallbackResult) -> int | None:
-        """The callbacks were called; return the task to queue next, if there is one."""
+    def evaluated(self, evaluation_id: int) -> None:
+        """An evaluation has its metrics."""
+        if self.is_declared:
+            logs = self._logs(self._ledger.epoch)
+            self._tell(Moment(MomentKind.EVALUATION, evaluation_id, logs))
+
+    def ran(self, result: CallbackResult, phase: Phase) -> None:
+        """The callbacks were called: take over what they have decided."""
+        rate_before = self.learning_rate
         self._journal.record("callbacks ran", result.state, result.learning_rate, result.stop)
-        return self._due[0][0] if self._due else None
+        self._queue_first()
+        if result.learning_rate not in (None, rate_before):
+            text = f"a callback sets the learning rate to {result.learning_rate:.6g}"
+            self._act(Note("learning rate", text, {"learning_rate": result.learning_rate}))
+        if result.stop and not self._ledger.is_stopped and phase is Phase.TRAINING:
+            self._ledger.stop_training()
+            self._act(Note("training stopped", f"{result.stop} stops training"))
 
     def drop(self) -> None:
         """Call no callback any more: one of them has failed too often."""
@@ -69,31 +101,45 @@ class Callbacks:
 
     # --- questions -------------------------------------------------------------------------------
 
-    def next_epoch(self, settled: list[int], per_epoch: int) -> int | None:
-        """Return the epoch whose end callbacks are to be told of, if one is complete."""
-        epoch = self._epochs_ended
-        is_complete = epoch < self._num_epochs and settled[epoch] >= per_epoch
-        return epoch if self.is_declared and is_complete else None
-
-    @property
-    def begins(self) -> bool:
-        """Whether callbacks are still to be told that training begins."""
-        return self.is_declared and not self._has_begun
-
-    @property
-    def ends(self) -> bool:
-        """Whether callbacks are still to be told that training has ended."""
-        return self._has_begun and not self._has_ended
-
-    def loss_of(self, epoch: int) -> dict[str, float]:
-        """Return the mean loss of an epoch's records, as logs have it."""
-        records, loss = self._sums[epoch]
-        return {"loss": loss / records} if records else {}
-
     def call(self) -> CallbackCall:
         """Return what a worker needs for the task that is under way."""
         moment = self._due[0][1]
-        return CallbackCall(self._state, self.learning_rate, moment, self._num_epochs)
+        return CallbackCall(self._state, self.learning_rate, moment, self._tasks.num_epochs)
+
+    @property
+    def stopped(self) -> str:
+        """Say which callback stopped training, and after how much; "" if none did."""
+        if not self._ledger.is_stopped:
+            return ""
+        total = self._tasks.training.num_records * self._tasks.num_epochs
+        done = self._ledger.training_records_done
+        return f"{self._stop_reason} stopped training after {done:,} of {total:,} records"
+
+    # --- parts -----------------------------------------------------------------------------------
+
+    def _tell(self, moment: Moment) -> None:
+        logs = {name: float(value) for name, value in moment.logs.items()}
+        task_id = self._tasks.callbacks_id(moment)
+        self._journal.record("callbacks due", task_id, str(moment.kind), moment.number, logs)
+        if len(self._due) == 1:
+            self._queue_first()
+
+    def _queue_first(self) -> None:
+        if self._due:
+            task_id, _ = self._due[0]
+            self._ledger.queue(range(task_id, task_id + 1))
+
+    def _complete_epoch(self) -> int | None:
+        """Return the epoch whose end callbacks are to be told of next, if it is complete."""
+        epoch, settled = self._epochs_ended, self._ledger.training_settled
+        is_complete = epoch < len(settled) and settled[epoch] >= self._tasks.per_epoch
+        return epoch if is_complete else None
+
+    def _logs(self, epoch: int) -> dict[str, float]:
+        """Return the mean loss of an epoch's records, and the newest evaluation."""
+        records, loss = self._sums[epoch]
+        newest = {f"val_{name}": value for name, value in self._evaluations.metrics.items()}
+        return {**({"loss": loss / records} if records else {}), **newest}
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -117,7 +163,7 @@ class Callbacks:
         self._due.pop(0)
         self._state = state
         self.learning_rate = learning_rate
-        self.stop_reason = self.stop_reason or stop
+        self._stop_reason = self._stop_reason or stop
 
     def _apply_dropped(self) -> None:
         self._due = []
@@ -139,7 +185,7 @@ class Callbacks:
             "epochs_ended": self._epochs_ended,
             "sums": self._sums,
             "learning_rate": self.learning_rate,
-            "stop_reason": self.stop_reason,
+            "stop_reason": self._stop_reason,
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -154,4 +200,4 @@ class Callbacks:
         self._epochs_ended = snapshot["epochs_ended"]
         self._sums = [list(sums) for sums in snapshot["sums"]]
         self.learning_rate = snapshot["learning_rate"]
-        self.stop_reason = snapshot["stop_reason"]
+        self._stop_reason = snapshot["stop_reason"]

@@ -14,11 +14,8 @@ from typing import Any
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import (
-    CallbackResult,
     Finished,
     Lease,
-    Moment,
-    MomentKind,
     Outcome,
     Position,
     Progress,
@@ -80,12 +77,14 @@ class JobCore:
         self.evaluations = Evaluations(
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
-        self.callbacks = Callbacks(self.journal, tasks.num_epochs)
         self.meter = Meter(self.journal, tasks.per_epoch)
         self.training_metrics = TrainingMetrics()
         self.counters = Counters(self.journal)
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
+        self.callbacks = Callbacks(
+            self.journal, tasks, self.ledger, self.evaluations, act=self._act
+        )
         self.holder = make_holder(
             config,
             tasks,
@@ -361,45 +360,12 @@ class JobCore:
         is_failing = bool(self.history.failing)
         if is_training and not is_failing and self.evaluations.is_due(self.meter.model_version):
             self._start_evaluation()
-        if self.callbacks.is_declared and not is_failing:
-            self._call_back()
+        if not is_failing:
+            is_last = self.phase is Phase.EVALUATING or not self._needs(Phase.EVALUATING)
+            self.callbacks.advance(self.phase, is_last and self._is_over(self.phase))
         self.holder.ask_what_is_due(now)
         if not is_failing and self._is_over(self.phase):
             self._enter(self._phase_after(self.phase), now)
-
-    def _call_back(self) -> None:
-        """Queue what callbacks are to be told of."""
-        if self.phase is Phase.TRAINING and self.callbacks.begins:
-            self._tell(Moment(MomentKind.TRAIN_BEGIN))
-        settled, per_epoch = self.ledger.training_settled, self.tasks.per_epoch
-        while (epoch := self.callbacks.next_epoch(settled, per_epoch)) is not None:
-            self._tell(Moment(MomentKind.EPOCH_END, epoch, self._logs(epoch)))
-        if not self.callbacks.ends or not self._is_over(self.phase):
-            return
-        if self.phase is Phase.EVALUATING or not self._needs(Phase.EVALUATING):
-            self._tell(Moment(MomentKind.TRAIN_END, logs=self._logs(self.ledger.epoch)))
-
-    def _tell(self, moment: Moment) -> None:
-        task_id = self.tasks.callbacks_id(moment)
-        if self.callbacks.happened(task_id, moment):
-            self.ledger.queue(range(task_id, task_id + 1))
-
-    def _logs(self, epoch: int) -> dict[str, float]:
-        """Return what callbacks are told: the loss of an epoch, and the newest evaluation."""
-        newest = {f"val_{name}": value for name, value in self.evaluations.metrics.items()}
-        return {**self.callbacks.loss_of(epoch), **newest}
-
-    def _called_back(self, result: CallbackResult) -> None:
-        rate_before = self.callbacks.learning_rate
-        following = self.callbacks.ran(result)
-        if following is not None:
-            self.ledger.queue(range(following, following + 1))
-        if result.learning_rate not in (None, rate_before):
-            text = f"a callback sets the learning rate to {result.learning_rate:.6g}"
-            self._note("learning rate", text, learning_rate=result.learning_rate)
-        if result.stop and not self.ledger.is_stopped and self.phase is Phase.TRAINING:
-            self.ledger.stop_training()
-            self._note("training stopped", f"{result.stop} stops training")
 
     @property
     def _is_trained(self) -> bool:
@@ -480,18 +446,9 @@ class JobCore:
         if shortcomings:
             self._fail("; ".join(shortcomings), now)
         else:
-            message = "; ".join(part for part in (self._stopped_early(), self.message) if part)
+            message = "; ".join(part for part in (self.callbacks.stopped, self.message) if part)
             self.history.end(Phase.FINISHED, message, now)
             self._note("ended", "the job is finished", phase=str(Phase.FINISHED))
-
-    def _stopped_early(self) -> str:
-        if not self.ledger.is_stopped:
-            return ""
-        total = self.tasks.training.num_records * self.tasks.num_epochs
-        return (
-            f"{self.callbacks.stop_reason} stopped training after "
-            f"{self.ledger.training_records_done:,} of {total:,} records"
-        )
 
     def _fail(self, message: str, now: float) -> None:
         self.history.end(Phase.FAILED, message, now)
@@ -568,12 +525,10 @@ class JobCore:
             self.evaluations.finish(task.evaluation_id, report.metrics)
             text = ", ".join(f"{name} {value:.6g}" for name, value in report.metrics.items())
             self._note("evaluation", f"evaluation: {text}", metrics=report.metrics)
-            if self.callbacks.is_declared:
-                logs = self._logs(self.ledger.epoch)
-                self._tell(Moment(MomentKind.EVALUATION, task.evaluation_id, logs))
+            self.callbacks.evaluated(task.evaluation_id)
         elif settled is Settled.DONE and task.kind is TaskKind.CALLBACKS:
             assert report.callbacks is not None
-            self._called_back(report.callbacks)
+            self.callbacks.ran(report.callbacks, self.phase)
         elif settled is Settled.REQUEUED and report.outcome is Outcome.FAILED:
             self._note("task failed", report.message, is_warning=True, task=task.id)
 
