@@ -115,9 +115,7 @@ def test_every_row_says_what_happens_and_has_a_test(tests_by_file):
 
 
 def test_every_parameter_and_hook_of_keras_has_a_row():
-    # `auto_scale_loss` has a meaning only where something computes in float16.
-    left = missing(rows_of(GUIDE.read_text()))
-    assert left in ({}, {COMPILE: ["auto_scale_loss"]})
+    assert missing(rows_of(GUIDE.read_text())) == {}
 
 
 def test_every_optimizer_setting_and_constraint_of_keras_has_a_row():
