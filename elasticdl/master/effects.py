@@ -60,7 +60,7 @@ class ReplicaAccess:
 
     def tally(self) -> dict[str, int]:
         """Ask each replica what its watermarks kept from being applied; return the sums."""
-        tallies = [replica.get("watermarks", {}) for replica in json.loads(self._reach().stats())]
+        tallies = [replica["watermarks"] for replica in json.loads(self._reach().stats())]
         return {name: sum(tally[name] for tally in tallies) for name in tallies[0]}
 
     def expire(self) -> str:

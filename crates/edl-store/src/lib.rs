@@ -49,4 +49,4 @@ pub use store::{
 };
 pub use stripe::Chunk;
 pub use table::PullMode;
-pub use tasks::TaskAudit;
+pub use tasks::{TaskAudit, WatermarkTally};

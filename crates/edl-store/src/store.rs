@@ -21,7 +21,7 @@ use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::stripe::Chunk;
 use crate::table::{PullMode, Table};
-use crate::tasks::{TaskAudit, Tasks, Verdict};
+use crate::tasks::{TaskAudit, Tasks, Verdict, WatermarkTally};
 use crate::treatment::Treatment;
 use crate::vectors::{DenseRule, Vectors, check_len};
 
@@ -131,6 +131,8 @@ pub struct Stats {
     pub tables: Vec<TableStats>,
     /// How late gradients came.
     pub staleness: Staleness,
+    /// What was kept from being applied.
+    pub watermarks: WatermarkTally,
     /// Bytes held for tables and vectors.
     pub resident_bytes: u64,
 }
@@ -169,6 +171,8 @@ struct Model {
     tables: Vec<Table>,
     vectors: RwLock<Vectors>,
     /// Updates begun; each takes the next number under the shared update lock.
+    begun: AtomicU64,
+    /// Updates applied. Who reads it before the values finds at least so many of them there.
     version: AtomicU64,
     tasks: Tasks,
     staleness: Mutex<Staleness>,
@@ -276,6 +280,7 @@ impl Store {
             placement,
             tables,
             vectors: RwLock::new(Vectors::new(rule, dense, state)),
+            begun: AtomicU64::new(0),
             version: AtomicU64::new(0),
             tasks: Tasks::default(),
             staleness: Mutex::default(),
@@ -299,9 +304,10 @@ impl Store {
     /// # Errors
     /// [`StoreError::StaleLease`] if a newer lease has begun.
     pub fn begin_task(&self, task: u64, lease: u32) -> Result<u32, StoreError> {
-        let watermark = self.declared("tasks begin")?.tasks.get(task);
+        let tasks = &self.declared("tasks begin")?.tasks;
+        let watermark = tasks.get(task);
         let mut watermark = watermark.lock();
-        watermark.fence(task, lease)?;
+        tasks.fence(&mut watermark, task, lease)?;
         Ok(watermark.next_index)
     }
 
@@ -352,8 +358,8 @@ impl Store {
         model.check(push)?;
         let watermark = model.tasks.get(push.task);
         let mut watermark = watermark.lock();
-        watermark.fence(push.task, push.lease)?;
-        if watermark.judge(push.task, push.index)? == Verdict::Done {
+        let tasks = &model.tasks;
+        if tasks.judge(&mut watermark, push.task, push.lease, push.index)? == Verdict::Done {
             return Ok(Applied {
                 applied: false,
                 version: model.version(),
@@ -374,8 +380,7 @@ impl Store {
         let _updates = self.updates.read();
         let watermark = model.tasks.get(task);
         let mut watermark = watermark.lock();
-        watermark.fence(task, lease)?;
-        if watermark.judge(task, index)? == Verdict::Next {
+        if model.tasks.judge(&mut watermark, task, lease, index)? == Verdict::Next {
             watermark.advance(0);
         }
         Ok(())
@@ -432,6 +437,7 @@ impl Store {
             replica: self.replica,
             version: model.map_or(0, Model::version),
             staleness: model.map_or_else(Staleness::default, |model| *model.staleness.lock()),
+            watermarks: model.map_or_else(WatermarkTally::default, |model| model.tasks.tally()),
             resident_bytes: vectors + tables.iter().map(|table| table.bytes).sum::<u64>(),
             tables,
         }
@@ -521,9 +527,12 @@ impl Model {
 
     /// Change rows and vectors, at a learning rate by version; return the version before.
     ///
+    /// The version grows when the values have changed: a pull that comes between must not count as
+    /// newer than what it reads.
+    ///
     /// Args: `weight` is the sum of the weights of the minibatches that the push is made of.
     fn change(&self, push: &Push<'_>, weight: f32, learning_rate: impl Fn(u64) -> f32) -> u64 {
-        let before = self.version.fetch_add(1, Ordering::AcqRel);
+        let before = self.begun.fetch_add(1, Ordering::AcqRel);
         let (version, learning_rate) = (before + 1, learning_rate(before));
         let occurrence = Occurrence::new(push.task, push.index);
         for grads in push.tables {
@@ -534,6 +543,7 @@ impl Model {
             let mut vectors = self.vectors.write();
             vectors.apply(push.dense, push.state, weight, learning_rate, version);
         }
+        self.version.fetch_add(1, Ordering::Release);
         before
     }
 }

@@ -19,6 +19,17 @@ pub struct TaskAudit {
     pub num_records: u64,
 }
 
+/// What watermarks have kept from being applied, since this process began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatermarkTally {
+    /// Minibatches that came again, and were acknowledged.
+    pub duplicates: u64,
+    /// Requests under a lease that was over, refused.
+    pub stale_leases: u64,
+    /// Minibatches before which others were missing, refused.
+    pub gaps: u64,
+}
+
 /// A task's watermark.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Watermark {
@@ -83,6 +94,7 @@ impl Watermark {
 #[derive(Default)]
 pub(crate) struct Tasks {
     tasks: Mutex<HashMap<u64, Arc<Mutex<Watermark>>>>,
+    tally: Mutex<WatermarkTally>,
 }
 
 impl Tasks {
@@ -93,7 +105,43 @@ impl Tasks {
             .collect();
         Self {
             tasks: Mutex::new(tasks),
+            tally: Mutex::default(),
         }
+    }
+
+    /// Let a lease of a task in, and count it if it is refused.
+    pub(crate) fn fence(
+        &self,
+        watermark: &mut Watermark,
+        task: u64,
+        lease: u32,
+    ) -> Result<(), StoreError> {
+        watermark
+            .fence(task, lease)
+            .inspect_err(|_| self.tally.lock().stale_leases += 1)
+    }
+
+    /// Look where a minibatch stands in its task, and count it if it is not the next.
+    pub(crate) fn judge(
+        &self,
+        watermark: &mut Watermark,
+        task: u64,
+        lease: u32,
+        index: u32,
+    ) -> Result<Verdict, StoreError> {
+        self.fence(watermark, task, lease)?;
+        let verdict = watermark.judge(task, index);
+        match verdict {
+            Ok(Verdict::Next) => {}
+            Ok(Verdict::Done) => self.tally.lock().duplicates += 1,
+            Err(_) => self.tally.lock().gaps += 1,
+        }
+        verdict
+    }
+
+    /// Return what was counted.
+    pub(crate) fn tally(&self) -> WatermarkTally {
+        *self.tally.lock()
     }
 
     /// Return a task's watermark, at zero for a task that is new.

@@ -230,3 +230,35 @@ fn assert_of_one_instant(restored: &Replicas, keys: &[u64]) {
     let counts: Vec<u64> = counts(restored).into_values().collect();
     assert!(counts == expected);
 }
+
+/// A pull that meets an update must not take its version without its values: the gradient that
+/// comes of it would count as newer than it is.
+#[test]
+fn a_pulled_version_is_never_ahead_of_the_values() {
+    in_time(|| {
+        let store = store();
+        let has_ended = AtomicU64::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for index in 0..3_000 {
+                    count(&store, 1, 1, index, &minibatch(1, 0)).unwrap();
+                }
+                has_ended.store(1, Ordering::Release);
+            });
+            while has_ended.load(Ordering::Acquire) == 0 {
+                let (mut dense, mut state) = ([0.0], [0.0]);
+                let version = store.pull_vectors(&mut dense, &mut state).unwrap();
+                assert!(
+                    dense[0] as u64 >= version,
+                    "{} at version {version}",
+                    dense[0]
+                );
+                assert!(
+                    state[0] as u64 >= version,
+                    "{} at version {version}",
+                    state[0]
+                );
+            }
+        });
+    });
+}

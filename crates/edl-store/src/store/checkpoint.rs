@@ -109,6 +109,7 @@ impl Store {
             placement: Placement::new(replica, num_replicas)?,
             tables: restored.tables,
             vectors: RwLock::new(restored.vectors),
+            begun: AtomicU64::new(restored.version),
             version: AtomicU64::new(restored.version),
             tasks: Tasks::new(restored.watermarks),
             staleness: Mutex::default(),

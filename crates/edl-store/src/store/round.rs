@@ -40,10 +40,10 @@ impl Store {
     /// # Errors
     /// As those of [`Store::apply`] that do not look at gradients.
     pub fn judge(&self, task: u64, lease: u32, index: u32) -> Result<bool, StoreError> {
-        let watermark = self.declared("gradients are pushed")?.tasks.get(task);
+        let tasks = &self.declared("gradients are pushed")?.tasks;
+        let watermark = tasks.get(task);
         let mut watermark = watermark.lock();
-        watermark.fence(task, lease)?;
-        Ok(watermark.judge(task, index)? == Verdict::Done)
+        Ok(tasks.judge(&mut watermark, task, lease, index)? == Verdict::Done)
     }
 
     /// Check that a gradient fits the model, so that it can be merged with others.
