@@ -467,3 +467,43 @@ class TestHalfPrecision:
         assert job.backend.learning_rate(0) == pytest.approx(0.01)
         np.testing.assert_allclose(job.train(data(), 16), plain.train(data(), 16), rtol=1e-6)
         assert job.backend._scale.value == 16.0
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Keras' own
+def test_weights_that_the_model_function_sets_are_where_training_begins(new_job, tmp_path):
+    given = dense()
+    given.save_weights(tmp_path / "given.weights.h5")
+
+    def model():
+        made = dense()
+        made.load_weights(tmp_path / "given.weights.h5")
+        bias = made.layers[-1].bias
+        bias.assign(bias + 5.0)
+        return made
+
+    job = new_job(data(), 16, model=model, **FUNCTIONS)
+    kernel = given.layers[-1].kernel.numpy().ravel()
+    np.testing.assert_array_equal(job.parameters()[0], [*kernel, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("layer", "says"),
+    [
+        (
+            lambda: keras.layers.Embedding(20, 3, keras.initializers.Constant(np.ones((20, 3)))),
+            "embeddings_initializer is Constant, but rows are created one by one",
+        ),
+        (
+            lambda: keras.layers.Embedding(20, 3, weights=[np.ones((20, 3))]),
+            "is given initial weights.*say --embedding_threshold_bytes",
+        ),
+    ],
+    ids=["initializer", "weights"],
+)
+def test_given_rows_of_a_table_that_is_moved_are_refused(new_job, layer, says):
+    def model():
+        ids = keras.Input((4,), dtype="int64")
+        return keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(layer()(ids))))
+
+    with pytest.raises(ModelError, match=says):
+        new_job(data(), 16, threshold=0, model=model, **FUNCTIONS)
