@@ -136,8 +136,11 @@ class Processes:
             now: The time.
             was_silent: It may live, but cannot be reached.
         """
+        was_watched = exited.reason is not ExitReason.UNKNOWN or member.is_up or was_silent
         how = relaunch.describe(exited.reason, exited.code)
         text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
+        if not was_watched:
+            text = f"{member.name} has ended while no master watched"
         was_ready = self._holder.is_ready(member)
         position = self._announced(member)
         is_of_task = self._is_of_task(member, exited, position, was_silent)
@@ -155,9 +158,8 @@ class Processes:
         if is_expected:
             self._act(Note("left", text, fields))
             return loss
-        self._act(Note("lost", text, fields, is_warning=True))
+        self._act(Note("lost", text, fields, is_warning=was_watched))
         done = self._ledger.done_by_worker.get(member.index, 0)
-        was_watched = exited.reason is not ExitReason.UNKNOWN or member.is_up or was_silent
         ended = relaunch.Ended(
             member.role,
             exited.reason,

@@ -10,17 +10,24 @@ import numpy as np
 import psutil
 import pytest
 
+from elasticdl.checkpoints.versions import versions
+
 
 class Job:
     """The counting job in one folder, by as many commands as it takes."""
 
-    def __init__(self, chaos, folder, **flags):
+    def __init__(self, chaos, folder, recovery_seconds):
         self._chaos, self._folder = chaos, folder
+        self._recovers = recovery_seconds > 0
         self.job_dir = folder / "job"
         (folder / "data").mkdir()
         self.occurrences = chaos.make_data(folder / "data", seed=1)
         self.words = chaos.train_command(
-            folder / "data", folder / "export", self.job_dir, folder / "summary.json", **flags
+            folder / "data",
+            folder / "export",
+            self.job_dir,
+            folder / "summary.json",
+            recovery_seconds=recovery_seconds,
         )
 
     def start(self):
@@ -28,12 +35,16 @@ class Job:
             return subprocess.Popen(self.words, stdout=log, stderr=subprocess.STDOUT)
 
     def until(self, share, end):
-        """Run the command until a share of the records is trained; then end it; return its code."""
+        """Run the command until a share of the records is trained; then end it; return its code.
+
+        A job that keeps recovery checkpoints has written one by then.
+        """
         (self.job_dir / "master.json").unlink(missing_ok=True)
         command = self.start()
         with contextlib.closing(self._chaos.connect(self.job_dir, command)) as master:
             for status in master.watch(give_up_seconds=60):
-                if status.records_done >= share * status.records_total:
+                is_there = not self._recovers or versions(self.job_dir / "recovery")
+                if is_there and status.records_done >= share * status.records_total:
                     break
         mine = psutil.Process(command.pid).children(recursive=True)
         end(self, command)
@@ -73,16 +84,16 @@ def press_ctrl_c(job, command):
 
 @pytest.fixture
 def counting_job(chaos, tmp_path):
-    return lambda **flags: Job(chaos, tmp_path, **flags)
+    return lambda recovery_seconds: Job(chaos, tmp_path, recovery_seconds)
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("recovery_seconds", "ends"),
-    [(0, [kill_everything]), (1, [kill_everything, ask_the_master, press_ctrl_c])],
+    [(0, [kill_everything]), (0.5, [kill_everything, ask_the_master, press_ctrl_c])],
 )
 def test_same_command_goes_on_where_the_job_was(counting_job, recovery_seconds, ends):
-    job = counting_job(recovery_seconds=recovery_seconds)
+    job = counting_job(recovery_seconds)
     for number, end in enumerate(ends, 1):
         code = job.until(0.25 * number, end)
         assert code == (-signal.SIGKILL if end is kill_everything else 130)
