@@ -1,31 +1,73 @@
-"""Finds checkpoints: `DIR/version-NNNNNNNN/manifest.json`, whole once the manifest is there."""
+"""Finds checkpoints: `DIR/version-NNNNNNNN/manifest.json`, whole once the manifest is there.
+
+A manifest says which job has written it, and when. Jobs that use a folder one after the other keep
+their checkpoints apart: where another job has the same version, the name ends with the job's.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from elasticdl.errors import CheckpointError
 
 MANIFEST = "manifest.json"
-_VERSION_NAME = re.compile(r"version-(\d{8,})")
+_VERSION_NAME = re.compile(r"version-(\d{8,})(?:-[0-9a-f]{8})?")
+_JOB_DIGITS = 8
 
 
-def version_folder(directory: Path, version: int) -> Path:
-    """Return where the checkpoint of a model version lies."""
-    return directory / f"version-{version:08d}"
+@dataclass(frozen=True, slots=True)
+class WholeVersion:
+    """A whole checkpoint: its folder, model version, and who has written it when."""
+
+    folder: Path
+    version: int
+    job: str  # "" if that is not known
+    written: float  # seconds since 1970, by the clock of who wrote it
+
+
+def version_folder(directory: Path, version: int, job: str = "") -> Path:
+    """Return where the checkpoint of a model version lies, or will lie, that is this job's.
+
+    Args:
+        directory: `--checkpoint_dir`.
+        version: Model version.
+        job: The job's identity.
+    """
+    plain = directory / f"version-{version:08d}"
+    own = directory / f"{plain.name}-{job[:_JOB_DIGITS]}"
+    if not job or not (own.exists() or plain.exists()):
+        return plain
+    return own if own.exists() or job_of(plain) != job else plain
+
+
+def job_of(folder: Path) -> str:
+    """Return which job has written a checkpoint; "" if that is not known."""
+    return str(_manifest(folder).get("job", ""))
+
+
+def whole_versions(directory: Path) -> list[WholeVersion]:
+    """List the whole checkpoints in a folder, of whatever job."""
+    if not directory.is_dir():
+        return []
+    found = []
+    for entry in directory.iterdir():
+        match = _VERSION_NAME.fullmatch(entry.name)
+        if match and (entry / MANIFEST).is_file():
+            manifest = _manifest(entry)
+            written = manifest.get("written")
+            if not isinstance(written, float):
+                written = (entry / MANIFEST).stat().st_mtime
+            job = str(manifest.get("job", ""))
+            found.append(WholeVersion(entry, int(match[1]), job, written))
+    return found
 
 
 def versions(directory: Path) -> list[int]:
-    """List the versions of the whole checkpoints in a folder, oldest first."""
-    if not directory.is_dir():
-        return []
-    return sorted(
-        int(match[1])
-        for entry in directory.iterdir()
-        if (match := _VERSION_NAME.fullmatch(entry.name)) and (entry / MANIFEST).is_file()
-    )
+    """List the model versions of the whole checkpoints in a folder, oldest first."""
+    return sorted({found.version for found in whole_versions(directory)})
 
 
 def bases(folder: Path) -> set[str]:
@@ -44,15 +86,31 @@ def bases(folder: Path) -> set[str]:
 def resolve(path: Path) -> Path:
     """Return the version folder that `--checkpoint_dir_for_init` means: itself, or its newest.
 
+    The newest is the highest version of the job that has written last: numbers of different jobs
+    say nothing of each other.
+
     Raises:
         CheckpointError: There is no whole checkpoint.
     """
     if (path / MANIFEST).is_file():
         return path
-    found = versions(path)
+    found = whole_versions(path)
     if not found:
         raise CheckpointError(
             f"{path}: expected a checkpoint (a folder with {MANIFEST}) or a folder of "
             "version-NNNNNNNN checkpoints, found neither"
         )
-    return version_folder(path, found[-1])
+    last = max(found, key=lambda whole: (whole.written, whole.version))
+    return max(
+        (whole for whole in found if whole.job == last.job),
+        key=lambda whole: (whole.version, whole.written),
+    ).folder
+
+
+def _manifest(folder: Path) -> dict[str, object]:
+    """Return a manifest; empty if it cannot be read, which whoever restores it will tell."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from elasticdl.checkpoints.versions import MANIFEST, bases, version_folder, versions
+from elasticdl.checkpoints.versions import MANIFEST, bases, job_of, version_folder, whole_versions
 from elasticdl.errors import CheckpointError
 
 _FORMAT = 1
@@ -25,8 +26,12 @@ def write_checkpoint(
     model: str,
     write: Callable[[Path], list[str]],
     full_every: int = 1,
+    job: str = "",
+    clock: Callable[[], float] = time.time,
 ) -> Path:
     """Write a checkpoint and return its folder, `DIRECTORY/version-NNNNNNNN`.
+
+    One of the same version and job is replaced, one of another job never.
 
     The replicas write into a folder of another name, which gets its manifest and then its own name.
     Whatever fails, that folder is removed, and the checkpoints before stay as they are.
@@ -39,16 +44,18 @@ def write_checkpoint(
             as JSON.
         full_every: Of so many checkpoints one has all rows, the others what has changed since. A
             replica that does not know what has changed writes all.
+        job: The job's identity.
+        clock: Seconds since 1970.
 
     Raises:
         CheckpointError: A file could not be written; says which and why.
     """
-    target = version_folder(directory, version)
+    target = version_folder(directory, version, job)
     partial = target.with_name(target.name + _PARTIAL)
     try:
         _remove_leftovers(directory)
         partial.mkdir(parents=True)
-        base = _base(directory, target, full_every)
+        base = _base(directory, target, full_every, job)
         if base is not None:
             (partial / _BASE).write_text(json.dumps({"base": base.name}))
         entries = [json.loads(entry) for entry in write(partial)]
@@ -58,6 +65,8 @@ def write_checkpoint(
             "format": _FORMAT_WITH_BASE if has_base else _FORMAT,
             "version": version,
             "model": model,
+            "job": job,
+            "written": round(float(clock()), 3),
             "replicas": entries,
         }
         _write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
@@ -74,17 +83,18 @@ def write_checkpoint(
     return target
 
 
-def delete_checkpoints(directory: Path, old: Iterable[int]) -> None:
-    """Delete checkpoints; one that is gone already is no error.
+def delete_checkpoints(directory: Path, old: Iterable[int], job: str = "") -> None:
+    """Delete checkpoints of a job; one that is gone already is no error.
 
     One that others lack rows of is deleted with the last of these.
 
     Raises:
         CheckpointError: One cannot be deleted.
     """
-    folders = {version_folder(directory, version) for version in old}
+    named = {version_folder(directory, version, job) for version in old}
+    folders = {folder for folder in named if job_of(folder) == job}
     folders |= {mark.parent for mark in directory.glob(f"version-*/{_OUTLIVED}")}
-    kept = {version_folder(directory, version) for version in versions(directory)} - folders
+    kept = {whole.folder for whole in whole_versions(directory)} - folders
     needed = {base for folder in kept for base in bases(folder)}
     for folder in sorted(folders):
         try:
@@ -102,11 +112,12 @@ def delete_checkpoints(directory: Path, old: Iterable[int]) -> None:
             ) from error
 
 
-def _base(directory: Path, target: Path, full_every: int) -> Path | None:
-    """Return the newest checkpoint with all rows, unless enough are based on it already."""
+def _base(directory: Path, target: Path, full_every: int, job: str) -> Path | None:
+    """Return the job's newest checkpoint with all rows, unless enough are based on it already."""
     if full_every == 1:
         return None
-    others = [version_folder(directory, version) for version in versions(directory)]
+    own = [whole for whole in whole_versions(directory) if whole.job == job]
+    others = [whole.folder for whole in sorted(own, key=lambda whole: whole.version)]
     needs = {folder: bases(folder) for folder in others if folder != target}
     full = [folder for folder, lacking in needs.items() if not lacking]
     if not full:

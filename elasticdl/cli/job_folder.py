@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl import process
+from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, StateError
+
+_INIT = "checkpoint_dir_for_init"
 
 
 def holds_job(config: JobConfig) -> bool:
@@ -45,11 +48,22 @@ def prepare(config: JobConfig) -> Path:
         if not (job_dir / process.TOKEN_FILE).exists():
             process.write_token(job_dir / process.TOKEN_FILE)
         if not (job_dir / process.CONFIG_FILE).exists():
-            cluster = config.cluster.model_copy(update={"job_dir": job_dir})
-            _write_whole(config.model_copy(update={"cluster": cluster}), job_dir)
+            _write_whole(_settled(config, job_dir), job_dir)
     except OSError as error:
         raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
     return job_dir
+
+
+def _settled(config: JobConfig, job_dir: Path) -> JobConfig:
+    """Return the configuration with what must stay the same for as long as the job lives.
+
+    The newest checkpoint of a folder is another one later, perhaps one of this very job.
+    """
+    cluster = config.cluster.model_copy(update={"job_dir": job_dir})
+    checkpoint = config.checkpoint
+    if (source := checkpoint.checkpoint_dir_for_init) is not None:
+        checkpoint = checkpoint.model_copy(update={"checkpoint_dir_for_init": resolve(source)})
+    return config.model_copy(update={"cluster": cluster, "checkpoint": checkpoint})
 
 
 def _write_whole(config: JobConfig, job_dir: Path) -> None:
@@ -70,13 +84,22 @@ def _check_settings(job_dir: Path, config: JobConfig) -> None:
             f"--job_dir={job_dir}: expected the settings of a job in {path}: {error}; name "
             "another folder"
         ) from error
-    differing = differing_flags(before, config.model_dump(mode="json"))
+    now = config.model_dump(mode="json")
+    if _begins_alike(before, now):
+        now["checkpoint"][_INIT] = before["checkpoint"][_INIT]
+    differing = differing_flags(before, now)
     if differing:
         raise ConfigError(
             f"--job_dir={job_dir}: the job in this folder was begun with other settings: "
             f"{'; '.join(differing)}. The same command as before goes on with it; for a new job, "
             "name another folder"
         )
+
+
+def _begins_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether a job began with a checkpoint of the folder that is named now."""
+    source, named = before.get("checkpoint", {}).get(_INIT), now["checkpoint"][_INIT]
+    return source is not None and named is not None and Path(source).parent == Path(named)
 
 
 def _check_not_ended(job_dir: Path, config: JobConfig) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from elasticdl.checkpoints.in_use import claimed
 from elasticdl.cli import preflight, summary
 from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
@@ -28,7 +31,7 @@ def run(config: JobConfig) -> int:
     places: dict[str, Path] = {}
     try:
         preflight.check(config)
-        with display:
+        with display, _claims(config, display):
             status = _run(config, display, places)
     except BaseException as error:
         # Whatever ended the job, the last job's summary must not be taken for this one's.
@@ -72,6 +75,20 @@ def _run(config: JobConfig, display: Display, places: dict[str, Path]) -> JobSta
     places["job_dir"] = job_dir
     places["logs"] = job_dir / "logs"
     return supervisor.supervise(config, job_dir, display)
+
+
+@contextlib.contextmanager
+def _claims(config: JobConfig, display: Display) -> Iterator[None]:
+    """Hold what no other running job may write to within the block."""
+    directory = config.checkpoint.checkpoint_dir
+    if directory is None:
+        yield
+        return
+    where = f" in {config.cluster.job_dir}" if config.cluster.job_dir else ""
+    with claimed(directory, f"{config.cluster.job_name}{where}") as warning:
+        if warning:
+            display.note(warning)
+        yield
 
 
 def _last(config: JobConfig, display: Display) -> JobStatus:

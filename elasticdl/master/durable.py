@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
@@ -60,6 +61,11 @@ class DurableJob:
         self.port = 0
         core.journal.handle("port", self._apply_port)
         core.journal.handle("time", self._apply_time)
+
+    @property
+    def id(self) -> str:
+        """What tells the job from all others: drawn when it began."""
+        return str(self._created[3])
 
     def now(self) -> float:
         """Seconds that the job has lasted."""
@@ -150,7 +156,7 @@ def open_job(
     if snapshot is None and not facts:
         data = load()
         core = _make_core(config, data)  # before anything is written: it may be refused
-        created: Fact = ["created", config.model_dump(mode="json"), _shards(data)]
+        created: Fact = ["created", config.model_dump(mode="json"), _shards(data), uuid.uuid4().hex]
         state.append([created])
         return DurableJob(core, state, created, 1, clock), True
     created = facts.pop(0) if snapshot is None else snapshot["created"]

@@ -79,6 +79,7 @@ class InProcessMaster:
             _StoreAccess(audit, checkpoint, expire),
             processes=None,
             job_dir=None,
+            job_id=self._job.id,
             tell=_log,
             event=lambda event: self._do(lambda: event(self._now())),
             run=_run_at_once,

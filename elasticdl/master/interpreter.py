@@ -116,6 +116,7 @@ class Interpreter:
         access: ParameterAccess,
         processes: JobProcesses | None,
         job_dir: Path | None,
+        job_id: str,
         tell: Callable[[actions.Note], None],
         event: Callable[[Callable[[float], None]], None],
         run: RunEffect,
@@ -127,6 +128,7 @@ class Interpreter:
             access: Whoever holds its parameters.
             processes: Its processes; None if it is all in one.
             job_dir: The folder of the job; None if it has none.
+            job_id: Its identity, which its checkpoints carry.
             tell: Writes a note where somebody may read it.
             event: Has an event of the core happen, given the time.
             run: Runs an effect, and then what it returns.
@@ -135,6 +137,7 @@ class Interpreter:
         self._access = access
         self._processes = processes
         self._job_dir = job_dir
+        self._job_id = job_id
         self._tell = tell
         self._event = event
         self._run = run
@@ -166,7 +169,8 @@ class Interpreter:
 
     def folder_of(self, checkpoint: WholeCheckpoint) -> Path:
         """Return where a checkpoint of this job lies."""
-        return version_folder(self.checkpoint_dir(checkpoint.is_private), checkpoint.version)
+        directory = self.checkpoint_dir(checkpoint.is_private)
+        return version_folder(directory, checkpoint.version, self._job_id)
 
     def checkpoint_dir(self, is_private: bool) -> Path:
         """Return the folder of the user's checkpoints, or of the job's own."""
@@ -214,6 +218,7 @@ class Interpreter:
                 config.model.model_def,
                 self._access.checkpoint,
                 full_every,
+                self._job_id,
             )
         except ElasticdlError as error:
             was_unreachable = isinstance(error, UnavailableError)
@@ -222,7 +227,7 @@ class Interpreter:
 
     def _delete(self, folder: Path, old: Iterable[int]) -> Then:
         try:
-            delete_checkpoints(folder, old)
+            delete_checkpoints(folder, old, self._job_id)
         except ElasticdlError as error:
             log.warning("%s", error)
         return _nothing

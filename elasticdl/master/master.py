@@ -187,6 +187,7 @@ class Master:
                 self._access,
                 _JobProcesses(self._launcher, self._job_dir, address, self._exited),
                 self._job_dir,
+                self._job.id,
                 tell=self._note,
                 event=lambda event: self.handle(lambda: event(self.now())),
                 run=self._run_effect,

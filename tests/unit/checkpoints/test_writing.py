@@ -9,6 +9,8 @@ from elasticdl.checkpoints.versions import bases, resolve, version_folder, versi
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import CheckpointError
 
+ONE, OTHER = "1" * 32, "2" * 32  # identities of jobs
+
 
 def rows(content="rows"):
     def write(directory):
@@ -27,7 +29,9 @@ def fails(error):
 
 
 def test_checkpoint_has_files_and_manifest(tmp_path):
-    folder = write_checkpoint(tmp_path / "new" / "dir", 42, "zoo.model", rows())
+    folder = write_checkpoint(
+        tmp_path / "new" / "dir", 42, "zoo.model", rows(), job=ONE, clock=lambda: 5.0
+    )
     assert folder == version_folder(tmp_path / "new" / "dir", 42)
     assert folder.name == "version-00000042"
     assert (folder / "rows-0").read_text() == "rows"
@@ -35,6 +39,8 @@ def test_checkpoint_has_files_and_manifest(tmp_path):
         "format": 1,
         "version": 42,
         "model": "zoo.model",
+        "job": ONE,
+        "written": 5.0,
         "replicas": [{"replica": 0, "files": ["rows-0"]}],
     }
     assert resolve(tmp_path / "new" / "dir") == folder
@@ -133,3 +139,36 @@ def test_a_base_is_deleted_with_the_last_that_needs_it(tmp_path):
     assert versions(tmp_path) == [1, 3, 4]
     delete_checkpoints(tmp_path, [3])
     assert versions(tmp_path) == [4]
+
+
+def test_jobs_that_share_a_folder_keep_their_versions_apart(tmp_path):
+    first = write_checkpoint(tmp_path, 7, "m", rows("one"), job=ONE)
+    second = write_checkpoint(tmp_path, 7, "m", rows("other"), job=OTHER)
+    write_checkpoint(tmp_path, 7, "m", rows("other, again"), job=OTHER)
+    assert (first / "rows-0").read_text() == "one"
+    assert (second / "rows-0").read_text() == "other, again"
+    assert version_folder(tmp_path, 7, ONE) == first
+    assert version_folder(tmp_path, 7, OTHER) == second
+    delete_checkpoints(tmp_path, [7], OTHER)
+    assert not second.exists()
+    delete_checkpoints(tmp_path, [7], OTHER)  # has none any more
+    assert versions(tmp_path) == [7]
+    assert resolve(tmp_path) == first
+
+
+def test_job_bases_no_checkpoint_on_another_jobs(tmp_path):
+    write_checkpoint(tmp_path, 1, "m", rows(), full_every=2, job=ONE)
+
+    def write(directory):
+        assert not (directory / "base.json").exists()
+        return rows()(directory)
+
+    write_checkpoint(tmp_path, 2, "m", write, full_every=2, job=OTHER)
+
+
+def test_newest_is_that_of_the_job_which_has_written_last(tmp_path):
+    for job, version, seconds in ((ONE, 5000, 10.0), (OTHER, 100, 20.0), (OTHER, 300, 30.0)):
+        write_checkpoint(tmp_path, version, "m", rows(), job=job, clock=lambda s=seconds: s)
+    assert resolve(tmp_path) == version_folder(tmp_path, 300)
+    write_checkpoint(tmp_path, 5100, "m", rows(), job=ONE, clock=lambda: 40.0)
+    assert resolve(tmp_path) == version_folder(tmp_path, 5100)

@@ -3,8 +3,11 @@
 import pytest
 
 from elasticdl import process
+from elasticdl.checkpoints.versions import version_folder
+from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.cli.flags import build_config
 from elasticdl.cli.job_folder import holds_job, prepare
+from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.state.sqlite import SqliteState
 
@@ -74,3 +77,15 @@ def test_torn_settings_are_named(tmp_path):
     (tmp_path / process.CONFIG_FILE).write_text('{"comm')
     with pytest.raises(ConfigError, match=f"expected the settings of a job in {tmp_path}"):
         holds_job(config(tmp_path))
+
+
+def test_job_keeps_the_checkpoint_that_it_began_with(tmp_path):
+    kept, folder = tmp_path / "c", tmp_path / "job"
+    write_checkpoint(kept, 5, "m", lambda directory: [])
+    prepare(config(folder, checkpoint_dir_for_init=kept))
+    write_checkpoint(kept, 9, "m", lambda directory: [])
+    assert holds_job(config(folder, checkpoint_dir_for_init=kept))
+    began = JobConfig.read(folder / process.CONFIG_FILE).checkpoint.checkpoint_dir_for_init
+    assert began == version_folder(kept, 5)
+    with pytest.raises(ConfigError, match="--checkpoint_dir_for_init was"):
+        holds_job(config(folder, checkpoint_dir_for_init=version_folder(kept, 9)))

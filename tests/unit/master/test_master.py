@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,8 @@ def test_job_runs_to_its_end(run, connect, tmp_path):
     assert [line.trained_once for line in last.ledger] == [300]
     manifest = json.loads((tmp_path / "c" / "version-00000030" / "manifest.json").read_text())
     assert manifest == {
+        "job": running.master._job.id,
+        "written": pytest.approx(time.time(), abs=600),
         "format": 1,
         "version": 30,
         "model": "zoo.model.forward",

@@ -1,0 +1,65 @@
+"""A checkpoint folder belongs to one running job."""
+
+import errno
+import fcntl
+import subprocess
+import sys
+
+import pytest
+
+from elasticdl.checkpoints.in_use import claimed
+from elasticdl.errors import ConfigError
+
+HOLD = """
+import sys
+from pathlib import Path
+from elasticdl.checkpoints.in_use import claimed
+with claimed(Path(sys.argv[1]), "the first"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_folder_of_a_running_job_is_refused_until_it_is_gone(tmp_path):
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "c")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout.readline() == "held\n"
+    complaint = f"a running job has this folder .the first, process {first.pid} on "
+    with pytest.raises(ConfigError, match=complaint), claimed(tmp_path / "c", "the second"):
+        pass
+    first.kill()  # it has no time to give anything back
+    first.communicate()
+    with claimed(tmp_path / "c", "the second") as warning:
+        assert warning == ""
+
+
+def test_file_system_without_locks_is_told(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with claimed(tmp_path, "a job") as warning:
+        assert "this file system has no locks" in warning
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(ConfigError, match="cannot be written to"),
+        claimed(tmp_path / "file" / "c", "a job"),
+    ):
+        pass
+
+
+def test_nothing_is_left_of_a_job_that_wrote_nothing(tmp_path):
+    with claimed(tmp_path / "new", "a job"):
+        assert (tmp_path / "new").is_dir()
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    with claimed(tmp_path / "old", "a job"):
+        pass
+    assert list((tmp_path / "old").iterdir()) == []
