@@ -77,7 +77,7 @@ def fault_problems(evidence: Evidence) -> list[str]:
     required: Counter[int] = Counter()
     for struck in evidence.struck:
         for victim in struck.victims:
-            name = f"{'ps replica' if victim.role == 'ps' else victim.role} {victim.index}"
+            name = _name(victim)
             too_late = f"{NOT_DONE}: {struck.kind}: the job had ended before"
             is_at_end = ended - victim.when < _NOTICED_SECONDS
             if victim.when > ended:
@@ -86,7 +86,9 @@ def fault_problems(evidence: Evidence) -> list[str]:
                 found += [
                     f"the master stood still, and took {event['process']} as lost for that"
                     for event in evidence.events
-                    if event["event"] == "lost" and _is_of_its_stop(event, victim)
+                    if event["event"] == "lost"
+                    and _is_of_its_stop(event, victim)
+                    and not _was_struck(event, evidence.struck)
                 ]
             elif victim.role == "master":
                 if not _after(evidence.events, victim.when, "resumed"):
@@ -109,6 +111,15 @@ def fault_problems(evidence: Evidence) -> list[str]:
 def _is_of_its_stop(event: Event, victim: Victim) -> bool:
     within = victim.when < event["time"] < victim.when + MASTER_STOP_SECONDS + 1
     return within and event.get("reason") == "unknown"  # not seen to end: nothing was heard of it
+
+
+def _was_struck(event: Event, struck: Sequence[Struck]) -> bool:
+    victims = [victim for one in struck for victim in one.victims if victim.when < event["time"]]
+    return event["process"] in map(_name, victims)
+
+
+def _name(victim: Victim) -> str:
+    return f"{'ps replica' if victim.role == 'ps' else victim.role} {victim.index}"
 
 
 def _missing(planned: Sequence[str], struck: Sequence[Struck]) -> list[str]:

@@ -226,6 +226,9 @@ def test_a_master_that_stood_still_may_take_nobody_as_lost():
     silent = {"time": 17.0, "event": "lost", "process": "worker 2", "reason": "unknown"}
     found = problems(planned=["ps", "master-stop"], struck=struck, events=(*EVENTS, silent))
     assert found == ["the master stood still, and took worker 2 as lost for that"]
+    killed = Struck("worker", 0.9, "training", "", (Victim("worker", 2, pid=8, when=16.9),))
+    planned = ["ps", "master-stop", "worker"]
+    assert problems(planned=planned, struck=[*struck, killed], events=(*EVENTS, silent)) == []
 
 
 def test_a_successor_is_ready_when_it_has_recovered_and_not_before():
