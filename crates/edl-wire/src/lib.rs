@@ -18,4 +18,4 @@ mod socket;
 pub use connection::{Connection, Place};
 pub use error::{ErrorKind, WireError, cause_of};
 pub use server::{Client, Handler, Listening, Reply, Request, Requests, Server};
-pub use socket::{Listener, Socket, timed_out};
+pub use socket::{Host, Listener, Origin, Socket, timed_out};

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use self::door::{Door, Unproven};
 use crate::error::WireError;
 use crate::handshake::{self, Identity, Place, Service};
-use crate::socket::{Listener, Socket};
+use crate::socket::{Listener, Origin, Socket};
 
 pub use self::requests::{Reply, Request, Requests};
 
@@ -229,8 +229,8 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>) {
             return;
         }
         match accepted {
-            Ok((socket, peer)) => {
-                begin(shared, next_id, Arc::new(socket), peer);
+            Ok((socket, origin)) => {
+                begin(shared, next_id, Arc::new(socket), origin);
                 next_id += 2;
             }
             Err(error) => {
@@ -241,10 +241,10 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>) {
     }
 }
 
-/// Gives a connection its thread, unless too many strangers are at the door.
-fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, peer: String) {
+/// Gives a connection its thread, unless it has no place at the door.
+fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, origin: Origin) {
     lock(&shared.threads).retain(|thread| !thread.is_finished());
-    let Some(unproven) = shared.door.enter(&peer) else {
+    let Some(unproven) = shared.door.enter(&origin, &socket) else {
         return;
     };
     lock(&shared.open).insert(id, socket.clone());
@@ -252,10 +252,10 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, peer: String) {
         let shared = shared.clone();
         move || {
             let served = catch_unwind(AssertUnwindSafe(|| {
-                serve(&shared, &socket, id, &peer, unproven);
+                serve(&shared, &socket, id, &origin, unproven);
             }));
             if served.is_err() {
-                log::error!("{peer}: its request failed inside this process; connection closed");
+                log::error!("{origin}: its request failed inside this process; connection closed");
             }
             socket.shut_down();
             shared.handler.lost(id);
@@ -271,7 +271,7 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, peer: String) {
     }
 }
 
-fn serve(shared: &Shared, socket: &Socket, id: u64, peer: &str, unproven: Unproven) {
+fn serve(shared: &Shared, socket: &Socket, id: u64, peer: &Origin, unproven: Unproven) {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let identity = Identity {
         place: shared.place,

@@ -1,7 +1,8 @@
 //! Streams of either family, and the listening ends.
 
+use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,69 @@ impl Write for &Socket {
     }
 }
 
+/// Where a connection comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// An address.
+    Tcp(SocketAddr),
+    /// A process on this host, of a user if the system says of which.
+    Unix(Option<u32>),
+}
+
+/// What connections of one origin have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// The host with an address.
+    Remote(IpAddr),
+    /// This one, by its Unix socket.
+    Local,
+}
+
+impl Origin {
+    /// The host that it is on.
+    pub fn host(&self) -> Host {
+        match self {
+            Self::Tcp(address) => Host::Remote(address.ip()),
+            Self::Unix(_) => Host::Local,
+        }
+    }
+
+    /// False for a process of another user, root excepted, on this host.
+    pub fn may_belong_to_the_job(&self) -> bool {
+        match self {
+            Self::Tcp(_) => true,
+            Self::Unix(user) => user.is_some_and(|user| user == 0 || user == own_user()),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(Some(user)) => write!(f, "a process of user {user} on this host"),
+            Self::Unix(None) => f.write_str("a process on this host"),
+        }
+    }
+}
+
+fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// The user of the process at the other end, as the system says.
+#[cfg(target_os = "linux")]
+fn user_of(stream: &UnixStream) -> Option<u32> {
+    let credentials = rustix::net::sockopt::socket_peercred(stream).ok()?;
+    Some(credentials.uid.as_raw())
+}
+
+/// Only Linux has Unix sockets here.
+#[cfg(not(target_os = "linux"))]
+fn user_of(_stream: &UnixStream) -> Option<u32> {
+    None
+}
+
 /// A listening socket.
 #[derive(Debug)]
 pub enum Listener {
@@ -199,19 +263,17 @@ impl Listener {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Waits for a connection; returns it with the peer's name for the log.
-    pub fn accept(&self) -> io::Result<(Socket, String)> {
+    /// Waits for a connection.
+    pub fn accept(&self) -> io::Result<(Socket, Origin)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept()?;
-                Ok((Socket::from_tcp(stream)?, peer.to_string()))
+                Ok((Socket::from_tcp(stream)?, Origin::Tcp(peer)))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
-                Ok((
-                    Socket::from_unix(stream),
-                    "a process on this host".to_owned(),
-                ))
+                let origin = Origin::Unix(user_of(&stream));
+                Ok((Socket::from_unix(stream), origin))
             }
         }
     }
@@ -228,5 +290,25 @@ impl Listener {
         {
             let _ = TcpStream::connect_timeout(&address, Duration::from_secs(1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_this_host_only_the_same_user_and_root_may_belong_to_the_job() {
+        assert!(Origin::Unix(Some(own_user())).may_belong_to_the_job());
+        assert!(Origin::Unix(Some(0)).may_belong_to_the_job());
+        assert!(!Origin::Unix(Some(own_user() + 1)).may_belong_to_the_job());
+        assert!(!Origin::Unix(None).may_belong_to_the_job());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_system_says_whose_process_is_at_the_other_end() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        assert_eq!(user_of(&one), Some(own_user()));
     }
 }

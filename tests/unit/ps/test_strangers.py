@@ -6,6 +6,7 @@ The wire is written here a second time, from `docs/designs/wire.md`.
 import hashlib
 import hmac
 import json
+import os
 import random
 import socket
 import struct
@@ -58,7 +59,12 @@ def exactly(connection, count):
 
 
 def shake_hands(connection, token=TOKEN):
-    """Prove the token; return the replica's verdict."""
+    """Prove the token; return the start of the replica's verdict, and whether it is proven too."""
+    verdict, proven = verdict_of(connection, token)
+    return struct.unpack_from("<4sHHII", verdict), proven
+
+
+def verdict_of(connection, token=TOKEN):
     greeting = exactly(connection, 40)
     proof = struct.pack("<4sHHq32s", b"EDLP", 2, 0, 7, bytes(range(32)))
     said = b"elasticdl ps: client knows the token" + greeting + proof
@@ -67,7 +73,7 @@ def shake_hands(connection, token=TOKEN):
     verdict = exactly(connection, 112)
     said = b"elasticdl ps: server knows the token" + greeting + proof + verdict[:80]
     proven = hmac.compare_digest(verdict[80:], hmac.digest(token, said, hashlib.sha256))
-    return struct.unpack_from("<4sHHII", verdict), proven
+    return verdict, proven
 
 
 def padded(data):
@@ -197,3 +203,29 @@ def test_many_strangers_who_say_nothing_are_bounded(server):
     for connection in silent:
         connection.close()
     assert serves(server)
+
+
+def greeting_bytes(name, user):
+    """Connect to a Unix socket as another user, in a process; return the bytes of the greeting."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setuid(user)
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(60)
+            connection.connect(b"\0" + name)
+            os._exit(len(connection.recv(40)))
+        finally:
+            os._exit(255)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of other users")
+def test_a_process_of_another_user_is_turned_away_from_the_unix_socket(server):
+    with dial(server) as connection:
+        verdict, _ = verdict_of(connection)
+    name = verdict[16:80].rstrip(b"\0")
+
+    assert greeting_bytes(name, user=os.geteuid()) == 40
+    assert greeting_bytes(name, user=65534) == 0

@@ -1,51 +1,113 @@
-//! The door: how many may stand there who have not proven the token, and what is logged of them.
+//! The door: who may stand there without having proven the token, and what is logged of them.
+//!
+//! Whoever belongs to the job proves the token in a moment. So where there is no room the oldest of
+//! those who have not goes, and nobody is kept out by strangers who say nothing.
 
+use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::lock;
+use crate::socket::{Host, Origin, Socket};
 
 /// No more connections than this may be without a proof at one time.
 const MAX_UNPROVEN: usize = 64;
+/// A connection that has to go takes no longer to end.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// So many lines are logged of those turned away in each period.
 const LOG_LINES: u32 = 20;
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 
-/// Counts those who have not proven the token.
+/// Knows those who have not proven the token.
 pub(super) struct Door {
-    unproven: AtomicUsize,
+    waiting: Mutex<Waiting>,
+    /// One of them has proven it, or has gone.
+    left: Condvar,
     /// When the period began, and its lines: strangers fill a line of the log, not the disk.
     logged: Mutex<(Instant, u32)>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    next_number: u64,
+    /// In the order in which they came.
+    arrivals: Vec<Arrival>,
+}
+
+struct Arrival {
+    number: u64,
+    origin: Origin,
+    socket: Arc<Socket>,
+    has_to_go: bool,
 }
 
 impl Door {
     pub(super) fn new() -> Self {
         Self {
-            unproven: AtomicUsize::new(0),
+            waiting: Mutex::default(),
+            left: Condvar::new(),
             logged: Mutex::new((Instant::now(), 0)),
         }
     }
 
-    /// Gives a connection a place, or says why not.
-    pub(super) fn enter(self: &Arc<Self>, peer: &str) -> Option<Unproven> {
-        let entered = self
-            .unproven
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| {
-                (count < MAX_UNPROVEN).then_some(count + 1)
-            });
-        if entered.is_err() {
-            self.turned_away(
-                peer,
-                &format_args!("{MAX_UNPROVEN} connections have not proven the token yet"),
-            );
+    /// Gives a connection a place; `None` if it may have none.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        origin: &Origin,
+        socket: &Arc<Socket>,
+    ) -> Option<Unproven> {
+        if !origin.may_belong_to_the_job() {
+            self.turned_away(origin, &"it belongs to another user");
             return None;
         }
-        Some(Unproven(self.clone()))
+        let deadline = Instant::now() + LEAVE_TIMEOUT;
+        let mut waiting = lock(&self.waiting);
+        while waiting.arrivals.len() >= MAX_UNPROVEN {
+            self.make_room(&mut waiting.arrivals);
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(waiting);
+                self.turned_away(origin, &"too many connections have not proven the token");
+                return None;
+            }
+            let woken = self.left.wait_timeout(waiting, left);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let number = waiting.next_number;
+        waiting.next_number += 1;
+        waiting.arrivals.push(Arrival {
+            number,
+            origin: origin.clone(),
+            socket: socket.clone(),
+            has_to_go: false,
+        });
+        Some(Unproven {
+            door: self.clone(),
+            number,
+        })
     }
 
-    pub(super) fn turned_away(&self, peer: &str, why: &dyn Display) {
+    /// Ends one connection, unless one is about to end.
+    fn make_room(&self, arrivals: &mut [Arrival]) {
+        if arrivals.iter().any(|arrival| arrival.has_to_go) {
+            return;
+        }
+        let hosts: Vec<Host> = arrivals
+            .iter()
+            .map(|arrival| arrival.origin.host())
+            .collect();
+        if let Some(arrival) = who_goes(&hosts).and_then(|at| arrivals.get_mut(at)) {
+            arrival.has_to_go = true;
+            arrival.socket.shut_down();
+            let why = format_args!(
+                "{MAX_UNPROVEN} connections have not proven the token, and it was the first"
+            );
+            self.turned_away(&arrival.origin, &why);
+        }
+    }
+
+    pub(super) fn turned_away(&self, origin: &Origin, why: &dyn Display) {
         let mut window = lock(&self.logged);
         let (since, lines) = &mut *window;
         if since.elapsed() >= LOG_PERIOD {
@@ -56,16 +118,54 @@ impl Door {
         }
         *lines = lines.saturating_add(1);
         if *lines <= LOG_LINES {
-            log::warn!("{peer} turned away: {why}");
+            log::warn!("{origin} turned away: {why}");
         }
     }
 }
 
+/// Which of those who wait has to go, given their hosts in the order in which they came: the first
+/// of the host that has the most.
+fn who_goes(hosts: &[Host]) -> Option<usize> {
+    let mut counts: HashMap<&Host, usize> = HashMap::new();
+    for host in hosts {
+        *counts.entry(host).or_default() += 1;
+    }
+    let most = counts.values().max()?;
+    hosts.iter().position(|host| counts[host] == *most)
+}
+
 /// A place among the connections that have not proven the token.
-pub(super) struct Unproven(Arc<Door>);
+pub(super) struct Unproven {
+    door: Arc<Door>,
+    number: u64,
+}
 
 impl Drop for Unproven {
     fn drop(&mut self) {
-        self.0.unproven.fetch_sub(1, Ordering::SeqCst);
+        let mut waiting = lock(&self.door.waiting);
+        let is_other = |arrival: &Arrival| arrival.number != self.number;
+        waiting.arrivals.retain(is_other);
+        self.door.left.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(number: u8) -> Host {
+        Host::Remote([10, 0, 0, number].into())
+    }
+
+    #[test]
+    fn the_first_of_the_host_with_the_most_connections_goes() {
+        let hosts = [1, 2, 3, 2, 2, 3].map(host);
+        assert_eq!(who_goes(&hosts), Some(1));
+    }
+
+    #[test]
+    fn where_each_host_has_one_the_first_goes() {
+        assert_eq!(who_goes(&[1, 2, 3].map(host)), Some(0));
+        assert_eq!(who_goes(&[]), None);
     }
 }
