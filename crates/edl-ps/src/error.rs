@@ -100,6 +100,8 @@ fn kind_of(error: &StoreError) -> ErrorKind {
         StoreError::MemoryLimit { .. } | StoreError::NamesMemoryLimit { .. } => {
             ErrorKind::MemoryLimit
         }
+        // Its process is about to end.
+        StoreError::HalfChanged { .. } => ErrorKind::Unavailable,
         StoreError::Gap { .. } => ErrorKind::Gap,
         StoreError::NotDeclared(_) => ErrorKind::NotDeclared,
         StoreError::BadModel(_)

@@ -6,8 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use backlog::Backlog;
 
+use crate::index::MAX_ROWS;
+
 /// Bytes of rows that are copied for a checkpoint and not written yet, at most; updates wait beyond.
 const MAX_SAVED: u64 = 256 << 20;
+
+/// Rows below what an index can hold at which a stripe takes no more: room for the batches in flight.
+const HEADROOM: u64 = 1 << 25;
 
 /// Bytes of all rows of a store. Stripes note what they take and give back; the limit is kept by
 /// whoever is about to create rows, so that what is under way can go beyond it by a batch.
@@ -16,6 +21,8 @@ pub(crate) struct Budget {
     used: AtomicU64,
     /// 0: none.
     limit: AtomicU64,
+    /// Rows that a stripe may have.
+    stripe_rows: AtomicU64,
     backlog: Backlog,
 }
 
@@ -24,6 +31,7 @@ impl Default for Budget {
         Self {
             used: AtomicU64::new(0),
             limit: AtomicU64::new(0),
+            stripe_rows: AtomicU64::new(MAX_ROWS as u64 - HEADROOM),
             backlog: Backlog::new(MAX_SAVED),
         }
     }
@@ -36,6 +44,17 @@ impl Budget {
 
     pub(crate) fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Ordering::Relaxed)).filter(|&limit| limit > 0)
+    }
+
+    /// Return how many rows a stripe may have.
+    pub(crate) fn stripe_rows(&self) -> usize {
+        self.stripe_rows.load(Ordering::Relaxed) as usize
+    }
+
+    /// As if an index could hold less, which no test could fill.
+    #[cfg(test)]
+    pub(crate) fn set_stripe_rows(&self, rows: u64) {
+        self.stripe_rows.store(rows, Ordering::Relaxed);
     }
 
     pub(crate) fn used(&self) -> u64 {

@@ -72,6 +72,14 @@ pub enum StoreError {
         /// The next index to apply.
         expected: u32,
     },
+    /// A defect has left a change half done.
+    #[error(
+        "ps replica {replica} failed while it changed its parameters, and they are only half changed: it answers nothing more and has to be restored from a checkpoint"
+    )]
+    HalfChanged {
+        /// The replica.
+        replica: u32,
+    },
     /// No more rows or updates can be numbered.
     #[error("{0}")]
     Full(String),

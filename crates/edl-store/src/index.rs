@@ -357,7 +357,14 @@ impl Index {
     }
 
     /// Add a hash that is not there.
+    ///
+    /// # Panics
+    /// If an entry cannot hold the row's number or the version: one would run into the other.
     pub(crate) fn insert(&mut self, hash: u64, row: u32, version: u64) {
+        assert!(
+            (row as usize) < MAX_ROWS && version <= MAX_VERSION,
+            "row {row} at version {version} cannot be numbered"
+        );
         let capacity = self.current.capacity;
         if self.old.is_none() && (self.len + 1) * 4 > capacity * 3 {
             self.grow(self.size * GROWTH);

@@ -35,6 +35,8 @@ mod first_rows;
 mod life;
 mod names;
 mod round;
+#[cfg(test)]
+mod tests;
 
 /// Gradients of one table's rows.
 #[derive(Debug, Clone, Copy)]
@@ -158,6 +160,9 @@ pub struct Store {
     naming: AtomicU64,
     /// Late gradients are applied with a smaller learning rate.
     modulates: AtomicBool,
+    /// Somebody panicked in the middle of a change. Set before the update lock is let go, so that no
+    /// checkpoint has half a change.
+    half_changed: AtomicBool,
     /// What rows take, and may take.
     budget: Arc<Budget>,
 }
@@ -194,6 +199,7 @@ impl Store {
             removals: AtomicU64::new(0),
             naming: AtomicU64::new(names::new_generation()),
             modulates: AtomicBool::new(false),
+            half_changed: AtomicBool::new(false),
             budget: Arc::default(),
         }
     }
@@ -294,7 +300,23 @@ impl Store {
     }
 
     fn declared(&self, wanted: &'static str) -> Result<&Model, StoreError> {
+        self.check_whole()?;
         self.model.get().ok_or(StoreError::NotDeclared(wanted))
+    }
+
+    /// Refuse everything once a change was left half done.
+    fn check_whole(&self) -> Result<(), StoreError> {
+        if self.half_changed.load(Ordering::Acquire) {
+            return Err(StoreError::HalfChanged {
+                replica: self.replica,
+            });
+        }
+        Ok(())
+    }
+
+    /// Begin to change rows, vectors or watermarks; held until they fit each other again.
+    fn change(&self) -> Change<'_> {
+        Change(&self.half_changed)
     }
 
     /// Refuse older leases of a task from now on; return the minibatch to go on from.
@@ -328,6 +350,7 @@ impl Store {
         if mode == PullMode::Create {
             table.check_room(keys)?;
         }
+        let _change = self.change();
         table.pull(keys, mode, model.version(), out);
         Ok(())
     }
@@ -366,6 +389,7 @@ impl Store {
                 staleness: 0,
             });
         }
+        let _change = self.change();
         let applied = model.update(push, |staleness| self.modulation(staleness));
         watermark.advance(push.num_records);
         Ok(applied)
@@ -444,6 +468,17 @@ impl Store {
     }
 }
 
+/// Something that is being changed; a panic meanwhile leaves it half changed.
+struct Change<'s>(&'s AtomicBool);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+}
+
 impl Model {
     fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -502,8 +537,9 @@ impl Model {
         vectors.check(push.dense.len(), push.state.len())?;
         if self.version() >= MAX_VERSION - u64::from(u16::MAX) {
             return Err(StoreError::Full(format!(
-                "this replica has applied {} updates, the most it can count; start a new job \
-                 from its checkpoint",
+                "this replica has applied {} updates, the most that it can count; nothing was \
+                 changed. Start a new job from the last checkpoint (--checkpoint_dir_for_init), \
+                 which begins to count anew",
                 self.version()
             )));
         }
@@ -538,6 +574,8 @@ impl Model {
         for grads in push.tables {
             let table = &self.tables[grads.table as usize];
             table.push(grads.keys, grads.grads, learning_rate, version, occurrence);
+            #[cfg(test)]
+            tests::maybe_panic();
         }
         if !(push.dense.is_empty() && push.state.is_empty()) {
             let mut vectors = self.vectors.write();

@@ -42,9 +42,6 @@ const READ_ROWS: usize = 512;
 /// Times that the lock is taken for one return of rows.
 const READS: usize = 8;
 
-/// Rows below the limit of a stripe at which it takes no more: room for the batches in flight.
-const HEADROOM: usize = 1 << 25;
-
 pub(crate) struct Table {
     name: String,
     spec: RowSpec,
@@ -229,7 +226,7 @@ impl Table {
 
     /// Check that rows for those of `keys` that have none may be created.
     pub(crate) fn check_room(&self, keys: &[u64]) -> Result<(), StoreError> {
-        self.check_numbers(keys.len())?;
+        self.check_numbers(keys)?;
         let row_bytes = self.stripes[0].read().new_row_bytes() as u64;
         if self.budget.has_room(keys.len() as u64 * row_bytes) {
             return Ok(());
@@ -261,18 +258,43 @@ impl Table {
         })
     }
 
-    /// Check that `num_keys` more rows can be numbered.
-    fn check_numbers(&self, num_keys: usize) -> Result<(), StoreError> {
-        let limit = MAX_ROWS - HEADROOM;
-        let full = |stripe: &RwLock<Stripe>| stripe.read().len() + num_keys > limit;
-        if self.stripes.iter().any(full) {
-            return Err(StoreError::Full(format!(
-                "table '{}' has {limit} rows in one of its {NUM_STRIPES} stripes; use more ps \
-                 replicas",
-                self.name
-            )));
+    /// Check that rows for those of `keys` that have none can be numbered.
+    fn check_numbers(&self, keys: &[u64]) -> Result<(), StoreError> {
+        let limit = self.budget.stripe_rows();
+        let may_be_full = |stripe: &RwLock<Stripe>| stripe.read().len() + keys.len() > limit;
+        if !self.stripes.iter().any(may_be_full) {
+            return Ok(());
+        }
+        let mut lens: Vec<usize> = self.stripes.iter().map(|s| s.read().len()).collect();
+        for keys in keys.chunks(BLOCK) {
+            SORTED.with_borrow_mut(|sorted| {
+                sorted.sort(keys, &self.placement);
+                for (number, stripe) in self.stripes.iter().enumerate() {
+                    lens[number] += stripe.read().count_missing(sorted.keys(number));
+                }
+            });
+        }
+        let has_new = |(len, stripe): (&usize, &RwLock<Stripe>)| *len > stripe.read().len();
+        let is_too_long = |(len, _): &(&usize, &RwLock<Stripe>)| **len > limit;
+        if lens
+            .iter()
+            .zip(&self.stripes)
+            .filter(is_too_long)
+            .any(has_new)
+        {
+            return Err(self.too_many_rows(limit));
         }
         Ok(())
+    }
+
+    fn too_many_rows(&self, limit: usize) -> StoreError {
+        StoreError::Full(format!(
+            "table '{}' cannot take new rows: one of the {NUM_STRIPES} stripes that it has in this \
+             ps replica has {limit} rows, the most that can be numbered; nothing was created or \
+             changed. Start the job again from its last checkpoint with more replicas \
+             (--checkpoint_dir_for_init, --num_ps_pods)",
+            self.name
+        ))
     }
 
     /// Copy rows to `out`. The batch has been checked.
@@ -445,7 +467,11 @@ impl Table {
                 counts[self.placement.stripe(hash)] += 1;
             }
         }
-        self.check_numbers(counts.into_iter().max().unwrap_or(0))?;
+        let is_too_many =
+            |(stripe, count): (&RwLock<Stripe>, usize)| stripe.read().len() + count > MAX_ROWS;
+        if self.stripes.iter().zip(counts).any(is_too_many) {
+            return Err(self.too_many_rows(MAX_ROWS));
+        }
         for (stripe, count) in self.stripes.iter().zip(counts) {
             let mut stripe = stripe.write();
             let before = stripe.bytes();

@@ -20,6 +20,8 @@ pub use self::requests::{Reply, Request, Requests};
 
 mod door;
 mod requests;
+#[cfg(test)]
+mod tests;
 
 /// A peer has this long to prove that it knows the token.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,6 +31,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What a server does with its connections.
 pub trait Handler: Send + Sync + 'static {
     /// Answers requests until the peer leaves.
+    ///
+    /// One that panics ends the process: what it was changing may be half changed, and nobody is to
+    /// see it.
     ///
     /// # Errors
     /// Those after which the connection is of no more use.
@@ -255,7 +260,11 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, origin: Origin) {
                 serve(&shared, &socket, id, &origin, unproven);
             }));
             if served.is_err() {
-                log::error!("{origin}: its request failed inside this process; connection closed");
+                log::error!(
+                    "a request of {origin} failed in the middle, and what it was changing may be \
+                     half changed: this process ends, and has to be started again"
+                );
+                std::process::abort();
             }
             socket.shut_down();
             shared.handler.lost(id);

@@ -27,6 +27,13 @@ use rows::{RowsFile, read_rows_file};
 use tensors::TensorReader;
 use vectors::{Gathered, Part, RangesOf, lowest};
 
+/// A new job counts from here on from parameters whose versions come close to the most that there
+/// can be.
+const RENEWED_VERSION: u64 = 1 << 32;
+
+/// Versions above this are counted anew.
+const RENEW_ABOVE: u64 = 1 << 35;
+
 /// Threads that read files of rows.
 const MAX_READERS: usize = 8;
 
@@ -60,12 +67,17 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
     let placement = Placement::new(replica, num_replicas)?;
     let entries = read_manifest(dir)?;
     let dir = dir.to_owned();
-    let mut checkpoint = Checkpoint { dir, entries };
+    let mut checkpoint = Checkpoint {
+        dir,
+        entries,
+        earlier: 0,
+    };
     checkpoint.check()?;
     let (vectors, version, mut watermarks) =
         checkpoint.read_vectors(replica, num_replicas, keep_watermarks)?;
     if !keep_watermarks {
         watermarks.clear();
+        checkpoint.renew_versions();
     }
     let model = checkpoint.model().clone();
     let tables = model
@@ -88,7 +100,7 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
         model,
         tables,
         vectors,
-        version,
+        version: version - checkpoint.earlier,
         watermarks,
         times,
     })
@@ -124,6 +136,8 @@ pub(crate) fn read_manifest(dir: &Path) -> Result<Vec<ReplicaEntry>, StoreError>
 struct Checkpoint {
     dir: PathBuf,
     entries: Vec<ReplicaEntry>,
+    /// Versions that are no longer counted: all that are read are less by so many, or 0.
+    earlier: u64,
 }
 
 impl Checkpoint {
@@ -137,6 +151,16 @@ impl Checkpoint {
 
     fn num_replicas(&self) -> u32 {
         self.entries.len() as u32
+    }
+
+    /// Count versions anew if they come close to the most that there can be. Ages of rows stay, up
+    /// to as many as are counted.
+    fn renew_versions(&mut self) {
+        let version = self.entries.iter().map(|e| e.version).max().unwrap_or(0);
+        if version > RENEW_ABOVE {
+            let lowest = self.entries.iter().map(|e| e.version).min().unwrap_or(0);
+            self.earlier = (version - RENEWED_VERSION).min(lowest);
+        }
     }
 
     /// Check that the entries fit each other and that their files cover everything once.
@@ -219,7 +243,11 @@ impl Checkpoint {
                 "needs '{folder}' beside it, which cannot be used: {e}"
             ))
         })?;
-        let mut base = Self { dir, entries };
+        let mut base = Self {
+            dir,
+            entries,
+            earlier: self.earlier,
+        };
         base.check()?;
         if let Some(said) = base.model().difference(self.model()) {
             return Err(self.broken(format!("has a base of another model: {said}")));
@@ -325,6 +353,7 @@ impl Checkpoint {
                     file,
                     slots,
                     version,
+                    earlier: self.earlier,
                     is_base,
                 };
                 if let Err(error) = read_rows_file(&self.dir, &part, tables) {

@@ -22,6 +22,16 @@ impl Times {
         &self.notes
     }
 
+    /// Count versions anew after `earlier`; of the notes before, the last is kept.
+    pub(crate) fn counted_after(mut self, earlier: u64) -> Self {
+        let num_before = self.notes.partition_point(|&(v, _)| v <= earlier);
+        self.notes.drain(..num_before.saturating_sub(1));
+        for (version, _) in &mut self.notes {
+            *version = version.saturating_sub(earlier);
+        }
+        self
+    }
+
     /// Note that `version` is there at the time `now`; nothing before `now - span` is asked for.
     pub(crate) fn note(&mut self, version: u64, now: u64, span: u64) {
         let apart = span / NOTES_IN_SPAN;

@@ -31,7 +31,7 @@ impl Store {
         let folder = dir.parent().unwrap_or(dir).to_owned();
         let base = checkpoint::wished_base(dir, self.replica, last.get(&folder))?;
         let snapshot = Snapshot { model };
-        let source = self.mark(&snapshot, base, last.get(&folder));
+        let source = self.mark(&snapshot, base, last.get(&folder))?;
         let entry = checkpoint::write(&source, dir)?;
         if source.base.is_none() {
             last.insert(folder, source.last_whole(&entry.files));
@@ -48,14 +48,15 @@ impl Store {
         snapshot: &Snapshot<'a>,
         base: Option<Base>,
         last: Option<&LastWhole>,
-    ) -> checkpoint::Source<'a> {
+    ) -> Result<checkpoint::Source<'a>, StoreError> {
         let model = snapshot.model;
         let _updates = self.updates.write();
+        self.check_whole()?;
         let version = model.version();
         let tables = model.tables.iter().enumerate();
         let removals = self.removals.load(Ordering::Relaxed);
         let last = last.filter(|last| base.is_some() && last.removals == removals);
-        checkpoint::Source {
+        Ok(checkpoint::Source {
             base: base.filter(|_| last.is_some()),
             names_since: last.map_or(0, |last| last.version),
             removals,
@@ -76,7 +77,7 @@ impl Store {
             vectors: model.vectors.read().values(),
             watermarks: model.tasks.all(),
             times: model.times.lock().clone(),
-        }
+        })
     }
 
     /// Load the part of `replica` of a checkpoint that any number of replicas wrote.

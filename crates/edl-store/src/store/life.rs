@@ -34,6 +34,7 @@ impl Store {
             // As an update, a slice comes before a checkpoint's instant or after it.
             table.expire(&cut, |slice| {
                 let _updates = self.updates.read();
+                let _change = self.change();
                 // A list of changed rows cannot say which are gone.
                 let gone = slice();
                 self.removals.fetch_add(gone.rows, Ordering::Relaxed);

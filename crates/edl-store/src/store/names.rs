@@ -39,6 +39,7 @@ impl Store {
         check(named, keys, names)?;
         // As an update, it comes before a checkpoint's instant or after it.
         let _updates = self.updates.read();
+        let _change = self.change();
         let mut waiting = Vec::new();
         named.add_names(keys, names, model.version(), &mut waiting)?;
         Ok(Named {

@@ -103,6 +103,7 @@ impl Store {
             state: &gradient.state,
         };
         model.check(&push)?;
+        let _change = self.change();
         let before = model.change(&push, gradient.weight, |_| learning_rate);
         (applied.applied, applied.version) = (true, before + 1);
         let mut staleness = model.staleness.lock();

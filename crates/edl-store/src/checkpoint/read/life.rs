@@ -49,10 +49,14 @@ fn read_replica(
         };
     };
     let mut reader = TensorReader::open(&checkpoint.dir, file)?;
-    let times = read_times(&mut reader, entry.version)?;
+    let times = read_times(&mut reader, entry.version)?.counted_after(checkpoint.earlier);
     let mut found = Vec::new();
     for &(number, _) in &remembered {
-        found.push(read_candidates(&mut reader, number, entry.version, &slots)?);
+        let (keys, mut versions) = read_candidates(&mut reader, number, entry.version, &slots)?;
+        for version in &mut versions {
+            *version = version.saturating_sub(checkpoint.earlier);
+        }
+        found.push((keys, versions));
     }
     for (&(number, table), (keys, versions)) in remembered.iter().zip(found) {
         let name = LifeNames::new(number).counts;

@@ -19,6 +19,8 @@ pub(super) struct RowsFile<'a> {
     pub(super) slots: [u32; 2],
     /// No row is of a later one.
     pub(super) version: u64,
+    /// Versions that are no longer counted.
+    pub(super) earlier: u64,
     pub(super) is_base: bool,
 }
 
@@ -57,8 +59,8 @@ fn read_heads(
     let names = TableNames::new(number);
     let count = reader.len_of(&names.keys)?;
     let keys = reader.read::<u64>(&names.keys, Dtype::U64, &[count])?;
-    let versions = reader.read::<u64>(&names.versions, Dtype::U64, &[count])?;
-    let births = if table.has_births() {
+    let mut versions = reader.read::<u64>(&names.versions, Dtype::U64, &[count])?;
+    let mut births = if table.has_births() {
         reader.read::<u64>(&names.births, Dtype::U64, &[count])?
     } else {
         Vec::new()
@@ -74,6 +76,9 @@ fn read_heads(
             "has keys outside the slots {}..{} that the manifest gives it; it is corrupt",
             slots[0], slots[1]
         )));
+    }
+    for version in versions.iter_mut().chain(&mut births) {
+        *version = version.saturating_sub(part.earlier);
     }
     Ok(Heads {
         keys,
