@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from elasticdl.checkpoints.disk import Disk
 from elasticdl.checkpoints.versions import version_folder, versions
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
@@ -141,6 +142,7 @@ class Interpreter:
         self._tell = tell
         self._event = event
         self._run = run
+        self._disk = Disk()
 
     def carry_out(self, action: actions.Action) -> None:
         """Do what the core wants, or see to it that it will be done."""
@@ -166,6 +168,10 @@ class Interpreter:
                 self._run(self._ask_audit, Line.STORAGE)
             case actions.AskWatermarks():
                 self._run(lambda: self._ask_watermarks(action), Line.RECOVERY)
+
+    def close(self) -> None:
+        """Wait for no disk any more: the master is about to end."""
+        self._disk.close()
 
     def folder_of(self, checkpoint: WholeCheckpoint) -> Path:
         """Return where a checkpoint of this job lies."""
@@ -211,30 +217,42 @@ class Interpreter:
         version, config = action.version, self._core.config
         # Of the job's own only the newest stays, so each has all rows.
         full_every = 1 if action.is_private else config.checkpoint.checkpoint_full_every
-        try:
-            write_checkpoint(
-                self.checkpoint_dir(action.is_private),
-                version,
-                config.model.model_def,
-                self._access.checkpoint,
-                full_every,
-                self._job_id,
+        folder = self.checkpoint_dir(action.is_private)
+
+        def write(partial: Path) -> list[str]:
+            with self._disk.elsewhere():  # the replicas show their progress themselves
+                return self._access.checkpoint(partial)
+
+        def write_all() -> Path:
+            return write_checkpoint(
+                folder, version, config.model.model_def, write, full_every, self._job_id
             )
+
+        try:
+            self._disk.do(str(version_folder(folder, version, self._job_id)), write_all)
         except ElasticdlError as error:
             was_unreachable = isinstance(error, UnavailableError)
             return self._answer(CheckpointFailed(version, str(error), was_unreachable))
         return self._answer(CheckpointWritten(version))
 
     def _delete(self, folder: Path, old: Iterable[int]) -> Then:
-        try:
-            delete_checkpoints(folder, old, self._job_id)
-        except ElasticdlError as error:
-            log.warning("%s", error)
-        return _nothing
+        return self._clean(folder, lambda: delete_checkpoints(folder, old, self._job_id))
 
     def _delete_private(self, all_but: int) -> Then:
         folder = self.checkpoint_dir(is_private=True)
-        return self._delete(folder, set(versions(folder)) - {all_but})
+
+        def delete() -> None:
+            old = set(versions(folder)) - {all_but}
+            delete_checkpoints(folder, old, self._job_id)
+
+        return self._clean(folder, delete)
+
+    def _clean(self, folder: Path, work: Callable[[], None]) -> Then:
+        try:
+            self._disk.do(str(folder), work)
+        except ElasticdlError as error:
+            log.warning("%s", error)
+        return _nothing
 
     def _expire_rows(self) -> Then:
         try:

@@ -192,6 +192,7 @@ class Master:
                 event=lambda event: self.handle(lambda: event(self.now())),
                 run=self._run_effect,
             )
+            ends.callback(self._interpreter.close)
             self._take_up_job()
             await server.start()
             _write_address(self._job_dir, address)
