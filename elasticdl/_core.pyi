@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 __all__ = [
     "BlockInfo",
     "LineReader",
+    "Progress",
     "PsClient",
     "PsServer",
     "Pulled",
@@ -33,13 +34,26 @@ __all__ = [
 # --- parameter store (crates edl-optim, edl-store, edl-ps) ---------------------------------------
 
 @final
+class Progress:
+    """How far something long has come, for another thread to look at."""
+
+    def __new__(cls) -> Progress: ...
+    @property
+    def pieces(self) -> int:
+        """How many pieces are done; a number that stands still for long says that it hangs."""
+
+@final
 class Store:
     """The part of a model that one ps replica holds; also the whole model, for `Local`."""
 
     def __new__(cls, replica: int = 0, num_replicas: int = 1) -> Store: ...
     @staticmethod
     def restore(
-        checkpoint: str, replica: int = 0, num_replicas: int = 1, keep_watermarks: bool = True
+        checkpoint: str,
+        replica: int = 0,
+        num_replicas: int = 1,
+        keep_watermarks: bool = True,
+        progress: Progress | None = None,
     ) -> Store:
         """Load this replica's part of a checkpoint written by any number of replicas.
 
@@ -48,6 +62,7 @@ class Store:
             replica: Number of the replica to restore.
             num_replicas: How many there are now.
             keep_watermarks: False to start a new job from the parameters.
+            progress: Counts what is read meanwhile.
 
         Raises:
             CheckpointError: Missing, torn (checksum) or inconsistent files; names the file.

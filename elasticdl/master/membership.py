@@ -16,7 +16,8 @@ from elasticdl.master.journal import Journal
 
 START_TIMEOUT_SECONDS = 300.0
 """A process that was started is given so long to ask for work or to send a heartbeat: a machine
-under load may take minutes to import a framework and build a model."""
+under load may take minutes to import a framework and build a model. A ps replica that restores
+sends some as long as it gets on."""
 
 _LONGEST_TICK_SECONDS = 1.0
 
@@ -96,8 +97,15 @@ class Membership:
         return member
 
     def heard(self, role: Role, index: int, session: str, now: float) -> Member | None:
-        """Note a sign of life; return its member if it is a living one."""
+        """Note a sign of life; return its member if it is a living one.
+
+        One that is still starting may show that it goes on: a ps replica restores for as long as
+        it takes, and only then registers.
+        """
         member = self._members.get((role, index))
+        if member is not None and role is Role.PS and not (member.session or member.gone):
+            member.last_heard = now
+            return None
         if member is None or member.session != session or member.gone:
             return None
         member.last_heard, member.is_up = now, True

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use edl_store::{Store, TableSpec};
+use edl_store::{Progress, Store, TableSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ExportError;
@@ -91,18 +91,30 @@ impl ExportRequest {
 
 /// Write a replica's part of every table.
 ///
-/// Updates may go on meanwhile; each row is written as it is when it is read.
+/// Updates may go on meanwhile; each row is written as it is when it is read. `progress` is told of
+/// each piece.
 ///
 /// # Errors
 /// No model has been declared, or a file cannot be written.
-pub fn export(store: &Store, request: &ExportRequest) -> Result<ReplicaExport, ExportError> {
+pub fn export(
+    store: &Store,
+    request: &ExportRequest,
+    progress: Progress<'_>,
+) -> Result<ReplicaExport, ExportError> {
     let model = store
         .model()
         .ok_or(edl_store::StoreError::NotDeclared("tables are exported"))?;
     let version = store.version();
     let mut tables = Vec::new();
     for (number, spec) in model.tables.iter().enumerate() {
-        tables.push(export_table(store, number as u32, spec, request, version)?);
+        tables.push(export_table(
+            store,
+            number as u32,
+            spec,
+            request,
+            version,
+            progress,
+        )?);
     }
     Ok(ReplicaExport {
         replica: store.replica(),
@@ -117,6 +129,7 @@ fn export_table(
     spec: &TableSpec,
     request: &ExportRequest,
     version: u64,
+    progress: Progress<'_>,
 ) -> Result<TableEntry, ExportError> {
     let (replica, count) = (store.replica(), store.num_replicas());
     let folder = folder_of(&spec.name);
@@ -155,6 +168,7 @@ fn export_table(
             }
         }
         cursor = chunk.next;
+        progress();
         if rows.weights.len() >= CHUNK_FLOATS || cursor.is_none() {
             file.write(&rows)?;
             rows.clear();

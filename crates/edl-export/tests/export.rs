@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use edl_export::{ExportError, ExportRequest, export};
-use edl_store::{ModelSpec, PullMode, Push, Store, TableGrads};
+use edl_store::{ModelSpec, PullMode, Push, Store, TableGrads, unseen};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, ListAccessor, RowAccessor};
 
@@ -56,7 +56,7 @@ fn exported(
         threshold,
         since_version,
     };
-    let written = export(store, &request).unwrap();
+    let written = export(store, &request, &unseen).unwrap();
     let file = &written.tables[0].file;
     assert_eq!(file.path, "a%2Fb/part-00000-of-00001.parquet");
     let path = dir.path().join(&file.path);
@@ -141,7 +141,7 @@ fn the_strings_of_keys_are_a_column_of_their_own() {
         threshold: Some(1.5),
         since_version: None,
     };
-    let table = &export(&store, &request).unwrap().tables[0];
+    let table = &export(&store, &request, &unseen).unwrap().tables[0];
     assert_eq!((table.has_names, table.name_collisions), (true, 1));
     let file = File::open(dir.path().join(&table.file.path)).unwrap();
     let reader = SerializedFileReader::new(file).unwrap();
@@ -165,6 +165,6 @@ fn what_cannot_be_is_refused() {
         threshold: None,
         since_version: None,
     };
-    let error = export(&store(), &request).unwrap_err();
+    let error = export(&store(), &request, &unseen).unwrap_err();
     assert!(matches!(error, ExportError::File { .. }), "{error}");
 }

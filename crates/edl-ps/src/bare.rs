@@ -75,6 +75,10 @@ pub fn answer(store: &Store, header: &Header, payload: &[u8]) -> Result<(), PsEr
         return Ok(());
     }
     let coordinator = Coordinator::new(Synchrony::Asynchronous, 0);
-    Service::new(store, &coordinator, Protocol::Direct, &Nobody)
-        .answer(header, payload, |answer| answer.check_size())
+    Service::new(store, &coordinator, Protocol::Direct, &Nobody).answer(
+        header,
+        payload,
+        &edl_store::unseen,
+        |answer| answer.check_size(),
+    )
 }

@@ -28,7 +28,7 @@ pub use edl_wire::op::Step;
 pub use error::{ErrorKind, PsError};
 pub use life::export;
 pub use names::NameSite;
-pub use remote::{Remote, RemoteOptions};
+pub use remote::{Remote, RemoteOptions, SILENCE_TIMEOUT};
 pub use replicas::Minibatch;
 pub use server::PsServer;
 pub use synchrony::Synchrony;

@@ -1,7 +1,7 @@
 //! Expiry and export, as a replica answers them: text in, text out.
 
 use edl_export::{ExportError, ExportRequest};
-use edl_store::Store;
+use edl_store::{Progress, Store, unseen};
 use serde::Serialize;
 
 use crate::error::PsError;
@@ -17,8 +17,17 @@ pub(crate) fn expire(store: &Store, now: u64) -> Result<String, PsError> {
 /// # Errors
 /// A request that cannot be, or a file that cannot be written.
 pub fn export(store: &Store, request: &str) -> Result<String, PsError> {
+    export_showing(store, request, &unseen)
+}
+
+/// The same, telling of each piece that is written.
+pub(crate) fn export_showing(
+    store: &Store,
+    request: &str,
+    progress: Progress<'_>,
+) -> Result<String, PsError> {
     let request = ExportRequest::from_json(request).map_err(refused)?;
-    json(&edl_export::export(store, &request).map_err(refused)?)
+    json(&edl_export::export(store, &request, progress).map_err(refused)?)
 }
 
 fn refused(error: ExportError) -> PsError {

@@ -1,6 +1,7 @@
 //! The server: one [`Store`] behind a socket.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use edl_store::Store;
 use edl_wire::handshake::{PS, Place};
@@ -58,6 +59,33 @@ impl PsServer {
     }
 }
 
+/// Clients are told of progress this often at most. Little enough that it fits into a socket for
+/// hours, while its client reads the answers of other replicas.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Tells somebody of progress, now and then.
+struct Paced<F> {
+    tell: F,
+    last: Mutex<Instant>,
+}
+
+impl<F: Fn()> Paced<F> {
+    fn new(tell: F) -> Self {
+        Self {
+            tell,
+            last: Mutex::new(Instant::now()),
+        }
+    }
+
+    fn tell(&self) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.elapsed() >= PROGRESS_INTERVAL {
+            *last = Instant::now();
+            (self.tell)();
+        }
+    }
+}
+
 /// What all connections of a server share.
 struct Replica {
     store: Arc<Store>,
@@ -72,9 +100,14 @@ impl Handler for Replica {
         let mut requests = client.requests()?;
         while let Some(request) = requests.receive()? {
             let reply = request.reply;
-            match service.answer(&request.header, request.payload, |answer| {
-                reply.send(&answer)
-            }) {
+            let progress = Paced::new(|| reply.progress());
+            let answered = service.answer(
+                &request.header,
+                request.payload,
+                &|| progress.tell(),
+                |answer| reply.send(&answer),
+            );
+            match answered {
                 Ok(()) => {}
                 Err(PsError::Wire(error @ WireError::Connection(_))) => return Err(error),
                 Err(error) => {

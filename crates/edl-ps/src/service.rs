@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use edl_store::{ModelSpec, Push, Store, StoreError, TableGrads};
+use edl_store::{ModelSpec, Progress, Push, Store, StoreError, TableGrads};
 use edl_wire::WireError;
 use edl_wire::frame::{Array, Header, Outgoing, parse};
 use edl_wire::half_rows::widen;
@@ -63,11 +63,13 @@ impl<'s> Service<'s> {
         }
     }
 
-    /// Does what a frame asks and hands the answer to `send`, once.
+    /// Does what a frame asks and hands the answer to `send`, once; `progress` is told before, as
+    /// long as that takes.
     pub(crate) fn answer(
         &mut self,
         header: &Header,
         payload: &[u8],
+        progress: Progress<'_>,
         send: impl FnOnce(Outgoing<'_>) -> Result<(), WireError>,
     ) -> Result<(), PsError> {
         let arrays = parse(header.num_arrays, payload)?;
@@ -96,11 +98,11 @@ impl<'s> Service<'s> {
             Op::Scan => send(self.scan(request.read()?)?.encode()),
             Op::Audit => send(self.audit(request.read()?).encode()),
             Op::Stats => send(self.stats(request.read()?)?.encode()),
-            Op::Checkpoint => send(self.checkpoint(request.read()?)?.encode()),
+            Op::Checkpoint => send(self.checkpoint(request.read()?, progress)?.encode()),
             Op::Expire => send(self.expire(request.read()?)?.encode()),
-            Op::Export => send(self.export(request.read()?)?.encode()),
+            Op::Export => send(self.export(request.read()?, progress)?.encode()),
             Op::Name => send(names::name(self.store, &request.read()?)?.encode()),
-            Op::Error => Err(WireError::malformed(
+            Op::Error | Op::Progress => Err(WireError::malformed(
                 "an error where a request was expected",
             )),
         };
@@ -290,9 +292,11 @@ impl<'s> Service<'s> {
     fn checkpoint(
         &self,
         request: checkpoint::Request<'_>,
+        progress: Progress<'_>,
     ) -> Result<checkpoint::Response, PsError> {
+        let directory = Path::new(request.directory);
         Ok(checkpoint::Response {
-            entry: self.store.checkpoint(Path::new(request.directory))?,
+            entry: self.store.checkpoint_showing(directory, progress)?,
         })
     }
 
@@ -302,9 +306,13 @@ impl<'s> Service<'s> {
         })
     }
 
-    fn export(&self, request: export::Request<'_>) -> Result<export::Response, PsError> {
+    fn export(
+        &self,
+        request: export::Request<'_>,
+        progress: Progress<'_>,
+    ) -> Result<export::Response, PsError> {
         Ok(export::Response {
-            written: life::export(self.store, request.request)?,
+            written: life::export_showing(self.store, request.request, progress)?,
         })
     }
 }

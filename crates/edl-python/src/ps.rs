@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use edl_ps::{
@@ -18,10 +19,31 @@ use crate::arrays::{Grads, Ids, array, shaped};
 use crate::errors::ps_error;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Progress>()?;
     module.add_class::<Store>()?;
     module.add_class::<PsServer>()?;
     module.add_class::<PsClient>()?;
     module.add_class::<Pulled>()
+}
+
+#[pyclass(frozen, module = "elasticdl._core")]
+struct Progress {
+    pieces: Arc<AtomicU64>,
+}
+
+#[pymethods]
+impl Progress {
+    #[new]
+    fn new() -> Self {
+        Self {
+            pieces: Arc::default(),
+        }
+    }
+
+    #[getter]
+    fn pieces(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed)
+    }
 }
 
 #[pyclass(frozen, module = "elasticdl._core")]
@@ -41,17 +63,31 @@ impl Store {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (checkpoint, replica = 0, num_replicas = 1, keep_watermarks = true))]
+    #[pyo3(signature = (
+        checkpoint, replica = 0, num_replicas = 1, keep_watermarks = true, progress = None
+    ))]
     fn restore(
         py: Python<'_>,
         checkpoint: PathBuf,
         replica: u32,
         num_replicas: u32,
         keep_watermarks: bool,
+        progress: Option<Py<Progress>>,
     ) -> PyResult<Self> {
         check_replica(replica, num_replicas)?;
+        let pieces = progress.map(|progress| progress.get().pieces.clone());
+        let pieces = pieces.unwrap_or_default();
+        let count = || {
+            pieces.fetch_add(1, Ordering::Relaxed);
+        };
         let restored = py.detach(|| {
-            edl_store::Store::restore(&checkpoint, replica, num_replicas, keep_watermarks)
+            edl_store::Store::restore_showing(
+                &checkpoint,
+                replica,
+                num_replicas,
+                keep_watermarks,
+                &count,
+            )
         });
         let store = Arc::new(restored.map_err(|error| ps_error(error.into()))?);
         Ok(Self { store })
@@ -253,6 +289,7 @@ impl PsClient {
         let options = RemoteOptions {
             worker_id,
             timeout,
+            silence_timeout: edl_ps::SILENCE_TIMEOUT.max(timeout),
             connect_timeout,
             unix_sockets: true,
             whole_job,

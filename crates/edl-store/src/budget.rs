@@ -2,7 +2,8 @@
 
 mod backlog;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use backlog::Backlog;
 
@@ -10,6 +11,9 @@ use crate::index::MAX_ROWS;
 
 /// Bytes of rows that are copied for a checkpoint and not written yet, at most; updates wait beyond.
 const MAX_SAVED: u64 = 256 << 20;
+
+/// A disk that takes nothing for so long hangs.
+const DISK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Rows below what an index can hold at which a stripe takes no more: room for the batches in flight.
 const HEADROOM: u64 = 1 << 25;
@@ -24,6 +28,10 @@ pub(crate) struct Budget {
     /// Rows that a stripe may have.
     stripe_rows: AtomicU64,
     backlog: Backlog,
+    /// Updates did not wait any longer for what is being written.
+    given_up: AtomicBool,
+    /// In milliseconds, how long updates wait for a disk that takes nothing.
+    patience: AtomicU64,
 }
 
 impl Default for Budget {
@@ -33,6 +41,8 @@ impl Default for Budget {
             limit: AtomicU64::new(0),
             stripe_rows: AtomicU64::new(MAX_ROWS as u64 - HEADROOM),
             backlog: Backlog::new(MAX_SAVED),
+            given_up: AtomicBool::new(false),
+            patience: AtomicU64::new(DISK_PATIENCE.as_millis() as u64),
         }
     }
 }
@@ -86,11 +96,34 @@ impl Budget {
         self.backlog.is_large()
     }
 
-    /// Return once there is room for copied rows. The caller holds no lock of the
-    /// store.
+    /// Return once there is room for copied rows: true. Or false if the disk hangs: then the caller
+    /// ends the snapshot. It holds no lock of the store.
     #[inline]
-    pub(crate) fn wait_for_saved(&self) {
-        self.backlog.wait();
+    pub(crate) fn wait_for_saved(&self) -> bool {
+        let patience = Duration::from_millis(self.patience.load(Ordering::Relaxed));
+        let has_room = self.backlog.wait(patience);
+        if !has_room {
+            self.given_up.store(true, Ordering::Release);
+        }
+        has_room
+    }
+
+    /// Whether the snapshot of this checkpoint ended before its time.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::Acquire)
+    }
+
+    /// A checkpoint begins, and none is being written.
+    pub(crate) fn begin_snapshot(&self) {
+        self.given_up.store(false, Ordering::Release);
+    }
+
+    /// As if there were room for fewer copied rows, and a disk hung sooner.
+    #[cfg(test)]
+    pub(crate) fn set_impatient(&mut self, most: u64, patience: Duration) {
+        self.backlog = Backlog::new(most);
+        self.patience
+            .store(patience.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Whether `bytes` more may be taken.

@@ -20,6 +20,7 @@ mod life;
 mod memory;
 mod names;
 mod placement;
+mod progress;
 mod route;
 mod spec;
 mod stages;
@@ -34,6 +35,7 @@ pub use error::StoreError;
 pub use fingerprint::key_of_string;
 pub use life::{AdmissionSpec, Expired, ExpirySpec};
 pub use names::MAX_NAME_BYTES;
+pub use progress::{Progress, unseen};
 pub use route::{
     NUM_HASH_SLOTS, dense_range, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
 };

@@ -314,6 +314,19 @@ impl Store {
         Ok(())
     }
 
+    /// Wait while too many rows are copied for a checkpoint, but not for a disk that hangs: its
+    /// snapshot then ends before its time. The caller holds no lock.
+    fn wait_for_checkpoint(&self, model: &Model) {
+        if self.budget.wait_for_saved() {
+            return;
+        }
+        // With this lock no other checkpoint begins, whose snapshot it would be.
+        let _updates = self.updates.read();
+        if self.budget.is_given_up() {
+            model.tables.iter().for_each(Table::end_snapshot);
+        }
+    }
+
     /// Begin to change rows, vectors or watermarks; held until they fit each other again.
     fn change(&self) -> Change<'_> {
         Change(&self.half_changed)
@@ -376,7 +389,7 @@ impl Store {
     /// changed then.
     pub fn apply(&self, push: &Push<'_>) -> Result<Applied, StoreError> {
         let model = self.declared("gradients are pushed")?;
-        self.budget.wait_for_saved();
+        self.wait_for_checkpoint(model);
         let _updates = self.updates.read();
         model.check(push)?;
         let watermark = model.tasks.get(push.task);

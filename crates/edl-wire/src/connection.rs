@@ -9,7 +9,7 @@ use crate::frame::{
     directory_bytes, padded, parse,
 };
 use crate::half_rows::widen;
-use crate::op::{Op, Part, Response, error};
+use crate::op::{Op, Part, Response, error, progress};
 use crate::socket::Socket;
 
 const READ_BUFFER_BYTES: usize = 16 << 10;
@@ -105,12 +105,24 @@ impl Connection {
         Ok(request.write_to(self.sequence, &mut &*self.socket)?)
     }
 
-    /// Reads the header of an answer to `op`. What follows it is read by one of the others.
+    /// Reads the header of an answer to `op`. What follows it is read by one of the others. Frames
+    /// of progress that come before it are read over: the socket's timeout is one of silence.
     ///
     /// # Errors
     /// [`WireError::Refused`] if the server refused; bytes that are no such answer; a lost
     /// connection.
     pub fn read_header(&mut self, op: Op) -> Result<Header, WireError> {
+        loop {
+            let header = self.read_any_header(op)?;
+            if header.op != Op::Progress {
+                return Ok(header);
+            }
+            let progress::Response = self.read_response(&header)?;
+        }
+    }
+
+    /// The same, of an answer or of progress with it.
+    fn read_any_header(&mut self, op: Op) -> Result<Header, WireError> {
         let mut bytes = [0; HEADER_BYTES];
         self.reader.read_exact(&mut bytes)?;
         let header = Header::decode(bytes)?;
@@ -125,7 +137,7 @@ impl Connection {
             let error::Response { kind, message } = self.read_response(&header)?;
             return Err(WireError::Refused { kind, message });
         }
-        if header.op != op {
+        if header.op != op && header.op != Op::Progress {
             return Err(WireError::malformed(format!(
                 "an answer to {:?}, expected one to {op:?}",
                 header.op

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from elasticdl._core import PsClient, PsServer, Store
+from elasticdl._core import Progress, PsClient, PsServer, Store
 from elasticdl.backends.base import (
     ClipSpec,
     Initializer,
@@ -308,12 +308,14 @@ def test_a_checkpoint_is_restored_to_another_number_of_replicas(servers, tmp_pat
     manifest = {"format": 1, "replicas": [json.loads(entry) for entry in entries]}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
 
-    whole = PsClient.in_process(Store.restore(str(tmp_path)))
+    progress = Progress()
+    whole = PsClient.in_process(Store.restore(str(tmp_path), progress=progress))
 
     after, before = pull(whole, (1, ids)), pull(client, (1, ids))
     np.testing.assert_array_equal(after.rows[0], before.rows[0])
     np.testing.assert_array_equal(after.dense, before.dense)
     assert whole.audit() == [[(9, 1, 4)]]
+    assert progress.pieces > 0
 
 
 def test_a_wrong_token_is_refused_by_name(servers):

@@ -27,6 +27,7 @@ pub fn connect(answerers: &[Answerer], settings: &Settings) -> Result<PsClient, 
     let options = RemoteOptions {
         worker_id: 0,
         timeout,
+        silence_timeout: timeout,
         connect_timeout: timeout,
         unix_sockets: !settings.tcp,
         whole_job: true,

@@ -14,8 +14,6 @@ use crate::error::PsError;
 /// One attempt to connect takes no longer, and one to prove the token.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A replica may work this long on a checkpoint or scan before it says a word.
-const CONTROL_TIMEOUT: Duration = Duration::from_secs(600);
 
 impl Remote {
     /// The connection of a lane, made if need be.
@@ -73,7 +71,7 @@ impl Remote {
         }
         let timeout = socket.set_timeout(match lane {
             Lane::Pull | Lane::Push => self.options.timeout,
-            Lane::Control => self.options.timeout.max(CONTROL_TIMEOUT),
+            Lane::Control => self.options.silence_timeout,
         });
         timeout.map_err(WireError::from)?;
         Ok(Connection::new(socket))

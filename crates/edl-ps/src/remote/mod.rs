@@ -33,6 +33,9 @@ enum Lane {
 
 type Link = Option<Connection>;
 
+/// Longer than any replica works, on any disk that answers, without showing progress.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// How a client reaches the replicas.
 #[derive(Clone, Debug)]
 pub struct RemoteOptions {
@@ -40,6 +43,9 @@ pub struct RemoteOptions {
     pub worker_id: i64,
     /// How long any call may wait for a replica that does not answer.
     pub timeout: Duration,
+    /// How long a replica that writes a checkpoint, an export or the like may show no progress. What
+    /// goes on may take as long as it likes.
+    pub silence_timeout: Duration,
     /// How long the first connections may take; a replica that moves meanwhile is not followed.
     pub connect_timeout: Duration,
     /// Use the Unix socket of a replica that is on this host.

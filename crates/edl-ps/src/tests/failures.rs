@@ -329,6 +329,7 @@ fn a_replica_that_is_not_there_is_waited_for_as_long_as_connecting_may_take() {
     let options = RemoteOptions {
         worker_id: 3,
         timeout: Duration::from_secs(3600),
+        silence_timeout: TIMEOUT,
         connect_timeout: SHORT,
         unix_sockets: true,
         whole_job: true,
@@ -370,6 +371,7 @@ fn one_replica_can_be_asked_by_itself_whichever_it_is() {
     let options = RemoteOptions {
         worker_id: 3,
         timeout: TIMEOUT,
+        silence_timeout: TIMEOUT,
         connect_timeout: TIMEOUT,
         unix_sockets: true,
         whole_job: false,

@@ -14,6 +14,7 @@ mod exchange;
 mod failures;
 mod names;
 mod pressure;
+mod progress;
 mod relay;
 mod strangers;
 mod synchrony;
@@ -101,6 +102,7 @@ fn connect(
     let options = RemoteOptions {
         worker_id: 3,
         timeout,
+        silence_timeout: TIMEOUT,
         connect_timeout: timeout,
         unix_sockets,
         whole_job: true,

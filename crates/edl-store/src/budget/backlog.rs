@@ -10,11 +10,14 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 #[cfg(not(edl_loom))]
 use std::sync::{Condvar, Mutex, MutexGuard, atomic::AtomicU64};
+use std::time::Duration;
 
 /// Bytes of rows that were copied for a checkpoint and have not been written yet.
 #[derive(Debug)]
 pub(super) struct Backlog {
     bytes: AtomicU64,
+    /// All that were ever taken: whether whoever takes them goes on.
+    taken: AtomicU64,
     most: u64,
     waiting: Mutex<()>,
     less: Condvar,
@@ -25,6 +28,7 @@ impl Backlog {
     pub(super) fn new(most: u64) -> Self {
         Self {
             bytes: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
             most,
             waiting: Mutex::new(()),
             less: Condvar::new(),
@@ -46,6 +50,7 @@ impl Backlog {
     /// the time that this has the lock, and is woken.
     pub(super) fn take(&self, bytes: u64) {
         let before = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
         if before > self.most {
             let _lock = self.lock();
             self.less.notify_all();
@@ -57,20 +62,26 @@ impl Backlog {
         self.is_above(self.most / 2)
     }
 
-    /// Return once there is no more than there may be. The caller holds no lock of the store.
+    /// Return true once there is no more than there may be, or false if nothing was taken for as long
+    /// as `patience`. The caller holds no lock of the store.
     #[inline]
-    pub(super) fn wait(&self) {
-        if self.is_above(self.most) {
-            self.sleep();
-        }
+    pub(super) fn wait(&self, patience: Duration) -> bool {
+        !self.is_above(self.most) || self.sleep(patience)
     }
 
     #[cold]
-    fn sleep(&self) {
+    fn sleep(&self, patience: Duration) -> bool {
         let mut lock = self.lock();
         while self.is_above(self.most) {
-            lock = self.less.wait(lock).unwrap_or_else(PoisonError::into_inner);
+            let taken = self.taken.load(Ordering::Relaxed);
+            let woken = self.less.wait_timeout(lock, patience);
+            let (relocked, wait) = woken.unwrap_or_else(PoisonError::into_inner);
+            lock = relocked;
+            if wait.timed_out() && self.taken.load(Ordering::Relaxed) == taken {
+                return false;
+            }
         }
+        true
     }
 
     fn is_above(&self, bytes: u64) -> bool {
@@ -83,6 +94,9 @@ impl Backlog {
     }
 }
 
+#[cfg(test)]
+const LONG: Duration = Duration::from_secs(60);
+
 #[cfg(all(test, not(edl_loom)))]
 mod tests {
     use std::sync::atomic::AtomicBool;
@@ -93,11 +107,11 @@ mod tests {
     fn who_adds_too_much_waits_until_some_is_taken() {
         let (backlog, written) = (Backlog::new(100), AtomicBool::new(false));
         backlog.add(100);
-        backlog.wait();
+        assert!(backlog.wait(LONG));
         backlog.add(1);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                backlog.wait();
+                assert!(backlog.wait(LONG));
                 assert!(written.load(Ordering::Relaxed));
             });
             written.store(true, Ordering::Relaxed);
@@ -131,7 +145,7 @@ mod models {
                     let backlog = backlog.clone();
                     thread::spawn(move || {
                         backlog.add(bytes);
-                        backlog.wait();
+                        assert!(backlog.wait(LONG));
                     })
                 })
                 .collect();

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 
 use crate::checkpoint::format::{FileEntry, Layout, broken};
 use crate::error::StoreError;
+use crate::progress::Progress;
 
 /// A file under a temporary name; removed when dropped, unless it was published.
 pub(crate) struct PendingFile {
@@ -114,8 +115,13 @@ impl Drop for PendingFile {
 }
 
 /// Give all files their names, or none, once they are on the disk; the directory is synced.
-pub(crate) fn publish(dir: &Path, mut files: Vec<PendingFile>) -> Result<(), StoreError> {
+pub(crate) fn publish(
+    dir: &Path,
+    mut files: Vec<PendingFile>,
+    progress: Progress<'_>,
+) -> Result<(), StoreError> {
     for file in &mut files {
+        progress();
         let synced = file.sync.take().map(JoinHandle::join);
         match synced.expect("a file is finished before it is published") {
             Ok(synced) => synced.map_err(|e| unwritable(dir, &e))?,

@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::Times;
 use crate::placement::Placement;
+use crate::progress::Progress;
 use crate::route::{NUM_HASH_SLOTS, dense_range, hash_slots_of};
 use crate::spec::ModelSpec;
 use crate::table::Table;
@@ -54,6 +55,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) keep_watermarks: bool,
     /// Where the bytes of rows are counted.
     pub(crate) budget: &'a Arc<Budget>,
+    /// Told with each piece that is read.
+    pub(crate) progress: Progress<'a>,
 }
 
 /// Read the part of a replica.
@@ -63,6 +66,7 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
         num_replicas,
         keep_watermarks,
         budget,
+        progress,
     } = *wanted;
     let placement = Placement::new(replica, num_replicas)?;
     let entries = read_manifest(dir)?;
@@ -87,10 +91,10 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| checkpoint.broken(e))?;
     let slots = hash_slots_of(replica, num_replicas);
-    checkpoint.read_rows(slots.clone(), &tables, false)?;
+    checkpoint.read_rows(slots.clone(), &tables, false, progress)?;
     let bases = checkpoint.bases()?;
     for base in &bases {
-        base.read_rows(slots.clone(), &tables, true)?;
+        base.read_rows(slots.clone(), &tables, true, progress)?;
     }
     for part in bases.iter().chain([&checkpoint]) {
         names::read(part, &slots, &tables)?;
@@ -335,6 +339,7 @@ impl Checkpoint {
         slots: Range<u32>,
         tables: &[Table],
         is_base: bool,
+        progress: Progress<'_>,
     ) -> Result<(), StoreError> {
         let overlaps = |[first, end]: [u32; 2]| first < slots.end && slots.start < end;
         let files: Vec<(&FileEntry, [u32; 2], u64)> = self
@@ -355,6 +360,7 @@ impl Checkpoint {
                     version,
                     earlier: self.earlier,
                     is_base,
+                    progress,
                 };
                 if let Err(error) = read_rows_file(&self.dir, &part, tables) {
                     // The others stop at their next file.

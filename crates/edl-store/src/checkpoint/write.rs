@@ -12,12 +12,13 @@ use crate::budget::Budget;
 use crate::checkpoint::base::LastWhole;
 use crate::checkpoint::file::{PendingFile, laid_out, publish, unwritable};
 use crate::checkpoint::format::{
-    Base, FORMAT, FileEntry, Layout, ReplicaEntry, TableNames, file_name,
+    Base, FORMAT, FileEntry, Layout, ReplicaEntry, TableNames, broken, file_name,
 };
 use crate::checkpoint::pace::Pace;
 use crate::error::StoreError;
 use crate::life::Times;
 use crate::placement::{NUM_STRIPES, Placement};
+use crate::progress::Progress;
 use crate::spec::ModelSpec;
 use crate::stripe::{SavedRows, Since};
 use crate::table::Table;
@@ -44,6 +45,8 @@ pub(crate) struct Source<'a> {
     pub(crate) updates: &'a AtomicU64,
     /// Where rows that are copied are counted.
     pub(crate) budget: &'a Budget,
+    /// Told with each piece that is written.
+    pub(crate) progress: Progress<'a>,
     /// With a snapshot begun.
     pub(crate) tables: &'a [Table],
     /// Rows of the snapshot, by table and stripe.
@@ -60,6 +63,18 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// The snapshot has ended before its time, since updates could wait for the disk no longer.
+    fn check_not_given_up(&self) -> Result<(), StoreError> {
+        if self.budget.is_given_up() {
+            return Err(broken(
+                Path::new("its files"),
+                "have not been taken by the disk for too long while updates waited; training goes \
+                 on without it",
+            ));
+        }
+        Ok(())
+    }
+
     /// Note what is needed to write a later checkpoint of what has changed since this one.
     pub(crate) fn last_whole(&self, files: &[FileEntry]) -> LastWhole {
         let since = |&rows: &usize| Since {
@@ -86,6 +101,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
     let (file, entry) = write_vectors(source, dir)?;
     pending.push(file);
     files.push(entry);
+    (source.progress)();
     let (row_files, entries) = match source.base {
         None => write_all_rows(source, dir)?,
         Some(_) => write_changed_rows(source, dir)?,
@@ -97,11 +113,13 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         if let Some((file, entry)) = names::write(source, dir, stripes, names.len())? {
             pending.push(file);
             names.push(entry);
+            (source.progress)();
         }
     }
     let (file, life) = life::write(source, dir)?.unzip();
     pending.extend(file);
-    publish(dir, pending)?;
+    source.check_not_given_up()?;
+    publish(dir, pending, source.progress)?;
     Ok(ReplicaEntry {
         replica: source.replica,
         num_replicas: source.num_replicas,
@@ -287,7 +305,7 @@ fn write_all_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError
             for (number, table) in source.tables.iter().enumerate() {
                 let mut more = true;
                 while more {
-                    pacer.begin();
+                    pacer.begin()?;
                     more = table.read_snapshot(stripe, &mut saved);
                     pacer.count(&saved, table);
                     part.write(number, &mut saved)?;
@@ -298,6 +316,7 @@ fn write_all_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreError
                 }
             }
         }
+        source.check_not_given_up()?;
         let (file, entry) = part.finish()?;
         written.0.push(file);
         written.1.push(entry);
@@ -336,7 +355,7 @@ fn write_changed_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreE
             for stripe in stripes.clone() {
                 let mut more = true;
                 while more {
-                    pacer.begin();
+                    pacer.begin()?;
                     more = table.read_snapshot(stripe, &mut saved);
                     pacer.count(&saved, table);
                     all.append(&mut saved);
@@ -345,11 +364,13 @@ fn write_changed_rows(source: &Source<'_>, dir: &Path) -> Result<Written, StoreE
             }
             changed.push(all);
         }
+        source.check_not_given_up()?;
         let counts: Vec<usize> = changed.iter().map(SavedRows::len).collect();
         let mut part = Part::create(source, dir, part, stripes, &counts)?;
         for (number, rows) in changed.iter_mut().enumerate() {
             part.write(number, rows)?;
         }
+        source.check_not_given_up()?;
         let (file, entry) = part.finish()?;
         written.0.push(file);
         written.1.push(entry);
@@ -379,8 +400,14 @@ impl<'a> Pacer<'a> {
         }
     }
 
-    fn begin(&mut self) {
+    /// Begin a piece; those before are written.
+    ///
+    /// # Errors
+    /// Updates have waited for the disk, and do so no longer.
+    fn begin(&mut self) -> Result<(), StoreError> {
         self.began = Instant::now();
+        (self.source.progress)();
+        self.source.check_not_given_up()
     }
 
     fn count(&mut self, saved: &SavedRows, table: &Table) {

@@ -10,6 +10,7 @@ use super::{Model, Store};
 use crate::checkpoint::{self, Base, LastWhole};
 use crate::error::StoreError;
 use crate::placement::Placement;
+use crate::progress::{Progress, unseen};
 use crate::tasks::Tasks;
 
 impl Store {
@@ -26,12 +27,31 @@ impl Store {
     /// # Errors
     /// [`StoreError::Checkpoint`] if a file cannot be written; none is left then.
     pub fn checkpoint(&self, dir: &Path) -> Result<String, StoreError> {
+        self.checkpoint_showing(dir, &unseen)
+    }
+
+    /// The same, telling of each piece that is written.
+    ///
+    /// # Errors
+    /// Those of [`Store::checkpoint`]; also if an earlier one is still being written.
+    pub fn checkpoint_showing(
+        &self,
+        dir: &Path,
+        progress: Progress<'_>,
+    ) -> Result<String, StoreError> {
         let model = self.declared("a checkpoint is written")?;
-        let mut last = self.checkpointing.lock();
+        let mut last = self.checkpointing.try_lock().ok_or_else(|| {
+            let problem = "is not begun, since this replica still writes an earlier one; does the \
+                           disk of that one answer?";
+            StoreError::Checkpoint {
+                path: dir.to_owned(),
+                problem: problem.to_owned(),
+            }
+        })?;
         let folder = dir.parent().unwrap_or(dir).to_owned();
         let base = checkpoint::wished_base(dir, self.replica, last.get(&folder))?;
         let snapshot = Snapshot { model };
-        let source = self.mark(&snapshot, base, last.get(&folder))?;
+        let source = self.mark(&snapshot, base, last.get(&folder), progress)?;
         let entry = checkpoint::write(&source, dir)?;
         if source.base.is_none() {
             last.insert(folder, source.last_whole(&entry.files));
@@ -48,10 +68,12 @@ impl Store {
         snapshot: &Snapshot<'a>,
         base: Option<Base>,
         last: Option<&LastWhole>,
+        progress: Progress<'a>,
     ) -> Result<checkpoint::Source<'a>, StoreError> {
         let model = snapshot.model;
         let _updates = self.updates.write();
         self.check_whole()?;
+        self.budget.begin_snapshot();
         let version = model.version();
         let tables = model.tables.iter().enumerate();
         let removals = self.removals.load(Ordering::Relaxed);
@@ -67,6 +89,7 @@ impl Store {
             placement: model.placement,
             updates: &model.version,
             budget: &self.budget,
+            progress,
             tables: &model.tables,
             rows: tables
                 .map(|(number, table)| {
@@ -95,12 +118,27 @@ impl Store {
         num_replicas: u32,
         keep_watermarks: bool,
     ) -> Result<Self, StoreError> {
+        Self::restore_showing(checkpoint, replica, num_replicas, keep_watermarks, &unseen)
+    }
+
+    /// The same, telling of each piece that is read.
+    ///
+    /// # Errors
+    /// Those of [`Store::restore`].
+    pub fn restore_showing(
+        checkpoint: &Path,
+        replica: u32,
+        num_replicas: u32,
+        keep_watermarks: bool,
+        progress: Progress<'_>,
+    ) -> Result<Self, StoreError> {
         let store = Self::new(replica, num_replicas);
         let wanted = checkpoint::Wanted {
             replica,
             num_replicas,
             keep_watermarks,
             budget: &store.budget,
+            progress,
         };
         let restored = checkpoint::read(checkpoint, &wanted)?;
         let spec = Arc::new(restored.model);

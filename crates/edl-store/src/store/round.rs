@@ -69,7 +69,7 @@ impl Store {
         merge: impl FnOnce(&[bool]) -> RoundGradient,
     ) -> Result<(Vec<bool>, Applied), StoreError> {
         let model = self.declared("gradients are pushed")?;
-        self.budget.wait_for_saved();
+        self.wait_for_checkpoint(model);
         let _updates = self.updates.read();
         let tasks: Vec<_> = members.iter().map(|m| model.tasks.get(m.task)).collect();
         // In the order of tasks, so that two rounds never wait for each other.

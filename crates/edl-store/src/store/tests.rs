@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use super::{Push, Store, TableGrads};
 use crate::error::StoreError;
@@ -159,4 +161,46 @@ fn keys_since(store: &Store, version: u64) -> Vec<u64> {
         cursor = chunk.next;
     }
     keys
+}
+
+#[test]
+fn a_disk_that_hangs_while_a_checkpoint_is_written_stops_no_update() {
+    let mut store = Store::new(0, 1);
+    // The real ones are 256 MB and a minute.
+    let budget = Arc::get_mut(&mut store.budget).unwrap();
+    budget.set_impatient(100, Duration::from_millis(50));
+    let model = ModelSpec::from_json(MODEL).unwrap();
+    store.declare(model, &[0.0; 3], &[]).unwrap();
+    store.begin_task(1, 1).unwrap();
+    let keys: Vec<u64> = (0..2000).collect();
+    push(&store, 0, &keys).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let name = "replica-00000-of-00001-rows-00.safetensors";
+    let file = dir
+        .path()
+        .join(format!(".{name}.{}.tmp", std::process::id()));
+    // Whoever opens it to write waits until somebody opens it to read.
+    let made = std::process::Command::new("mkfifo").arg(&file).status();
+    assert!(made.unwrap().success());
+
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| store.checkpoint(dir.path()));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut index = 1;
+        while !store.budget.is_given_up() {
+            assert!(Instant::now() < deadline, "nothing was given up");
+            push(&store, index, &keys).unwrap();
+            index += 1;
+        }
+        let elsewhere = tempfile::tempdir().unwrap();
+        let refused = store.checkpoint(elsewhere.path()).unwrap_err();
+        assert!(refused.to_string().contains("still writes an earlier one"));
+        let _reader = std::fs::File::open(&file).unwrap();
+        assert!(writer.join().unwrap().is_err());
+    });
+
+    let dir = tempfile::tempdir().unwrap();
+    write(&store, dir.path());
+    let restored = Store::restore(dir.path(), 0, 1, true).unwrap();
+    assert_eq!(row(&restored, 1999).unwrap(), row(&store, 1999).unwrap());
 }

@@ -21,6 +21,7 @@ pub mod expire;
 pub mod export;
 pub mod model;
 pub mod name;
+pub mod progress;
 pub mod pull;
 pub mod push;
 pub mod push_pull;
@@ -104,6 +105,8 @@ pub enum Op {
     Export = 21,
     /// The strings that keys were made of.
     Name = 22,
+    /// An answer is being worked on.
+    Progress = 23,
 }
 
 impl Op {
@@ -128,6 +131,7 @@ impl Op {
             20 => Self::Expire,
             21 => Self::Export,
             22 => Self::Name,
+            23 => Self::Progress,
             _ => return None,
         })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::WireError;
 use crate::frame::{Array, Buffer, HEADER_BYTES, Header, Outgoing, parse};
-use crate::op::{Response as _, error};
+use crate::op::{Response as _, error, progress};
 use crate::socket::{Socket, timed_out};
 
 /// Inside a frame a peer may be silent for this long.
@@ -100,6 +100,14 @@ impl Reply<'_> {
         answer.check_size()?;
         let mut writer = self.socket;
         Ok(answer.write_to(self.sequence, &mut writer)?)
+    }
+
+    /// Says that the answer is being worked on. A client that takes none of it is let go.
+    pub fn progress(&self) {
+        if self.send(&progress::Response.encode()).is_err() {
+            // Half a frame may have been sent.
+            self.socket.shut_down();
+        }
     }
 
     /// Sends a refusal.

@@ -7,6 +7,7 @@ use safetensors::Dtype;
 use super::TensorReader;
 use crate::checkpoint::format::{FileEntry, TableNames};
 use crate::error::StoreError;
+use crate::progress::Progress;
 use crate::route::hash_slot_of;
 use crate::table::Table;
 
@@ -22,6 +23,8 @@ pub(super) struct RowsFile<'a> {
     /// Versions that are no longer counted.
     pub(super) earlier: u64,
     pub(super) is_base: bool,
+    /// Told with each piece that is read.
+    pub(super) progress: Progress<'a>,
 }
 
 /// What a file has of a table before its rows.
@@ -44,7 +47,7 @@ pub(super) fn read_rows_file(
         found.push(read_heads(&mut reader, number, table, part)?);
     }
     for (number, (table, heads)) in tables.iter().zip(found).enumerate() {
-        read_rows(&mut reader, number, table, &heads, part.is_base)?;
+        read_rows(&mut reader, number, table, &heads, part)?;
     }
     reader.finish()
 }
@@ -92,7 +95,7 @@ fn read_rows(
     number: usize,
     table: &Table,
     heads: &Heads,
-    is_base: bool,
+    part: &RowsFile<'_>,
 ) -> Result<(), StoreError> {
     let (keys, width) = (&heads.keys, table.width());
     table.reserve(keys)?;
@@ -105,7 +108,8 @@ fn read_rows(
         let (keys, versions) = (&keys[range.clone()], &heads.versions[range]);
         let mut values = vec![0.0_f32; keys.len() * width];
         reader.fill(&mut values)?;
-        if let Some(key) = table.restore(keys, versions, births, &values, is_base) {
+        (part.progress)();
+        if let Some(key) = table.restore(keys, versions, births, &values, part.is_base) {
             return Err(reader.broken(format!(
                 "has key {key} of table '{}' that was read before; it is corrupt",
                 table.name()

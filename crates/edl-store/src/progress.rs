@@ -1,0 +1,7 @@
+//! How something long shows that it goes on.
+
+/// Is told again and again while files are written or read: silence means that a disk hangs.
+pub type Progress<'a> = &'a (dyn Fn() + Sync);
+
+/// Tells nobody.
+pub fn unseen() {}
