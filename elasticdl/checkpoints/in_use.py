@@ -44,14 +44,12 @@ def claimed(directory: Path, holder: str) -> Iterator[str]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         file, warning = _lock(path)
+        _say_who(file, holder)
     except OSError as error:
         raise ConfigError(
             f"--checkpoint_dir={directory}: cannot be written to: {error.strerror} ({path})"
         ) from error
     with file:
-        file.truncate(0)
-        file.write(json.dumps({"holder": holder, "host": socket.gethostname(), "pid": os.getpid()}))
-        file.flush()
         try:
             yield warning
         finally:
@@ -59,6 +57,18 @@ def claimed(directory: Path, holder: str) -> Iterator[str]:
             if is_new:
                 with contextlib.suppress(OSError):  # there are checkpoints in it
                     directory.rmdir()
+
+
+def _say_who(file: TextIO, holder: str) -> None:
+    """Write who holds the folder; the lock goes if that fails."""
+    try:
+        file.truncate(0)
+        file.write(json.dumps({"holder": holder, "host": socket.gethostname(), "pid": os.getpid()}))
+        file.flush()
+    except OSError:
+        with contextlib.suppress(OSError):  # it would write once more
+            file.close()
+        raise
 
 
 def _lock(path: Path) -> tuple[TextIO, str]:

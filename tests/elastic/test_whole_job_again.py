@@ -20,8 +20,10 @@ class Job:
         self._chaos, self._folder = chaos, folder
         self._recovers = recovery_seconds > 0
         self.job_dir = folder / "job"
-        (folder / "data").mkdir()
-        self.occurrences = chaos.make_data(folder / "data", seed=1)
+        files = chaos.make_ids(seed=1)
+        chaos.write_data(folder / "data", files)
+        ids = np.concatenate([file.ravel() for file in files])
+        self.occurrences = np.bincount(ids, minlength=chaos.NUM_IDS)
         self.words = chaos.train_command(
             folder / "data",
             folder / "export",

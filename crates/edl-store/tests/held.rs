@@ -164,7 +164,7 @@ fn workers_that_differ_in_a_constraint_or_a_decay_are_told() {
             .contains("table 'user' has constraint norm(epsilon=")
     );
     assert!(differs(&|spec| spec.dense[1].decays = true).contains(
-        "dense variable 'second' has the weight decay and no constraint here, no weight decay and \
-         no constraint was declared"
+        "dense variable 'second' has trainable=true, momentum=1, the weight decay and no \
+         constraint here, trainable=true, momentum=1, no weight decay and no constraint was declared"
     ));
 }
