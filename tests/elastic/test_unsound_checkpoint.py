@@ -11,6 +11,7 @@ from elasticdl.checkpoints.versions import version_folder, versions
 
 NUM_RECORDS, NUM_IDS = 2_000, 300
 PAUSE_AT = 100  # minibatches, of 125
+NUM_KEPT = 3  # --keep_checkpoint_max
 POLL_SECONDS = 0.05
 
 
@@ -23,8 +24,8 @@ def corrupt(folder):
 
 
 def wait_for_version(job, checkpoints, version):
-    """Return the versions that there are when the newest is the given one."""
-    while (there := versions(checkpoints))[-1:] != [version]:
+    """Return the versions that are kept when the newest is the given one."""
+    while (there := versions(checkpoints))[-1:] != [version] or len(there) > NUM_KEPT:
         assert job.is_running(), job.log()
         time.sleep(POLL_SECONDS)  # a folder tells nobody that it is complete
     return there
