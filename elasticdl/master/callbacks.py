@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind, Task
+from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.phases import Phase
+from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 
 
@@ -28,18 +29,19 @@ class Callbacks:
         tasks: JobTasks,
         ledger: Ledger,
         evaluations: Evaluations,
+        meter: Meter,
         act: Callable[[Action], None],
     ) -> None:
         self._journal = journal
         self._tasks = tasks
         self._ledger = ledger
         self._evaluations = evaluations
+        self._meter = meter
         self._act = act
         self._due: list[tuple[int, Moment]] = []  # by task id; the first one is queued
         self._state = ""
         self._has_begun = self._has_ended = False
         self._epochs_ended = 0
-        self._sums = [[0.0, 0.0] for _ in range(tasks.num_epochs)]  # records and their summed loss
         self.is_declared = False
         self.learning_rate: float | None = None
         self._stop_reason = ""
@@ -47,7 +49,6 @@ class Callbacks:
         journal.handle("callbacks due", self._apply_due)
         journal.handle("callbacks ran", self._apply_ran)
         journal.handle("callbacks dropped", self._apply_dropped)
-        journal.handle("epoch loss", self._apply_epoch_loss)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -55,11 +56,6 @@ class Callbacks:
         """A worker says that the model file has callbacks."""
         if not self.is_declared:
             self._journal.record("callbacks")
-
-    def trained(self, task: Task, num_records: int, loss_sum: float) -> None:
-        """Take in the end of a lease of a training task."""
-        if self.is_declared and num_records:
-            self._journal.record("epoch loss", task.epoch, int(num_records), float(loss_sum))
 
     def advance(self, phase: Phase, is_training_over: bool) -> None:
         """Have callbacks told of what has happened since.
@@ -137,9 +133,9 @@ class Callbacks:
 
     def _logs(self, epoch: int) -> dict[str, float]:
         """Return the mean loss of an epoch's records, and the newest evaluation."""
-        records, loss = self._sums[epoch]
+        loss = self._meter.epoch_loss(epoch)
         newest = {f"val_{name}": value for name, value in self._evaluations.metrics.items()}
-        return {**({"loss": loss / records} if records else {}), **newest}
+        return {**({} if loss is None else {"loss": loss}), **newest}
 
     # --- facts -----------------------------------------------------------------------------------
 
@@ -169,10 +165,6 @@ class Callbacks:
         self._due = []
         self.is_declared = self._has_begun = False
 
-    def _apply_epoch_loss(self, epoch: int, num_records: int, loss_sum: float) -> None:
-        self._sums[epoch][0] += num_records
-        self._sums[epoch][1] += loss_sum
-
     # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
@@ -183,7 +175,6 @@ class Callbacks:
             "state": self._state,
             "has": [self._has_begun, self._has_ended],
             "epochs_ended": self._epochs_ended,
-            "sums": self._sums,
             "learning_rate": self.learning_rate,
             "stop_reason": self._stop_reason,
         }
@@ -198,6 +189,5 @@ class Callbacks:
         self._state = snapshot["state"]
         self._has_begun, self._has_ended = snapshot["has"]
         self._epochs_ended = snapshot["epochs_ended"]
-        self._sums = [list(sums) for sums in snapshot["sums"]]
         self.learning_rate = snapshot["learning_rate"]
         self._stop_reason = snapshot["stop_reason"]

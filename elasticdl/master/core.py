@@ -83,7 +83,7 @@ class JobCore:
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.callbacks = Callbacks(
-            self.journal, tasks, self.ledger, self.evaluations, act=self._act
+            self.journal, tasks, self.ledger, self.evaluations, self.meter, self._act
         )
         self.holder = make_holder(
             config,
@@ -281,7 +281,6 @@ class JobCore:
         report = self._checked(task, report)
         if task.kind is TaskKind.TRAINING:
             self.meter.reported(worker_id, report, now)
-            self.callbacks.trained(task, report.num_records, report.loss_sum)
         settled = self.ledger.report(
             worker_id,
             task.id,
