@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from elasticdl.observe.events import read_events
 ROOT = Path(__file__).parents[1]
 DEADLINE_SECONDS = 600.0
 LEAST_SECONDS = 2.0  # of a steady state; workers tell their progress about once a second
+_DONE = re.compile(r"\| ([\d,]+)/[\d,]+ records")
 Beat = Mapping[str, Any]
 
 
@@ -51,6 +54,39 @@ def run_job(*options: str) -> JobRun:
         if done.returncode != 0:
             raise SystemExit(done.stdout)
         return summarise(job_dir)
+
+
+def run_local(seconds: float, *options: str) -> float:
+    """Run `elasticdl train` in one process for some seconds of its steady state; return records/s.
+
+    Such a job has no event log. What it prints every few seconds has the exact number of records
+    done, and the time at which that is read is known. The job is stopped then.
+    """
+    command = ["elasticdl", "train", f"--model_zoo={ROOT / 'model_zoo'}", *options]
+    counts: list[tuple[float, int]] = []
+    said: list[str] = []
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**environment(), "PYTHONUNBUFFERED": "1", "COLUMNS": "400"},
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said.append(line)
+            found = _DONE.search(line)
+            if found and (done := int(found[1].replace(",", ""))):
+                counts.append((time.perf_counter(), done))
+                if counts[-1][0] - counts[0][0] >= seconds:
+                    process.terminate()
+                    break
+        else:
+            raise SystemExit(f"{''.join(said)}\nended before {seconds} s of training were over")
+        for _ in process.stdout:
+            pass  # how it ends
+    (start, first), (end, last) = counts[0], counts[-1]
+    return (last - first) / (end - start)
 
 
 def environment(*python_path: Path) -> dict[str, str]:

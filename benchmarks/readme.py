@@ -32,6 +32,7 @@ JOBS = {
     "store_job_4096_adam": "Criteo-shaped DeepFM, batch 4096, Adam",
     "store_job_flights": "Flights, Adagrad, against Redis",
     "flights": "Flights beside Keras `fit`",
+    "threads": "Threads of a worker",
 }
 PARTS = {
     "store": "The parameter store and its wire",

@@ -7,6 +7,7 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -92,7 +93,10 @@ def interleave(
 
 
 def write_results(
-    name: str, rows: Sequence[Row], notes: Mapping[str, object] | None = None
+    name: str,
+    rows: Sequence[Row],
+    notes: Mapping[str, object] | None = None,
+    keep: bool = True,
 ) -> Path:
     """Print the rows as a table and write them to `benchmarks/results/NAME.json`.
 
@@ -100,6 +104,7 @@ def write_results(
         name: Of the file and of the table, such as `flights`.
         rows: What `compare` made.
         notes: What else a reader needs: sizes, settings, where the rest of the time goes.
+        keep: Write to `results/`; else, after a short run, to the system's temporary folder.
     """
     here = machine()
     document = {
@@ -110,8 +115,9 @@ def write_results(
         "notes": dict(notes or {}),
         "rows": [asdict(row) for row in rows],
     }
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    folder = RESULTS if keep else Path(tempfile.gettempdir(), "short-benchmarks")
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}.json"
     path.write_text(json.dumps(document, indent=2) + "\n")
     console = Console()
     if not console.is_terminal:

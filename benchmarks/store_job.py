@@ -1,6 +1,6 @@
 """The whole job on ten million ids: elasticdl beside what else could train the same model.
 
-    python benchmarks/store_job.py [--runs=3] [--group=GROUP ...]
+    python benchmarks/store_job.py [--runs=5] [--group=GROUP ...] [--short]
 
 The DeepFM of `model_zoo/criteo` (13 numbers, 26 categories, 10 M ids in all, vectors of 8 and
 weights of 1), each side in fresh processes, in turn with the others, on an otherwise idle machine:
@@ -11,7 +11,10 @@ weights of 1), each side in fresh processes, in turn with the others, on an othe
 - `tf.function`: one process with all cores, rows in variables of which only the touched ones are
   updated;
 - `Redis GET/SET`, `MGET/MSET`: rows in 2 Redis servers, 4 workers, optimizer in the worker;
-- `Keras fit`: the same model file on the same records;
+- `Keras fit`: the same model file on the same records; its tables are those of
+  `keras.layers.Embedding`, and its own optimizer trains them. `parallel` with parallel calls of
+  `map`, `by hand` through the pipeline that an expert writes: records batched first, then
+  `tf.io.parse_example`;
 - `compute alone`: forward and backward with rows given, one thread, times the cores: what no job
   on this machine can exceed.
 
@@ -31,23 +34,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from jobs import ROOT, JobRun, environment, print_stages, run_job
 from report import compare, interleave, write_results
+from workloads import CRITEO, FLIGHTS, fit, prepare
 
-from elasticdl._core import RecordReader, TFRecordWriter
-
-DATA = ROOT / "demo" / "criteo"
 PEERS = ROOT / "benchmarks" / "peers"
-NUM_RECORDS = 1_000_000
 EPOCHS = {512: 3, 4096: 4}
 SIZES = (512, 4096)
 OPTIMIZERS = ("sgd", "adagrad", "adam")
 PEER_SECONDS = 8.0
-FLIGHTS_DATA = ROOT / "demo" / "data"
-FLIGHTS = "flights"
-GROUPS = (*(f"{size}_{optimizer}" for size in SIZES for optimizer in OPTIMIZERS), FLIGHTS)
+FIT_STEPS, FIT_WARM_UP = 20, 4  # each goes over the whole tables
+FLIGHTS_GROUP = "flights"
+GROUPS = (*(f"{size}_{optimizer}" for size in SIZES for optimizer in OPTIMIZERS), FLIGHTS_GROUP)
 Sides = dict[str, Callable[[], float]]
 
 
@@ -58,27 +57,30 @@ def main() -> None:
     parser.add_argument(
         "--group", action="append", choices=GROUPS, help="may be repeated; default: all"
     )
+    parser.add_argument("--short", action="store_true", help="one run of each, not kept")
     args = parser.parse_args()
-    records = prepare()
+    for workload in (FLIGHTS, CRITEO):
+        prepare(workload)
     for group in args.group or GROUPS:
         jobs: dict[str, JobRun] = {}
-        if group == FLIGHTS:
+        if group == FLIGHTS_GROUP:
             sides, comparisons = flights_sides(jobs)
         else:
             size, optimizer = group.split("_")
-            sides, comparisons = criteo_sides(jobs, int(size), optimizer, records)
-        measured = interleave(sides, args.runs)
+            sides, comparisons = criteo_sides(jobs, int(size), optimizer)
+        measured = interleave(sides, 1 if args.short else args.runs)
         rows = [
             compare(f"{ours} against {peer}", "records/s", measured[ours], measured[peer])
             for ours, peer in comparisons
         ]
         stages = {name: run.stages for name, run in jobs.items()}
-        write_results(f"store_job_{group}", rows, {"microseconds a record by stage": stages})
+        notes = {"microseconds a record by stage": stages}
+        write_results(f"store_job_{group}", rows, notes, keep=not args.short)
         print_stages(stages)
 
 
 def criteo_sides(
-    jobs: dict[str, JobRun], size: int, optimizer: str, records: Path
+    jobs: dict[str, JobRun], size: int, optimizer: str
 ) -> tuple[Sides, list[tuple[str, str]]]:
     """Return what is run, by name, and who is compared; the best of each job goes to `jobs`."""
     many, single = "elasticdl 2 + 4", "elasticdl 1 + 1"
@@ -102,8 +104,10 @@ def criteo_sides(
             name = f"Redis {style}"
             sides[name] = partial(peer, "redis_store.py", size, *options, f"--style={style}")
             comparisons.append((many, name))
-        sides["Keras fit"] = partial(keras_fit, size, records)
-        comparisons.append((single, "Keras fit"))
+        for source in ("records", "parallel", "by_hand"):
+            name = "Keras fit" if source == "records" else f"Keras fit {source.replace('_', ' ')}"
+            sides[name] = partial(fit, CRITEO, source, size, FIT_STEPS, FIT_WARM_UP, optimizer)
+            comparisons.append((single, name))
     return sides, comparisons
 
 
@@ -119,30 +123,13 @@ def flights_sides(jobs: dict[str, JobRun]) -> tuple[Sides, list[tuple[str, str]]
     return sides, [(ours, name) for name in sides if name != ours]
 
 
-def prepare() -> Path:
-    """Make sure that the records are there; return a TFRecord file of some of them."""
-    if not (FLIGHTS_DATA / "validation").exists():
-        command = [sys.executable, "-m", "flights.prepare", f"--output={FLIGHTS_DATA}"]
-        subprocess.run(command, check=True, env=environment())
-    if not (DATA / "train").exists():
-        command = [sys.executable, "-m", "criteo.prepare", f"--output={DATA / 'train'}"]
-        command.append(f"--num_records={NUM_RECORDS}")
-        subprocess.run(command, check=True, env=environment())
-    tfrecord = DATA / "some.tfrecord"
-    if not tfrecord.exists():
-        reader = RecordReader(min((DATA / "train").iterdir()))
-        with TFRecordWriter(tfrecord) as writer:
-            writer.write_many(reader.read(0, 100_000))
-    return tfrecord
-
-
 def job(
     jobs: dict[str, JobRun], name: str, num_ps: int, workers: int, size: int, optimizer: str
 ) -> float:
     """Run a job; return its records/s."""
     run = run_job(
         "--model_def=criteo.deepfm.forward",
-        f"--training_data={DATA / 'train'}",
+        f"--training_data={CRITEO.folder}",
         "--distribution_strategy=ParameterServerStrategy",
         f"--num_workers={workers}",
         f"--num_ps_pods={num_ps}",
@@ -157,7 +144,7 @@ def flights_job(jobs: dict[str, JobRun], name: str) -> float:
     """Run the job of `make demo` with more epochs; return its records/s."""
     run = run_job(
         "--model_def=flights.deepfm.forward",
-        f"--training_data={FLIGHTS_DATA / 'train'}",
+        f"--training_data={FLIGHTS.folder}",
         "--distribution_strategy=ParameterServerStrategy",
         "--num_workers=2",
         "--num_ps_pods=2",
@@ -186,15 +173,6 @@ def compute_alone(size: int) -> float:
     options = ("--optimizer=none", "--rows=given", "--threads=1")
     rates = [peer("criteo_tf_function.py", size, *options, *xla) for xla in ((), ("--xla",))]
     return max(rates) * len(os.sched_getaffinity(0))
-
-
-def keras_fit(size: int, records: Path) -> float:
-    """Run `fit` from records; return its records/s."""
-    command = [sys.executable, "-W", "ignore", str(PEERS / "keras_fit.py")]
-    command += ["--model_def=criteo.deepfm", "--optimizer=sgd", "--source=records"]
-    command += [f"--minibatch_size={size}", "--warm_up_steps=4", "--steps=20", str(records)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment())
-    return float(json.loads(done.stdout.splitlines()[-1])["records_per_second"])
 
 
 if __name__ == "__main__":

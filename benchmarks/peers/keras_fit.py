@@ -11,7 +11,11 @@ and runs without XLA, with which it is slower here (`--jit`).
     model file's `feed`, `batch` and `prefetch`.
 --source=parallel: the same with all calls of `map` in `feed` given `num_parallel_calls=AUTOTUNE`,
     which its user might have written.
+--source=by_hand: the pipeline that an expert writes instead of `feed`, see `by_hand.py`.
 --source=memory: what `feed` gave, parsed before and held in memory as whole minibatches.
+
+The tables of `elasticdl.layers.Embedding` are those of `keras.layers.Embedding` here, of any size:
+weights of TensorFlow in this process, trained by the model file's optimizer as Keras has it.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import argparse
 import functools
 import importlib
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -29,9 +34,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import tensorflow as tf
+from by_hand import minibatches as by_hand
 
+import elasticdl.layers
 from elasticdl import Mode
 from elasticdl.data.base import Metadata
+
+SOURCES = ("records", "parallel", "by_hand", "memory")
 
 
 class Stopwatch(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no types
@@ -55,9 +64,18 @@ class Stopwatch(keras.callbacks.Callback):  # type: ignore[misc]  # keras has no
             self.seconds, self.steps = now - self._started, self._step - self._first
 
 
-def make_dataset(feed: Any, source: str, files: list[Path], minibatch_size: int) -> Any:
+def plain_embedding(output_dim: int, input_dim: int, **settings: Any) -> Any:
+    """Return Keras' own layer in the place of elasticdl's."""
+    return keras.layers.Embedding(input_dim, output_dim, **settings)
+
+
+def make_dataset(
+    model_def: str, feed: Any, source: str, files: list[Path], minibatch_size: int
+) -> Any:
     """Return the minibatches of one side."""
     records = tf.data.TFRecordDataset([str(path) for path in files])
+    if source == "by_hand":
+        return by_hand(model_def, records, minibatch_size).prefetch(tf.data.AUTOTUNE)
     if source == "parallel":
         plain_map = records.map
         records.map = functools.partial(plain_map, num_parallel_calls=tf.data.AUTOTUNE)
@@ -73,8 +91,9 @@ def main() -> None:
     """Run one side once."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model_def", required=True, help="module of the zoo")
+    parser.add_argument("--function", default="forward", help="that makes the model")
     parser.add_argument("--optimizer", default="optimizer", help="function of the module")
-    parser.add_argument("--source", choices=("records", "parallel", "memory"), required=True)
+    parser.add_argument("--source", choices=SOURCES, required=True)
     parser.add_argument("--minibatch_size", type=int, default=512)
     parser.add_argument("--warm_up_steps", type=int, default=40)
     parser.add_argument("--steps", type=int, default=200)
@@ -82,17 +101,26 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     args = parser.parse_args()
     keras.utils.set_random_seed(0)
+    elasticdl.layers.Embedding = plain_embedding  # before the model file takes it from there
     module = importlib.import_module(args.model_def)
-    dataset = make_dataset(module.feed, args.source, args.files, args.minibatch_size)
-    model = module.forward()
-    model.compile(
-        getattr(module, args.optimizer)(), module.loss, jit_compile="auto" if args.jit else False
+    dataset = make_dataset(
+        args.model_def, module.feed, args.source, args.files, args.minibatch_size
     )
+    model = getattr(module, args.function)()
+    label_type = dataset.element_spec[1].dtype
+
+    def loss(labels: Any, predictions: Any) -> Any:  # `fit` has made the labels floats
+        return module.loss(tf.cast(labels, label_type), predictions)
+
+    optimizer = getattr(module, args.optimizer)()
+    model.compile(optimizer, loss, jit_compile="auto" if args.jit else False)
     stopwatch = Stopwatch(args.warm_up_steps)
     steps = args.warm_up_steps + args.steps
     model.fit(dataset, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[stopwatch])
     rate = stopwatch.steps * args.minibatch_size / stopwatch.seconds
-    print(json.dumps({"records_per_second": rate, "steps": stopwatch.steps}))
+    trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    found = {"records_per_second": rate, "steps": stopwatch.steps, "trained_weights": trained}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":
