@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from report import compare, interleave, write_results
+from report import asked_for_short, compare, interleave, write_results
 
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.job import Lease, Outcome, Shard, TaskReport
@@ -41,6 +41,7 @@ _INSERT = "INSERT INTO journal (facts) VALUES (?)"
 
 def main() -> None:
     """Measure and write `benchmarks/results/ledger.json`."""
+    is_short = asked_for_short(__doc__)
     sides = interleave(
         {
             "leases, journal in memory": lambda: ledger_rate(MemoryState(), MEMORY_CYCLES),
@@ -50,7 +51,7 @@ def main() -> None:
             "bare INSERT": insert_rate,
             "whole core, journal in SQLite": sqlite_job_rate,
         },
-        RUNS,
+        2 if is_short else RUNS,
     )
     rows = [
         compare(
@@ -79,7 +80,7 @@ def main() -> None:
         ),
     ]
     notes = {"workers": NUM_WORKERS, "targets": {"memory": 100_000, "sqlite": 5_000}}
-    write_results("ledger", rows, notes)
+    write_results("ledger", rows, notes, keep=not is_short)
 
 
 def ledger_rate(state: State, cycles: int) -> float:

@@ -3,7 +3,8 @@
     python -m benchmarks.readme
 
 What a person has written stands around the two marks; what is between them is replaced. The picture
-shows for each job where the time of a worker's step goes, thread by thread.
+shows for each job where the time of a worker's step goes, thread by thread. A second picture shows
+how fast the same job is with each optimisation switched off.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from xml.sax.saxutils import escape
 FOLDER = Path(__file__).parent
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 PICTURE = "results/stages.svg"
+ABLATION, ABLATION_PICTURE = "ablation", "results/ablation.svg"
 STAGES_NOTE = "microseconds a record by stage"
 
 Document = Mapping[str, Any]
@@ -35,6 +37,7 @@ JOBS = {
     "threads": "Threads of a worker",
 }
 PARTS = {
+    ABLATION: "What each optimisation is worth",
     "store": "The parameter store and its wire",
     "recordio": "Record files",
     "ledger": "The master's ledger",
@@ -47,7 +50,11 @@ def main() -> None:
     (FOLDER / PICTURE).write_text(picture(documents))
     path = FOLDER / "README.md"
     path.write_text(replaced(path.read_text(), results(documents)))
-    print(f"written: {path}, {FOLDER / PICTURE}")
+    written = [path, FOLDER / PICTURE]
+    if ABLATION in documents:
+        written.append(FOLDER / ABLATION_PICTURE)
+        written[-1].write_text(ablation_picture(documents[ABLATION]))
+    print("written:", ", ".join(map(str, written)))
 
 
 def read(folder: Path) -> dict[str, Document]:
@@ -86,6 +93,8 @@ def results(documents: Mapping[str, Document]) -> str:
             document = documents[name]
             lines += ["", f"### {title}", "", f"{_when(document)}.", ""]
             lines += _table([("", document)])
+            if name == ABLATION:
+                lines += ["", f"![The same job with each switched off]({ABLATION_PICTURE})"]
     return "\n".join(lines)
 
 
@@ -174,6 +183,7 @@ _COLOURS = {
     "compute wait": "#e8e8e8",
 }
 _LEFT, _WIDTH, _LANE, _GAP = 130, 720, 16, 40
+_SWITCHES = 330
 
 
 def picture(documents: Mapping[str, Document]) -> str:
@@ -189,8 +199,12 @@ def picture(documents: Mapping[str, Document]) -> str:
     for number, (title, stages) in enumerate(jobs):
         top = _GAP + number * (len(LANES) * _LANE + _GAP)
         parts += _job(title.replace("`", ""), stages, top + 12)
+    return _svg(parts, _LEFT + _WIDTH + 20, height)
+
+
+def _svg(parts: Sequence[str], width: int, height: int) -> str:
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 20}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
         f'height="{height}" font-family="sans-serif" font-size="11">\n'
         '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
@@ -222,6 +236,31 @@ def _job(title: str, stages: Mapping[str, float], top: int) -> Iterator[str]:
     x = _LEFT + elapsed * scale
     bottom = top + len(LANES) * _LANE
     yield f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="black"/>'
+
+
+def ablation_picture(document: Document) -> str:
+    """Return an SVG: records/s with all optimisations, and with each switched off, for each job."""
+    rows = document["rows"]
+    scale = _WIDTH * 0.7 / max(max(row["best"].values()) for row in rows)
+    parts: list[str] = []
+    y, before = _LANE // 2, ""
+    for row in rows:
+        job, _, switch = row["what"].partition(": ")
+        with_it, without = row["best"]["ours"], row["best"]["peer"]
+        if job != before:
+            parts.append(_text(10, y + _LANE, job, is_bold=True))
+            parts += _bar(y + _LANE + 4, "as it is", with_it, scale)
+            y, before = y + 2 * _LANE + 4, job
+        parts += _bar(y, f"without {switch}", without, scale, f", {times(with_it / without)} with")
+        y += _LANE
+    return _svg(parts, _SWITCHES + _WIDTH, y + _LANE // 2)
+
+
+def _bar(y: int, name: str, rate: float, scale: float, more: str = "") -> Iterator[str]:
+    yield _text(10, y + 12, name)
+    colour = _COLOURS["feed" if more else "compute"]
+    yield _box(_SWITCHES, y + 1, rate * scale, _LANE - 3, colour)
+    yield _text(_SWITCHES + round(rate * scale) + 6, y + 12, f"{figure(rate)}{more}")
 
 
 def _box(x: float, y: float, width: float, height: float, colour: str, hint: str = "") -> str:

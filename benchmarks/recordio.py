@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import tensorflow as tf
-from report import compare, interleave, write_results
+from report import asked_for_short, compare, interleave, write_results
 
 from elasticdl._core import RecordReader, RecordWriter, TFRecordReader, TFRecordWriter
 from elasticdl.data.example import encode_examples
@@ -42,13 +42,15 @@ RUNS = 15
 
 def main() -> None:
     """Measure and write `benchmarks/results/recordio.json`."""
+    is_short = asked_for_short(__doc__)
+    runs = 1 if is_short else RUNS
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     columns = flights(NUM_RECORDS)
     records = encode_examples(columns)
     with tempfile.TemporaryDirectory() as folder:
         files = write_files(Path(folder), records)
-        sides = interleave(measurements(Path(folder), files, records, columns), RUNS)
+        sides = interleave(measurements(Path(folder), files, records, columns), runs)
         sizes = {name: path.stat().st_size for name, path in files.items()}
     plain, gzip, python = "TFRecordDataset, tensors", "TFRecordDataset gzip, tensors", "bytes"
     small = "small TFRecordDataset, tensors"
@@ -74,7 +76,7 @@ def main() -> None:
         "threads": 1,
         "page_cache": True,
     }
-    write_results("recordio", rows, notes)
+    write_results("recordio", rows, notes, keep=not is_short)
 
 
 def flights(num_records: int) -> dict[str, Any]:

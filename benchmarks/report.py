@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -57,6 +58,17 @@ class Row:
     best: dict[str, float]
     median: dict[str, float]
     runs: dict[str, list[float]]
+
+
+def asked_for_short(doc: str | None) -> bool:
+    """Read the command line of a benchmark that has no other option than `--short`.
+
+    Args:
+        doc: Of the benchmark's module.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--short", action="store_true", help="few runs of each, not kept")
+    return bool(parser.parse_args().short)
 
 
 def compare(what: str, unit: str, ours: Side, peer: Side | None = None) -> Row:

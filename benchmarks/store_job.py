@@ -28,22 +28,17 @@ The sides of a group run in turn; each group writes `results/store_job_GROUP.jso
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 
-from jobs import ROOT, JobRun, environment, print_stages, run_job
+from jobs import JobRun, print_stages, run_job
 from report import compare, interleave, write_results
-from workloads import CRITEO, FLIGHTS, fit, prepare
+from workloads import CRITEO, FLIGHTS, fit, prepare, run_peer
 
-PEERS = ROOT / "benchmarks" / "peers"
 EPOCHS = {512: 3, 4096: 4}
 SIZES = (512, 4096)
 OPTIMIZERS = ("sgd", "adagrad", "adam")
-PEER_SECONDS = 8.0
 FIT_STEPS, FIT_WARM_UP = 20, 4  # each goes over the whole tables
 FLIGHTS_GROUP = "flights"
 GROUPS = (*(f"{size}_{optimizer}" for size in SIZES for optimizer in OPTIMIZERS), FLIGHTS_GROUP)
@@ -87,22 +82,22 @@ def criteo_sides(
     options = (f"--optimizer={optimizer}",)
     sides: Sides = {
         many: partial(job, jobs, many, 2, 4, size, optimizer),
-        "ParameterServerStrategy": partial(peer, "criteo_tf_ps.py", size, *options),
+        "ParameterServerStrategy": partial(run_peer, "criteo_tf_ps.py", size, *options),
     }
     comparisons = [(many, "ParameterServerStrategy")]
     if optimizer != "sgd":
         return sides, comparisons
     sides[single] = partial(job, jobs, single, 1, 1, size, optimizer)
-    sides["tf.function"] = partial(peer, "criteo_tf_function.py", size, *options)
+    sides["tf.function"] = partial(run_peer, "criteo_tf_function.py", size, *options)
     sides["compute alone"] = partial(compute_alone, size)
     comparisons += [(single, "tf.function"), (many, "compute alone"), (single, "compute alone")]
     if size == SIZES[0]:
-        packed = (*options, "--pack=10")
-        sides["ParameterServerStrategy, pack 10"] = partial(peer, "criteo_tf_ps.py", size, *packed)
-        comparisons.append((many, "ParameterServerStrategy, pack 10"))
+        packed = "ParameterServerStrategy, pack 10"
+        sides[packed] = partial(run_peer, "criteo_tf_ps.py", size, *options, "--pack=10")
+        comparisons.append((many, packed))
         for style in ("get", "mget"):
             name = f"Redis {style}"
-            sides[name] = partial(peer, "redis_store.py", size, *options, f"--style={style}")
+            sides[name] = partial(run_peer, "redis_store.py", size, *options, f"--style={style}")
             comparisons.append((many, name))
         for source in ("records", "parallel", "by_hand"):
             name = "Keras fit" if source == "records" else f"Keras fit {source.replace('_', ' ')}"
@@ -118,7 +113,7 @@ def flights_sides(jobs: dict[str, JobRun]) -> tuple[Sides, list[tuple[str, str]]
     options = ("--optimizer=adagrad", "--model=flights", "--workers=2")
     for style in ("get", "mget"):
         sides[f"Redis {style}, flights"] = partial(
-            peer, "redis_store.py", 512, *options, f"--style={style}"
+            run_peer, "redis_store.py", 512, *options, f"--style={style}"
         )
     return sides, [(ours, name) for name in sides if name != ours]
 
@@ -160,18 +155,10 @@ def _best(jobs: dict[str, JobRun], name: str, run: JobRun) -> float:
     return run.records_per_second
 
 
-def peer(script: str, size: int, *options: str) -> float:
-    """Run a script of `peers/`; return its records/s."""
-    command = [sys.executable, "-W", "ignore", str(PEERS / script), *options]
-    command += [f"--minibatch_size={size}", f"--seconds={PEER_SECONDS}"]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment(PEERS))
-    return float(json.loads(done.stdout.splitlines()[-1])["records_per_second"])
-
-
 def compute_alone(size: int) -> float:
     """Return what all cores could compute, each with one thread; plain or by XLA, the faster."""
     options = ("--optimizer=none", "--rows=given", "--threads=1")
-    rates = [peer("criteo_tf_function.py", size, *options, *xla) for xla in ((), ("--xla",))]
+    rates = [run_peer("criteo_tf_function.py", size, *options, *xla) for xla in ((), ("--xla",))]
     return max(rates) * len(os.sched_getaffinity(0))
 
 

@@ -14,7 +14,8 @@ from sklearn.datasets import load_digits
 
 from elasticdl._core import RecordReader, TFRecordWriter
 
-FIT = ROOT / "benchmarks" / "peers" / "keras_fit.py"
+PEERS = ROOT / "benchmarks" / "peers"
+PEER_SECONDS = 8.0
 CRITEO_RECORDS = 1_000_000
 CRITEO_FIT_RECORDS = 100_000
 DIGIT_COPIES = 11
@@ -93,9 +94,22 @@ def fit(
     optimizer: str = "optimizer",
 ) -> float:
     """Run Keras `fit` in a process of its own; return its records/s. See `peers/keras_fit.py`."""
-    command = [sys.executable, "-W", "ignore", str(FIT), f"--model_def={workload.model_def}"]
-    command += [f"--function={workload.function}", f"--optimizer={optimizer}", f"--source={source}"]
+    command = [sys.executable, "-W", "ignore", str(PEERS / "keras_fit.py")]
+    command += [
+        f"--model_def={workload.model_def}",
+        f"--function={workload.function}",
+        f"--optimizer={optimizer}",
+        f"--source={source}",
+    ]
     command += [f"--minibatch_size={minibatch_size}", f"--steps={steps}"]
     command += [f"--warm_up_steps={warm_up_steps}", *map(str, tfrecords(workload))]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment())
+    return float(json.loads(done.stdout.splitlines()[-1])["records_per_second"])
+
+
+def run_peer(script: str, size: int, *options: str) -> float:
+    """Run a script of `peers/` that makes its minibatches itself; return its records/s."""
+    command = [sys.executable, "-W", "ignore", str(PEERS / script), *options]
+    command += [f"--minibatch_size={size}", f"--seconds={PEER_SECONDS}"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment(PEERS))
     return float(json.loads(done.stdout.splitlines()[-1])["records_per_second"])

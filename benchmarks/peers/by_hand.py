@@ -24,7 +24,7 @@ def minibatches(model_def: str, records: Any, size: int) -> Any:
         size: Records of a minibatch.
     """
     dataset = records.shuffle(SHUFFLED).repeat().batch(size, drop_remainder=True)
-    return dataset.map(_PARSERS[model_def], num_parallel_calls=tf.data.AUTOTUNE)
+    return dataset.map(PARSERS[model_def], num_parallel_calls=tf.data.AUTOTUNE)
 
 
 def parse_criteo(records: Any) -> Any:
@@ -63,7 +63,7 @@ def parse_digits(records: Any) -> Any:
     return {"image": examples["image"] / 255.0}, tf.cast(examples["label"], tf.int32)
 
 
-_PARSERS = {
+PARSERS = {
     "criteo.deepfm": parse_criteo,
     "flights.deepfm": parse_flights,
     "mnist.model": parse_digits,

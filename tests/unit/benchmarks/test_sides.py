@@ -1,0 +1,75 @@
+"""The sides of the benchmarks do the same work: what is compared is how fast."""
+
+import ast
+import importlib
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks.readme import FOLDER, ablation_picture
+from elasticdl import Mode
+from elasticdl.data.base import Metadata
+from elasticdl.data.example import encode_examples
+
+
+@pytest.fixture
+def on_path(monkeypatch):
+    for folder in (FOLDER, FOLDER / "peers", FOLDER.parent / "model_zoo"):
+        monkeypatch.syspath_prepend(folder)
+
+
+def test_each_switch_of_the_ablation_is_a_function(on_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "ablation", raising=False)
+    ablation = importlib.import_module("ablation")
+    tree = ast.parse((FOLDER / "ablated" / "criteo_ablated.py").read_text())
+    found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+    asked = {name for switch in ablation.SWITCHES.values() for name in switch.functions}
+
+    assert asked <= found
+
+
+def test_the_ablation_has_a_bar_for_each_switch():
+    rows = [
+        {"what": f"1 + 1: {name}", "best": {"ours": 30.0, "peer": peer}}
+        for name, peer in (("this", 10.0), ("that", 20.0))
+    ]
+
+    svg = ablation_picture({"rows": rows})
+
+    assert svg.count("as it is") == 1
+    assert "without this" in svg
+    assert "10, 3.0x with" in svg
+    assert "20, 1.50x with" in svg
+
+
+@pytest.mark.keras
+@pytest.mark.parametrize("model_def", ["criteo.deepfm", "mnist.model"])
+def test_a_pipeline_by_hand_gives_what_feed_gives(on_path, model_def):
+    import tensorflow as tf
+
+    by_hand = importlib.import_module("by_hand")
+    module = importlib.import_module(model_def)
+    records = encode_examples(columns_of(model_def))
+    dataset = tf.data.Dataset.from_tensor_slices(records)
+
+    expected = next(iter(module.feed(dataset, Mode.EVALUATION, Metadata()).batch(len(records))))
+    found = by_hand.PARSERS[model_def](tf.constant(records))
+
+    tf.nest.assert_same_structure(expected, found)
+    for one, other in zip(tf.nest.flatten(expected), tf.nest.flatten(found), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+def columns_of(model_def):
+    random = np.random.default_rng(0)
+    if model_def == "criteo.deepfm":
+        from criteo.prepare import make_columns
+
+        return make_columns(16, seed=(0, 0, 0))
+    return {
+        "image": random.integers(0, 256, (16, 784)).astype(np.float32),
+        "label": random.integers(0, 10, 16),
+    }
