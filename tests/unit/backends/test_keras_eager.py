@@ -55,7 +55,7 @@ def feed(dataset, mode, metadata):
 
 
 def loss(labels, predictions):
-    return keras.losses.binary_crossentropy(labels[:, None], predictions, from_logits=True)
+    return keras.losses.binary_crossentropy(labels, predictions, from_logits=True)
 
 
 FUNCTIONS = {

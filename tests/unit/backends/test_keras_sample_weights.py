@@ -51,6 +51,15 @@ def per_record(labels, predictions):
     return tf.square(labels - predictions)
 
 
+def mean_square(labels, predictions):
+    """As people write it: of labels (n,) and predictions (n, 1) alone it has n x n values."""
+    return tf.reduce_mean(tf.square(labels - predictions))
+
+
+def cross_entropy(labels, predictions):
+    return tf.nn.sigmoid_cross_entropy_with_logits(labels, predictions)
+
+
 def per_step(labels, predictions):
     return per_record(labels, predictions)[..., 0]
 
@@ -89,7 +98,8 @@ def first_step(job, as_records):
 
 
 CASES = [
-    "function", "function, column", "name", "crossentropy", "function of keras", "object", "sum",
+    "function", "function, column", "name", "crossentropy", "plain mean", "without a mean",
+    "function of keras", "object", "sum",
     "mean with weights", "mask", "mask and weights", "mask and column", "mask and name",
     "two outputs", "two outputs and weights",
 ]  # fmt: skip
@@ -102,6 +112,8 @@ CASES = [
         (one_output, per_record, feeding(weight="column")),
         (one_output, "binary_crossentropy", feeding()),
         (one_output, "crossentropy", feeding()),
+        (one_output, mean_square, feeding(weight=None)),
+        (one_output, cross_entropy, feeding(weight=None)),
         (one_output, L.mean_squared_error, feeding()),
         (one_output, L.BinaryCrossentropy(), feeding()),
         (one_output, L.BinaryCrossentropy(reduction="sum"), feeding()),
@@ -153,6 +165,50 @@ def test_weights_of_losses_are_written_in_the_loss(new_job, as_records):
     result = first_step(job_with(new_job, two_outputs, loss, feeding("both", None)), as_records)
 
     assert result.loss == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loss_that_needs_integers_is_given_the_labels_of_feed(new_job, as_records):
+    def loss(labels, predictions):
+        logits = tf.concat([tf.zeros_like(predictions), predictions], axis=1)
+        labels = tf.reshape(labels, [-1])
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+
+    data = feeding(weight=None)
+    expected, gradient = by_keras(one_output, lambda y, p: loss(tf.cast(y, tf.int64), p), data)
+
+    result = first_step(job_with(new_job, one_output, loss, data), as_records)
+
+    assert result.loss == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(result.dense_grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_that_raises_says_what_it_was_given(new_job, as_records):
+    def loss(labels, predictions):
+        if labels.dtype == tf.float32:
+            raise ValueError("I want integers")
+        raise KeyError("and something else")
+
+    words = r"cast to floats: ValueError: I want integers; .* int64.*KeyError: 'and something else'"
+    with pytest.raises(ModelError, match=words):
+        first_step(job_with(new_job, one_output, loss, feeding(weight=None)), as_records)
+
+
+def test_a_loss_of_several_outputs_is_called_once_with_all_of_them(new_job, as_records):
+    seen = []
+
+    def loss(labels, predictions):
+        seen.append({name: labels[name].shape.rank for name in sorted(labels)})
+        return mean_square(labels["a"], predictions["a"])
+
+    model = two_outputs()
+    model.compile(loss={"a": mean_square, "b": None})
+    data = feeding("both", None)(tf.data.Dataset.from_tensor_slices(DATA), None, None).batch(N)
+    expected = model.evaluate(data, verbose=0, return_dict=True)["loss"]
+
+    result = first_step(job_with(new_job, two_outputs, loss, feeding("both", None)), as_records)
+
+    assert result.loss == pytest.approx(expected, rel=1e-5)
+    assert seen[0] == {"a": 2, "b": 1}
 
 
 def mean(labels, predictions):
