@@ -670,7 +670,7 @@ class TestStep:
         [
             ({"model": lambda: 3}, "must return a keras.Model, found int"),
             ({"loss": lambda a, b: {"x": b}}, "must return one tensor"),
-            ({"loss": lambda a, b: a @ b}, "raised"),
+            ({"loss": lambda a, b: tf.ensure_shape(b, [None, 9])}, "raised"),
             ({"optimizer": lambda: "sgd"}, "must return a keras.optimizers.Optimizer, found str"),
         ],
     )

@@ -182,13 +182,38 @@ def test_a_loss_that_needs_integers_is_given_the_labels_of_feed(new_job, as_reco
     np.testing.assert_allclose(result.dense_grad, gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_a_loss_that_flattens_the_predictions_is_given_the_labels_of_feed(new_job, as_records):
+    def loss(labels, predictions):
+        return tf.square(labels - tf.reshape(predictions, [-1]))
+
+    data = feeding(weight=None)
+    expected, gradient = by_keras(one_output, "mse", data)
+
+    result = first_step(job_with(new_job, one_output, loss, data), as_records)
+
+    assert result.loss == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(result.dense_grad, gradient, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loss_that_makes_n_x_n_values_of_whatever_it_is_given_is_told(
+    new_job, as_records, caplog
+):
+    def loss(labels, predictions):
+        return tf.square(tf.reshape(labels, [-1]) - tf.reshape(predictions, [-1, 1]))
+
+    with caplog.at_level("WARNING", "elasticdl"):
+        first_step(job_with(new_job, one_output, loss, feeding(weight=None)), as_records)
+
+    assert "loss(labels, predictions) makes n x n values of n records" in caplog.text
+
+
 def test_a_loss_that_raises_says_what_it_was_given(new_job, as_records):
     def loss(labels, predictions):
         if labels.dtype == tf.float32:
             raise ValueError("I want integers")
         raise KeyError("and something else")
 
-    words = r"cast to floats: ValueError: I want integers; .* int64.*KeyError: 'and something else'"
+    words = r"float32\[.*: ValueError: I want integers; .* int64.*KeyError: 'and something else'"
     with pytest.raises(ModelError, match=words):
         first_step(job_with(new_job, one_output, loss, feeding(weight=None)), as_records)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,10 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
+from elasticdl.backends.keras.model.user_loss import UserLoss
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import MetricStates
-
-_log = logging.getLogger(__name__)
 
 
 class EvaluationLoss:
@@ -54,7 +52,7 @@ class MinibatchLoss:
 
     What Keras' `compile(loss=...)` takes (a name, a `keras.losses.Loss`, a function of
     `keras.losses`, or a list or dict of these by output) is given to Keras. A function of the
-    user is given labels and predictions as Keras gives them (see `_OfUser`). It gives a value for
+    user is given labels and predictions as Keras gives them (see `UserLoss`). It gives a value for
     each element, which are weighted, masked and averaged as Keras does it; or, with a third
     parameter `sample_weight`, it weighs them itself.
 
@@ -65,7 +63,7 @@ class MinibatchLoss:
 
     def __init__(self, loss: Any, output_names: Sequence[str]) -> None:
         self._name = getattr(loss, "__name__", "loss")
-        self._loss = _OfUser(loss, self._name)
+        self._loss = UserLoss(loss, self._name)
         self._takes_weights = False
         self._of_keras: Any = None
         if _is_for_keras(loss):
@@ -143,95 +141,6 @@ class MinibatchLoss:
                 f"{what}returns {describe(values)}: give weights with {ranks[1]} dimensions "
                 "(tf.reshape(weight, [1]) in feed for one weight a record)"
             )
-
-
-class _OfUser:
-    """A loss function of the user, given labels and predictions as Keras' `compile` gives them.
-
-    Both have the same rank, where one has just a last dimension of 1 more: labels (n,) beside
-    predictions (n, 1) become (n, 1), or their difference would have n x n values. Both are
-    floats. A function that raises on labels that are floats, such as TensorFlow's sparse
-    cross-entropies, is given them with the dtype that they have in `feed`: there is no such
-    function that Keras could train.
-    """
-
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self._function = function
-        self._name = name
-        self._casts_labels = True
-
-    def __call__(self, labels: Any, outputs: Any, **weights: Any) -> Any:
-        labels, outputs = _of_same_rank(labels, keras.tree.map_structure(_as_float, outputs))
-        if not self._casts_labels:
-            return self._function(labels, outputs, **weights)
-        floats = keras.tree.map_structure(_as_float, labels)
-        try:
-            return self._function(floats, outputs, **weights)
-        except Exception as error:
-            if _dtypes(floats) == _dtypes(labels):
-                raise
-            values = self._on_labels_of_feed(error, labels, outputs, **weights)
-        self._casts_labels = False
-        return values
-
-    def _on_labels_of_feed(
-        self, on_floats: Exception, labels: Any, outputs: Any, **weights: Any
-    ) -> Any:
-        try:
-            values = self._function(labels, outputs, **weights)
-        except Exception as error:
-            if str(error) == str(on_floats):
-                raise
-            raise ModelError(
-                f"{self._name}(labels, predictions) raised on labels as Keras gives them, cast to "
-                f"floats: {_text(on_floats)}; and on labels as feed gives them, "
-                f"{describe(labels)}: {_text(error)}"
-            ) from error
-        _log.info(
-            "%s(labels, predictions) raises on labels that are floats (%s): it is given %s",
-            self._name,
-            type(on_floats).__name__,
-            describe(labels),
-        )
-        return values
-
-
-def _of_same_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:
-    """Return both as `keras.losses` aligns them; what has another structure stays as it is."""
-    from keras.src.losses.loss import squeeze_or_expand_to_same_rank
-
-    try:
-        keras.tree.assert_same_structure(labels, outputs)
-    except (TypeError, ValueError):
-        return labels, outputs
-    pairs = [
-        squeeze_or_expand_to_same_rank(*pair) if _are_dense(pair) else pair
-        for pair in zip(keras.tree.flatten(labels), keras.tree.flatten(outputs), strict=True)
-    ]
-    return (
-        keras.tree.pack_sequence_as(labels, [pair[0] for pair in pairs]),
-        keras.tree.pack_sequence_as(outputs, [pair[1] for pair in pairs]),
-    )
-
-
-def _are_dense(pair: Sequence[Any]) -> bool:
-    return all(isinstance(one, tf.Tensor) and one.shape.rank is not None for one in pair)
-
-
-def _as_float(value: Any) -> Any:
-    """Return numbers as Keras' floats; anything else as it is."""
-    is_number = isinstance(value, tf.Tensor) and (
-        value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool
-    )
-    return tf.cast(value, keras.config.floatx()) if is_number else value
-
-
-def _dtypes(values: Any) -> list[Any]:
-    return [getattr(value, "dtype", None) for value in keras.tree.flatten(values)]
-
-
-def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
 
 
 class _Reduced(keras.losses.Loss):  # type: ignore[misc]  # keras has no types
