@@ -75,6 +75,10 @@ class StateError(ElasticdlError):
     """What the master must not forget cannot be written or read, or belongs to another job."""
 
 
+class TakenOverError(StateError):
+    """Another master has taken over the job; this one must end, and leave its processes alone."""
+
+
 class JobFailedError(ElasticdlError):
     """The job ended without doing all of its work; the message names what is missing."""
 

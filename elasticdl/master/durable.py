@@ -16,7 +16,7 @@ from elasticdl.master.actions import Action
 from elasticdl.master.core import JobCore
 from elasticdl.master.phases import ENDED
 from elasticdl.master.tasks import make_tasks
-from elasticdl.state.base import Fact, State
+from elasticdl.state.base import Fact, Snapshot, State
 
 _FACTS_PER_SNAPSHOT = 20_000
 _SECONDS_BETWEEN_TIMES = 1.0
@@ -32,10 +32,20 @@ class JobData:
     prediction: tuple[Shard, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Facts to be written, and the state after them if it is to replace all that was written."""
+
+    facts: list[Fact]
+    snapshot: Snapshot | None = None
+
+
 class DurableJob:
     """A `JobCore` whose facts are in a `State` before its answers and actions leave.
 
-    Not for several threads at once; whoever owns it has a lock or an event loop.
+    Not for several threads at once; whoever owns it has a lock or an event loop. It is used in one
+    of two ways: `handle` has an event happen and writes it; or many events `happen`, and one write
+    of all their facts is taken and done in a thread (`elasticdl.master.group_commit`).
 
     Its time is journalled too, so that no jump of a clock changes it: a master goes on at the time
     at which the one before has ended. The pause between the two does not count.
@@ -71,41 +81,65 @@ class DurableJob:
         """Seconds that the job has lasted."""
         return self._seconds_before + self._clock() - self._began
 
+    def happen(self, event: Callable[[], T]) -> T:
+        """Have an event happen; return its answer, which nobody may hear before it is written."""
+        answer = event()
+        now = self.now()
+        if now - self._noted_seconds >= _SECONDS_BETWEEN_TIMES:
+            self.core.journal.record("time", round(now, 3))
+        return answer
+
     def handle(self, event: Callable[[], T]) -> tuple[T, list[Action]]:
-        """Have an event happen; return its answer, and what is to be done now.
+        """Have an event happen and write it; return its answer, and what is to be done now.
 
         Raises:
             StateError: What happened could not be written down. The core is then ahead of the
                 journal, so the master must end.
         """
-        answer = event()
-        now = self.now()
-        if now - self._noted_seconds >= _SECONDS_BETWEEN_TIMES:
-            self.core.journal.record("time", round(now, 3))
-        self._write()
+        answer = self.happen(event)
+        write = self.take_write()
+        self.append(write)
+        if write.snapshot is not None:
+            self.compact(write)
         return answer, self.core.take_actions()
 
     def listen_at(self, port: int) -> None:
-        """Note the master's port, which a restarted master takes again."""
+        """An event: the master has a port, which a restarted master takes again."""
         if port != self.port:
             self.core.journal.record("port", port)
-            self._write()
+
+    @property
+    def journal_trouble(self) -> str:
+        """Why a write of the journal takes so long, as far as it knows."""
+        return self._state.trouble
 
     def close(self) -> None:
         """Let go of the journal."""
         self._state.close()
 
-    def _write(self) -> None:
-        facts = self.core.journal.take()
-        if not facts:
-            return
-        self._state.append(facts)
-        self._num_facts += len(facts)
-        if self._num_facts >= _FACTS_PER_SNAPSHOT:
-            self._state.compact(self._snapshot())
-            self._num_facts = 0
+    def take_write(self) -> Write:
+        """Take what is to be written next: all facts that are not, and what replaces the old ones.
 
-    def _snapshot(self) -> dict[str, Any]:
+        Whoever takes one hands it to `append` and `compact` before the next; in any thread.
+        """
+        facts = self.core.journal.take()
+        self._num_facts += len(facts)
+        if self._num_facts < _FACTS_PER_SNAPSHOT:
+            return Write(facts)
+        self._num_facts = 0
+        return Write(facts, self._snapshot())
+
+    def append(self, write: Write) -> None:
+        """Write facts; they are durable when it returns."""
+        if write.facts:
+            self._state.append(write.facts)
+
+    def compact(self, write: Write) -> None:
+        """Replace all that was written by a snapshot."""
+        assert write.snapshot is not None
+        self._state.compact(write.snapshot)
+
+    def _snapshot(self) -> Snapshot:
         return {
             "created": self._created,
             "port": self.port,
@@ -119,7 +153,7 @@ class DurableJob:
     def _apply_time(self, seconds: float) -> None:
         self._noted_seconds = seconds
 
-    def _replay(self, snapshot: dict[str, Any] | None, facts: list[Fact]) -> None:
+    def _replay(self, snapshot: Snapshot | None, facts: list[Fact]) -> None:
         if snapshot is not None:
             self.port = snapshot["port"]
             self._noted_seconds = snapshot["time"]

@@ -20,6 +20,8 @@ class Journal:
     def __init__(self) -> None:
         self._appliers: dict[str, Callable[..., None]] = {}
         self._unwritten: list[Fact] = []
+        self.num_recorded = 0
+        """How many facts this process has recorded."""
 
     def handle(self, name: str, apply: Callable[..., None]) -> None:
         """Have facts of this name applied by a function of their values."""
@@ -30,6 +32,7 @@ class Journal:
         """Make something true. `values` are as JSON has them."""
         self._appliers[name](*values)
         self._unwritten.append([name, *values])
+        self.num_recorded += 1
 
     def replay(self, fact: Fact) -> None:
         """Apply a fact that was recorded by an earlier master.

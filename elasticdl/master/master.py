@@ -21,7 +21,7 @@ from typing import TypeVar
 import grpc
 
 from elasticdl import process
-from elasticdl.errors import ConfigError, StateError
+from elasticdl.errors import ConfigError, TakenOverError
 from elasticdl.job import JobStatus, PsRoute, Role
 from elasticdl.launchers.base import (
     Exited,
@@ -31,9 +31,10 @@ from elasticdl.launchers.base import (
     ProcessHandle,
     ProcessSpec,
 )
-from elasticdl.master.actions import Note
+from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import ReplicaAccess, last_words
+from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.phases import Phase
 from elasticdl.master.servicer import make_server
@@ -48,6 +49,10 @@ _HOST = "127.0.0.1"
 _GRACE_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
 _TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
+_PATIENCE_WITH_JOURNAL_SECONDS = 5.0
+_SECONDS_BETWEEN_COMPLAINTS = 10.0
+_LOOK_AT_JOURNAL_SECONDS = 1.0
+_LEAVE_JOURNAL_SECONDS = 5.0  # for a journal that is away to come back before the master leaves
 _REBIND_SECONDS = 5.0  # for the port of the master before to be free
 
 
@@ -80,11 +85,14 @@ class Master:
         self._token = token
         self._make_launcher = make_launcher
         self._access = make_access(self.core.ps_route)
+        self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._was_told = False
         self._num_watchers = 0
         self._is_closing = False
+        self._is_taken_over = False
+        self._tells_of_journal_at = _PATIENCE_WITH_JOURNAL_SECONDS
         self._leaves_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = {
@@ -99,22 +107,32 @@ class Master:
         """Seconds that the job has lasted."""
         return self._job.now()
 
-    def handle(self, event: Callable[[], T]) -> T:
-        """Have an event happen; its facts are written down when this returns.
+    def happen(self, event: Callable[[], T]) -> T:
+        """Have an event happen to which nobody outside is given an answer.
+
+        Raises:
+            StateError: A write of the journal has failed; the master ends.
+        """
+        return self._commit.happen(event)
+
+    async def handle(self, event: Callable[[], T]) -> T:
+        """Have an event happen; its facts are written down when this returns, or raises.
 
         Raises:
             StateError: They could not be; the master ends.
         """
         try:
-            answer, todo = self._job.handle(event)
-        except StateError as error:
-            if not self._broken.done():
-                self._broken.set_exception(error)
-            raise
-        for action in todo:
-            self._interpreter.carry_out(action)
-        self._ring()
-        return answer
+            return self._commit.happen(event)
+        finally:
+            await self._commit.written()
+
+    async def written(self) -> None:
+        """Wait until all that is true now is written down; what was read before may be told then.
+
+        Raises:
+            StateError: It cannot be; the master ends.
+        """
+        await self._commit.written()
 
     def _ring(self) -> None:
         bell, self._bell = self._bell, asyncio.Event()
@@ -131,9 +149,9 @@ class Master:
         """Return a picture of the job."""
         return picture(self.core, self.now())
 
-    def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
+    async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
-        point = self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
+        point = await self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
         return "" if point is None else str(self._interpreter.folder_of(point))
 
     def was_told_the_end(self) -> None:
@@ -172,6 +190,7 @@ class Master:
         # cancelled or fails does not keep the others from happening.
         async with contextlib.AsyncExitStack() as ends:
             ends.callback(self._job.close)
+            ends.callback(self._commit.close)
             self._events = EventLog(self._job_dir, Role.MASTER, 0)
             ends.callback(self._events.close)
             for pool in self._threads.values():
@@ -189,18 +208,19 @@ class Master:
                 self._job_dir,
                 self._job.id,
                 tell=self._note,
-                event=lambda event: self.handle(lambda: event(self.now())),
+                event=lambda event: self.happen(lambda: event(self.now())),
                 run=self._run_effect,
             )
             ends.callback(self._interpreter.close)
             self._take_up_job()
+            await self._caught_up()
             await server.start()
             _write_address(self._job_dir, address)
             log.info("the master listens at %s", address)
             await self._until_ended()
             if self.core.has_ended:
                 await self._wind_up()
-            else:
+            elif self._leaves_for:
                 self._note(Note("paused", f"{self._leaves_for}; another master can go on"))
                 # What is said or done from here on, because all end, is no event of the job.
                 self._is_closing = True
@@ -228,25 +248,58 @@ class Master:
                         "machine; choose another one, or 0 for any that is free"
                     ) from error
                 await asyncio.sleep(0.1)
-        self._job.listen_at(found)
+        self.happen(lambda: self._job.listen_at(found))
         return f"{_HOST}:{found}"
 
     def _take_up_job(self) -> None:
         if self._is_new or not any(self.core.members):
-            self.handle(lambda: self.core.begin(self.now()))
+            self.happen(lambda: self.core.begin(self.now()))
         else:
-            self.handle(lambda: self.core.resume(self.now()))
+            self.happen(lambda: self.core.resume(self.now()))
 
     async def _until_ended(self) -> None:
         tick_seconds = self.core.members.tick_seconds
         next_tick = self.now() + tick_seconds
         while not (self.core.has_ended or self._leaves_for or self._broken.done()):
             await self.changed(max(0.0, next_tick - self.now()))
-            if self.now() >= next_tick and not self._broken.done():
-                self.handle(lambda: self.core.tick(self.now()))
-                next_tick = self.now() + tick_seconds
+            if self.now() < next_tick or self._broken.done():
+                continue
+            next_tick = self.now() + tick_seconds
+            self._tell_of_journal()
+            # While the journal is away the job stands still. The next tick is late, and excuses it.
+            if self._commit.seconds_behind <= tick_seconds:
+                self.happen(lambda: self.core.tick(self.now()))
+        # The end of a job is written before anything is done about it.
+        await self._caught_up(_LEAVE_JOURNAL_SECONDS if self._leaves_for else None)
+
+    async def _caught_up(self, seconds: float | None = None) -> None:
+        """Wait until all is written down, for so long at most; not when the master is to leave.
+
+        Raises:
+            StateError: It cannot be written.
+        """
+        deadline = None if seconds is None else self.now() + seconds
+        while self._commit.is_behind and not self._broken.done():
+            self._tell_of_journal()
+            if self._leaves_for and deadline is None:
+                deadline = self.now() + _LEAVE_JOURNAL_SECONDS
+            if deadline is not None and self.now() >= deadline:
+                return
+            await self.changed(_LOOK_AT_JOURNAL_SECONDS)
         if self._broken.done():
             self._broken.result()
+
+    def _tell_of_journal(self) -> None:
+        """Say now and then that the journal is away, and once that it is back."""
+        seconds = self._commit.seconds_behind
+        if seconds >= self._tells_of_journal_at:
+            self._tells_of_journal_at = seconds + _SECONDS_BETWEEN_COMPLAINTS
+            why = f" ({self._job.journal_trouble})" if self._job.journal_trouble else ""
+            text = f"the job's journal has taken nothing for {seconds:.0f} s{why}; still trying"
+            self._note(Note("journal", text, is_warning=True))
+        elif seconds < _PATIENCE_WITH_JOURNAL_SECONDS < self._tells_of_journal_at:
+            self._tells_of_journal_at = _PATIENCE_WITH_JOURNAL_SECONDS
+            self._note(Note("journal", "the job's journal is back"))
 
     async def _wind_up(self) -> None:
         """Let the workers leave, stop all that is left, and tell whoever asks how it went."""
@@ -271,6 +324,8 @@ class Master:
 
     async def _close_launcher(self) -> None:
         self._is_closing = True
+        if self._is_taken_over:
+            return  # they are the other master's
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._launcher.close, _GRACE_SECONDS)
 
@@ -301,9 +356,17 @@ class Master:
         self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
+        self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        """End the master: it cannot go on."""
+        self._is_taken_over |= isinstance(error, TakenOverError)
         if not self._broken.done():
             self._broken.set_exception(error)
         self._ring()
+
+    def _carry_out(self, action: Action) -> None:
+        self._interpreter.carry_out(action)
 
     def _note(self, note: Note) -> None:
         log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
@@ -319,8 +382,8 @@ class Master:
         self._exited(exited, words)
 
     def _exited(self, exited: Exited, words: str) -> None:
-        if not self._is_closing:  # else it ends because we do
-            self.handle(lambda: self.core.process_exited(exited, words, self.now()))
+        if not (self._is_closing or self._broken.done()):  # else it ends because we do
+            self.happen(lambda: self.core.process_exited(exited, words, self.now()))
 
 
 class _JobProcesses:

@@ -198,7 +198,7 @@ class Meter:
             "num_minibatches": self.num_minibatches,
             "staleness_sum": self.staleness_sum,
             "max_staleness": self.max_staleness,
-            "staleness_histogram": self.staleness_histogram,
+            "staleness_histogram": list(self.staleness_histogram),
             "num_recomputed": self.num_recomputed,
             "skipped": [
                 [task_id, [list(item) for item in minibatches.items()]]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 import grpc
 
 from elasticdl.errors import ElasticdlError, StateError
-from elasticdl.job import JobStatus
+from elasticdl.job import JobStatus, PsRoute
 from elasticdl.master.core import JobCore
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
@@ -33,15 +33,19 @@ class Front(Protocol):
         """Seconds that the job has lasted."""
         ...
 
-    def handle(self, event: Callable[[], T]) -> T:
-        """Have an event happen; its facts are written down when this returns."""
+    async def handle(self, event: Callable[[], T]) -> T:
+        """Have an event happen; its facts are written down when this returns, or raises."""
+        ...
+
+    async def written(self) -> None:
+        """Wait until all that is true now is written down."""
         ...
 
     async def changed(self, timeout_seconds: float) -> None:
         """Wait until something has changed, or for so long."""
         ...
 
-    def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
+    async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
         ...
 
@@ -92,7 +96,10 @@ class Servicer(MasterServicer):
 
     async def RestorePoint(self, request: Any, context: Any) -> Any:
         """A ps replica that has been started asks what to begin with."""
-        checkpoint = self._master.restore_point(request.index, request.num_unsound, request.problem)
+        checkpoint = await self._answer(
+            context,
+            self._master.restore_point(request.index, request.num_unsound, request.problem),
+        )
         return pb.RestorePointResponse(checkpoint=checkpoint)
 
     async def GetPsRoute(self, request: Any, context: Any) -> Any:
@@ -101,6 +108,7 @@ class Servicer(MasterServicer):
         while True:
             route = self._master.core.ps_route()
             if all(route.addresses):
+                await self._answer(context, self._master.written())
                 return pb.GetPsRouteResponse(complete=True, route=messages.route_to_message(route))
             seconds_left = deadline - self._master.now()
             if seconds_left <= 0:
@@ -110,11 +118,12 @@ class Servicer(MasterServicer):
     async def Lease(self, request: Any, context: Any) -> Any:
         """A worker asks for a task."""
         core, now = self._master.core, self._master.now()
-        answer = await self._event(
-            context,
-            lambda: core.lease(request.worker_id, request.session, request.request, now),
-        )
-        return messages.answer_to_message(answer)
+
+        def lease() -> Any:
+            answer = core.lease(request.worker_id, request.session, request.request, now)
+            return messages.answer_to_message(answer)  # before the next event changes what is in it
+
+        return await self._event(context, lease)
 
     async def Report(self, request: Any, context: Any) -> Any:
         """A worker ends a lease."""
@@ -149,31 +158,27 @@ class Servicer(MasterServicer):
             if request.HasField("progress")
             else None
         )
-        await self._event(
-            context,
-            lambda: core.heartbeat(
-                messages.role_from_message(request.role),
-                request.index,
-                request.session,
-                progress,
-                now,
-            ),
-        )
-        route = core.ps_route()
+
+        def heartbeat() -> PsRoute:
+            role = messages.role_from_message(request.role)
+            core.heartbeat(role, request.index, request.session, progress, now)
+            return core.ps_route()
+
+        route = await self._event(context, heartbeat)
         if request.ps_generation in (-1, route.generation):
             return pb.HeartbeatResponse()
         return pb.HeartbeatResponse(ps_route=messages.route_to_message(route))
 
     async def GetStatus(self, request: Any, context: Any) -> Any:
         """Give a picture of the job."""
-        return self._picture()
+        return await self._picture(context)
 
     async def WatchStatus(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Give pictures of the job, up to its last one."""
         with self._master.watching():
             while True:
                 has_ended = self._master.core.has_ended
-                yield self._picture()
+                yield await self._picture(context)
                 if has_ended:
                     return
                 changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
@@ -192,15 +197,20 @@ class Servicer(MasterServicer):
         await self._event(context, lambda: core.stop(request.reason or "by request", now))
         return pb.StopResponse()
 
-    def _picture(self) -> Any:
+    async def _picture(self, context: Any) -> Any:
         picture = messages.status_to_message(self._master.status())
-        if self._master.core.has_ended:
+        has_ended = self._master.core.has_ended
+        await self._answer(context, self._master.written())
+        if has_ended:
             self._master.was_told_the_end()
         return picture
 
     async def _event(self, context: Any, event: Callable[[], T]) -> T:
+        return await self._answer(context, self._master.handle(event))
+
+    async def _answer(self, context: Any, answer: Awaitable[T]) -> T:
         try:
-            return self._master.handle(event)
+            return await answer
         except StateError:
             # This master ends; whoever restarts it gives the answer. Clients come again.
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the master's journal failed")

@@ -25,8 +25,18 @@ class State(Protocol):
     - `compact` is atomic: a crash leaves the journal as it was before or as it is after.
     - Facts and snapshots that were given away are not changed afterwards, by either side.
     - A call that fails raises StateError, naming the journal. What the caller holds in memory is
-      then ahead of the journal, so it must stop.
+      then ahead of the journal, so it must stop. It is a TakenOverError if another master writes
+      to the journal now.
+    - Calls come from any thread, one at a time; but `close` may come during another call, which
+      then ends, and raises if it is not done.
+    - A call waits for a journal that is away for a while, as long as it takes. `trouble` says
+      meanwhile what the matter is; "" if nothing is.
     """
+
+    @property
+    def trouble(self) -> str:
+        """Why the call that is under way takes so long; for any thread."""
+        ...
 
     def append(self, facts: Sequence[Fact]) -> None:
         """Write facts down."""

@@ -16,6 +16,7 @@ class MemoryState:
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
         self._facts: list[Fact] = []
+        self.trouble = ""
 
     def append(self, facts: Sequence[Fact]) -> None:
         """Write facts down."""

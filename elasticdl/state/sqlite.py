@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from elasticdl.errors import StateError
 from elasticdl.state.base import Fact, Snapshot
+from elasticdl.state.encoding import encoded
 
 _APPLICATION_ID = 0x45444C4A  # "EDLJ" in the file's header
 _FORMAT = 1
@@ -37,6 +39,8 @@ class SqliteState:
             StateError: The file is damaged, foreign, of another version, or in use.
         """
         self._path = path
+        self._lock = threading.Lock()  # `close` comes while another thread may be writing
+        self.trouble = ""  # a file that cannot be written is an error at once
         with self._errors("cannot be opened"):
             # No `isolation_level`: Python would begin transactions of its own.
             self._db = sqlite3.connect(
@@ -53,13 +57,13 @@ class SqliteState:
         """Write facts down."""
         if not facts:
             return
-        with self._errors("cannot be written"):
+        with self._lock, self._errors("cannot be written"):
             text = json.dumps(facts, separators=(",", ":"))
             self._db.execute("INSERT INTO journal (facts) VALUES (?)", (text,))
 
     def load(self) -> tuple[Snapshot | None, list[Fact]]:
         """Return the last snapshot, if there is one, and the facts since."""
-        with self._errors("cannot be read"):
+        with self._lock, self._errors("cannot be read"):
             row = self._db.execute("SELECT content FROM snapshot").fetchone()
             snapshot = None if row is None else json.loads(row[0])
             batches = self._db.execute("SELECT facts FROM journal ORDER BY number")
@@ -67,8 +71,8 @@ class SqliteState:
 
     def compact(self, snapshot: Snapshot) -> None:
         """Replace all that was written by a snapshot which has the same effect."""
-        with self._errors("cannot be written"), self._transaction():
-            content = json.dumps(snapshot, separators=(",", ":"))
+        content = "".join(encoded(snapshot))
+        with self._lock, self._errors("cannot be written"), self._transaction():
             self._db.execute(
                 "INSERT OR REPLACE INTO snapshot (number, content) VALUES (0, ?)", (content,)
             )
@@ -76,7 +80,7 @@ class SqliteState:
 
     def close(self) -> None:
         """Let go of the journal; another process may open it then."""
-        with self._errors("cannot be closed"):
+        with self._lock, self._errors("cannot be closed"):
             self._db.close()
 
     def _open(self) -> None:
