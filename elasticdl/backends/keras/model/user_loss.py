@@ -105,24 +105,24 @@ class UserLoss:
 
     def _first_that_does_not_raise(self, labels: Any, outputs: Any, weights: Any) -> Any:
         """Call the function as it is: one that needs values cannot be traced, but may be run."""
-        errors: list[tuple[Any, Exception]] = []
+        raised: list[tuple[Any, Exception]] = []
         for form in _FORMS:
             given = form.of(labels, outputs)
             try:
                 values = self._function(*given, **weights)
             except Exception as error:
-                errors.append((given, error))
+                raised.append((given, error))
                 continue
             self._form = form
             return values
-        first = errors[0][1]
-        for given, error in errors:
-            if _text(error) != _text(first):
+        with_keras, first = raised[0]
+        for given, other in raised:
+            if _text(other) != _text(first):
                 raise ModelError(
                     f"{self._name}(labels, predictions) raised on labels as Keras gives them, "
-                    f"{describe(errors[0][0][0])}: {_text(first)}; and on labels "
-                    f"{describe(given[0])}: {_text(error)}"
-                ) from error
+                    f"{describe(with_keras[0])}: {_text(first)}; and on labels "
+                    f"{describe(given[0])}: {_text(other)}"
+                ) from other
         raise first
 
 
