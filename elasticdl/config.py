@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ByteSize,
-    ConfigDict,
     Field,
     NonNegativeInt,
     PositiveInt,
@@ -18,17 +16,12 @@ from pydantic import (
 )
 
 from elasticdl.job import Strategy
+from elasticdl.settings.kubernetes import KubernetesSection
+from elasticdl.settings.section import Command, Only, Section
 
-Command = Literal["train", "evaluate", "predict"]
+__all__ = ["Command", "JobConfig", "Only", "Section"]
 
-
-@dataclass(frozen=True, slots=True)
-class Only:
-    """Marks a field that has a meaning for some commands; the others refuse its flag."""
-
-    commands: tuple[Command, ...]
-
-
+_POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _TRAIN = Only(("train",))
 _EVALUATE = Only(("train", "evaluate"))
 _PREDICT = Only(("predict",))
@@ -46,15 +39,6 @@ def _threads(value: object) -> object:
     if isinstance(value, str) and value.isdecimal() and int(value) > 0:
         return int(value)
     raise ValueError(f"--worker_threads: expected auto or a number above 0, found {value!r}")
-
-
-class Section(BaseModel):
-    """A group of settings; `elasticdl train --help` shows each section as a panel.
-
-    A field's name is its flag, its description the help text.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ModelSection(Section):
@@ -336,6 +320,13 @@ class ClusterSection(Section):
             description="Name of the job in logs and folders.",
         ),
     ] = "job"
+    launcher: Annotated[
+        Literal["process", "kubernetes"] | None,
+        Field(
+            description="What runs the processes: this machine, or a Kubernetes cluster [default: "
+            "process, and kubernetes with --image_name]."
+        ),
+    ] = None
     job_dir: Annotated[
         Path | None,
         Field(description="Where the job keeps its state and logs. [default: jobs/NAME-TIME]."),
@@ -371,6 +362,10 @@ class ClusterSection(Section):
     heartbeat_timeout_seconds: Annotated[
         float, Field(gt=0, description="A process that was silent for so long is taken as lost.")
     ] = 30.0
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+        Field(description="The least important messages that processes write to their logs."),
+    ] = "INFO"
 
 
 class JobConfig(Section):
@@ -383,6 +378,14 @@ class JobConfig(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     cluster: ClusterSection = ClusterSection()
+    kubernetes: KubernetesSection = KubernetesSection()
+
+    @property
+    def is_on_kubernetes(self) -> bool:
+        """Whether a Kubernetes cluster runs the processes."""
+        if self.cluster.launcher is None:
+            return bool(self.kubernetes.image_name)
+        return self.cluster.launcher == "kubernetes"
 
     @property
     def num_ps(self) -> int:
@@ -418,6 +421,7 @@ class JobConfig(Section):
             "predict": ("prediction_data",),
         }[self.command]
         self._check_synchrony()
+        self._check_launcher()
         if self.model.run_eagerly and self.training.distribution_strategy is not Strategy.LOCAL:
             raise ValueError(
                 "--run_eagerly is for looking into a model in one process: expected "
@@ -468,6 +472,45 @@ class JobConfig(Section):
                 f"--get_model_steps={training.get_model_steps} computes on older dense parameters: "
                 "expected neither --use_async=false nor --max_staleness, which promise newer ones"
             )
+
+    def _check_launcher(self) -> None:
+        given = self.kubernetes.given()
+        if given and not self.is_on_kubernetes:
+            raise ValueError(
+                f"--{given[0]} is of jobs on Kubernetes: give --image_name, or "
+                "--launcher=kubernetes for the stock image"
+            )
+        if not self.is_on_kubernetes:
+            return
+        if self.training.distribution_strategy is Strategy.LOCAL:
+            raise ValueError(
+                "--distribution_strategy=Local uses one process, on this machine: expected "
+                f"--distribution_strategy={Strategy.PARAMETER_SERVER} on Kubernetes"
+            )
+        if not _POD_NAME.fullmatch(self.cluster.job_name):
+            raise ValueError(
+                "--job_name: expected at most 40 small letters, digits and '-', the first one a "
+                f"letter, as names on Kubernetes are, found {self.cluster.job_name!r}"
+            )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strategy_of_pods(cls, values: Any) -> Any:
+        """On Kubernetes parameters live on ps replicas unless something else is said."""
+        if not isinstance(values, dict):
+            return values
+        sections = {name: values.get(name) for name in ("cluster", "kubernetes", "training")}
+        if not all(section is None or isinstance(section, dict) for section in sections.values()):
+            return values  # sections that were made before
+        cluster, kubernetes, training = (section or {} for section in sections.values())
+        is_on_kubernetes = (
+            cluster.get("launcher") or ("kubernetes" if kubernetes.get("image_name") else "")
+        ) == "kubernetes"
+        if not is_on_kubernetes or training.get("distribution_strategy"):
+            return values
+        return values | {
+            "training": training | {"distribution_strategy": str(Strategy.PARAMETER_SERVER)}
+        }
 
     @classmethod
     def read(cls, path: Path) -> JobConfig:

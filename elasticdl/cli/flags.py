@@ -129,6 +129,17 @@ _OF_KERAS = {
 }
 
 
+# What earlier versions took, and what says it here.
+_OF_ELASTICDL_0 = {
+    "force_use_kube_config_file": "the kubeconfig is used where there is one",
+    "lr_staleness_modulation": "--staleness_lr_modulation",
+    "max_step": "--num_epochs, or a callback that stops",
+    "relaunch_on_worker_failure": "--max_relaunches",
+    "restart_policy": "the master asks for another pod, --max_relaunches times after failures",
+    "yaml": "--dry_run > FILE",
+}
+
+
 def unknown_flag(command: str, name: str) -> str:
     """Return what to say of a flag that a command does not have, with the nearest that it has."""
     name = name.lstrip("-").replace("-", "_")
@@ -136,6 +147,8 @@ def unknown_flag(command: str, name: str) -> str:
     if owners:
         homes = " and ".join(f"elasticdl {owner}" for owner in owners)
         return f"--{name} has no meaning for elasticdl {command}, only for {homes}"
+    if name in _OF_ELASTICDL_0:
+        return f"unknown flag --{name} (of ElasticDL 0.x); here: {_OF_ELASTICDL_0[name]}"
     if name in _OF_KERAS:
         return f"unknown flag --{name} (of Keras); here: {_OF_KERAS[name]}"
     known = [flag.name for flag in flags() if command in flag.commands]

@@ -10,6 +10,7 @@ from typing import Any
 import rich_click as click
 from click.core import ParameterSource
 
+from elasticdl.cli import kubernetes
 from elasticdl.cli.data import data
 from elasticdl.cli.export import export
 from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
@@ -66,17 +67,23 @@ def cli() -> None:
 
 def _make_command(name: Command) -> click.RichCommand:
     @click.pass_context
-    def callback(context: click.RichContext, /, **words: str | None) -> int:
+    def callback(
+        context: click.RichContext, /, dry_run: bool, use_go_ps: str | None, **words: str | None
+    ) -> int:
+        if use_go_ps is not None:
+            click.echo("note: --use_go_ps has no effect: there is one parameter server", err=True)
         given = {
-            flag
-            for flag in words
+            flag: word
+            for flag, word in words.items()
             if context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
         }
         try:
-            config = build_config(name, words)
+            config = build_config(name, given)
             check_given(config, given)
         except ConfigError as error:
             raise click.UsageError(str(error), context) from error
+        if dry_run:
+            return kubernetes.dry_run(config)
         from elasticdl.cli.run import run  # what --help and a typing error need not wait for
 
         return run(config)
@@ -84,9 +91,20 @@ def _make_command(name: Command) -> click.RichCommand:
     return click.RichCommand(
         name=name,
         callback=callback,
-        params=[option(flag) for flag in flags(name)],
+        params=[option(flag) for flag in flags(name)] + _not_of_the_job(),
         help=_HELP[name],
     )
+
+
+def _not_of_the_job() -> list[click.Parameter]:
+    """Return the options that say what to do with a job, or that earlier versions had."""
+    dry_run = click.RichOption(
+        ["--dry_run"],
+        is_flag=True,
+        help="Print the manifests of the job for kubectl apply -f -, and ask for nothing.",
+        panel="Kubernetes",
+    )
+    return [dry_run, click.Option(["--use_go_ps"], is_flag=False, flag_value="", hidden=True)]
 
 
 for _name in ("train", "evaluate", "predict"):
@@ -94,6 +112,7 @@ for _name in ("train", "evaluate", "predict"):
 
 cli.add_command(export)
 cli.add_command(data)
+cli.add_command(kubernetes.rbac)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

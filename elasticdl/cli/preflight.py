@@ -31,6 +31,9 @@ def check(config: JobConfig) -> None:
         ModelError: The model file is missing, does not parse, or lacks a function.
         CheckpointError: There is no checkpoint where one is to be read.
     """
+    if config.is_on_kubernetes:
+        _check_for_pods(config)
+        return
     model_file = find_model_file(config)
     names = defined_names(model_file)
     if names is not None:
@@ -41,6 +44,16 @@ def check(config: JobConfig) -> None:
             _check_data(flag, config)
     _check_sources(config)
     _check_destinations(config)
+
+
+def _check_for_pods(config: JobConfig) -> None:
+    """Check what this machine sees of a job whose data, and maybe model, are elsewhere."""
+    parse_params(config.model.model_params, "--model_params")
+    if config.kubernetes.sends_model_zoo:
+        model_file = find_model_file(config)
+        names = defined_names(model_file)
+        if names is not None:
+            _check_functions(config, model_file, names)
 
 
 def find_model_file(config: JobConfig) -> Path:

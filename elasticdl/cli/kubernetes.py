@@ -1,0 +1,55 @@
+"""What is printed for Kubernetes instead of being done: manifests of a job, and of its rights."""
+
+from __future__ import annotations
+
+import rich_click as click
+
+from elasticdl.cli import preflight
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError
+
+
+def dry_run(config: JobConfig) -> int:
+    """Print the manifests of a job, as `kubectl apply -f -` runs them; return the exit code.
+
+    Raises:
+        ElasticdlError: The job cannot run so.
+    """
+    if not config.is_on_kubernetes:
+        raise ConfigError(
+            "--dry_run prints what is asked of Kubernetes: give --image_name, or "
+            "--launcher=kubernetes for the stock image"
+        )
+    preflight.check(config)
+    from elasticdl.launchers.kubernetes.client import library
+    from elasticdl.launchers.kubernetes.manifests import as_yaml, manifests
+    from elasticdl.launchers.kubernetes.settle import notes
+
+    library()
+    click.echo(as_yaml(manifests(config)), nl=False)
+    for note in notes(config):
+        click.echo(f"note: {note}", err=True)
+    return 0
+
+
+@click.command()
+@click.option("--namespace", default="", help="Namespace of the jobs [default: kubectl's].")
+@click.option(
+    "--service_account",
+    default="elasticdl",
+    show_default=True,
+    help="ServiceAccount of the pods, as in elasticdl train.",
+)
+def rbac(namespace: str, service_account: str) -> None:
+    r"""Print the rights that jobs need on Kubernetes, for kubectl apply -f -.
+
+    \b
+    Example:
+      elasticdl rbac --namespace=training | kubectl apply -f -
+    """
+    from elasticdl.launchers.kubernetes.client import library
+    from elasticdl.launchers.kubernetes.manifests import as_yaml
+    from elasticdl.launchers.kubernetes.rbac import rights
+
+    library()
+    click.echo(as_yaml(rights(namespace, service_account)), nl=False)

@@ -1,0 +1,122 @@
+"""What is asked of Kubernetes to begin a job; `--dry_run` prints just this.
+
+The Secret with the job's token is not among it: the first pod of the master makes it, so that no
+secret passes through a terminal or a file.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError
+from elasticdl.job import Role
+from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
+from elasticdl.launchers.kubernetes.model_folder import Packed, pack
+from elasticdl.launchers.kubernetes.pods import Manifest, Plan, pod_spec
+from elasticdl.launchers.kubernetes.settle import has_lasting_state, settle
+from elasticdl.settings.pods import parse_annotations
+
+_MASTER_RETURNS = 1000
+"""How often the Job replaces a master's pod. The back-off between two grows to ten minutes."""
+
+
+def manifests(config: JobConfig) -> list[Manifest]:
+    """Return the objects of a job in the order in which they are to be made; the Job is the last.
+
+    Args:
+        config: The settings as the user gave them; files that they name are read here.
+
+    Raises:
+        ConfigError: The job cannot run so, or a file cannot be read.
+    """
+    settled = settle(config)
+    packed = pack(config.model.model_zoo) if config.kubernetes.sends_model_zoo else Packed()
+    spec = ClusterSpec.read(config.kubernetes.cluster_spec)
+    settings = {names.CONFIG_KEY: settled.model_dump_json(indent=2)}
+    if config.kubernetes.cluster_spec is not None:
+        settings[names.CLUSTER_SPEC_KEY] = _text(config.kubernetes.cluster_spec)
+    job_name = config.cluster.job_name
+    objects = []
+    if config.kubernetes.sends_model_zoo:
+        settings[names.MODEL_FILES_KEY] = json.dumps(packed.paths, indent=1)
+        model = {"data": packed.text, "binaryData": packed.binary}
+        objects.append(_object(settled, "v1", "ConfigMap", names.model_map_of(job_name), model))
+    objects.append(_object(settled, "v1", "ConfigMap", job_name, {"data": settings}))
+    objects.append(spec.service(master_service(settled)))
+    objects.append(master_job(Plan(settled, packed.paths), spec))
+    return objects
+
+
+def master_service(config: JobConfig) -> Manifest:
+    """Return the Service under whose name the job's pods find its master, whichever pod that is."""
+    selector = {names.JOB_LABEL: config.cluster.job_name, names.ROLE_LABEL: str(Role.MASTER)}
+    port = {"name": "master", "port": config.cluster.master_port, "targetPort": "master"}
+    spec = {"spec": {"selector": selector, "ports": [port]}}
+    return _object(config, "v1", "Service", config.cluster.job_name, spec)
+
+
+def master_job(plan: Plan, spec: ClusterSpec) -> Manifest:
+    """Return the Job of the master's pod, which owns all else of the job.
+
+    A pod on a node that is lost never ends, so another is made while it is being deleted; the
+    state of the job tells the two apart. A master whose state is in its pod is not made again:
+    another would begin the job anew.
+    """
+    config = plan.config
+    command = ["python", "-P", "-u", "-m", "elasticdl.launchers.kubernetes.master_pod"]
+    labels = names.labels_of_pod(config, Role.MASTER, 0)
+    pod = spec.pod(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "labels": labels,
+                "annotations": parse_annotations(config.kubernetes.annotations),
+            },
+            "spec": pod_spec(plan, Role.MASTER, command, config.kubernetes.master_pod_priority),
+        }
+    )
+    job = {
+        "completions": 1,
+        "parallelism": 1,
+        "backoffLimit": _MASTER_RETURNS if has_lasting_state(config) else 0,
+        "podReplacementPolicy": "TerminatingOrFailed",
+        "template": {"metadata": pod["metadata"], "spec": pod["spec"]},
+    }
+    return _object(config, "batch/v1", "Job", config.cluster.job_name, {"spec": job})
+
+
+def as_yaml(objects: list[Manifest]) -> str:
+    """Return objects as `kubectl apply -f -` reads them."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        def represent_str(self, text: str) -> yaml.ScalarNode:
+            style = "|" if "\n" in text else None
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True)
+
+
+def _object(
+    config: JobConfig, version: str, kind: str, name: str, content: dict[str, Any]
+) -> Manifest:
+    metadata: dict[str, Any] = {"name": name, "labels": names.labels_of(config)}
+    if config.kubernetes.namespace:
+        metadata["namespace"] = config.kubernetes.namespace
+    return {"apiVersion": version, "kind": kind, "metadata": metadata} | content
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--cluster_spec={path}: cannot be read: {error}") from error

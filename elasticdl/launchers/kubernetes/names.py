@@ -1,0 +1,54 @@
+"""What a job's objects on Kubernetes are called, and where its pods find things."""
+
+from __future__ import annotations
+
+from elasticdl.config import JobConfig
+from elasticdl.job import Role
+from elasticdl.settings.pods import parse_labels
+
+JOB_LABEL = "elasticdl-job-name"
+ROLE_LABEL = "elasticdl-replica-type"
+INDEX_LABEL = "elasticdl-replica-index"
+OWNER_UID_LABEL = "batch.kubernetes.io/controller-uid"  # Kubernetes' own, of the pods of a Job
+
+MASTER_PORT = 50001
+JOB_DIR = "/job"
+SETTINGS_DIR = "/etc/elasticdl/settings"  # the ConfigMap NAME
+SECRET_DIR = "/etc/elasticdl/secret"  # the Secret NAME
+MODEL_DIR = "/etc/elasticdl/model_zoo"  # the ConfigMap NAME-model
+CONFIG_KEY = "job.json"
+CLUSTER_SPEC_KEY = "cluster_spec.py"
+MODEL_FILES_KEY = "model_files.json"
+TOKEN_KEY = "token"
+CONTAINER = "elasticdl"
+
+
+def labels_of(config: JobConfig) -> dict[str, str]:
+    """Return the labels of everything that a job makes."""
+    own = {"app": "elasticdl", JOB_LABEL: config.cluster.job_name}
+    return parse_labels(config.kubernetes.labels) | own
+
+
+def labels_of_pod(config: JobConfig, role: Role, index: int) -> dict[str, str]:
+    """Return the labels of a pod."""
+    return labels_of(config) | {ROLE_LABEL: str(role), INDEX_LABEL: str(index)}
+
+
+def selector_of_job(job_name: str) -> str:
+    """Return what selects the pods of a job."""
+    return f"{JOB_LABEL}={job_name}"
+
+
+def selector_of_replicas(job_name: str) -> str:
+    """Return what selects the pods that a master has asked for."""
+    return f"{JOB_LABEL}={job_name},{ROLE_LABEL} in ({Role.WORKER},{Role.PS})"
+
+
+def model_map_of(job_name: str) -> str:
+    """Return the name of the ConfigMap with the model folder."""
+    return f"{job_name}-model"
+
+
+def address_of_master(config: JobConfig, namespace: str) -> str:
+    """Return where the pods of a job find its master, whichever pod that is."""
+    return f"{config.cluster.job_name}.{namespace}.svc:{config.cluster.master_port}"

@@ -1,0 +1,234 @@
+"""The pods of a job, as Kubernetes is asked for them: functions of the settings alone.
+
+They meet the Pod Security Standard `restricted`: no user root, no capability, no way to gain
+rights, the system's own seccomp profile; and their root file system is read-only, with folders of
+their own to write in. A volume of a host path, and what `--cluster_spec` does, are the user's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticdl.config import JobConfig
+from elasticdl.job import Role
+from elasticdl.launchers.kubernetes import names
+from elasticdl.settings import pods as words
+from elasticdl.settings.pods import Volume
+
+Manifest = dict[str, Any]
+
+USER_ID = 1000
+GRACE_SECONDS = 30  # from SIGTERM to SIGKILL, when somebody else ends a pod
+_LOST_NODE_SECONDS = 15  # a pod is given up so long after its node was
+_SECRET_MODE = 0o440
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all pods of a job have in common.
+
+    config: The settings as pods have them (`settle`).
+    model_files: Key in the ConfigMap of the model folder -> path in the folder.
+    """
+
+    config: JobConfig
+    model_files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A worker or ps replica that is to get a pod.
+
+    priority_class: "" for the cluster's default. memory: what it requests and may use, if not as
+    the settings say.
+    """
+
+    role: Role
+    index: int
+    name: str
+    command: Sequence[str]
+    priority_class: str = ""
+    memory: str = ""
+
+
+def pod_spec(
+    plan: Plan,
+    role: Role,
+    command: Sequence[str],
+    priority_class: str = "",
+    memory: str = "",
+) -> Manifest:
+    """Return the specification of a pod; see `Replica`."""
+    config = plan.config
+    settings = config.kubernetes
+    volumes, mounts = _volumes(plan, role)
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "serviceAccountName": settings.service_account,
+        # Only the master speaks to Kubernetes.
+        "automountServiceAccountToken": role is Role.MASTER,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "tolerations": [*words.parse_tolerations(settings.tolerations), *_of_lost_nodes()],
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER_ID,
+            "runAsGroup": USER_ID,
+            "fsGroup": USER_ID,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(config, role, command, mounts, memory)],
+        "volumes": volumes,
+    }
+    if priority_class:
+        spec["priorityClassName"] = priority_class
+    if settings.image_pull_secrets:
+        secrets = words.parse_names(settings.image_pull_secrets)
+        spec["imagePullSecrets"] = [{"name": name} for name in secrets]
+    if settings.node_selector:
+        spec["nodeSelector"] = words.parse_labels(settings.node_selector)
+    if settings.affinity:
+        spec["affinity"] = json.loads(settings.affinity)
+    return spec
+
+
+def replica_pod(plan: Plan, replica: Replica, owner: Manifest) -> Manifest:
+    """Return the pod of a worker or a ps replica, which the job's Job owns."""
+    config = plan.config
+    own = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # its master asks for another
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": replica.name,
+            "labels": names.labels_of_pod(config, replica.role, replica.index),
+            "annotations": own | words.parse_annotations(config.kubernetes.annotations),
+            "ownerReferences": [owner],
+        },
+        "spec": pod_spec(
+            plan, replica.role, replica.command, replica.priority_class, replica.memory
+        ),
+    }
+
+
+def owner_reference(job_name: str, uid: str) -> Manifest:
+    """Return what makes a job's Job the owner of an object.
+
+    It is no controller of it: the Job's controller would take the pods for its own.
+    """
+    return {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": uid}
+
+
+def _of_lost_nodes() -> list[Manifest]:
+    """Return for how long a pod stays on a node that is not heard of; the default is 300 s."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": _LOST_NODE_SECONDS,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+
+
+def _container(
+    config: JobConfig,
+    role: Role,
+    command: Sequence[str],
+    mounts: list[Manifest],
+    memory: str,
+) -> Manifest:
+    settings = config.kubernetes
+    requests, limits = settings.requests(role), settings.limits(role)
+    if memory:
+        requests, limits = requests | {"memory": memory}, limits | {"memory": memory}
+    container: Manifest = {
+        "name": names.CONTAINER,
+        "image": settings.image,
+        "command": list(command),
+        "env": _environment(config),
+        "resources": {"requests": requests, "limits": limits},
+        "volumeMounts": mounts,
+        # The master learns how a process ended from the end of its log.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+    if settings.image_pull_policy is not None:
+        container["imagePullPolicy"] = settings.image_pull_policy
+    if role is Role.MASTER:
+        container["ports"] = [{"name": "master", "containerPort": config.cluster.master_port}]
+    return container
+
+
+def _environment(config: JobConfig) -> list[Manifest]:
+    environment: list[Manifest] = [
+        _from_field("POD_IP", "status.podIP"),
+        _from_field("POD_NAMESPACE", "metadata.namespace"),
+        {"name": "HOME", "value": "/tmp"},
+        {"name": "USER", "value": "elasticdl"},
+    ]
+    for variable in words.parse_variables(config.kubernetes.envs):
+        if variable.secret:
+            source = {"secretKeyRef": {"name": variable.secret, "key": variable.key}}
+            environment.append({"name": variable.name, "valueFrom": source})
+        else:
+            # "$(" begins a reference to another variable, "$$" is a "$".
+            value = variable.value.replace("$", "$$")
+            environment.append({"name": variable.name, "value": value})
+    return environment
+
+
+def _from_field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def _volumes(plan: Plan, role: Role) -> tuple[list[Manifest], list[Manifest]]:
+    """Return the volumes of a pod, and where it mounts them."""
+    config = plan.config
+    job = config.cluster.job_name
+    token: Manifest = {"secretName": job, "defaultMode": _SECRET_MODE}
+    if role is Role.MASTER:
+        token["optional"] = True  # the first pod of the master makes it
+    volumes: list[Manifest] = [
+        {"name": "settings", "configMap": {"name": job}},
+        {"name": "secret", "secret": token},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    mounts: list[Manifest] = [
+        {"name": "settings", "mountPath": names.SETTINGS_DIR, "readOnly": True},
+        {"name": "secret", "mountPath": names.SECRET_DIR, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
+    if str(config.cluster.job_dir) == names.JOB_DIR:
+        volumes.append({"name": "job", "emptyDir": {}})
+        mounts.append({"name": "job", "mountPath": names.JOB_DIR})
+    if config.kubernetes.sends_model_zoo:
+        items = [{"key": key, "path": path} for key, path in plan.model_files.items()]
+        model = {"name": names.model_map_of(job), "items": items}
+        volumes.append({"name": "model", "configMap": model})
+        mounts.append({"name": "model", "mountPath": names.MODEL_DIR, "readOnly": True})
+    sources: dict[tuple[str, str, str], str] = {}  # what a volume is made of -> its name
+    for volume in config.kubernetes.volumes():
+        key = (volume.claim_name, volume.host_path, volume.host_path_type)
+        if key not in sources:
+            sources[key] = f"volume-{len(sources)}"
+            volumes.append({"name": sources[key]} | _source(volume))
+        mount = {"name": sources[key], "mountPath": volume.mount_path}
+        mounts.append(mount | ({"subPath": volume.sub_path} if volume.sub_path else {}))
+    return volumes, mounts
+
+
+def _source(volume: Volume) -> Manifest:
+    if volume.claim_name:
+        return {"persistentVolumeClaim": {"claimName": volume.claim_name}}
+    kind = {"type": volume.host_path_type} if volume.host_path_type else {}
+    return {"hostPath": {"path": volume.host_path} | kind}

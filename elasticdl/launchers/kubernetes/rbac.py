@@ -1,0 +1,39 @@
+"""The rights that a job's master needs, and who has them: a Role in one namespace."""
+
+from __future__ import annotations
+
+from elasticdl.launchers.kubernetes.pods import Manifest
+
+_NAME = "elasticdl"
+
+RULES: list[Manifest] = [
+    # Its workers and ps replicas. Others' pods in the namespace can be seen, too: Kubernetes has no
+    # right that ends at a label.
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "list", "watch", "delete"]},
+    # The job's token, which it makes, and never reads: a pod has it mounted.
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+    # To make its Job the owner of what `kubectl apply` has made.
+    {"apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["patch"]},
+    # To tell its Job that the job has failed, so that it makes no other pod.
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]},
+]
+
+
+def rights(namespace: str, service_account: str) -> list[Manifest]:
+    """Return the ServiceAccount of the pods, the Role, and what binds them."""
+
+    def named(kind: str, version: str, name: str) -> Manifest:
+        metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+        return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+    version = "rbac.authorization.k8s.io/v1"
+    account = {"kind": "ServiceAccount", "name": service_account}
+    return [
+        named("ServiceAccount", "v1", service_account),
+        named("Role", version, _NAME) | {"rules": RULES},
+        named("RoleBinding", version, f"{_NAME}-{service_account}")
+        | {
+            "subjects": [account | ({"namespace": namespace} if namespace else {})],
+            "roleRef": {"apiGroup": version.partition("/")[0], "kind": "Role", "name": _NAME},
+        },
+    ]

@@ -1,0 +1,96 @@
+"""A job's settings as its pods have them: paths are those of a pod."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError
+from elasticdl.launchers.kubernetes import names
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
+
+
+def settle(config: JobConfig) -> JobConfig:
+    """Return the settings with which the pods of a job run.
+
+    Without a volume, each pod has a job folder of its own. Then a ps replica leaves no recovery
+    checkpoints where its successor could find them.
+
+    Raises:
+        ConfigError: Something is to be written where the pods cannot write, or nobody else reads.
+    """
+    _check_destinations(config)
+    cluster = config.cluster.model_copy(
+        update={
+            "launcher": "kubernetes",
+            "job_dir": config.cluster.job_dir or Path(names.JOB_DIR),
+            "master_port": config.cluster.master_port or names.MASTER_PORT,
+        }
+    )
+    model, kubernetes = config.model, config.kubernetes
+    if kubernetes.sends_model_zoo:
+        model = model.model_copy(update={"model_zoo": Path(names.MODEL_DIR)})
+    if kubernetes.cluster_spec is not None:
+        path = Path(names.SETTINGS_DIR, names.CLUSTER_SPEC_KEY)
+        kubernetes = kubernetes.model_copy(update={"cluster_spec": path})
+    checkpoint = config.checkpoint
+    if not has_lasting_job_dir(config):
+        checkpoint = checkpoint.model_copy(update={"recovery_seconds": 0.0})
+    return config.model_copy(
+        update={
+            "cluster": cluster,
+            "model": model,
+            "kubernetes": kubernetes,
+            "checkpoint": checkpoint,
+        }
+    )
+
+
+def has_lasting_state(config: JobConfig) -> bool:
+    """Whether another master can go on with the job."""
+    return has_lasting_job_dir(config)
+
+
+def has_lasting_job_dir(config: JobConfig) -> bool:
+    """Whether the job's folder is on a volume, where it outlives the pods and all see it."""
+    job_dir = config.cluster.job_dir
+    return job_dir is not None and is_on_volume(config, str(job_dir))
+
+
+def is_on_volume(config: JobConfig, path: str) -> bool:
+    """Whether the pods see a path on one of the volumes."""
+    return any(
+        PurePosixPath(path).is_relative_to(volume.mount_path)
+        for volume in config.kubernetes.volumes()
+    )
+
+
+def notes(config: JobConfig) -> Iterator[str]:
+    """Yield what a user should know about the job before it runs."""
+    if not has_lasting_job_dir(config):
+        yield (
+            "the job's folder is not on a volume: a master that is lost ends the job, and a ps "
+            "replica that is lost begins again from --checkpoint_dir, or from nothing; "
+            "--job_dir below a mount_path of --volume makes the job survive both"
+        )
+
+
+def _check_destinations(config: JobConfig) -> None:
+    checkpoint = config.checkpoint
+    for flag, path in (
+        ("job_dir", config.cluster.job_dir),
+        ("checkpoint_dir", checkpoint.checkpoint_dir),
+        ("output", checkpoint.output),
+        ("export_tables", checkpoint.export_tables),
+    ):
+        if path is None or _URL.match(str(path)) or is_on_volume(config, str(path)):
+            continue
+        found = ", ".join(volume.mount_path for volume in config.kubernetes.volumes())
+        raise ConfigError(
+            f"--{flag}={path}: the pods cannot write there, and what they write would go with "
+            "them: expected a path below a mount_path of --volume, found "
+            f"{found if found else 'no volume'}"
+        )

@@ -1,0 +1,1 @@
+"""Groups of settings that `elasticdl.config` puts together, and how their words are read."""

@@ -1,0 +1,211 @@
+"""The settings of a job's pods, and how they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from elasticdl.job import Role
+from elasticdl.settings import pods
+from elasticdl.settings.section import Section
+
+
+def _read(flag: str, parse: Callable[[str], object]) -> AfterValidator:
+    """Have a word checked when it is given; it is kept as a word, as in job.json."""
+
+    def check(word: str) -> str:
+        try:
+            parse(word)
+        except ValueError as error:
+            raise ValueError(f"--{flag}: {error}") from error
+        return word
+
+    return AfterValidator(check)
+
+
+def _affinity(word: str) -> str:
+    """Read `--affinity`: a file, or the object itself; it is kept as the object.
+
+    Raises:
+        ValueError: There is no such file, or it holds no object.
+    """
+    if not word:
+        return ""
+    text, place = word, "--affinity"
+    if not word.lstrip().startswith("{"):
+        place = f"--affinity={word}"
+        try:
+            text = Path(word).read_text()
+        except OSError as error:
+            raise ValueError(f"{place}: expected a file or a JSON object: {error}") from error
+    try:
+        affinity = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{place}: expected a JSON object: {error}") from error
+    known = ("nodeAffinity", "podAffinity", "podAntiAffinity")
+    if not isinstance(affinity, dict) or not set(affinity) <= set(known):
+        raise ValueError(f"{place}: expected an object with {', '.join(known)}, found {text!r}")
+    return json.dumps(affinity)
+
+
+STOCK_IMAGE = f"elasticdl:{version('elasticdl')}"
+"""The image with elasticdl, TensorFlow and no model; `make image` builds it."""
+
+_NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
+
+
+class KubernetesSection(Section):
+    """Kubernetes."""
+
+    image_name: Annotated[
+        str,
+        Field(
+            description="Image of all pods, which has elasticdl and, unless --send_model_zoo, the "
+            "model folder. With it, the job runs on Kubernetes. [default: the stock image]."
+        ),
+    ] = ""
+    send_model_zoo: Annotated[
+        bool | None,
+        Field(
+            description="Send the folder --model_zoo along, up to 1 MiB of it, instead of having "
+            "it in the image or on a volume [default: true without --image_name]."
+        ),
+    ] = None
+    image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"] | None,
+        Field(description="When nodes pull the image [default: the cluster's own]."),
+    ] = None
+    image_pull_secrets: Annotated[
+        str, Field(description='Secrets to pull the image with: "NAME,NAME".')
+    ] = ""
+    namespace: Annotated[
+        str,
+        Field(description="Namespace of the job [default: that of the kubeconfig's context]."),
+    ] = ""
+    service_account: Annotated[
+        str,
+        Field(
+            pattern=_NAME,
+            description="ServiceAccount of the pods; the master needs the rights that "
+            "`elasticdl rbac` prints.",
+        ),
+    ] = "elasticdl"
+    master_resource_request: Annotated[
+        str, Field(description='What the master requests: "cpu=1,memory=4096Mi,gpu=1".')
+    ] = "cpu=0.1,memory=1024Mi"
+    master_resource_limit: Annotated[
+        str, Field(description="Limits of the master [default: what it requests].")
+    ] = ""
+    worker_resource_request: Annotated[
+        str, Field(description='What each worker requests: "cpu=1,memory=4096Mi,gpu=1".')
+    ] = "cpu=1,memory=4096Mi"
+    worker_resource_limit: Annotated[
+        str, Field(description="Limits of each worker [default: what it requests].")
+    ] = ""
+    ps_resource_request: Annotated[
+        str, Field(description='What each ps replica requests: "cpu=1,memory=4096Mi,gpu=1".')
+    ] = "cpu=1,memory=4096Mi"
+    ps_resource_limit: Annotated[
+        str, Field(description="Limits of each ps replica [default: what it requests].")
+    ] = ""
+    master_pod_priority: Annotated[str, Field(description="PriorityClass of the master.")] = ""
+    worker_pod_priority: Annotated[
+        str,
+        _read("worker_pod_priority", pods.parse_worker_priority),
+        Field(
+            description="PriorityClass of the workers, such as high or low; 0.5: that share of "
+            "them high, at least one, and the others low."
+        ),
+    ] = ""
+    ps_pod_priority: Annotated[str, Field(description="PriorityClass of the ps replicas.")] = ""
+    volume: Annotated[
+        str,
+        _read("volume", pods.parse_volumes),
+        Field(
+            description="Volumes of all pods, several separated by ';': "
+            '"claim_name=data,mount_path=/data,sub_path=a" or "host_path=/a,mount_path=/b".'
+        ),
+    ] = ""
+    envs: Annotated[
+        str,
+        _read("envs", pods.parse_variables),
+        Field(description='Environment of all pods: "NAME=VALUE,PASSWORD=secret:SECRET/KEY".'),
+    ] = ""
+    node_selector: Annotated[
+        str,
+        _read("node_selector", pods.parse_labels),
+        Field(description='Labels of the nodes that the pods may run on: "disk=ssd".'),
+    ] = ""
+    tolerations: Annotated[
+        str,
+        _read("tolerations", pods.parse_tolerations),
+        Field(description='Taints that the pods tolerate: "spot=true:NoSchedule,gpu".'),
+    ] = ""
+    affinity: Annotated[
+        str,
+        AfterValidator(_affinity),
+        Field(description="Affinity of the pods: an object of Kubernetes as JSON, or its file."),
+    ] = ""
+    labels: Annotated[
+        str,
+        _read("labels", pods.parse_labels),
+        Field(description='Labels of everything that the job makes: "team=ads".'),
+    ] = ""
+    annotations: Annotated[
+        str,
+        _read("annotations", pods.parse_annotations),
+        Field(description='Annotations of the pods: "example.com/owner=ads".'),
+    ] = ""
+    cluster_spec: Annotated[
+        Path | None,
+        Field(
+            description="Python file whose functions with_pod and with_service (or those of its "
+            "object cluster) change what is asked of Kubernetes."
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _resources_fit(self) -> KubernetesSection:
+        for role in Role:
+            for flag, read in (("request", self.requests), ("limit", self.limits)):
+                try:
+                    read(role)
+                except ValueError as error:
+                    raise ValueError(f"--{role}_resource_{flag}: {error}") from error
+        return self
+
+    @property
+    def image(self) -> str:
+        """The image of all pods."""
+        return self.image_name or STOCK_IMAGE
+
+    @property
+    def sends_model_zoo(self) -> bool:
+        """Whether the model folder travels with the job."""
+        return not self.image_name if self.send_model_zoo is None else self.send_model_zoo
+
+    def requests(self, role: Role) -> dict[str, str]:
+        """Return what a pod of a role requests."""
+        return pods.parse_resources(getattr(self, f"{role}_resource_request"))
+
+    def limits(self, role: Role) -> dict[str, str]:
+        """Return the limits of a pod of a role."""
+        limit = pods.parse_resources(getattr(self, f"{role}_resource_limit"))
+        return pods.limits_of(self.requests(role), limit)
+
+    def volumes(self) -> tuple[pods.Volume, ...]:
+        """Return the volumes of every pod."""
+        return pods.parse_volumes(self.volume)
+
+    def given(self) -> list[str]:
+        """Return the names of the settings that are not as by default."""
+        return [
+            name
+            for name, field in type(self).model_fields.items()
+            if getattr(self, name) != field.get_default()
+        ]

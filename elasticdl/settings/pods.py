@@ -1,0 +1,254 @@
+"""Reads the words with which users describe pods: resources, volumes, priorities and the like.
+
+Each function takes the word of a flag and returns values, or raises ValueError with what was
+expected and what was found; the caller names the flag.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+HIGH, LOW = "high", "low"
+"""The PriorityClasses of workers."""
+
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|m|k|M|G|T|P|E|)")
+_FACTORS = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{unit: Decimal(1000) ** (power + 1) for power, unit in enumerate("kMGTPE")},
+    **{f"{unit}i": Decimal(1024) ** (power + 1) for power, unit in enumerate("KMGTPE")},
+}
+_RESOURCE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_BYTES = ("memory", "ephemeral-storage")
+_SHORT_NAMES = {"disk": "ephemeral-storage", "gpu": "nvidia.com/gpu"}
+_LABEL_NAME = re.compile(
+    r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
+)
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_SECRET = "secret:"
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_HOST_PATH_TYPES = (
+    "",
+    "DirectoryOrCreate",
+    "Directory",
+    "FileOrCreate",
+    "File",
+    "Socket",
+    "CharDevice",
+    "BlockDevice",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """A volume, and where every pod of the job sees it. One of `host_path` and `claim_name`."""
+
+    mount_path: str
+    host_path: str = ""
+    claim_name: str = ""
+    sub_path: str = ""
+    host_path_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An environment variable: its value, or the Secret and the key in it that have the value."""
+
+    name: str
+    value: str = ""
+    secret: str = ""
+    key: str = ""
+
+
+def parse_quantity(text: str) -> Decimal:
+    """Return a quantity of Kubernetes as a number: "250m" is 0.25, "1Ki" is 1024."""
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise ValueError(f"expected a quantity such as 2, 250m or 4096Mi, found {text!r}")
+    return Decimal(found[1]) * _FACTORS[found[2]]
+
+
+def parse_resources(text: str) -> dict[str, str]:
+    """Read "cpu=250m,memory=32Mi,gpu=1" into names of Kubernetes and quantities."""
+    resources: dict[str, str] = {}
+    for name, quantity in _pairs(text, "cpu=1,memory=4096Mi"):
+        name = _SHORT_NAMES.get(name, name)
+        if name not in ("cpu", *_BYTES) and not _RESOURCE.fullmatch(name):
+            raise ValueError(
+                "expected cpu, memory, ephemeral-storage (or disk), gpu, or a device such as "
+                f"amd.com/gpu, found {name!r}"
+            )
+        if name in resources:
+            raise ValueError(f"expected each resource once, found {name} twice")
+        parse_quantity(quantity)
+        if name in _BYTES and quantity[-1].isdecimal():
+            raise ValueError(f"{name}: expected a unit, such as {quantity}Mi, found {quantity!r}")
+        resources[name] = quantity
+    return resources
+
+
+def limits_of(request: dict[str, str], limit: dict[str, str]) -> dict[str, str]:
+    """Return the limits of a pod: what was requested, unless a limit was given."""
+    for name, quantity in limit.items():
+        asked = request.get(name)
+        if asked is not None and parse_quantity(asked) > parse_quantity(quantity):
+            raise ValueError(
+                f"expected at least what is requested, {name}={asked}, found {name}={quantity}"
+            )
+    return request | limit
+
+
+def parse_volumes(text: str) -> tuple[Volume, ...]:
+    """Read "host_path=/a,mount_path=/b;claim_name=c,mount_path=/d,sub_path=e"."""
+    volumes = tuple(_volume(part) for part in text.split(";") if part.strip())
+    paths = [volume.mount_path for volume in volumes]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ValueError(f"expected each mount_path once, found {path} twice")
+    return volumes
+
+
+def _volume(text: str) -> Volume:
+    names = ("host_path", "claim_name", "mount_path", "sub_path", "type")
+    words: dict[str, str] = {}
+    for name, value in _pairs(text, "claim_name=data,mount_path=/data"):
+        if name not in names:
+            raise ValueError(f"expected {', '.join(names)}, found {name!r}")
+        if name in words:
+            raise ValueError(f"expected each setting of a volume once, found {name} twice")
+        words[name] = value
+    if ("host_path" in words) == ("claim_name" in words):
+        raise ValueError(f"expected one of host_path and claim_name, found {text.strip()!r}")
+    if not words.get("mount_path", "").startswith("/"):
+        raise ValueError(f"expected a mount_path that begins with /, found {text.strip()!r}")
+    kind = words.get("type", "")
+    if kind and "host_path" not in words:
+        raise ValueError(f"type is that of a host_path: expected none, found {text.strip()!r}")
+    if kind not in _HOST_PATH_TYPES:
+        raise ValueError(f"expected the type {', '.join(_HOST_PATH_TYPES[1:])}, found {kind!r}")
+    return Volume(
+        mount_path=words["mount_path"].rstrip("/") or "/",
+        host_path=words.get("host_path", ""),
+        claim_name=words.get("claim_name", ""),
+        sub_path=words.get("sub_path", ""),
+        host_path_type=kind,
+    )
+
+
+def parse_variables(text: str) -> tuple[Variable, ...]:
+    """Read "A=1,B=2,3,C=secret:NAME/KEY"; a value may hold commas, but no "="."""
+    pieces: list[str] = []
+    for piece in text.split(","):
+        if "=" in piece or not pieces:
+            pieces.append(piece)
+        else:
+            pieces[-1] += f",{piece}"
+    variables: dict[str, Variable] = {}
+    for piece in pieces if text.strip() else []:
+        name, equals, value = (word.strip() for word in piece.partition("="))
+        if not equals or not _VARIABLE.fullmatch(name) or "=" in value:
+            raise ValueError(f"expected NAME=VALUE,NAME=VALUE, found {piece.strip()!r}")
+        if name in variables:
+            raise ValueError(f"expected each variable once, found {name} twice")
+        variables[name] = _variable(name, value)
+    return tuple(variables.values())
+
+
+def _variable(name: str, value: str) -> Variable:
+    if not value.startswith(_SECRET):
+        return Variable(name, value)
+    secret, slash, key = value.removeprefix(_SECRET).partition("/")
+    if not (secret and slash and key):
+        raise ValueError(f"{name}: expected secret:NAME/KEY, found {value!r}")
+    return Variable(name, secret=secret, key=key)
+
+
+def parse_labels(text: str) -> dict[str, str]:
+    """Read "team=ads,tier=batch" into labels."""
+    labels = dict(_pairs(text, "team=ads,tier=batch"))
+    for name, value in labels.items():
+        _check_label_name(name)
+        if not _LABEL_VALUE.fullmatch(value) or len(value) > 63:
+            raise ValueError(
+                f"{name}: expected at most 63 letters, digits, '-', '_' and '.', found {value!r}"
+            )
+    return labels
+
+
+def parse_annotations(text: str) -> dict[str, str]:
+    """Read "example.com/owner=ads" into annotations, whose values may be anything."""
+    annotations = dict(_pairs(text, "example.com/owner=ads"))
+    for name in annotations:
+        _check_label_name(name)
+    return annotations
+
+
+def _check_label_name(name: str) -> None:
+    if not _LABEL_NAME.fullmatch(name) or len(name.rpartition("/")[2]) > 63:
+        raise ValueError(f"expected a name such as team or example.com/team, found {name!r}")
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Read "a,b" into names."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def parse_tolerations(text: str) -> tuple[dict[str, Any], ...]:
+    """Read "spot=true:NoSchedule,gpu:NoExecute,*" as `kubectl taint` writes taints.
+
+    A key without a value tolerates any value, one without an effect any effect, and "*" any taint.
+    """
+    return tuple(_toleration(word) for word in parse_names(text))
+
+
+def _toleration(word: str) -> dict[str, Any]:
+    taint, colon, effect = word.partition(":")
+    if colon and effect not in _EFFECTS:
+        raise ValueError(f"expected one of the effects {', '.join(_EFFECTS)}, found {word!r}")
+    key, equals, value = taint.partition("=")
+    toleration: dict[str, Any] = {"operator": "Equal" if equals else "Exists"}
+    if key != "*":
+        _check_label_name(key)
+        toleration["key"] = key
+    if equals:
+        toleration["value"] = value
+    if effect:
+        toleration["effect"] = effect
+    return toleration
+
+
+def parse_worker_priority(text: str) -> str | float:
+    """Read "high", "low", another PriorityClass, or the share of workers that are high."""
+    try:
+        share = float(text)
+    except ValueError:
+        return text
+    if not 0 < share <= 1:
+        raise ValueError(
+            f"expected a PriorityClass, or a share of the workers above 0 and up to 1, found {text}"
+        )
+    return share
+
+
+def next_worker_is_high(share: float, num_high: int, num_workers: int) -> bool:
+    """Whether a worker that joins others is to have high priority.
+
+    So ceil(share x workers) of them have it at any time, however many there are.
+    """
+    return num_high < math.ceil(share * (num_workers + 1))
+
+
+def _pairs(text: str, example: str) -> Iterator[tuple[str, str]]:
+    for piece in text.split(","):
+        if not piece.strip():
+            continue
+        name, equals, value = (word.strip() for word in piece.partition("="))
+        if not name or not equals or not value:
+            raise ValueError(f"expected a form like {example}, found {piece.strip()!r}")
+        yield name, value

@@ -1,0 +1,96 @@
+"""The flags of jobs on Kubernetes, and what is printed for it."""
+
+import pytest
+import yaml
+
+from elasticdl.cli.main import run_command
+
+COMMAND = (  # of the original's tutorial
+    "train",
+    "--image_name=registry/elasticdl:ctr",
+    "--model_zoo=model_zoo",
+    "--model_def=dac_ctr.elasticdl_train.forward",
+    "--volume=mount_path=/data,claim_name=fileserver-claim",
+    "--minibatch_size=512",
+    "--num_minibatches_per_task=50",
+    "--num_epochs=20",
+    "--num_workers=5",
+    "--num_ps_pods=2",
+    "--use_async=True",
+    "--training_data=/data/train",
+    "--validation_data=/data/val",
+    "--master_resource_request=cpu=1,memory=1024Mi,ephemeral-storage=1024Mi",
+    "--worker_resource_request=cpu=4,memory=2048Mi",
+    "--ps_resource_request=cpu=8,memory=6000Mi",
+    "--evaluation_steps=10000",
+    "--job_name=test-edl",
+    "--log_level=INFO",
+    "--image_pull_policy=Always",
+)
+STRATEGY = "--distribution_strategy=ParameterServerStrategy"
+
+
+def run(capsys, *words):
+    code = run_command(words)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_the_command_of_the_original_is_understood_with_a_strategy_and_without(capsys):
+    code, with_strategy, _ = run(capsys, *COMMAND, STRATEGY, "--dry_run")
+    assert code == 0
+    code, without, err = run(capsys, *COMMAND, "--use_go_ps=True", "--dry_run")
+    assert code == 0
+    assert with_strategy == without
+    assert "note: --use_go_ps has no effect: there is one parameter server" in err
+    kinds = [item["kind"] for item in yaml.safe_load_all(without)]
+    assert kinds == ["ConfigMap", "Service", "Job"]
+
+
+def test_what_a_lost_master_costs_is_said(capsys):
+    assert "note: the job's folder is not on a volume" in run(capsys, *COMMAND, "--dry_run")[2]
+    lasting = (*COMMAND, "--dry_run", "--job_dir=/data/jobs/1")
+    assert run(capsys, *lasting)[2] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--volume=claim_name=a,mount_path=/a",), "--volume is of jobs on Kubernetes: give --ima"),
+        (("--launcher=kubernetes", "--distribution_strategy=Local"), "--distribution_strategy=Loc"),
+        (("--launcher=kubernetes", "--job_name=My_Job"), "--job_name: expected at most 40 small"),
+        (("--launcher=kubernetes", "--worker_pod_priority=2"), "--worker_pod_priority: expected"),
+        (("--launcher=kubernetes", "--volume=x"), "--volume: expected a form like"),
+        (("--launcher=kubernetes", "--ps_resource_request=cpu=x"), "--ps_resource_request: expec"),
+        (
+            ("--launcher=kubernetes", "--ps_resource_limit=cpu=0.5"),
+            "--ps_resource_limit: expected at least what is requested, cpu=1, found cpu=0.5",
+        ),
+        (("--launcher=kubernetes", "--affinity=no.json"), "--affinity=no.json: expected a file"),
+        (("--restart_policy=Never",), "unknown flag --restart_policy (of ElasticDL 0.x); here:"),
+        (("--dry_run",), "--dry_run prints what is asked of Kubernetes: give --image_name"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(capsys, words, complaint):
+    given = ("train", "--model_def=a.b.c", "--training_data=/data", *words)
+    code, out, err = run(capsys, *given)
+    assert code != 0
+    assert complaint in err
+    assert out == ""
+
+
+def test_the_shipped_rights_are_those_that_the_command_prints(capsys):
+    code, out, _ = run(capsys, "rbac")
+    assert code == 0
+    with open("deploy/rbac.yaml") as file:
+        assert list(yaml.safe_load_all(file)) == list(yaml.safe_load_all(out))
+
+
+def test_the_rights_of_a_namespace_and_an_account_of_ones_own(capsys):
+    _, out, _ = run(capsys, "rbac", "--namespace=team", "--service_account=trainer")
+    account, role, binding = yaml.safe_load_all(out)
+    assert account["metadata"] == {"name": "trainer", "namespace": "team"}
+    assert role["kind"] == "Role"
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": "trainer", "namespace": "team"}
+    ]

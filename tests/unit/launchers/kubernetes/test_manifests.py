@@ -1,0 +1,215 @@
+"""What is asked of Kubernetes to begin a job."""
+
+import json
+
+import pytest
+import yaml
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError
+from elasticdl.job import Role, Strategy
+from elasticdl.launchers.kubernetes.manifests import as_yaml, manifests
+from elasticdl.launchers.kubernetes.pods import Plan, Replica, owner_reference, replica_pod
+from elasticdl.launchers.kubernetes.settle import settle
+
+
+def by_kind(objects):
+    return {(item["kind"], item["metadata"]["name"]): item for item in objects}
+
+
+def pod_of(config, **words):
+    replica = Replica(Role.WORKER, 3, "test-edl-worker-3-abcde", ["python", "-m", "x"], **words)
+    return replica_pod(Plan(settle(config)), replica, owner_reference("test-edl", "uid-1"))
+
+
+def job_of(config):
+    return manifests(config)[-1]
+
+
+def test_a_job_is_its_settings_its_model_a_service_and_a_job_of_kubernetes(make_config):
+    objects = by_kind(manifests(make_config()))
+    assert list(objects) == [
+        ("ConfigMap", "test-edl-model"),
+        ("ConfigMap", "test-edl"),
+        ("Service", "test-edl"),
+        ("Job", "test-edl"),
+    ]
+
+
+def test_the_settings_travel_as_the_pods_need_them(make_config):
+    data = by_kind(manifests(make_config(num_workers="5")))["ConfigMap", "test-edl"]["data"]
+    config = JobConfig.model_validate_json(data["job.json"])
+    assert config.training.distribution_strategy is Strategy.PARAMETER_SERVER
+    assert config.cluster.num_workers == 5
+    assert config.cluster.master_port == 50001
+    assert str(config.cluster.job_dir) == "/job"
+    assert str(config.model.model_zoo) == "/etc/elasticdl/model_zoo"
+
+
+def test_the_model_folder_travels_file_by_file(make_config, tmp_path):
+    (tmp_path / "zoo" / "mnist" / "words.bin").write_bytes(b"\xff\x00")
+    (tmp_path / "zoo" / "mnist" / "__pycache__").mkdir()
+    (tmp_path / "zoo" / "mnist" / "__pycache__" / "model.pyc").write_bytes(b"no")
+    objects = by_kind(manifests(make_config()))
+    model = objects["ConfigMap", "test-edl-model"]
+    assert model["binaryData"] == {"mnist.words.bin": "/wA="}
+    assert list(model["data"]) == ["mnist.model.py"]
+    (volume,) = [v for v in pod_spec_of(objects)["volumes"] if v["name"] == "model"]
+    assert volume["configMap"]["items"] == [
+        {"key": "mnist.model.py", "path": "mnist/model.py"},
+        {"key": "mnist.words.bin", "path": "mnist/words.bin"},
+    ]
+
+
+def pod_spec_of(objects):
+    return objects["Job", "test-edl"]["spec"]["template"]["spec"]
+
+
+def test_paths_that_look_alike_keep_apart(make_config, tmp_path):
+    (tmp_path / "zoo" / "mnist.model.py").write_text("other")
+    settings = by_kind(manifests(make_config()))["ConfigMap", "test-edl"]["data"]
+    paths = json.loads(settings["model_files.json"])
+    assert sorted(paths.values()) == ["mnist.model.py", "mnist/model.py"]
+    assert len(paths) == 2
+
+
+def test_a_model_folder_that_is_too_large_is_refused(make_config, tmp_path):
+    (tmp_path / "zoo" / "rows.npz").write_bytes(bytes(1024 * 1024))
+    with pytest.raises(ConfigError, match=r"more than 1 MiB of files, .*--image_name.*--volume"):
+        manifests(make_config())
+
+
+def test_an_image_of_ones_own_has_the_model(make_config):
+    objects = by_kind(manifests(make_config(image_name="registry/elasticdl:ctr")))
+    assert ("ConfigMap", "test-edl-model") not in objects
+    assert pod_spec_of(objects)["containers"][0]["image"] == "registry/elasticdl:ctr"
+    settings = json.loads(objects["ConfigMap", "test-edl"]["data"]["job.json"])
+    assert settings["model"]["model_zoo"] == "zoo"
+
+
+@pytest.mark.parametrize("role", ["master", "worker"])
+def test_pods_meet_the_restricted_standard(make_config, role):
+    config = make_config()
+    spec = (
+        job_of(config)["spec"]["template"]["spec"] if role == "master" else pod_of(config)["spec"]
+    )
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = spec["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    allowed = {"configMap", "secret", "emptyDir", "persistentVolumeClaim"}
+    assert all(set(volume) - {"name"} <= allowed for volume in spec["volumes"])
+    assert spec["automountServiceAccountToken"] is (role == "master")
+
+
+def test_there_is_a_folder_to_write_in(make_config):
+    writable = {
+        mount["mountPath"]
+        for mount in pod_of(make_config())["spec"]["containers"][0]["volumeMounts"]
+        if not mount.get("readOnly")
+    }
+    assert writable == {"/tmp", "/job", "/data"}
+
+
+def test_no_secret_is_in_a_manifest(make_config):
+    text = as_yaml(manifests(make_config()))
+    assert "kind: Secret" not in text
+    (secret,) = [v for v in pod_of(make_config())["spec"]["volumes"] if v["name"] == "secret"]
+    assert secret["secret"] == {"secretName": "test-edl", "defaultMode": 0o440}
+
+
+def test_the_first_pod_of_a_master_needs_no_secret(make_config):
+    volumes = job_of(make_config())["spec"]["template"]["spec"]["volumes"]
+    (secret,) = [v for v in volumes if v["name"] == "secret"]
+    assert secret["secret"]["optional"] is True
+
+
+def test_a_replica_is_owned_by_the_job_which_does_not_control_it(make_config):
+    pod = pod_of(make_config())
+    assert pod["metadata"]["ownerReferences"] == [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "test-edl", "uid": "uid-1"}
+    ]
+    assert pod["metadata"]["labels"] == {
+        "app": "elasticdl",
+        "elasticdl-job-name": "test-edl",
+        "elasticdl-replica-type": "worker",
+        "elasticdl-replica-index": "3",
+    }
+
+
+def test_a_master_is_replaced_only_if_its_state_outlives_it(make_config):
+    assert job_of(make_config())["spec"]["backoffLimit"] == 0
+    assert job_of(make_config(job_dir="/data/jobs/a"))["spec"]["backoffLimit"] > 100
+
+
+def test_recovery_checkpoints_need_a_folder_that_all_see(make_config):
+    assert settle(make_config()).checkpoint.recovery_seconds == 0
+    assert settle(make_config(job_dir="/data/jobs/a")).checkpoint.recovery_seconds == 60
+    assert "job" not in [
+        v["name"] for v in pod_of(make_config(job_dir="/data/a"))["spec"]["volumes"]
+    ]
+
+
+@pytest.mark.parametrize("flag", ["checkpoint_dir", "output", "export_tables", "job_dir"])
+def test_results_where_pods_cannot_write_are_refused(make_config, flag):
+    with pytest.raises(ConfigError, match=f"--{flag}=/database/x: the pods cannot write .* /data"):
+        settle(make_config(**{flag: "/database/x"}))
+    settle(make_config(**{flag: "/data/x"}))
+    settle(make_config(**{flag: "s3://bucket/x"}))
+
+
+def test_everything_that_describes_a_pod_is_in_it(make_config, tmp_path):
+    affinity = {"nodeAffinity": {}}
+    (tmp_path / "affinity.json").write_text(json.dumps(affinity))
+    pod = pod_of(
+        make_config(
+            image_name="a:b",
+            image_pull_policy="Always",
+            image_pull_secrets="one,two",
+            worker_resource_request="cpu=4,memory=2048Mi",
+            worker_resource_limit="memory=4096Mi",
+            envs="A=$HOME,B=secret:db/password",
+            node_selector="disk=ssd",
+            tolerations="spot",
+            affinity="affinity.json",
+            labels="team=ads",
+            annotations="example.com/owner=me",
+            service_account="trainer",
+            volume="claim_name=c,mount_path=/a;claim_name=c,mount_path=/b,sub_path=x",
+        ),
+        priority_class="high",
+        memory="3Gi",
+    )
+    spec, (container,) = pod["spec"], pod["spec"]["containers"]
+    assert spec["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    assert spec["nodeSelector"] == {"disk": "ssd"}
+    assert spec["tolerations"][0] == {"operator": "Exists", "key": "spot"}
+    assert spec["affinity"] == affinity
+    assert spec["serviceAccountName"] == "trainer"
+    assert spec["priorityClassName"] == "high"
+    assert pod["metadata"]["labels"]["team"] == "ads"
+    assert pod["metadata"]["annotations"]["example.com/owner"] == "me"
+    assert container["imagePullPolicy"] == "Always"
+    assert container["resources"] == {
+        "requests": {"cpu": "4", "memory": "3Gi"},
+        "limits": {"cpu": "4", "memory": "3Gi"},
+    }
+    assert {"name": "A", "value": "$$HOME"} in container["env"]
+    assert {
+        "name": "B",
+        "valueFrom": {"secretKeyRef": {"name": "db", "key": "password"}},
+    } in container["env"]
+    claims = [v for v in spec["volumes"] if "persistentVolumeClaim" in v]
+    assert claims == [{"name": "volume-0", "persistentVolumeClaim": {"claimName": "c"}}]
+    assert {"name": "volume-0", "mountPath": "/b", "subPath": "x"} in container["volumeMounts"]
+
+
+def test_yaml_says_what_the_objects_say(make_config):
+    objects = manifests(make_config(namespace="team"))
+    assert list(yaml.safe_load_all(as_yaml(objects))) == objects
+    assert {item["metadata"]["namespace"] for item in objects} == {"team"}
