@@ -71,6 +71,10 @@ class LaunchError(ElasticdlError):
     """A process of the job could not be started, or failed too often."""
 
 
+class UnknownJobError(ElasticdlError):
+    """No job of a name was submitted, as far as can be seen from here."""
+
+
 class StateError(ElasticdlError):
     """What the master must not forget cannot be written or read, or belongs to another job."""
 

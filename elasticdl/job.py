@@ -360,6 +360,31 @@ class JobStatus:
         return self.max_staleness
 
 
+def no_status(job_name: str, num_epochs: int) -> JobStatus:
+    """Return the picture of a job that has not begun."""
+    return JobStatus(
+        job_name=job_name,
+        status="pending",
+        message="",
+        seconds=0.0,
+        epoch=0,
+        num_epochs=num_epochs,
+        tasks_todo=0,
+        tasks_doing=0,
+        tasks_done=0,
+        records_done=0,
+        records_total=0,
+        records_per_second=0.0,
+        loss=None,
+        model_version=0,
+        mean_staleness=0.0,
+        max_staleness=0,
+        metrics={},
+        num_workers_alive=0,
+        num_ps_alive=0,
+    )
+
+
 class MasterClient(Protocol):
     """What a worker or ps replica may ask of the master.
 

@@ -44,6 +44,11 @@ TIMED_OUT_EXIT_CODE = 124
 CONFIG_FILE = "job.json"
 TOKEN_FILE = "token"
 STATE_FILE = "state.sqlite"
+ADDRESS_FILE = "master.json"
+"""Where the master listens; written whole by each master, for commands on the same machine."""
+
+PICTURE_FILE = "status.json"
+"""The last picture of a job that has finished or failed."""
 
 _TOKEN_BYTES = 32
 _log = logging.getLogger(__name__)
@@ -130,11 +135,6 @@ def end_now(code: int) -> NoReturn:
 def process_name(role: Role, index: int) -> str:
     """Return the name of a process in logs: `worker-3`; there is one master only."""
     return str(role) if role is Role.MASTER else f"{role}-{index}"
-
-
-def log_path(job_dir: Path, role: Role, index: int) -> Path:
-    """Return the file that takes the output of a process, over all of its incarnations."""
-    return job_dir / "logs" / f"{process_name(role, index)}.log"
 
 
 def log_as(name: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -105,7 +104,7 @@ class Display:
         self.events.append(Event(self._seconds(), event))
         self._print(event, style="dim")
 
-    def finish(self, status: JobStatus, places: dict[str, Path]) -> None:
+    def finish(self, status: JobStatus, places: dict[str, str]) -> None:
         """Print how the job ended: its ledger, metrics, and where its results are."""
         self.last = status
         self._console.print(_summary(status), soft_wrap=True, highlight=False)
@@ -114,7 +113,7 @@ class Display:
         for skipped in status.skipped:
             self._console.print(Text(f"skipped: {skipped}", "yellow"), soft_wrap=True)
         for name, path in places.items():
-            self._console.print(Text.assemble((f"{name:<16}", "dim"), str(path)), soft_wrap=True)
+            self._console.print(Text.assemble((f"{name:<16}", "dim"), path), soft_wrap=True)
 
     def _seconds(self) -> float:
         return self._clock() - self._started

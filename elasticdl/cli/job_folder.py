@@ -1,15 +1,12 @@
-"""The folder of a job: a new one, or the one of a job that the same command goes on with."""
+"""Whether `--job_dir` holds a job that the same command goes on with."""
 
 from __future__ import annotations
 
 import json
-import os
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from elasticdl import process
-from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, StateError
 
@@ -28,49 +25,6 @@ def holds_job(config: JobConfig) -> bool:
     _check_settings(job_dir, config)
     _check_not_ended(job_dir, config)
     return True
-
-
-def prepare(config: JobConfig) -> Path:
-    """Return the folder of a job; a new one gets its configuration and a new secret.
-
-    Raises:
-        ConfigError: It cannot be made.
-    """
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    job_dir = config.cluster.job_dir or Path("jobs") / f"{config.cluster.job_name}-{stamp}"
-    number = 1
-    try:
-        while config.cluster.job_dir is None and job_dir.exists():
-            number += 1
-            job_dir = job_dir.with_name(f"{config.cluster.job_name}-{stamp}-{number}")
-        job_dir = job_dir.absolute()
-        job_dir.mkdir(parents=True, exist_ok=True)
-        if not (job_dir / process.TOKEN_FILE).exists():
-            process.write_token(job_dir / process.TOKEN_FILE)
-        if not (job_dir / process.CONFIG_FILE).exists():
-            _write_whole(_settled(config, job_dir), job_dir)
-    except OSError as error:
-        raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
-    return job_dir
-
-
-def _settled(config: JobConfig, job_dir: Path) -> JobConfig:
-    """Return the configuration with what must stay the same for as long as the job lives.
-
-    The newest checkpoint of a folder is another one later, perhaps one of this very job.
-    """
-    cluster = config.cluster.model_copy(update={"job_dir": job_dir})
-    checkpoint = config.checkpoint
-    if (source := checkpoint.checkpoint_dir_for_init) is not None:
-        checkpoint = checkpoint.model_copy(update={"checkpoint_dir_for_init": resolve(source)})
-    return config.model_copy(update={"cluster": cluster, "checkpoint": checkpoint})
-
-
-def _write_whole(config: JobConfig, job_dir: Path) -> None:
-    """Write the configuration; a folder that has it is the folder of a job."""
-    partial = job_dir / f"{process.CONFIG_FILE}.partial"
-    config.write(partial)
-    os.replace(partial, job_dir / process.CONFIG_FILE)
 
 
 def _check_settings(job_dir: Path, config: JobConfig) -> None:

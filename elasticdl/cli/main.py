@@ -122,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run_command(argv: Sequence[str]) -> int:
     """Run `elasticdl`; whatever goes wrong becomes a message on stderr and an exit code."""
+    # gRPC's C++ core, once imported, writes to the terminal what the display says better.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         result: Any = cli.main(args=list(argv), prog_name="elasticdl", standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -4,35 +4,51 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
+import time
 from collections.abc import Iterator
-from pathlib import Path
+from enum import StrEnum
+
+import rich_click as click
 
 from elasticdl.checkpoints.in_use import claimed
 from elasticdl.cli import preflight, summary
 from elasticdl.cli.display import Display
+from elasticdl.cli.view import LeftError, view
 from elasticdl.config import JobConfig
-from elasticdl.errors import ElasticdlError, JobFailedError
-from elasticdl.job import JobStatus, Strategy
+from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError
+from elasticdl.job import JobStatus, Strategy, no_status
+from elasticdl.launchers import choose
 
 _STOPPED = 130  # the shell's exit code for a command that Ctrl-C ended
 
 
-def run(config: JobConfig) -> int:
+class Stay(StrEnum):
+    """What the command does after it has started a job."""
+
+    TIED = "tied"  # shows it to its end; the job ends with the command, if the launcher can do that
+    WAIT = "wait"  # shows it to its end; the job goes on without the command
+    DETACH = "detach"  # ends; the job goes on
+
+
+def run(config: JobConfig, stay: Stay = Stay.TIED) -> int:
     """Run a job, show it, write its summary, and return the exit code of the command.
 
     Raises:
         ElasticdlError: The job cannot start, or did not do all of its work.
     """
+    if stay is Stay.DETACH:
+        return _start_only(config)
     display = Display(
         has_processes=config.training.distribution_strategy is not Strategy.LOCAL,
         may_redraw=not config.model.run_eagerly,
     )
-    places: dict[str, Path] = {}
+    places: dict[str, str] = {}
     try:
         preflight.check(config)
-        with display, _claims(config, display):
-            status = _run(config, display, places)
+        with display:
+            status = _run(config, stay, display, places)
+    except LeftError as left:
+        return _left(str(left), places)
     except BaseException as error:
         # Whatever ended the job, the last job's summary must not be taken for this one's.
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -50,6 +66,15 @@ def run(config: JobConfig) -> int:
         raise
     display.finish(status, places)
     _write_summary(config, status, display, places)
+    return exit_code(status)
+
+
+def exit_code(status: JobStatus) -> int:
+    """Return the exit code for the last picture of a job.
+
+    Raises:
+        JobFailedError: The job has failed.
+    """
     if status.status == "stopped":
         return _STOPPED
     if status.status != "finished":
@@ -57,24 +82,54 @@ def run(config: JobConfig) -> int:
     return 0
 
 
-def _run(config: JobConfig, display: Display, places: dict[str, Path]) -> JobStatus:
+def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]) -> JobStatus:
     """Run the job where its strategy says; note in `places` what it leaves behind."""
     for name in ("output", "export_tables", "checkpoint_dir"):
         path = getattr(config.checkpoint, name)
         if path is not None:
-            places[name] = path
+            places[name] = str(path)
     if config.training.distribution_strategy is Strategy.LOCAL:
         from elasticdl.cli import local  # the whole worker, and so perhaps a framework
 
-        return local.run(config, display)
-    # gRPC's C++ core writes to the terminal what the display says better.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from elasticdl.cli import job_folder, supervisor
+        with _claims(config, display):
+            return local.run(config, display)
+    since = time.time()
+    job = choose.submitter_for(config).submit(config, is_tied=stay is Stay.TIED)
+    places |= {"job": job.name, **job.places}
+    return view(job, display, since)
 
-    job_dir = job_folder.prepare(config)
-    places["job_dir"] = job_dir
-    places["logs"] = job_dir / "logs"
-    return supervisor.supervise(config, job_dir, display)
+
+def _start_only(config: JobConfig) -> int:
+    """Start a job, and say how to look at it."""
+    if config.training.distribution_strategy is Strategy.LOCAL:
+        raise ConfigError(
+            "--detach: a job with --distribution_strategy=Local is this command; expected "
+            f"--distribution_strategy={Strategy.PARAMETER_SERVER}"
+        )
+    if config.checkpoint.summary is not None:
+        raise ConfigError(
+            "--summary is written by a command that waits for the end of the job: use --wait in "
+            "place of --detach, or `elasticdl status --json` after the end"
+        )
+    preflight.check(config)
+    job = choose.submitter_for(config).submit(config, is_tied=False)
+    for line in _ways_to(job.name):
+        click.echo(line)
+    return 0
+
+
+def _left(signal_name: str, places: dict[str, str]) -> int:
+    click.echo(f"left by {signal_name}; the job goes on")
+    for line in _ways_to(places["job"]):
+        click.echo(line)
+    return _STOPPED
+
+
+def _ways_to(job: str) -> Iterator[str]:
+    yield f"job     {job}"
+    yield f"show    elasticdl attach {job}"
+    yield f"logs    elasticdl logs {job} -f"
+    yield f"cancel  elasticdl stop {job}"
 
 
 @contextlib.contextmanager
@@ -94,14 +149,14 @@ def _claims(config: JobConfig, display: Display) -> Iterator[None]:
 def _last(config: JobConfig, display: Display) -> JobStatus:
     if display.last is not None:
         return display.last
-    return summary.no_status(config.cluster.job_name, config.training.num_epochs)
+    return no_status(config.cluster.job_name, config.training.num_epochs)
 
 
 def _write_summary(
     config: JobConfig,
     status: JobStatus,
     display: Display,
-    places: dict[str, Path],
+    places: dict[str, str],
     may_fail: bool = False,
 ) -> None:
     path = config.checkpoint.summary

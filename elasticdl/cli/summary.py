@@ -16,34 +16,7 @@ from elasticdl.errors import ConfigError
 from elasticdl.job import JobStatus
 
 
-def no_status(job_name: str, num_epochs: int) -> JobStatus:
-    """Return the picture of a job that has not begun."""
-    return JobStatus(
-        job_name=job_name,
-        status="pending",
-        message="",
-        seconds=0.0,
-        epoch=0,
-        num_epochs=num_epochs,
-        tasks_todo=0,
-        tasks_doing=0,
-        tasks_done=0,
-        records_done=0,
-        records_total=0,
-        records_per_second=0.0,
-        loss=None,
-        model_version=0,
-        mean_staleness=0.0,
-        max_staleness=0,
-        metrics={},
-        num_workers_alive=0,
-        num_ps_alive=0,
-    )
-
-
-def summarise(
-    status: JobStatus, events: Sequence[Event], places: dict[str, Path]
-) -> dict[str, Any]:
+def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]) -> dict[str, Any]:
     """Return what `--summary` writes. A number that is not finite is null: JSON has none."""
     return {
         "job_name": status.job_name,
@@ -71,7 +44,7 @@ def summarise(
         "counters": dict(status.counters),
         "recoveries": [dataclasses.asdict(recovery) for recovery in status.recoveries],
         "events": [dataclasses.asdict(event) for event in events],
-        **{name: str(path) for name, path in places.items()},
+        **places,
     }
 
 

@@ -1,14 +1,19 @@
-"""The seam between the master and whatever runs processes: this machine, or a cluster."""
+"""The seams between a job and whatever runs its processes: this machine, or a cluster.
+
+There are two. `Launcher` is what the master uses to start workers and ps replicas. `Submitter` and
+`Job` are what a command uses to start a master, and to find a job that runs already.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from elasticdl.job import Role
+from elasticdl.config import JobConfig
+from elasticdl.job import JobStatus, Role
+from elasticdl.rpc.client import JobClient
 
 
 class ExitReason(StrEnum):
@@ -24,12 +29,11 @@ class ExitReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """A process to start: its command line, and the file that takes its stdout and stderr."""
+    """A process to start, with its command line."""
 
     role: Role
     index: int
     command: tuple[str, ...]
-    log_path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +47,28 @@ class ProcessHandle:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A process ended. `code` is its exit code, or minus the signal; None if nobody knows."""
+    """A process ended.
+
+    code: its exit code, or minus the signal; None if nobody knows.
+    last_words: the last error of its log without the time and the name of the process, or the last
+        line; "" if the log has none, or if the reason is FINISHED or KILLED.
+    """
 
     handle: ProcessHandle
     reason: ExitReason
     code: int | None
+    last_words: str = ""
 
 
 class Launcher(Protocol):
-    """Starts and watches processes.
+    """Starts and watches the workers and ps replicas of one job, for its master.
 
     `on_exit` (given when the launcher is made: `Callable[[Exited], None]`) is called exactly once
     for each process started or adopted, from a thread of the launcher.
     """
 
     def start(self, spec: ProcessSpec) -> ProcessHandle:
-        """Start a process.
+        """Start a process. Its stdout and stderr can be read by `Job.logs`.
 
         Raises:
             LaunchError: It cannot be started; says why.
@@ -79,3 +89,109 @@ class Launcher(Protocol):
 
 
 OnExit = Callable[[Exited], None]
+
+
+class Job(Protocol):
+    """A job that was submitted, as a command sees it. Every method may be called by any thread.
+
+    Whoever holds a `Job` is a viewer: it may come and go, and lose its connection, and the job
+    does not notice. The exception is a job that was submitted with `is_tied` and accepted as such
+    (`is_tied` is true): it ends with the process that submitted it.
+    """
+
+    @property
+    def name(self) -> str:
+        """What `elasticdl attach NAME` finds it by: a folder, or a name."""
+        ...
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the job ends with this process."""
+        ...
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What the launcher keeps of the job and where: {"logs": "jobs/x/logs"}."""
+        ...
+
+    def connect(self, timeout_seconds: float) -> JobClient:
+        """Return a client of the master where it is now; the caller closes it.
+
+        It waits for a master that has not begun yet. A viewer that loses the connection calls this
+        again, because the master may be back elsewhere.
+
+        Raises:
+            UnavailableError: No master in time, or the job has ended.
+        """
+        ...
+
+    def end(self, timeout_seconds: float) -> JobStatus | None:
+        """Wait for the end of the job's processes; return the last picture, None if it goes on.
+
+        Status "finished", "failed", or "stopped" for a job that was stopped and can be gone on
+        with. If the master left no picture, `message` says what the launcher knows of the end.
+        """
+        ...
+
+    def processes(self) -> list[tuple[Role, int]]:
+        """Return the processes that have logs, in order of role and index."""
+        ...
+
+    def logs(self, role: Role, index: int, follow: bool) -> Iterator[str]:
+        """Yield the lines of a process' log without their ends; `follow`: up to the job's end.
+
+        Raises:
+            LaunchError: There is no such log.
+        """
+        ...
+
+    def events(self, follow: bool, since: float = 0.0) -> Iterator[dict[str, Any]]:
+        """Yield the events of the job (`elasticdl.observe.events`) from a time on.
+
+        Args:
+            follow: Go on up to the end of the job.
+            since: Seconds since 1970.
+        """
+        ...
+
+    def interrupt(self, at_once: bool = False) -> None:
+        """End the job's processes in order, or at once; it can be gone on with. Returns at once.
+
+        To cancel a job for good, ask its master (`JobClient.stop`).
+        """
+        ...
+
+    def delete(self) -> None:
+        """End the job's processes at once and remove what the launcher made for them.
+
+        Results, state and logs in folders of the user stay.
+        """
+        ...
+
+
+class Submitter(Protocol):
+    """Starts the masters of jobs somewhere, and finds jobs there."""
+
+    def submit(self, config: JobConfig, is_tied: bool) -> Job:
+        """Ask for the master of a job, and return without waiting for it to listen.
+
+        Args:
+            config: The job.
+            is_tied: The job is to end with this process, however that ends, if the launcher can.
+
+        Raises:
+            ElasticdlError: The job cannot be started; says why.
+        """
+        ...
+
+    def find(self, name: str) -> Job | None:
+        """Return a job that was submitted before, running or ended, or None.
+
+        Raises:
+            ElasticdlError: It cannot be told; says why.
+        """
+        ...
+
+    def places_of(self, name: str) -> str:
+        """Say where `find` has looked for a name, for the message that there is none."""
+        ...

@@ -12,7 +12,7 @@ from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.data.open import open_reader
 from elasticdl.job import Role, Shard
-from elasticdl.launchers.process import ProcessLauncher
+from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
@@ -43,7 +43,7 @@ async def _run(arguments: ProcessArguments) -> int:
         is_new,
         arguments.job_dir,
         arguments.token,
-        make_launcher=ProcessLauncher,
+        make_launcher=lambda on_exit: ProcessLauncher(on_exit, arguments.job_dir),
         make_access=lambda route: ReplicaAccess(route, _connect(arguments.token)),
     )
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -318,12 +318,11 @@ class JobCore:
         """The launcher has started a planned process."""
         self.members.started(handle.role, handle.index, handle.ref, now)
 
-    def process_exited(self, exited: Exited, last_words: str, now: float) -> None:
+    def process_exited(self, exited: Exited, now: float) -> None:
         """A process has ended, or could not be started (its handle has no `ref` then).
 
         Args:
             exited: Which one, and why as far as the launcher knows.
-            last_words: The end of its log, for the messages.
             now: The time.
         """
         handle = exited.handle
@@ -332,7 +331,7 @@ class JobCore:
             return  # known already, or the one before this member
         self.members.exited(member)
         if not member.gone:
-            self._carry_out(member, self.processes.lose(member, exited, last_words, now), now)
+            self._carry_out(member, self.processes.lose(member, exited, now), now)
             self._advance(now)
 
     def _give_up(self, member: Member, words: str, now: float) -> None:

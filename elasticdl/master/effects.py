@@ -1,9 +1,8 @@
-"""How the master speaks to ps replicas, and reads what a lost process said last."""
+"""How the master speaks to ps replicas."""
 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,10 +11,6 @@ from typing import Protocol
 from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, TaskAudit
 from elasticdl.master.parameters.proof import Replicas
-
-_TAIL_BYTES = 16 * 1024
-# "2026-01-31 12:00:00.000 worker-0 ERROR ": when and who differ between processes that fail alike.
-_ERROR = re.compile(r"^\S+ \S+ \S+ ERROR ")
 
 
 class ReplicaClient(Protocol):
@@ -98,20 +93,3 @@ def expired_text(answer: str) -> str:
     if not rows and not candidates:
         return ""
     return f"{rows} rows and {candidates} counts of ids without a row have expired"
-
-
-def last_words(log_path: Path) -> str:
-    """Return the last error in a process' log, or its last line; "" if there is none.
-
-    Time and name are left out: they differ between processes that fail for the same reason.
-    """
-    try:
-        with log_path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            tail = file.read().decode(errors="replace")
-    except OSError:
-        return ""
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.match(line)]
-    return _ERROR.sub("", (errors or lines or [""])[-1])

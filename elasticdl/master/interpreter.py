@@ -103,7 +103,7 @@ class JobProcesses(Protocol):
         """End one, without waiting for it."""
         ...
 
-    def exited(self, exited: Exited, last_words: str) -> None:
+    def exited(self, exited: Exited) -> None:
         """Take in that one has ended, or could not be started."""
         ...
 
@@ -196,17 +196,15 @@ class Interpreter:
         try:
             handle = processes.start(role, index)
         except LaunchError as error:
-            exited = Exited(ProcessHandle(role, index, ""), ExitReason.FAILED, None)
-            words = str(error)
-            return lambda: processes.exited(exited, words)
+            exited = Exited(ProcessHandle(role, index, ""), ExitReason.FAILED, None, str(error))
+            return lambda: processes.exited(exited)
         return lambda: self._event(lambda now: self._core.process_started(handle, now))
 
     def _adopt(self, handle: ProcessHandle) -> None:
         try:
             self._its_processes.adopt(handle)
         except LaunchError as error:
-            exited = Exited(handle, ExitReason.UNKNOWN, None)
-            self._its_processes.exited(exited, str(error))
+            self._its_processes.exited(Exited(handle, ExitReason.UNKNOWN, None, str(error)))
 
     # --- whoever holds the parameters ------------------------------------------------------------
 

@@ -25,7 +25,6 @@ from elasticdl.errors import ConfigError, TakenOverError
 from elasticdl.job import JobStatus, PsRoute, Role
 from elasticdl.launchers.base import (
     Exited,
-    ExitReason,
     Launcher,
     OnExit,
     ProcessHandle,
@@ -33,18 +32,18 @@ from elasticdl.launchers.base import (
 )
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
-from elasticdl.master.effects import ReplicaAccess, last_words
+from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.phases import Phase
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import picture
 from elasticdl.observe.events import EventLog
+from elasticdl.rpc.messages import status_to_json
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-ADDRESS_FILE = "master.json"
 _HOST = "127.0.0.1"
 _GRACE_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
@@ -204,7 +203,7 @@ class Master:
             self._interpreter = Interpreter(
                 self.core,
                 self._access,
-                _JobProcesses(self._launcher, self._job_dir, address, self._exited),
+                _JobProcesses(self._launcher, self._job_dir, address, self._on_exit),
                 self._job_dir,
                 self._job.id,
                 tell=self._note,
@@ -215,7 +214,8 @@ class Master:
             self._take_up_job()
             await self._caught_up()
             await server.start()
-            _write_address(self._job_dir, address)
+            where = json.dumps({"address": address, "pid": os.getpid()})
+            _write_whole(self._job_dir / process.ADDRESS_FILE, where)
             log.info("the master listens at %s", address)
             await self._until_ended()
             if self.core.has_ended:
@@ -303,6 +303,7 @@ class Master:
 
     async def _wind_up(self) -> None:
         """Let the workers leave, stop all that is left, and tell whoever asks how it went."""
+        self._leave_picture()
         if self.core.phase is Phase.FINISHED:
             deadline = self.now() + _LEAVE_SECONDS
             while self._workers_leave() and self.now() < deadline:
@@ -311,6 +312,13 @@ class Master:
         deadline = self.now() + _TELL_SECONDS
         while (self._num_watchers or not self._was_told) and self.now() < deadline:
             await self.changed(deadline - self.now())
+
+    def _leave_picture(self) -> None:
+        """Write the job's last picture, for those who ask when no master is there."""
+        try:
+            _write_whole(self._job_dir / process.PICTURE_FILE, status_to_json(self.status()))
+        except OSError as error:
+            log.warning("the job's last picture cannot be written: %s", error)
 
     def _workers_leave(self) -> bool:
         """Whether workers that have done something are still about to end by themselves."""
@@ -375,15 +383,8 @@ class Master:
     # --- processes -------------------------------------------------------------------------------
 
     def _on_exit(self, exited: Exited) -> None:
-        words = ""
-        if exited.reason not in (ExitReason.FINISHED, ExitReason.KILLED):
-            handle = exited.handle
-            words = last_words(process.log_path(self._job_dir, handle.role, handle.index))
-        self._exited(exited, words)
-
-    def _exited(self, exited: Exited, words: str) -> None:
         if not (self._is_closing or self._broken.done()):  # else it ends because we do
-            self.happen(lambda: self.core.process_exited(exited, words, self.now()))
+            self.happen(lambda: self.core.process_exited(exited, self.now()))
 
 
 class _JobProcesses:
@@ -394,7 +395,7 @@ class _JobProcesses:
         launcher: Launcher,
         job_dir: Path,
         address: str,
-        exited: Callable[[Exited, str], None],
+        exited: Callable[[Exited], None],
     ) -> None:
         self._launcher = launcher
         self._job_dir = job_dir
@@ -403,8 +404,7 @@ class _JobProcesses:
 
     def start(self, role: Role, index: int) -> ProcessHandle:
         command = process.command(role, index, self._job_dir, self._address)
-        log_path = process.log_path(self._job_dir, role, index)
-        return self._launcher.start(ProcessSpec(role, index, command, log_path))
+        return self._launcher.start(ProcessSpec(role, index, command))
 
     def adopt(self, handle: ProcessHandle) -> None:
         self._launcher.adopt(handle)
@@ -413,9 +413,8 @@ class _JobProcesses:
         self._launcher.stop(handle, _GRACE_SECONDS)
 
 
-def _write_address(job_dir: Path, address: str) -> None:
-    """Tell the command line where the master listens; the file is whole when it is there."""
-    path = job_dir / ADDRESS_FILE
-    partial = path.with_name(f"{ADDRESS_FILE}.{os.getpid()}")
-    partial.write_text(json.dumps({"address": address, "pid": os.getpid()}))
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is whole when it is there."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text)
     partial.replace(path)

@@ -123,7 +123,6 @@ class Processes:
         self,
         member: Member,
         exited: Exited,
-        last_words: str,
         now: float,
         was_silent: bool = False,
     ) -> Loss:
@@ -132,10 +131,10 @@ class Processes:
         Args:
             member: The process.
             exited: What is known of its end.
-            last_words: What it said last.
             now: The time.
             was_silent: It may live, but cannot be reached.
         """
+        last_words = exited.last_words
         was_watched = exited.reason is not ExitReason.UNKNOWN or member.is_up or was_silent
         how = relaunch.describe(exited.reason, exited.code)
         text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
@@ -178,8 +177,8 @@ class Processes:
     def give_up(self, member: Member, words: str, now: float) -> Loss:
         """Take a process as lost that cannot be reached, and end it; returns as `lose` does."""
         handle = ProcessHandle(member.role, member.index, member.handle)
-        exited = Exited(handle, ExitReason.UNKNOWN, None)
-        loss = self.lose(member, exited, words, now, was_silent=True)
+        exited = Exited(handle, ExitReason.UNKNOWN, None, words)
+        loss = self.lose(member, exited, now, was_silent=True)
         if handle.ref and not member.has_exited:
             self._act(StopProcess(handle))
         return loss

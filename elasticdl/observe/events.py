@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.errors import DataError
-from elasticdl.job import Role
 
 FOLDER = "events"
 
@@ -23,15 +22,16 @@ class EventLog:
     """Adds events to `JOB_DIR/events/ROLE-INDEX.jsonl`.
 
     A line has `time` (seconds since 1970), `role`, `index`, `event`, and what the event has to
-    say. A line is written as a whole: a process that is killed leaves no torn one, but if the
-    machine went down with it.
+    say. `role` is an `elasticdl.job.Role`, or "supervisor" for the root of a local job. A line is
+    written as a whole: a process that is killed leaves no torn one, but if the machine went down
+    with it.
 
     A log that cannot be written (the disk is full) never stops the process that writes it: its log
     says so once, and when there is room again an event "events lost" says how many are missing.
     """
 
     def __init__(
-        self, job_dir: Path, role: Role, index: int, clock: Callable[[], float] = time.time
+        self, job_dir: Path, role: str, index: int, clock: Callable[[], float] = time.time
     ) -> None:
         """Open the log of one process; events are added after those that are there."""
         folder = job_dir / FOLDER

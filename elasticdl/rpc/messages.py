@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 import numpy as np
+from google.protobuf import json_format
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
@@ -352,6 +353,24 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         evaluated_records=status.evaluated_records,
         counters=status.counters,
     )
+
+
+def status_to_json(status: JobStatus) -> str:
+    """Return a picture of the job as text, for a file that is read when the master is gone."""
+    return json_format.MessageToJson(status_to_message(status), preserving_proto_field_name=True)
+
+
+def status_from_json(text: str) -> JobStatus:
+    """Read what `status_to_json` wrote.
+
+    Raises:
+        MessageError: It is something else.
+    """
+    try:
+        message = json_format.Parse(text, pb.JobStatus(), ignore_unknown_fields=True)
+    except json_format.ParseError as error:
+        raise MessageError(f"expected a picture of a job as JSON: {error}") from error
+    return status_from_message(message)
 
 
 def status_from_message(message: pb.JobStatus) -> JobStatus:

@@ -10,7 +10,8 @@ import pytest
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import ExitReason, ProcessSpec
-from elasticdl.launchers.process import ProcessLauncher
+from elasticdl.launchers.process.launcher import ProcessLauncher
+from elasticdl.launchers.process.logs import log_path
 
 LAUNCHERS = [ProcessLauncher]
 SECONDS = 30.0  # more than enough; a limit, never waited for
@@ -32,11 +33,11 @@ class Watcher:
 
 
 @pytest.fixture(params=LAUNCHERS)
-def make_watcher(request):
+def make_watcher(request, tmp_path):
     watchers = []
 
     def make():
-        watchers.append(Watcher(request.param))
+        watchers.append(Watcher(lambda on_exit: request.param(on_exit, tmp_path)))
         return watchers[-1]
 
     yield make
@@ -50,14 +51,14 @@ def watcher(make_watcher):
 
 
 @pytest.fixture
-def spec(tmp_path):
+def spec():
     """Make the spec of a worker that runs some Python; a fifo says when it has come so far."""
 
     def make(body, index=0, up=None):
         if up is not None:
             body = body.replace(FOREVER, f"open({str(up)!r}, 'w').close(); {FOREVER}")
         command = (sys.executable, "-c", body)
-        return ProcessSpec(Role.WORKER, index, command, tmp_path / "logs" / f"worker-{index}.log")
+        return ProcessSpec(Role.WORKER, index, command)
 
     return make
 
@@ -89,14 +90,22 @@ def test_an_exit_is_reported_with_its_reason(watcher, spec, body, reason, code):
     assert (exited.handle, exited.reason, exited.code) == (handle, reason, code)
 
 
-def test_output_is_added_to_the_log(watcher, spec):
+def test_output_is_added_to_the_log(watcher, spec, tmp_path):
     first = spec("import sys; print('to stdout'); print('to stderr', file=sys.stderr)")
     second = spec("print('again')")
     for each in (first, second):
         watcher.launcher.start(each)
         watcher.next_exit()
-    assert sorted(first.log_path.read_text().splitlines()) == ["again", "to stderr", "to stdout"]
-    assert first.log_path.read_text().endswith("again\n")
+    log = log_path(tmp_path, Role.WORKER, 0).read_text()
+    assert sorted(log.splitlines()) == ["again", "to stderr", "to stdout"]
+    assert log.endswith("again\n")
+
+
+def test_a_failure_is_reported_with_its_last_words(watcher, spec):
+    watcher.launcher.start(spec("print('begins'); print('no loss in x.py'); raise SystemExit(3)"))
+    assert watcher.next_exit().last_words == "no loss in x.py"
+    watcher.launcher.start(spec("print('bye')"))
+    assert watcher.next_exit().last_words == ""
 
 
 def test_a_program_that_is_not_there_is_a_launch_error(watcher, spec):
@@ -204,5 +213,5 @@ def test_adopting_a_process_that_is_gone_reports_its_end(make_watcher, spec):
 def test_a_handle_of_another_launcher_is_refused(watcher, spec):
     handle = watcher.launcher.start(spec("pass"))
     foreign = dataclasses.replace(handle, ref="pod/worker-0")
-    with pytest.raises(LaunchError, match="another launcher"):
+    with pytest.raises(LaunchError, match="of another launcher"):
         watcher.launcher.adopt(foreign)

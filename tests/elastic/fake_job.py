@@ -1,6 +1,6 @@
 """A job whose roles do nothing but live: `python fake_job.py cli train ...`.
 
-The command line, supervisor, launcher and lifeline are the real ones; only the programs of the
+The command line, root, launcher and lifeline are the real ones; only the programs of the
 master and of the workers are exchanged for those below. The master serves pictures of the job and
 ends as its `end` fifo says.
 """
@@ -25,9 +25,23 @@ LEDGER = (EpochLedger(epoch=0, records=10, trained_once=10, repeated=0, lost=0),
 def run_cli():
     """Run `elasticdl` with roles of this file."""
     from elasticdl.cli.main import main
+    from elasticdl.launchers.process import job
+
+    job.root_command = fake_root_command
+    main(sys.argv[2:])
+
+
+def run_root():
+    """Run the root of the job with a master of this file."""
+    from elasticdl.launchers.process.__main__ import main
 
     process.command = fake_command
-    main(sys.argv[2:])
+    del sys.argv[1]
+    main()
+
+
+def fake_root_command(job_dir):
+    return [sys.executable, __file__, "root", "--job_dir", str(job_dir)]
 
 
 def fake_command(role, index, job_dir, master=""):
@@ -47,7 +61,7 @@ class Master:
         self.told = threading.Event()
 
     def status(self, status):
-        from elasticdl.cli.summary import no_status
+        from elasticdl.job import no_status
         from elasticdl.rpc import messages
 
         return messages.status_to_message(
@@ -77,12 +91,14 @@ def run_master():
     import grpc  # here, so that the workers are up sooner
 
     from elasticdl.launchers.base import ProcessHandle
-    from elasticdl.launchers.process import ProcessLauncher
+    from elasticdl.launchers.process.launcher import ProcessLauncher
     from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
 
     arguments = process.start(Role.MASTER, sys.argv[2:])
     handles_path = arguments.job_dir / "handles.json"
-    launcher = ProcessLauncher(lambda exited: print("exited", exited, flush=True))
+    launcher = ProcessLauncher(
+        lambda exited: print("exited", exited, flush=True), arguments.job_dir
+    )
     servicer = type("Servicer", (Master, MasterServicer), {})()
     server = grpc.server(futures.ThreadPoolExecutor(4))
     add_MasterServicer_to_server(servicer, server)
@@ -115,8 +131,7 @@ def start_worker(launcher, job_dir, index, master):
     up = job_dir / f"up-{index}"
     os.mkfifo(up)
     command = fake_command(Role.WORKER, index, job_dir, master)
-    log = process.log_path(job_dir, Role.WORKER, index)
-    handle = launcher.start(ProcessSpec(Role.WORKER, index, command, log))
+    handle = launcher.start(ProcessSpec(Role.WORKER, index, command))
     with up.open() as file:
         file.read()
     return handle.ref
@@ -145,4 +160,4 @@ def write(path: Path, value) -> None:
 
 
 if __name__ == "__main__":
-    {"cli": run_cli, "master": run_master, "worker": run_worker}[sys.argv[1]]()
+    {"cli": run_cli, "root": run_root, "master": run_master, "worker": run_worker}[sys.argv[1]]()

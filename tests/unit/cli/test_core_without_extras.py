@@ -25,7 +25,8 @@ def run(body):
 
 def test_the_package_and_its_roles_import():
     done = run(
-        "import elasticdl, elasticdl.cli.main, elasticdl.cli.run, elasticdl.cli.supervisor\n"
+        "import elasticdl, elasticdl.cli.main, elasticdl.cli.run\n"
+        "import elasticdl.launchers.process.supervisor\n"
         "import elasticdl.cli.local, elasticdl.master.__main__, elasticdl.ps.__main__\n"
         "import elasticdl.worker.__main__\n"
     )

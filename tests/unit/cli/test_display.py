@@ -7,8 +7,7 @@ import pytest
 from rich.console import Console
 
 from elasticdl.cli.display import LINE_SECONDS, Display
-from elasticdl.cli.summary import no_status
-from elasticdl.job import EpochLedger
+from elasticdl.job import EpochLedger, no_status
 
 RUNNING = dataclasses.replace(
     no_status("ads", 3),
@@ -175,7 +174,7 @@ def epochs_shown(screen):
 
 def test_the_end_shows_the_ledger_and_where_things_are(screen, tmp_path):
     status = dataclasses.replace(RUNNING, status="finished", seconds=61.0, ledger=ledger(2))
-    screen.display.finish(status, {"output": tmp_path / "model"})
+    screen.display.finish(status, {"output": str(tmp_path / "model")})
     text = screen.file.getvalue()
     assert "ads: finished after 1:01" in text
     assert epochs_shown(screen) == ["1", "2", "all"]

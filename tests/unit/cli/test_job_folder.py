@@ -6,9 +6,10 @@ from elasticdl import process
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.cli.flags import build_config
-from elasticdl.cli.job_folder import holds_job, prepare
+from elasticdl.cli.job_folder import holds_job
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
+from elasticdl.launchers.process.folder import prepare
 from elasticdl.state.sqlite import SqliteState
 
 

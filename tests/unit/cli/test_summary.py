@@ -9,10 +9,10 @@ import pytest
 from elasticdl.cli import summary
 from elasticdl.cli.display import Event
 from elasticdl.errors import ConfigError
-from elasticdl.job import EpochLedger
+from elasticdl.job import EpochLedger, no_status
 
 STATUS = dataclasses.replace(
-    summary.no_status("ads", 1),
+    no_status("ads", 1),
     status="finished",
     seconds=12.5,
     records_per_second=80.0,
@@ -28,7 +28,7 @@ STATUS = dataclasses.replace(
 
 def test_the_summary_has_what_scripts_rely_on(tmp_path):
     path = tmp_path / "new" / "summary.json"
-    summary.write(path, summary.summarise(STATUS, [Event(1.5, "up")], {"output": tmp_path}))
+    summary.write(path, summary.summarise(STATUS, [Event(1.5, "up")], {"output": str(tmp_path)}))
     written = json.loads(path.read_text())
     assert written["status"] == "finished"
     assert written["seconds"] == 12.5

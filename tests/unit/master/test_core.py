@@ -47,7 +47,7 @@ def start(kit, command="train", shards=None, **settings):
 
 def exits(play, index, role=Role.WORKER, reason=ExitReason.KILLED, code=-9, words=""):
     handle = ProcessHandle(role, index, f"{role} {index}")
-    play.core.process_exited(Exited(handle, reason, code), words, play.now)
+    play.core.process_exited(Exited(handle, reason, code, words), play.now)
 
 
 def kinds(tasks):
@@ -278,14 +278,15 @@ def test_ps_replica_that_never_got_ready_is_started_again_at_its_place(master_ki
     play.core.begin(0.0)
     play.core.process_started(ProcessHandle(Role.PS, 1, "first"), 0.0)
     play.do(StartProcess)
-    first = Exited(ProcessHandle(Role.PS, 1, "first"), ExitReason.FAILED, 1)
-    play.core.process_exited(first, "CheckpointError: torn", 0.0)
+    torn = (ExitReason.FAILED, 1, "CheckpointError: torn")
+    first = Exited(ProcessHandle(Role.PS, 1, "first"), *torn)
+    play.core.process_exited(first, 0.0)
     assert play.do(StartProcess) == [StartProcess(Role.PS, 1)]
     play.core.process_started(ProcessHandle(Role.PS, 1, "second"), 0.0)
-    play.core.process_exited(first, "CheckpointError: torn", 0.0)  # told once more: nothing
+    play.core.process_exited(first, 0.0)  # told once more: nothing
     assert play.core.phase is Phase.PENDING
-    second = Exited(ProcessHandle(Role.PS, 1, "second"), ExitReason.FAILED, 1)
-    play.core.process_exited(second, "CheckpointError: torn", 0.0)
+    second = Exited(ProcessHandle(Role.PS, 1, "second"), *torn)
+    play.core.process_exited(second, 0.0)
     assert picture(play.core, 0.0).message == (
         "ps replica 1 failed with exit code 1: CheckpointError: torn "
         "(another one had failed alike, and no task is done)"

@@ -220,8 +220,8 @@ def test_processes_that_fail_alike_fail_the_job_over_two_masters(master_kit):
 
     def fails(index):
         handle = ProcessHandle(Role.WORKER, index, f"worker {index}")
-        exited = Exited(handle, ExitReason.FAILED, 1)
-        kit.do(lambda: kit.job.core.process_exited(exited, "ModelError: no loss", 0.0))
+        exited = Exited(handle, ExitReason.FAILED, 1, "ModelError: no loss")
+        kit.do(lambda: kit.job.core.process_exited(exited, 0.0))
 
     fails(0)
     kit.restart()
@@ -237,7 +237,7 @@ def test_job_begun_again_after_all_its_processes_are_gone_spends_no_relaunches(m
         kit.do(lambda: kit.job.core.resume(1.0))
         for action in kit.play.do(AdoptProcess):
             gone = Exited(action.handle, ExitReason.UNKNOWN, None)
-            kit.do(lambda gone=gone: kit.job.core.process_exited(gone, "", 1.0))
+            kit.do(lambda gone=gone: kit.job.core.process_exited(gone, 1.0))
         started = kit.play.do(StartProcess)
         assert [a.role for a in started].count(Role.PS) == 2
         assert [a.role for a in started].count(Role.WORKER) == 2

@@ -6,7 +6,6 @@ import pytest
 from elasticdl.errors import ModelError
 from elasticdl.job import EpochLedger, Role, Shard, TaskAudit
 from elasticdl.launchers.base import ExitReason
-from elasticdl.master.effects import last_words
 from elasticdl.master.evaluation import Evaluations, decode_states, encode_states
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Made
@@ -142,19 +141,6 @@ def test_end_is_described_in_words():
     assert describe(ExitReason.FAILED, 134) == "crashed (SIGABRT)"
     assert describe(ExitReason.FAILED, TIMED_OUT_EXIT_CODE) == "timed out"
     assert describe(ExitReason.UNKNOWN, None) == "was lost"
-
-
-def test_last_words_are_the_last_error(tmp_path):
-    log = tmp_path / "worker-0.log"
-    assert last_words(log) == ""
-    log.write_text("hello\n\n")
-    assert last_words(log) == "hello"
-    log.write_text(
-        "2026-01-31 12:00:00.000 worker-0 INFO hello\n"
-        "2026-01-31 12:00:01.000 worker-0 ERROR ModelError: x.py has no loss\n"
-        "Exception ignored in thread\n"
-    )
-    assert last_words(log) == "ModelError: x.py has no loss"
 
 
 # --- evaluation ---------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Fleet:
 
     def exits(self, worker, reason, code, words=""):
         handle = ProcessHandle(Role.WORKER, worker, f"worker {worker}")
-        self.core.process_exited(Exited(handle, reason, code), words, self.play.now)
+        self.core.process_exited(Exited(handle, reason, code, words), self.play.now)
         self.start()
 
     def announces(self, worker, lease, minibatch, stage, **values):

@@ -61,7 +61,7 @@ class Game:
 
     def lose(self, index=1):
         handle = ProcessHandle(Role.PS, index, "")
-        self.core.process_exited(Exited(handle, ExitReason.KILLED, -9), "", self.play.now)
+        self.core.process_exited(Exited(handle, ExitReason.KILLED, -9), self.play.now)
 
     def comes_up(self, index=1):
         """A successor registers; return its session."""

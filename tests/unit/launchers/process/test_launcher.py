@@ -1,6 +1,5 @@
 """What the launcher of this machine does beyond the contract."""
 
-import dataclasses
 import json
 import os
 import queue
@@ -11,17 +10,15 @@ import sys
 
 import pytest
 
+from elasticdl.errors import LaunchError
 from elasticdl.job import Role
-from elasticdl.launchers import process as process_module
 from elasticdl.launchers.base import ExitReason, ProcessHandle, ProcessSpec
-from elasticdl.launchers.process import (
-    ProcessLauncher,
-    _boot_id,
-    _OutOfMemoryKills,
-    _reason,
-    _start_time,
-    spawn,
-)
+from elasticdl.launchers.process import launcher as launcher_module
+from elasticdl.launchers.process.children import spawn
+from elasticdl.launchers.process.launcher import ProcessLauncher, _reason
+from elasticdl.launchers.process.logs import last_words, log_path
+from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
+from elasticdl.launchers.process.pids import ref_of, start_time
 from elasticdl.process import LIFELINE_VARIABLE
 
 SECONDS = 30.0
@@ -33,14 +30,14 @@ def exits():
 
 
 @pytest.fixture
-def launcher(exits):
-    launcher = ProcessLauncher(exits.put)
+def launcher(exits, tmp_path):
+    launcher = ProcessLauncher(exits.put, tmp_path)
     yield launcher
     launcher.close(grace_seconds=0.0)
 
 
-def worker(tmp_path, body):
-    return ProcessSpec(Role.WORKER, 0, (sys.executable, "-c", body), tmp_path / "log")
+def worker(body):
+    return ProcessSpec(Role.WORKER, 0, (sys.executable, "-c", body))
 
 
 def test_what_a_process_leaves_in_its_group_ends_with_it(tmp_path, launcher, exits):
@@ -51,7 +48,7 @@ def test_what_a_process_leaves_in_its_group_ends_with_it(tmp_path, launcher, exi
         "import subprocess, sys\n"
         f"subprocess.Popen([sys.executable, '-c', {grandchild!r}], pass_fds=({write_end},))\n"
     )
-    spec = worker(tmp_path, body)
+    spec = worker(body)
     launcher._lifeline = write_end  # any descriptor that is passed on shows who lives
     launcher.start(spec)
     os.close(write_end)
@@ -82,7 +79,7 @@ def test_the_lifeline_is_passed_on_under_its_own_number(tmp_path):
 def test_a_pid_that_belongs_to_another_process_now_is_not_adopted(launcher, exits, differs):
     body = "import threading; threading.Event().wait()"
     stranger = subprocess.Popen([sys.executable, "-c", body])
-    ref = {"pid": stranger.pid, "start_time": _start_time(stranger.pid), "boot": _boot_id()}
+    ref = json.loads(ref_of(stranger.pid))
     ref[differs] = {"start_time": ref["start_time"] - 1, "boot": "before"}[differs]
     handle = ProcessHandle(Role.WORKER, 0, json.dumps(ref))
     launcher.adopt(handle)
@@ -98,19 +95,19 @@ def test_a_start_time_is_read_past_any_command_name(tmp_path):
     program = tmp_path / "a) R 1 (b"
     program.symlink_to(sys.executable)
     child = subprocess.Popen([program, "-c", "input()"], stdin=subprocess.PIPE)
-    assert _start_time(child.pid) >= _start_time(os.getpid())
+    assert start_time(child.pid) >= start_time(os.getpid())
     child.communicate(b"\n")
-    assert _start_time(child.pid) is None
+    assert start_time(child.pid) is None
 
 
 def test_a_process_that_sigkill_does_not_end_is_left_and_named(
     tmp_path, launcher, monkeypatch, caplog
 ):
-    kill = process_module._kill
-    monkeypatch.setattr(process_module, "_KILLED_SECONDS", 0.05)
-    monkeypatch.setattr(process_module, "_kill", lambda watched: None)
-    monkeypatch.setattr(process_module, "_ask_to_end", lambda watched, grace_seconds: None)
-    handle = launcher.start(worker(tmp_path, "import threading; threading.Event().wait()"))
+    kill = launcher_module._kill
+    monkeypatch.setattr(launcher_module, "_KILLED_SECONDS", 0.05)
+    monkeypatch.setattr(launcher_module, "_kill", lambda watched: None)
+    monkeypatch.setattr(launcher_module, "_ask_to_end", lambda watched, grace_seconds: None)
+    handle = launcher.start(worker("import threading; threading.Event().wait()"))
     launcher.close(grace_seconds=0.0)
     (watched,) = launcher._watched.values()
     assert f"not ended by SIGKILL: worker-0 (pid {watched.pid})" in caplog.text
@@ -126,7 +123,7 @@ def vmstat(tmp_path, kills):
 
 
 def test_a_kill_for_memory_explains_one_exit(tmp_path):
-    ooms = _OutOfMemoryKills(vmstat(tmp_path, 2))
+    ooms = OutOfMemoryKills(vmstat(tmp_path, 2))
     assert _reason(-signal.SIGKILL, False, ooms) is ExitReason.KILLED
     vmstat(tmp_path, 3)
     assert _reason(-signal.SIGKILL, True, ooms) is ExitReason.KILLED  # we killed it
@@ -136,12 +133,25 @@ def test_a_kill_for_memory_explains_one_exit(tmp_path):
 
 
 def test_a_machine_that_does_not_count_kills_has_none(tmp_path):
-    assert not _OutOfMemoryKills(tmp_path / "missing").take_one()
+    assert not OutOfMemoryKills(tmp_path / "missing").take_one()
 
 
 def test_a_launch_error_leaves_nothing_to_watch(tmp_path, launcher, exits):
-    spec = dataclasses.replace(worker(tmp_path, "pass"), log_path=tmp_path)  # a folder
-    with pytest.raises(Exception, match="Is a directory"):
-        launcher.start(spec)
+    log_path(tmp_path, Role.WORKER, 0).mkdir(parents=True)
+    with pytest.raises(LaunchError, match="Is a directory"):
+        launcher.start(worker("pass"))
     launcher.close(grace_seconds=0.0)
     assert exits.empty()
+
+
+def test_last_words_are_the_last_error(tmp_path):
+    log = tmp_path / "worker-0.log"
+    assert last_words(log) == ""
+    log.write_text("hello\n\n")
+    assert last_words(log) == "hello"
+    log.write_text(
+        "2026-01-31 12:00:00.000 worker-0 INFO hello\n"
+        "2026-01-31 12:00:01.000 worker-0 ERROR ModelError: x.py has no loss\n"
+        "Exception ignored in thread\n"
+    )
+    assert last_words(log) == "ModelError: x.py has no loss"

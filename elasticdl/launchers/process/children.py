@@ -1,8 +1,8 @@
-"""Whatever the command starts, and whatever that starts in turn, ends with it.
+"""Whatever the root of a job starts, and whatever that starts in turn, ends with it.
 
 Two means, each enough for most cases: the lifeline (`elasticdl.process`), which works even if the
-command is killed; and the kernel's *subreaper* mark, by which orphans (the workers of a master that
-was killed) become children of the command, which can wait for them and count them.
+root is killed; and the kernel's *subreaper* mark, by which orphans (the workers of a master that
+was killed) become children of the root, which can wait for them and count them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,40 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from elasticdl.process import LIFELINE_VARIABLE
+
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def spawn(command: Sequence[str], log: Path, lifeline: int | None) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own, with its output added to `log`.
+
+    A session of its own keeps the terminal's Ctrl-C from it (the command line decides what that
+    means for the job) and makes its process group that of everything it starts.
+
+    Raises:
+        OSError: The program or the log cannot be opened.
+    """
+    environment = dict(os.environ)
+    environment.pop(LIFELINE_VARIABLE, None)
+    if lifeline is not None:
+        environment[LIFELINE_VARIABLE] = str(lifeline)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            pass_fds=() if lifeline is None else (lifeline,),
+            start_new_session=True,
+        )
 
 
 def become_subreaper() -> None:

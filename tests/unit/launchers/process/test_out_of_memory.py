@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.launchers.out_of_memory import OutOfMemoryKills, counter_file
+from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills, counter_file
 
 GROUP = "job/worker"
 

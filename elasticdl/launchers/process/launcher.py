@@ -8,7 +8,6 @@ lifeline (`elasticdl.process`), so none outlives the `elasticdl` command.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import selectors
@@ -16,44 +15,20 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from elasticdl.errors import LaunchError
 from elasticdl.launchers.base import Exited, ExitReason, OnExit, ProcessHandle, ProcessSpec
-from elasticdl.launchers.out_of_memory import OutOfMemoryKills as _OutOfMemoryKills
-from elasticdl.process import LIFELINE_VARIABLE, inherited_lifeline, process_name
+from elasticdl.launchers.process.children import spawn
+from elasticdl.launchers.process.logs import last_words, log_path
+from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
+from elasticdl.launchers.process.pids import open_same, parse_ref, ref_of
+from elasticdl.process import inherited_lifeline, process_name
 
 _KILLED_SECONDS = 10.0  # so long may a process take to be gone that was killed
 _SIGNAL_CODES = {128 + signal.SIGINT, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
 _log = logging.getLogger(__name__)
-
-
-def spawn(command: Sequence[str], log_path: Path, lifeline: int | None) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own, with its output added to `log_path`.
-
-    A session of its own keeps the terminal's Ctrl-C from it (the command line decides what that
-    means for the job) and makes its process group that of everything it starts.
-
-    Raises:
-        OSError: The program or the log cannot be opened.
-    """
-    environment = dict(os.environ)
-    environment.pop(LIFELINE_VARIABLE, None)
-    if lifeline is not None:
-        environment[LIFELINE_VARIABLE] = str(lifeline)
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("ab") as log:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            pass_fds=() if lifeline is None else (lifeline,),
-            start_new_session=True,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +50,11 @@ class ProcessLauncher:
     calls `on_exit` without the lock, so that the callback may start another process.
     """
 
-    def __init__(self, on_exit: OnExit) -> None:
+    def __init__(self, on_exit: OnExit, job_dir: Path) -> None:
         self._on_exit = on_exit
+        self._job_dir = job_dir
         self._lifeline = inherited_lifeline()
-        self._ooms = _OutOfMemoryKills()
+        self._ooms = OutOfMemoryKills()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._watched: dict[str, _Watched] = {}  # by handle.ref
@@ -90,22 +66,20 @@ class ProcessLauncher:
         self._thread.start()
 
     def start(self, spec: ProcessSpec) -> ProcessHandle:
-        """Start a process whose stdout and stderr are added to `spec.log_path`."""
+        """Start a process whose stdout and stderr are added to its log in the job's folder."""
         name = process_name(spec.role, spec.index)
+        log = log_path(self._job_dir, spec.role, spec.index)
         with self._lock:
             if self._closing:
                 raise LaunchError(f"{name}: not started, because the job is ending")
             try:
-                child = spawn(spec.command, spec.log_path, self._lifeline)
+                child = spawn(spec.command, log, self._lifeline)
             except OSError as error:
                 raise LaunchError(f"{name}: cannot start {spec.command[0]}: {error}") from error
             # Nobody has reaped the child yet, so pid and start time are its own.
-            ref = json.dumps(
-                {"pid": child.pid, "start_time": _start_time(child.pid), "boot": _boot_id()}
-            )
-            handle = ProcessHandle(spec.role, spec.index, ref)
+            handle = ProcessHandle(spec.role, spec.index, ref_of(child.pid))
             self._add(_Watched(handle, child.pid, os.pidfd_open(child.pid), child))
-        _log.info("started %s as pid %d, log %s", name, child.pid, spec.log_path)
+        _log.info("started %s as pid %d, log %s", name, child.pid, log)
         return handle
 
     def adopt(self, handle: ProcessHandle) -> None:
@@ -113,10 +87,12 @@ class ProcessLauncher:
         with self._lock:
             if self._closing:
                 raise LaunchError("no process can be adopted, because the job is ending")
-            pid, start_time, boot = _parse_ref(handle)
-            # After the machine was started again, nothing that had a pid before is there.
-            pidfd = _open_same(pid, start_time) if boot == _boot_id() else None
-            self._add(_Watched(handle, pid, pidfd, child=None))
+            try:
+                pid = parse_ref(handle.ref).pid
+            except ValueError as error:
+                name = process_name(handle.role, handle.index)
+                raise LaunchError(f"{name}: {error}; is it of another launcher?") from error
+            self._add(_Watched(handle, pid, open_same(handle.ref), child=None))
 
     def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
         """Send SIGTERM now and, after the grace period, SIGKILL to the whole process group."""
@@ -199,7 +175,7 @@ class ProcessLauncher:
         return min(waits, default=None)
 
     def _report(self, watched: _Watched) -> None:
-        exited = _exited(watched, self._ooms)
+        exited = self._exited(watched)
         with self._lock:
             del self._watched[watched.handle.ref]
         try:
@@ -207,6 +183,15 @@ class ProcessLauncher:
         except Exception:
             # Other processes are to be watched still.
             _log.exception("on_exit failed for %s", exited)
+
+    def _exited(self, watched: _Watched) -> Exited:
+        code = _reap(watched)
+        reason = _reason(code, watched.asked_to_end, self._ooms)
+        words = ""
+        if reason not in (ExitReason.FINISHED, ExitReason.KILLED):
+            role, index = watched.handle.role, watched.handle.index
+            words = last_words(log_path(self._job_dir, role, index))
+        return Exited(watched.handle, reason, code, words)
 
 
 def _ask_to_end(watched: _Watched, grace_seconds: float) -> None:
@@ -232,8 +217,8 @@ def _kill(watched: _Watched) -> None:
             os.killpg(watched.pid, signal.SIGKILL)
 
 
-def _exited(watched: _Watched, ooms: _OutOfMemoryKills) -> Exited:
-    """Reap a process that has ended, take along what it left in its group, and say why it did."""
+def _reap(watched: _Watched) -> int | None:
+    """Reap a process that has ended, take along what it left in its group; return its code."""
     if watched.child is None:
         code = None  # only its parent is told
     else:
@@ -243,10 +228,10 @@ def _exited(watched: _Watched, ooms: _OutOfMemoryKills) -> Exited:
         code = watched.child.wait()
     if watched.pidfd is not None:
         os.close(watched.pidfd)
-    return Exited(watched.handle, _reason(code, watched.asked_to_end, ooms), code)
+    return code
 
 
-def _reason(code: int | None, asked_to_end: bool, ooms: _OutOfMemoryKills) -> ExitReason:
+def _reason(code: int | None, asked_to_end: bool, ooms: OutOfMemoryKills) -> ExitReason:
     if code is None:
         return ExitReason.UNKNOWN
     if code == 0:
@@ -255,42 +240,3 @@ def _reason(code: int | None, asked_to_end: bool, ooms: _OutOfMemoryKills) -> Ex
         return ExitReason.OUT_OF_MEMORY
     # 128 + signal is how a process says that a signal ended it in order (`process.start`).
     return ExitReason.KILLED if code < 0 or code in _SIGNAL_CODES else ExitReason.FAILED
-
-
-def _parse_ref(handle: ProcessHandle) -> tuple[int, int, str]:
-    try:
-        ref = json.loads(handle.ref)
-        return int(ref["pid"]), int(ref["start_time"]), str(ref["boot"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise LaunchError(
-            f"{process_name(handle.role, handle.index)}: expected a pid, start time and boot, "
-            f"found {handle.ref!r}; was the job started by another launcher?"
-        ) from error
-
-
-def _open_same(pid: int, start_time: int) -> int | None:
-    """Return a pidfd of the process, or None if it is gone, whoever has its pid now."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-    # Looked up after the pidfd was opened: if it is right now, the pidfd is of that process.
-    if _start_time(pid) == start_time:
-        return pidfd
-    os.close(pidfd)
-    return None
-
-
-def _boot_id() -> str:
-    """Return what the kernel has drawn when the machine was started."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _start_time(pid: int) -> int | None:
-    """Return when the process began, in clock ticks since boot; None if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The second field is the command's name in parentheses and may hold anything.
-    return int(stat.rpartition(")")[2].split()[19])

@@ -7,8 +7,8 @@ import sys
 
 PRELUDE = """
 import os, signal, subprocess, sys, threading, time
-from elasticdl.cli import children
-from elasticdl.cli.signals import Signals
+from elasticdl.launchers.process import children
+from elasticdl.launchers.signals import Signals
 FOREVER = [sys.executable, "-c", "import threading; threading.Event().wait()"]
 """
 

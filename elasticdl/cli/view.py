@@ -1,0 +1,188 @@
+"""A viewer of a job: it shows pictures and events, and the job does not depend on it.
+
+A job that is tied to the command (`Job.is_tied`) is the exception: Ctrl-C stops it, and whatever
+ends the viewer ends the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from elasticdl.cli.display import Display
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import JobStatus
+from elasticdl.launchers.base import Job
+from elasticdl.launchers.signals import STOP_SIGNALS, Signals
+from elasticdl.rpc.client import ENDED
+
+_CONNECT_SECONDS = 5.0
+_SHORTEST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+_SILENCE_SECONDS = 10.0  # without a master, before a word is said of it, and then again
+_END_SECONDS = 60.0  # what the processes of a tied job get to be gone when the viewer fails
+_GOES_ON = "the same command with --job_dir={} goes on from here"
+_EVENT_SOURCES = ("master", "supervisor")
+
+
+class LeftError(Exception):
+    """The user has left a job that goes on."""
+
+
+def view(job: Job, display: Display, since: float) -> JobStatus:
+    """Show a job up to the end of its processes, and return its last picture.
+
+    Args:
+        job: The job.
+        display: Where to.
+        since: Events from this time on are shown; seconds since 1970.
+
+    Raises:
+        LeftError: Ctrl-C or another signal came, and the job is not tied to the command.
+    """
+    with Signals() as signals:
+        viewer = _Viewer(job, display, signals)
+        news = _News(job, since, signals.wake)
+        try:
+            return viewer.run(news)
+        finally:
+            news.close()
+            if job.is_tied and job.end(0.0) is None:
+                job.interrupt(at_once=True)
+                job.end(_END_SECONDS)
+
+
+class _Viewer:
+    """What the main thread does; it alone writes to the display."""
+
+    def __init__(self, job: Job, display: Display, signals: Signals) -> None:
+        self._job = job
+        self._display = display
+        self._signals = signals
+        self._last: JobStatus | None = None
+        self._stopped_by: signal.Signals | None = None
+
+    def run(self, news: _News) -> JobStatus:
+        while True:
+            for number in self._signals.wait(None):
+                if number in STOP_SIGNALS:
+                    self._stop(number)
+            for item in news.take():
+                match item:
+                    case _End(status):
+                        return self._final(status)
+                    case JobStatus():
+                        self._last = item
+                        self._display.show(item)
+                    case str():
+                        self._display.note(item)
+                    case BaseException():
+                        raise item
+
+    def _stop(self, number: signal.Signals) -> None:
+        if not self._job.is_tied:
+            raise LeftError(number.name)
+        if self._stopped_by is None:
+            self._stopped_by = number
+            again = "; press Ctrl-C again to end it at once" if number == signal.SIGINT else ""
+            self._display.note(f"stopping the job ({number.name}){again}")
+            self._job.interrupt()
+        else:
+            self._job.interrupt(at_once=True)
+
+    def _final(self, end: JobStatus) -> JobStatus:
+        """Return the last picture: the master's, or the one before with what the launcher knows."""
+        is_of_master = end.seconds > 0
+        if is_of_master:
+            return end
+        if self._last is not None and self._last.status in ENDED:
+            return self._last
+        message = end.message
+        if self._stopped_by is not None:
+            end = dataclasses.replace(end, status="stopped")
+            message = f"stopped by {self._stopped_by.name}"
+        if end.status == "stopped":
+            self._display.note(_GOES_ON.format(self._job.name))
+        return dataclasses.replace(self._last or end, status=end.status, message=message)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _End:
+    """The job's processes are gone."""
+
+    status: JobStatus
+
+
+_Item = JobStatus | str | _End | BaseException
+
+
+class _News:
+    """Two threads that receive pictures and events of a job, and wake the main thread for each."""
+
+    def __init__(self, job: Job, since: float, wake: Callable[[], None]) -> None:
+        self._job = job
+        self._since = since
+        self._wake = wake
+        self._items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._closed = threading.Event()
+        self._events_ended = threading.Event()
+        for work in (self._pictures, self._events):
+            threading.Thread(target=self._run, args=(work,), name="view", daemon=True).start()
+
+    def take(self) -> list[_Item]:
+        """Return what came since the last call, oldest first."""
+        items = []
+        while not self._items.empty():
+            items.append(self._items.get())
+        return items
+
+    def close(self) -> None:
+        self._closed.set()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # the main thread's to tell
+            self._put(error)
+
+    def _put(self, item: _Item) -> None:
+        if not self._closed.is_set():
+            self._items.put(item)
+            self._wake()
+
+    def _events(self) -> None:
+        try:
+            for event in self._job.events(follow=True, since=self._since):
+                if "text" in event and event["role"] in _EVENT_SOURCES:
+                    self._put(str(event["text"]))
+        except ElasticdlError as error:
+            self._put(f"no more events are shown: {error}")
+        finally:
+            self._events_ended.set()
+
+    def _pictures(self) -> None:
+        """Receive pictures until the job's processes are gone, over any number of masters."""
+        pause, heard = _SHORTEST_PAUSE_SECONDS, time.monotonic()
+        while not self._closed.is_set():
+            problem = ""
+            try:
+                with contextlib.closing(self._job.connect(_CONNECT_SECONDS)) as client:
+                    for status in client.watch(give_up_seconds=0.0):
+                        pause, heard = _SHORTEST_PAUSE_SECONDS, time.monotonic()
+                        self._put(status)
+            except ElasticdlError as error:
+                problem = str(error)
+            end = self._job.end(pause)
+            if end is not None:
+                self._events_ended.wait(_CONNECT_SECONDS)  # the last ones belong before the end
+                self._put(_End(end))
+                return
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            if problem and time.monotonic() - heard >= _SILENCE_SECONDS:
+                heard = time.monotonic()
+                self._put(f"{problem}; still trying, the job itself goes on")

@@ -1,0 +1,1 @@
+"""This machine as a cluster: a job is a folder, and its processes are subprocesses."""

@@ -1,0 +1,74 @@
+"""`python -m elasticdl.launchers.process`: the root of a local job, started by `LocalSubmitter`.
+
+It closes its standard output when the job has begun, or writes there why it cannot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from pathlib import Path
+
+from elasticdl import process
+from elasticdl.checkpoints.in_use import claimed
+from elasticdl.config import JobConfig
+from elasticdl.errors import ElasticdlError
+from elasticdl.launchers.process import folder
+from elasticdl.launchers.process.supervisor import NAME, Supervisor
+from elasticdl.launchers.signals import Signals
+
+
+def main() -> None:
+    """Run a job to its end."""
+    words = _parse()
+    process.log_as(NAME)
+    with contextlib.ExitStack() as held, Signals() as signals:
+        try:
+            held.enter_context(folder.held(words.job_dir))
+            config = JobConfig.read(words.job_dir / process.CONFIG_FILE)
+            warning = held.enter_context(_claim(config, words.job_dir))
+            folder.clear(words.job_dir)
+            supervisor = Supervisor(words.job_dir, signals)
+            supervisor.start(warning)
+        except (ElasticdlError, OSError) as error:
+            _answer(str(error))
+            raise SystemExit(1) from None
+        if words.leash is not None:
+            supervisor.end_with(words.leash)
+        _answer("")
+        supervisor.run()
+
+
+def _claim(config: JobConfig, job_dir: Path) -> contextlib.AbstractContextManager[str]:
+    """Hold what no other running job may write to."""
+    directory = config.checkpoint.checkpoint_dir
+    if directory is None:
+        return contextlib.nullcontext("")
+    return claimed(directory, f"{config.cluster.job_name} in {job_dir}")
+
+
+def _answer(problem: str) -> None:
+    """Say what is wrong, if anything; then let go of whoever reads it."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, problem.encode())
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m elasticdl.launchers.process",
+        description="The root of a local job; started by the elasticdl command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--job_dir", type=Path, required=True, help="the job's folder")
+    parser.add_argument(
+        "--leash", type=int, help="a pipe's read end; the job ends when the other end is closed"
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The folder of a local job: its settings, its secret, who runs it, and how it ended.
+
+The folder is on this machine, or shared by a file system: everything in it is found by path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from elasticdl import process
+from elasticdl.checkpoints.versions import resolve
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError, LaunchError
+from elasticdl.launchers.process.pids import ref_of
+
+JOBS = Path("jobs")
+"""Where jobs without --job_dir get their folders, below the current one."""
+
+RUN_FILE = "running.json"
+"""The process that runs the job; locked while it lives."""
+
+END_FILE = "end.json"
+"""How the job's processes ended, if the job itself did not."""
+
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def prepare(config: JobConfig) -> Path:
+    """Return the folder of a job; a new one gets its configuration and a new secret.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    job_dir = config.cluster.job_dir or JOBS / f"{config.cluster.job_name}-{stamp}"
+    number = 1
+    try:
+        while config.cluster.job_dir is None and job_dir.exists():
+            number += 1
+            job_dir = job_dir.with_name(f"{config.cluster.job_name}-{stamp}-{number}")
+        job_dir = job_dir.absolute()
+        job_dir.mkdir(parents=True, exist_ok=True)
+        if not (job_dir / process.TOKEN_FILE).exists():
+            process.write_token(job_dir / process.TOKEN_FILE)
+        path = job_dir / process.CONFIG_FILE
+        if not path.exists():  # a folder that has it is the folder of a job
+            write_whole(path, _settled(config, job_dir).model_dump_json(indent=2))
+    except OSError as error:
+        raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
+    return job_dir
+
+
+def find(name: str) -> Path | None:
+    """Return the folder that a user means: a path, or a job below `JOBS`, the newest of a name."""
+    candidates = [Path(name)]
+    if Path(name).name == name:
+        candidates.append(JOBS / name)
+        # NAME-YYYYMMDD-HHMMSS, and a number if there are several.
+        stamp = "[0-9]" * 8 + "-" + "[0-9]" * 6
+        found = [*JOBS.glob(f"{name}-{stamp}"), *JOBS.glob(f"{name}-{stamp}-*")]
+        candidates += sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    folders = (path for path in candidates if (path / process.CONFIG_FILE).is_file())
+    folder = next(folders, None)
+    return None if folder is None else folder.absolute()
+
+
+@contextlib.contextmanager
+def held(job_dir: Path) -> Iterator[None]:
+    """Be the one process that runs the job, within the block.
+
+    Raises:
+        LaunchError: Another one runs it.
+    """
+    with (job_dir / RUN_FILE).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LaunchError(
+                f"--job_dir={job_dir}: the job in this folder is running; elasticdl attach "
+                f"{job_dir} shows it"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        file.truncate(0)
+        file.write(json.dumps({"host": socket.gethostname(), "process": ref_of(os.getpid())}))
+        file.flush()
+        yield
+
+
+def clear(job_dir: Path) -> None:
+    """Remove what an earlier run of the job has left of its end, and where its master was."""
+    for name in (process.ADDRESS_FILE, process.PICTURE_FILE, END_FILE):
+        (job_dir / name).unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is whole when it is there."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+def _settled(config: JobConfig, job_dir: Path) -> JobConfig:
+    """Return the configuration with what must stay the same for as long as the job lives.
+
+    The newest checkpoint of a folder is another one later, perhaps one of this very job.
+    """
+    cluster = config.cluster.model_copy(update={"job_dir": job_dir})
+    checkpoint = config.checkpoint
+    if (source := checkpoint.checkpoint_dir_for_init) is not None:
+        checkpoint = checkpoint.model_copy(update={"checkpoint_dir_for_init": resolve(source)})
+    return config.model_copy(update={"cluster": cluster, "checkpoint": checkpoint})

@@ -1,0 +1,199 @@
+"""The root of a local job: it starts the master, again if it is killed, and ends whatever is left.
+
+It alone holds the lifeline of the job's processes (`elasticdl.process`): however it ends, none of
+them is left. It knows nothing of what the job does, and needs nobody who looks on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl import process
+from elasticdl.errors import LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.process import children
+from elasticdl.launchers.process.folder import END_FILE, write_whole
+from elasticdl.launchers.process.logs import last_error, log_path
+from elasticdl.launchers.signals import STOP_SIGNALS, Signals
+from elasticdl.observe.events import EventLog
+
+NAME = "supervisor"
+"""The root in the event log."""
+
+MAX_MASTER_RESTARTS = 20
+
+_LOOK_SECONDS = 1.0  # how often to look whether the job has ended; what else happens wakes
+_STOP_SECONDS = 20.0  # what a master gets to end its job in order
+_EXIT_SECONDS = 30.0  # what a master gets to exit after the job's end
+_PATIENCE_SECONDS = 2.0
+_GIVE_UP_SECONDS = 15.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job's processes ended, if the master left no picture of the job's own end."""
+
+    status: str  # "failed" or "stopped"
+    message: str
+
+
+class Supervisor:
+    """The processes of one job, from the first master to the last; for the main thread."""
+
+    def __init__(self, job_dir: Path, signals: Signals) -> None:
+        """Prepare to run the job in a folder."""
+        self._job_dir = job_dir
+        self._signals = signals
+        self._log_path = log_path(job_dir, Role.MASTER, 0)
+        self._log_start = _size(self._log_path)  # an earlier job may have left a log
+        self._events = EventLog(job_dir, NAME, 0)
+        self._lifeline, self._write_end = os.pipe()
+        self._master: subprocess.Popen[bytes] | None = None
+        self._num_restarts = 0
+        self._stopped_by: signal.Signals | None = None
+        self._is_let_go = threading.Event()
+        self._kill_at: float | None = None  # monotonic time: when the master has had its time
+
+    def start(self, warning: str = "") -> None:
+        """Start the master; a warning goes to the event log.
+
+        Raises:
+            LaunchError: It cannot be started.
+        """
+        if warning:
+            self._events.write("warning", text=warning)
+        children.become_subreaper()
+        self._start_master()
+
+    def end_with(self, leash: int) -> None:
+        """End all processes at once when the other end of a pipe is closed."""
+
+        def watch() -> None:
+            while os.read(leash, 1):
+                pass
+            self._is_let_go.set()
+            self._signals.wake()
+
+        threading.Thread(target=watch, name="leash", daemon=True).start()
+
+    def run(self) -> End | None:
+        """Keep a master alive until the job has ended or is stopped; leave no process behind.
+
+        Returns:
+            How it ended, or None if the master has left the last picture of the job.
+        """
+        try:
+            end = self._until_ended()
+        finally:
+            os.close(self._write_end)  # cuts the lifeline
+            self._end_all()
+            self._events.close()
+        if end is not None:
+            words = {"status": end.status, "message": end.message}
+            write_whole(self._job_dir / END_FILE, json.dumps(words))
+        return end
+
+    def _until_ended(self) -> End | None:
+        while True:
+            for number in self._signals.wait(_LOOK_SECONDS):
+                if number in STOP_SIGNALS:
+                    self._stop(number)
+            if self._is_let_go.is_set():
+                return End("stopped", "the elasticdl command that ran the job is gone")
+            code = self._reap_master()
+            if code is not None and not self._goes_on_after(code):
+                return self._end(code)
+            if self._has_ended and self._kill_at is None:
+                self._kill_at = time.monotonic() + _EXIT_SECONDS
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._signal_master(signal.SIGKILL)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the job itself has ended: its last picture is there."""
+        return (self._job_dir / process.PICTURE_FILE).exists()
+
+    def _start_master(self) -> None:
+        command = process.command(Role.MASTER, 0, self._job_dir)
+        try:
+            self._master = children.spawn(command, self._log_path, self._lifeline)
+        except OSError as error:
+            raise LaunchError(f"the master: cannot start {command[0]}: {error}") from error
+
+    def _stop(self, number: signal.Signals) -> None:
+        """The first signal asks the master to end the job; the second ends everything."""
+        if self._stopped_by is None:
+            self._stopped_by = number
+            self._kill_at = time.monotonic() + _STOP_SECONDS
+            _log.info("asked to end the job (%s)", number.name)
+            self._signal_master(signal.SIGTERM)
+        else:
+            self._signal_master(signal.SIGKILL)
+
+    def _signal_master(self, number: signal.Signals) -> None:
+        # Not reaped while `returncode` is None, so the pid is its own.
+        if self._master is not None and self._master.returncode is None:
+            os.kill(self._master.pid, number)
+
+    def _reap_master(self) -> int | None:
+        """Reap all that has ended, orphans too; return the master's exit code if it has."""
+        ended, _ = children.reap()
+        assert self._master is not None
+        if self._master.pid in ended:
+            self._master.returncode = ended[self._master.pid]
+        return self._master.returncode
+
+    def _goes_on_after(self, code: int) -> bool:
+        """Start the master again if it was killed, and not by us."""
+        if code >= 0 or self._stopped_by is not None or self._has_ended:
+            return False
+        if self._num_restarts == MAX_MASTER_RESTARTS:
+            return False
+        self._num_restarts += 1
+        text = f"the master was killed by {signal.Signals(-code).name}; it is started again"
+        _log.warning(text)
+        self._events.write("master lost", text=text)
+        self._start_master()
+        return True
+
+    def _end(self, code: int) -> End | None:
+        """Say how a job ended whose master has exited."""
+        if self._has_ended:
+            return None
+        if self._stopped_by is not None or code == process.STOPPED_EXIT_CODE:
+            number = self._stopped_by or signal.SIGTERM
+            return End("stopped", f"stopped by {number.name}")
+        if code < 0:
+            message = (
+                f"the master was killed {self._num_restarts + 1} times, the last time by "
+                f"{signal.Signals(-code).name}"
+            )
+        else:
+            message = last_error(self._log_path, self._log_start)
+            message = message or f"the master ended with exit code {code}"
+        return End("failed", f"{message} (log: {self._log_path})")
+
+    def _end_all(self) -> None:
+        """Leave no process behind. The lifeline has been cut before."""
+        self._signal_master(signal.SIGKILL)
+        if not children.end_all(self._signals.wait, _PATIENCE_SECONDS, _GIVE_UP_SECONDS):
+            left = ", ".join(map(str, children.children()))
+            text = f"processes that cannot be ended: {left}"
+            _log.error(text)
+            self._events.write("left behind", text=text)
+        if self._master is not None and self._master.returncode is None:
+            self._master.returncode = -signal.SIGKILL  # was reaped with the others
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,73 @@
+"""Files that grow, read line by line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from elasticdl.errors import DataError
+from elasticdl.observe.events import FOLDER
+
+
+class Tail:
+    """The lines of one file, as they are added."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        """Read from a position on."""
+        self._path = path
+        self._offset = offset
+
+    def lines(self, is_last: bool = False) -> list[str]:
+        """Return the lines that were added since the last call.
+
+        One without its end is being written: it is returned in the last call alone.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                added = file.read()
+        except FileNotFoundError:
+            return []
+        whole = added if is_last else added[: added.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+
+class EventTail:
+    """The events of all processes of a job from a time on, as they are added."""
+
+    def __init__(self, job_dir: Path, since: float) -> None:
+        """Read the event logs of the job in a folder; `since` is in seconds since 1970."""
+        self._folder = job_dir / FOLDER
+        self._since = since
+        self._tails: dict[Path, Tail] = {}
+
+    def events(self, is_last: bool = False) -> list[dict[str, Any]]:
+        """Return the events that were added since the last call, oldest first.
+
+        Raises:
+            DataError: A line is no event.
+        """
+        found = []
+        for path in sorted(self._folder.glob("*.jsonl")):
+            tail = self._tails.get(path)
+            if tail is None:
+                tail = self._tails[path] = Tail(path, self._start(path))
+            found += [_event(path, line) for line in tail.lines()]
+        new = [event for event in found if event["time"] >= self._since]
+        return sorted(new, key=lambda event: float(event["time"]))
+
+    def _start(self, path: Path) -> int:
+        """Return where to begin: nothing is new in a file that was not written to since."""
+        stat = path.stat()
+        return stat.st_size if stat.st_mtime < self._since else 0
+
+
+def _event(path: Path, line: str) -> dict[str, Any]:
+    try:
+        event: dict[str, Any] = json.loads(line)
+        event["time"] + 0.0
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: expected an event as JSON, found {line!r}: {error}") from error
+    return event
