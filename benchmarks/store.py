@@ -20,11 +20,12 @@ steps a second where each is pulled after the push before it, apart and in one e
 Slices of some milliseconds take turns within one process (pull, push, the hash map's, random lines,
 copy; 131,072 keys in batches of 16,384, so the map's are longer), in several fresh processes: on
 shared machines the best slice is steady where the median is not. The hash map is Rust's, of small
-vectors, with one lock, one key at a time and each optimizer slot in a map of its own.
+vectors, with one lock, one key at a time and each optimizer slot in a map of its own. The fast one
+hashes by AHash, has a row beside its slots, and 64 shards with a lock each, taken once for a batch.
 `crates/edl-store/examples/bench` and `crates/edl-ps/examples/wire` are the parts in Rust. Every
 table is ten times the last-level cache or more, but for those of the wire.
 
-    python benchmarks/store.py [--processes 5] [--slices 60]
+    python benchmarks/store.py [--processes 5] [--slices 60] [--short]
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, default=5, help="Fresh processes of each case.")
     parser.add_argument("--slices", type=int, default=60, help="Slices of each in a process.")
+    parser.add_argument("--short", action="store_true", help="One process, few slices, not kept.")
     arguments = parser.parse_args()
+    if arguments.short:
+        arguments.processes, arguments.slices = 1, 4
     binary = build("edl-store", "bench", "--features", "stages")
     wire_binary = build("edl-ps", "wire")
     load_before = os.getloadavg()
@@ -145,7 +149,7 @@ def main() -> None:
             "training while checkpointing": 0.9,
         },
     }
-    write_results("store", rows, notes)
+    write_results("store", rows, notes, keep=not arguments.short)
     print_pages(notes)
 
 
@@ -179,6 +183,9 @@ def case_rows(case: Case, processes: list[dict[str, Any]]) -> list[Row]:
         peer = slices(processes, f"plain_{what}") if case.peer else None
         against = " (hash map)" if case.peer else ""
         rows.append(compare(f"{what}: {case.name}{against}", "M rows/s", ours, peer))
+        if case.peer:
+            fast = slices(processes, f"sharded_{what}")
+            rows.append(compare(f"{what}: {case.name} (fast hash map)", "M rows/s", ours, fast))
         ours, bound = slices(processes, what, lines), slices(processes, "lines")
         rows.append(compare(f"f_mem {what}: {case.name}", "M lines/s", ours, bound))
         for stage in STAGES if case.peer else ():

@@ -4,7 +4,7 @@
 //!
 //! `cargo run --release -p edl-store --features stages --example bench -- [name=value ...]`, with `rows` (millions),
 //! `dim`, `optimizer`, `keys` (uniform or zipf), `miss` (share of pulled keys without a row),
-//! `batch`, `batches` (of a slice), `slices`, `peer` (0: no hash map), `checkpoint` (a folder to
+//! `batch`, `batches` (of a slice), `slices`, `peer` (0: no hash maps), `checkpoint` (a folder to
 //! write to; none if empty).
 //!
 //! One line of JSON is printed: rates by slice, in millions a second (`memcpy`: GB/s), and what the
@@ -25,8 +25,10 @@ use memmap2::{Advice, MmapMut};
 use serde_json::{Value, json};
 
 use plain::Plain;
+use sharded::Sharded;
 
 mod plain;
+mod sharded;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -320,16 +322,41 @@ fn push(store: &Store, index: u32, keys: &[u64], grads: &[f32]) -> Result<(), St
     Ok(())
 }
 
-fn peer(store: &Store, settings: &Settings, optimizer: Optimizer) -> Result<Plain, StoreError> {
-    let plain = Plain::new(optimizer, settings.dim);
+/// What the store is measured against: the same rows, held as somebody else might hold them.
+trait Peer {
+    fn insert(&self, keys: &[u64], rows: &[f32]);
+    fn pull(&self, keys: &[u64], out: &mut [f32]);
+    fn push(&self, keys: &[u64], grads: &[f32]);
+}
+
+/// A peer, and what its pulls and pushes are called.
+struct Rival {
+    pull: &'static str,
+    push: &'static str,
+    peer: Box<dyn Peer>,
+}
+
+fn rivals(store: &Store, settings: &Settings, kind: Optimizer) -> Result<Vec<Rival>, StoreError> {
+    let rivals = vec![
+        Rival {
+            pull: "plain_pull",
+            push: "plain_push",
+            peer: Box::new(Plain::new(kind, settings.dim)),
+        },
+        Rival {
+            pull: "sharded_pull",
+            push: "sharded_push",
+            peer: Box::new(Sharded::new(kind, settings.dim)),
+        },
+    ];
     let mut rows = vec![0.0; settings.batch * settings.dim];
     let all: Vec<u64> = (0..settings.rows).map(spread).collect();
     for keys in all.chunks(settings.batch) {
         let out = &mut rows[..keys.len() * settings.dim];
         store.pull_rows(0, keys, PullMode::ReadOnly, out)?;
-        plain.insert(keys, out);
+        rivals.iter().for_each(|rival| rival.peer.insert(keys, out));
     }
-    Ok(plain)
+    Ok(rivals)
 }
 
 /// What slices of work came to, each list by the name of the work.
@@ -342,7 +369,7 @@ struct Measured {
 }
 
 /// Measure slice after slice.
-fn measure(store: &Store, plain: Option<&Plain>, settings: &Settings) -> Result<Measured, Failure> {
+fn measure(store: &Store, rivals: &[Rival], settings: &Settings) -> Result<Measured, Failure> {
     let n = settings.batch;
     let grads = vec![0.01; n * settings.dim];
     let mut out = vec![0.0; n * settings.dim];
@@ -377,13 +404,13 @@ fn measure(store: &Store, plain: Option<&Plain>, settings: &Settings) -> Result<
             *pushes += 1;
             push(store, *pushes - 1, keys, &grads)
         })?;
-        if let Some(plain) = plain {
-            slice("plain_pull", settings.miss, &mut |keys| {
-                plain.pull(keys, black_box(&mut out));
+        for Rival { pull, push, peer } in rivals {
+            slice(pull, settings.miss, &mut |keys| {
+                peer.pull(keys, black_box(&mut out));
                 Ok(())
             })?;
-            slice("plain_push", 0.0, &mut |keys| {
-                plain.push(keys, &grads);
+            slice(push, 0.0, &mut |keys| {
+                peer.push(keys, &grads);
                 Ok(())
             })?;
         }
@@ -511,13 +538,13 @@ fn main() -> Result<(), Failure> {
     let insert = fill(&store, &settings)?;
     let stats = store.stats();
     let grown = memory("Rss").saturating_sub(before);
-    let plain = match settings.peer {
-        true => Some(peer(&store, &settings, optimizer)?),
-        false => None,
+    let rivals = match settings.peer {
+        true => rivals(&store, &settings, optimizer)?,
+        false => Vec::new(),
     };
     // What it took to fill the table is not asked.
     take_stages();
-    let measured = measure(&store, plain.as_ref(), &settings)?;
+    let measured = measure(&store, &rivals, &settings)?;
     let huge = memory("AnonHugePages");
     let checkpoint = match settings.checkpoint.as_str() {
         "" => Value::Null,

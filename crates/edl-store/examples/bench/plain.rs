@@ -1,9 +1,11 @@
-//! The hash map of vectors that the store is measured against.
+//! The simplest hash map of vectors that the store is measured against.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use edl_optim::Optimizer;
+
+use crate::Peer;
 
 /// The peer: weights, and each optimizer slot, in a map of small vectors; one lock, one key at a
 /// time.
@@ -23,8 +25,10 @@ impl Plain {
             centre: vec![0.0; dim],
         }
     }
+}
 
-    pub(crate) fn pull(&self, keys: &[u64], out: &mut [f32]) {
+impl Peer for Plain {
+    fn pull(&self, keys: &[u64], out: &mut [f32]) {
         for (key, out) in keys.iter().zip(out.chunks_exact_mut(self.dim)) {
             let maps = self.maps.lock().expect("no thread panics");
             out.copy_from_slice(maps[0].get(key).unwrap_or(&self.centre));
@@ -32,7 +36,7 @@ impl Plain {
     }
 
     /// Update each key's row: it is read from all maps, changed, and written back to them.
-    pub(crate) fn push(&self, keys: &[u64], grads: &[f32]) {
+    fn push(&self, keys: &[u64], grads: &[f32]) {
         let step = self.optimizer.step(0.01, 1);
         let num_slots = self.optimizer.num_slots();
         let mut together = vec![0.0; self.dim * num_slots];
@@ -65,7 +69,7 @@ impl Plain {
         }
     }
 
-    pub(crate) fn insert(&self, keys: &[u64], rows: &[f32]) {
+    fn insert(&self, keys: &[u64], rows: &[f32]) {
         let mut maps = self.maps.lock().expect("no thread panics");
         let mut slots = vec![0.0; self.dim * self.optimizer.num_slots()];
         for (&key, row) in keys.iter().zip(rows.chunks_exact(self.dim)) {
