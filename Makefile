@@ -29,12 +29,12 @@ BENCHMARKS := $(filter-out benchmarks/readme.py, \
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
-    test-aarch64 test-loom test-python test-torch test-parquet-java bench bench-store demo chaos \
-    soak fuzz proto lock clean
+    test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes etcd \
+    kubernetes-tools cluster bench bench-store demo chaos soak fuzz proto lock clean
 
 help: ## Print this list.
 	@echo 'make TARGET, where TARGET is one of'
-	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -nE 's/^([a-z0-9-]+):[^#]*## (.*)/  \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
 build: $(VENV)/.extension $(VENV)/.messages ## Make .venv and build and install elasticdl into it.
 
@@ -118,6 +118,19 @@ test-torch: build $(CACHE)/torch-$(TORCH) ## Test the optimizers against PyTorch
 
 test-parquet-java: build ## Read exported tables with Java's Parquet (needs Maven and a JDK).
 	@scripts/parquet_java.sh
+
+# Go builds them from their modules, once for each version, below $(CACHE).
+etcd: build ## Build etcd (needs Go 1.26).
+	@$(PYTHON) -m scripts.cluster.binaries etcd
+
+kubernetes-tools: build ## Build etcd and Kubernetes' control plane (needs Go 1.26; minutes, once).
+	@$(PYTHON) -m scripts.cluster.binaries etcd kubernetes
+
+cluster: kubernetes-tools ## Run a Kubernetes cluster on this machine until Ctrl-C (needs root).
+	@$(PYTHON) -m scripts.cluster
+
+test-kubernetes: kubernetes-tools ## Test on a real API server, with pods as processes (needs root).
+	$(VENV)/bin/pytest -m kubernetes tests
 
 bench: build ## Measure elasticdl against its peers (benchmarks/results/).
 	@set -e; for file in $(filter-out $(STORE_BENCHMARKS),$(BENCHMARKS)); do \
