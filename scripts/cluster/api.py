@@ -19,7 +19,7 @@ MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 _TIMEOUT_SECONDS = 30
 _WATCH_SECONDS = 300
-_LOST = (ConnectionError, http.client.HTTPException)
+_LOST = (ConnectionError, ssl.SSLError, http.client.HTTPException)
 
 
 class ApiError(Exception):
@@ -92,7 +92,7 @@ class Api:
             response = connection.getresponse()
             if response.status != 200:
                 raise _error(response.status, response.read())
-            for line in response:
+            for line in _lines(response):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     raise ApiError(event["object"]["code"], event["object"]["message"])
@@ -124,10 +124,10 @@ class Api:
             self._send(connection, method, path, query, body, content_type)
             response = connection.getresponse()
             answer = response.read()
-        except _LOST:
+        except _LOST as error:
             connection.close()
             if kept is None:
-                raise
+                raise ConnectionError(f"{method} {path}: {error!r}") from error
             # The server closed a connection that was idle: once more, by a new one.
             return self._request(method, path, query, body, content_type)
         except BaseException:
@@ -157,6 +157,13 @@ class Api:
         payload = None if body is None else json.dumps(body).encode()
         target = f"{path}?{urlencode(query)}" if query else path
         connection.request(method, target, payload, headers)
+
+
+def _lines(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    try:
+        yield from response
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"the watch broke off: {error!r}") from error
 
 
 def _error(code: int, answer: bytes) -> ApiError:

@@ -126,13 +126,15 @@ class Pod(threading.Thread):
         status = self.object.get("status", {})
         if status.get("phase") in ("Succeeded", "Failed"):
             self._phase = status["phase"]
+            self._heed(self.object)
+            self._wait_for_deletion()
+        if self._forget_earlier_life():
+            self._heed(self.object)
             self._wait_for_deletion()
         self._heed(self.object)
         lacks = unsupported(self.object["spec"])
         if lacks:
             self._fail("Unsupported", lacks)
-        elif status.get("containerStatuses") and self._forget_earlier_life():
-            self._report()
         else:
             try:
                 self._prepare()
@@ -145,13 +147,16 @@ class Pod(threading.Thread):
 
     def _forget_earlier_life(self) -> bool:
         """Say that containers which ran before this node went down are lost; True if they end."""
-        if self.object["spec"]["restartPolicy"] != "Never":
+        before = self.object.get("status", {}).get("containerStatuses", [])
+        ran = any("running" in each["state"] for each in before)
+        if not ran or self.object["spec"]["restartPolicy"] != "Never":
             return False
         words = "The container could not be located when the pod was terminated"
         for each in self._main:
             each.state = terminated(KILLED, "ContainerStatusUnknown", self._started_at, words)
             each.exit_code = KILLED
         self._phase = "Failed"
+        self._report()
         return True
 
     def _wait_for_deletion(self) -> None:
