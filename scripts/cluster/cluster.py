@@ -137,9 +137,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._janitor = _start_janitor(self.folder, self._control_group)
         try:
             self.network = connect(self._janitor.pid)
-            self.control_plane = ControlPlane(
-                self.folder, self.network.host, self.network.services, self._timing
-            )
+            self.control_plane = ControlPlane(self.folder, self.network, self._timing)
             self.control_plane.start()
             self.kubeconfig = self.control_plane.kubeconfig
             self.api = Api(self.control_plane.access)

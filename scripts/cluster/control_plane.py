@@ -13,6 +13,7 @@ from pathlib import Path
 from . import processes
 from .api import Access, Api, ApiError
 from .binaries import binary
+from .network import Network
 
 _PORT = 6443  # of an address that only this cluster has
 _READY_SECONDS = 60
@@ -70,19 +71,19 @@ class Service:
 
 
 class ControlPlane:
-    """A whole control plane in a folder, on one address of this machine."""
+    """A whole control plane in a folder, on addresses of this machine."""
 
-    def __init__(self, folder: Path, host: str, services: str, timing: Timing):
+    def __init__(self, folder: Path, network: Network, timing: Timing):
         """Write keys and command lines; nothing is started.
 
         Args:
             folder: Takes data, keys and logs.
-            host: The address that the API server listens on.
-            services: The range of the cluster addresses of services.
+            network: Addresses that only this cluster has, so that its ports are free.
             timing: How soon lost nodes are noticed.
         """
         self.folder = folder
-        self.access = Access(f"https://{host}:{_PORT}", f"{folder}/apiserver.crt", _token())
+        self._loopback = network.loopback
+        self.access = Access(f"https://{network.host}:{_PORT}", f"{folder}/apiserver.crt", _token())
         self.log_certificate = (f"{folder}/logs.crt", f"{folder}/logs.key")
         self._make_keys()
         self._write("tokens.csv", f"{self.access.token},admin,admin,system:masters\n")
@@ -91,7 +92,7 @@ class ControlPlane:
         self.api_server = self._service(
             "kube-apiserver",
             binary("kubernetes", "kube-apiserver"),
-            self._api_server_flags(host, services, timing),
+            self._api_server_flags(network, timing),
         )
         self.controllers = self._service(
             "kube-controller-manager",
@@ -157,7 +158,7 @@ class ControlPlane:
         return Service(name, [str(path), *flags], self.folder / f"{name}.log")
 
     def _etcd_flags(self) -> list[str]:
-        peers = f"unix://{self.folder}/peers.sock"
+        peers = f"http://{self._loopback}:2380"
         return [
             f"--data-dir={self.folder}/etcd",
             f"--listen-client-urls={self._etcd_address}",
@@ -170,17 +171,17 @@ class ControlPlane:
 
     @property
     def _etcd_address(self) -> str:
-        return f"unix://{self.folder}/etcd.sock"
+        return f"http://{self._loopback}:2379"
 
-    def _api_server_flags(self, host: str, services: str, timing: Timing) -> list[str]:
+    def _api_server_flags(self, network: Network, timing: Timing) -> list[str]:
         folder = self.folder
         return [
             f"--etcd-servers={self._etcd_address}",
             f"--cert-dir={folder}",
-            f"--bind-address={host}",
-            f"--advertise-address={host}",
+            f"--bind-address={network.host}",
+            f"--advertise-address={network.host}",
             f"--secure-port={_PORT}",
-            f"--service-cluster-ip-range={services}",
+            f"--service-cluster-ip-range={network.services}",
             f"--token-auth-file={folder}/tokens.csv",
             "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.default.svc",

@@ -29,6 +29,11 @@ class Network:
         return f"10.{self.x}.255.1"
 
     @property
+    def loopback(self) -> str:
+        """An address of the host that no pod reaches."""
+        return f"127.{self.x}.255.1"
+
+    @property
     def gateway(self) -> str:
         """The router's address, as the pods see it."""
         return f"10.{self.x}.0.1"
