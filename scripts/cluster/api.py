@@ -1,11 +1,10 @@
-"""A small client of the Kubernetes API: plain dictionaries in and out, one connection a thread."""
+"""A small client of the Kubernetes API: plain dictionaries in and out."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -44,8 +43,12 @@ class Api:
 
     def __init__(self, access: Access):
         self.access = access
-        self._context = ssl.create_default_context(cafile=access.ca_file)
-        self._local = threading.local()
+        self._idle: list[http.client.HTTPSConnection] = []  # taken and given back by any thread
+
+    def close(self) -> None:
+        """Close its connections."""
+        while (kept := self._take_idle()) is not None:
+            kept.close()
 
     def get(self, path: str, **query: str) -> Object:
         """Return an object or a list."""
@@ -117,8 +120,7 @@ class Api:
         body: Object | None,
         content_type: str,
     ) -> bytes:
-        kept: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
-        self._local.connection = None
+        kept = self._take_idle()
         connection = kept or self._connect(_TIMEOUT_SECONDS)
         try:
             self._send(connection, method, path, query, body, content_type)
@@ -133,15 +135,22 @@ class Api:
         except BaseException:
             connection.close()
             raise
-        self._local.connection = connection
+        self._idle.append(connection)
         if response.status >= 300:
             raise _error(response.status, answer)
         return answer
 
+    def _take_idle(self) -> http.client.HTTPSConnection | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
     def _connect(self, timeout_seconds: float) -> http.client.HTTPSConnection:
         address = urlsplit(self.access.server)
+        context = ssl.create_default_context(cafile=self.access.ca_file)
         return http.client.HTTPSConnection(
-            address.hostname or "", address.port, timeout=timeout_seconds, context=self._context
+            address.hostname or "", address.port, timeout=timeout_seconds, context=context
         )
 
     def _send(

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from . import binaries, control_groups, processes
-from .api import Access, Api, ApiError, Object
+from .api import Access, ApiError, Object
 from .control_plane import ControlPlane, Timing, write_kubeconfig
 from .network import connect
 from .node import Settings
@@ -140,7 +140,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             self.control_plane = ControlPlane(self.folder, self.network, self._timing)
             self.control_plane.start()
             self.kubeconfig = self.control_plane.kubeconfig
-            self.api = Api(self.control_plane.access)
+            self.api = self.control_plane.api
             for shape in self._shapes:
                 self.add_node(shape)
         except BaseException:

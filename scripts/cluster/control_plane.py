@@ -84,6 +84,7 @@ class ControlPlane:
         self.folder = folder
         self._loopback = network.loopback
         self.access = Access(f"https://{network.host}:{_PORT}", f"{folder}/apiserver.crt", _token())
+        self.api = Api(self.access)
         self.log_certificate = (f"{folder}/logs.crt", f"{folder}/logs.key")
         self._make_keys()
         self._write("tokens.csv", f"{self.access.token},admin,admin,system:masters\n")
@@ -126,16 +127,16 @@ class ControlPlane:
         self.wait_for_api_server()
         self.controllers.start()
         self.scheduler.start()
-        api = Api(self.access)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
-        self._wait(lambda: api.get(account) is not None)
+        self._wait(lambda: self.api.get(account) is not None)
 
     def wait_for_api_server(self) -> None:
         """Return when the API server answers."""
-        self._wait(lambda: Api(self.access).text("/readyz") == "ok")
+        self._wait(lambda: self.api.text("/readyz") == "ok")
 
     def stop(self) -> None:
         """Stop everything."""
+        self.api.close()
         for each in (self.scheduler, self.controllers, self.api_server, self.etcd):
             each.stop()
 

@@ -135,4 +135,5 @@ def _resource(container: Object, reference: Any) -> str:
     value = container.get("resources", {}).get(kind, {}).get(name)
     if value is None:
         raise NotFoundError(f"resourceFieldRef {reference['resource']}: the container states none")
-    return str(math.ceil(quantity(value) / quantity(reference.get("divisor") or 1)))
+    divisor = quantity(reference.get("divisor", 1)) or 1  # "0" stands for none
+    return str(math.ceil(quantity(value) / divisor))
