@@ -309,6 +309,20 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """A process of a running job."""
+
+    role: Role
+    index: int
+    state: str  # planned, starting, alive, leaving
+    pid: int  # on the machine where it runs; 0 before it has registered
+    address: str  # of a ps replica
+    seconds: float  # since it was planned, or has registered
+    silent_seconds: float  # since it was heard of
+    tasks_done: int  # by a worker
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """A picture of a running job, for displays and for `--summary`."""
 
@@ -346,6 +360,7 @@ class JobStatus:
     train_metrics_records: int = 0
     evaluated_records: int = 0  # records that `metrics` are of
     counters: dict[str, int] = field(default_factory=dict)  # see COUNTERS
+    members: tuple[MemberStatus, ...] = ()  # where they were asked for
 
     def staleness_percentile(self, share: float) -> int:
         """Return what the staleness of this share of updates does not exceed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from elasticdl.job import EpochLedger, JobStatus
+from elasticdl.job import EpochLedger, JobStatus, MemberStatus, Role
 
 LINE_SECONDS = 5.0
 _MANY_EPOCHS = 20
@@ -123,51 +123,12 @@ class Display:
         self._console.print(line, soft_wrap=True, highlight=False)
 
     def _panel(self) -> RenderableType:
-        status = self.last
-        if status is None:
+        if self.last is None:
             return Panel(Text("starting ..."), title="elasticdl", title_align="left")
-        rows = Table.grid(padding=(0, 2))
-        rows.add_column(style="dim")
-        rows.add_column()
-        for name, value in self._rows(status):
-            rows.add_row(name, value)
-        for name, text in (("note", status.message), ("last event", self._last_event())):
-            if text:
-                rows.add_row(name, Text(text, "yellow", overflow="ellipsis", no_wrap=True))
-        bar = ProgressBar(total=max(status.records_total, 1), completed=status.records_done)
-        title = f"{status.job_name}: {status.status}"
-        return Panel(Group(Padding(bar), rows), title=title, title_align="left")
+        return panel(self.last, self._has_processes, self._last_event())
 
     def _last_event(self) -> str:
         return self.events[-1].text if self.events else ""
-
-    def _rows(self, status: JobStatus) -> Iterator[tuple[str, str]]:
-        """Yield the lines of the panel."""
-        yield (
-            "records",
-            f"{status.records_done:,} of {status.records_total:,} ({_percent(status)}), "
-            f"{status.records_per_second:,.0f} records/s, {_eta(status)}",
-        )
-        yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
-        yield (
-            "tasks",
-            f"{status.tasks_todo} to do, {status.tasks_doing} under way, {status.tasks_done} done",
-        )
-        yield "loss", _losses(status)
-        if status.train_metrics:
-            yield "training", _train_metrics(status)
-        if status.metrics:
-            yield "evaluation", _evaluation(status)
-        if self._has_processes:
-            yield (
-                "processes",
-                f"{status.num_workers_alive} workers, {status.num_ps_alive} ps replicas",
-            )
-        yield (
-            "updates",
-            f"{status.model_version:,}, staleness {status.mean_staleness:.1f} on average, "
-            f"{status.max_staleness} at most",
-        )
 
     def _line(self, status: JobStatus) -> str:
         """Return one line for a log that nobody redraws."""
@@ -188,6 +149,69 @@ class Display:
         if self._has_processes:
             parts.append(f"workers {status.num_workers_alive}, ps {status.num_ps_alive}")
         return " | ".join(parts)
+
+
+def panel(status: JobStatus, has_processes: bool = True, last_event: str = "") -> RenderableType:
+    """Return a picture of a job that runs."""
+    rows = Table.grid(padding=(0, 2))
+    rows.add_column(style="dim")
+    rows.add_column()
+    for name, value in _rows(status, has_processes):
+        rows.add_row(name, value)
+    for name, text in (("note", status.message), ("last event", last_event)):
+        if text:
+            rows.add_row(name, Text(text, "yellow", overflow="ellipsis", no_wrap=True))
+    bar = ProgressBar(total=max(status.records_total, 1), completed=status.records_done)
+    title = f"{status.job_name}: {status.status}"
+    return Panel(Group(Padding(bar), rows), title=title, title_align="left")
+
+
+def members_table(members: Sequence[MemberStatus]) -> Table:
+    """Return who belongs to a job."""
+    table = Table(title="Processes", title_justify="left")
+    for name in ("process", "state", "for", "last heard of", "tasks done", "pid", "address"):
+        table.add_column(name, justify="left" if name in ("process", "state") else "right")
+    for member in members:
+        silent = "-" if member.state != "alive" else f"{member.silent_seconds:.0f} s ago"
+        table.add_row(
+            f"{member.role}-{member.index}",
+            member.state,
+            _duration(member.seconds),
+            silent,
+            f"{member.tasks_done:,}" if member.role is Role.WORKER else "",
+            str(member.pid or ""),
+            member.address,
+        )
+    return table
+
+
+def _rows(status: JobStatus, has_processes: bool) -> Iterator[tuple[str, str]]:
+    """Yield the lines of the panel."""
+    yield (
+        "records",
+        f"{status.records_done:,} of {status.records_total:,} ({_percent(status)}), "
+        f"{status.records_per_second:,.0f} records/s, {_eta(status)}",
+    )
+    yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
+    yield (
+        "tasks",
+        f"{status.tasks_todo} to do, {status.tasks_doing} under way, {status.tasks_done} done",
+    )
+    yield "loss", _losses(status)
+    if status.train_metrics:
+        yield "training", _train_metrics(status)
+    if status.metrics:
+        yield "evaluation", _evaluation(status)
+    if has_processes:
+        yield (
+            "processes",
+            f"{status.num_workers_alive} workers, {status.num_ps_alive} ps replicas",
+        )
+    yield (
+        "updates",
+        f"{status.model_version:,}, staleness {status.mean_staleness:.1f} on average, "
+        f"{status.max_staleness} at most",
+    )
 
 
 def _summary(status: JobStatus) -> Text:

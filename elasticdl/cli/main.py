@@ -1,19 +1,21 @@
-"""`elasticdl`: train, evaluate and predict, and a group of commands for data files."""
+"""`elasticdl`: train, evaluate and predict, and commands for running jobs and for data files."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import rich_click as click
 from click.core import ParameterSource
 
-from elasticdl.cli import kubernetes
+from elasticdl.cli import job_file, kubernetes
 from elasticdl.cli.data import data
 from elasticdl.cli.export import export
 from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
+from elasticdl.cli.jobs import COMMANDS
 from elasticdl.config import Command
 from elasticdl.errors import ConfigError, ElasticdlError
 
@@ -35,6 +37,7 @@ Example:
     --distribution_strategy=ParameterServerStrategy \\
     --num_workers=2 --num_ps_pods=2 --num_epochs=3 --output=model
 """
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)  # by words or by --config
 _HELP = {
     "train": """Train a model.
 
@@ -68,30 +71,43 @@ def cli() -> None:
 def _make_command(name: Command) -> click.RichCommand:
     @click.pass_context
     def callback(
-        context: click.RichContext, /, dry_run: bool, use_go_ps: str | None, **words: str | None
+        context: click.RichContext,
+        /,
+        dry_run: bool,
+        use_go_ps: str | None,
+        wait: bool,
+        detach: bool,
+        config: None,
+        write_config: Path | None,
+        **words: str | None,
     ) -> int:
         if use_go_ps is not None:
             click.echo("note: --use_go_ps has no effect: there is one parameter server", err=True)
         given = {
             flag: word
             for flag, word in words.items()
-            if context.get_parameter_source(flag) is ParameterSource.COMMANDLINE
+            if word is not None and context.get_parameter_source(flag) in _GIVEN
         }
         try:
-            config = build_config(name, given)
-            check_given(config, given)
+            settings = build_config(name, given)
+            check_given(settings, given)
         except ConfigError as error:
             raise click.UsageError(str(error), context) from error
+        if wait and detach:
+            raise click.UsageError("--wait and --detach: expected one of them", context)
+        if write_config is not None:
+            job_file.write(write_config, name, settings, given)
+            return 0
         if dry_run:
-            return kubernetes.dry_run(config)
-        from elasticdl.cli.run import run  # what --help and a typing error need not wait for
+            return kubernetes.dry_run(settings)
+        from elasticdl.cli.run import Stay, run  # what --help and a typing error need not wait for
 
-        return run(config)
+        return run(settings, Stay.DETACH if detach else Stay.WAIT if wait else Stay.TIED)
 
     return click.RichCommand(
         name=name,
         callback=callback,
-        params=[option(flag) for flag in flags(name)] + _not_of_the_job(),
+        params=[*(option(flag) for flag in flags(name)), *_of_command(name), *_not_of_the_job()],
         help=_HELP[name],
     )
 
@@ -107,8 +123,52 @@ def _not_of_the_job() -> list[click.Parameter]:
     return [dry_run, click.Option(["--use_go_ps"], is_flag=False, flag_value="", hidden=True)]
 
 
+def _of_command(name: Command) -> list[click.Option]:
+    """Return the options that say what the command does with the settings of the job."""
+
+    def read(context: click.Context, option: click.Parameter, path: Path | None) -> None:
+        if path is not None:
+            try:
+                context.default_map = job_file.read(path, name)
+            except ConfigError as error:
+                raise click.UsageError(str(error), context) from error
+
+    return [
+        click.RichOption(
+            ["--detach"],
+            is_flag=True,
+            panel="Command",
+            help="Start the job and end; the job goes on, see elasticdl attach.",
+        ),
+        click.RichOption(
+            ["--wait"],
+            is_flag=True,
+            panel="Command",
+            help="Show the job to its end; it goes on if this command ends before. Without --wait "
+            "and --detach a job on this machine ends with the command.",
+        ),
+        click.RichOption(
+            ["--config"],
+            type=click.Path(path_type=Path),
+            is_eager=True,  # it gives defaults to the others
+            callback=read,
+            panel="Command",
+            help="Read flags from a YAML file, by their names; the command line wins.",
+        ),
+        click.RichOption(
+            ["--write_config"],
+            type=click.Path(path_type=Path),
+            panel="Command",
+            help="Write a file for --config that has these flags, and start nothing.",
+        ),
+    ]
+
+
 for _name in ("train", "evaluate", "predict"):
     cli.add_command(_make_command(_name))
+
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 cli.add_command(export)
 cli.add_command(data)

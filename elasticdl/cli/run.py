@@ -113,19 +113,20 @@ def _start_only(config: JobConfig) -> int:
         )
     preflight.check(config)
     job = choose.submitter_for(config).submit(config, is_tied=False)
-    for line in _ways_to(job.name):
+    for line in ways_to(job.name):
         click.echo(line)
     return 0
 
 
 def _left(signal_name: str, places: dict[str, str]) -> int:
     click.echo(f"left by {signal_name}; the job goes on")
-    for line in _ways_to(places["job"]):
+    for line in ways_to(places["job"]):
         click.echo(line)
     return _STOPPED
 
 
-def _ways_to(job: str) -> Iterator[str]:
+def ways_to(job: str) -> Iterator[str]:
+    """Yield how to look at a job that goes on without the command."""
     yield f"job     {job}"
     yield f"show    elasticdl attach {job}"
     yield f"logs    elasticdl logs {job} -f"

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from elasticdl.config import JobConfig
-from elasticdl.errors import UnknownJobError
+from elasticdl.errors import ConfigError, UnknownJobError
 from elasticdl.launchers.base import Job, Submitter
 from elasticdl.launchers.process.job import LocalSubmitter
 
 
 def submitter_for(config: JobConfig) -> Submitter:
-    """Return who starts a job of this configuration."""
+    """Return who starts a job of this configuration.
+
+    Raises:
+        ConfigError: Nobody does yet.
+    """
+    if config.is_on_kubernetes:
+        raise ConfigError(
+            "this version does not submit jobs to Kubernetes by itself: give --dry_run, and its "
+            "output to kubectl apply -f -"
+        )
     return LocalSubmitter()
 
 

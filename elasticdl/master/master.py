@@ -39,6 +39,7 @@ from elasticdl.master.phases import Phase
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import picture
 from elasticdl.observe.events import EventLog
+from elasticdl.observe.tail import EventTail
 from elasticdl.rpc.messages import status_to_json
 
 log = logging.getLogger(__name__)
@@ -147,6 +148,10 @@ class Master:
     def status(self) -> JobStatus:
         """Return a picture of the job."""
         return picture(self.core, self.now())
+
+    def events(self, since: float) -> EventTail:
+        """Return what reads the events of the job from a time on."""
+        return EventTail(self._job_dir, since)
 
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""

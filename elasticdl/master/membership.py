@@ -24,7 +24,10 @@ _LONGEST_TICK_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Member:
-    """One process of the job, at one index. `last_heard` and `is_up` are not journalled."""
+    """One process of the job, at one index.
+
+    `last_heard`, `is_up` and `since` are not journalled.
+    """
 
     role: Role
     index: int
@@ -38,11 +41,23 @@ class Member:
     has_exited: bool = False  # its process is known to have ended
     last_heard: float = 0.0
     is_up: bool = False  # it has asked for work, or sent a heartbeat
+    since: float = 0.0  # when it was planned, has registered, or this master began
 
     @property
     def is_alive(self) -> bool:
         """Whether it has spoken and was not lost since."""
         return bool(self.session) and not self.gone
+
+    @property
+    def state(self) -> str:
+        """What it is about: planned, starting, alive, leaving, gone."""
+        if self.gone:
+            return "gone"
+        if self.is_stopping:
+            return "leaving"
+        if self.session:
+            return "alive"
+        return "starting" if self.handle else "planned"
 
     @property
     def name(self) -> str:
@@ -74,7 +89,7 @@ class Membership:
         index = self._next_worker if index is None else index
         self._journal.record("plan", str(role), index)
         member = self._members[role, index]
-        member.last_heard = now
+        member.last_heard = member.since = now
         return member
 
     def started(self, role: Role, index: int, handle: str, now: float) -> None:
@@ -93,6 +108,7 @@ class Membership:
         if member is None or member.session != session:
             self._journal.record("register", str(role), index, session, pid, address)
             member = self._members[role, index]
+            member.since = now
         member.last_heard = now
         return member
 
@@ -141,7 +157,7 @@ class Membership:
     def heard_all(self, now: float) -> None:
         """Give everybody a full timeout: what was heard before is not known."""
         for member in self._members.values():
-            member.last_heard = now
+            member.last_heard = member.since = now
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -193,7 +209,7 @@ class Membership:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
-        unknown = {"last_heard": 0.0, "is_up": False}  # to the next master
+        unknown = {"last_heard": 0.0, "is_up": False, "since": 0.0}  # to the next master
         members = [asdict(member) | unknown for member in self._members.values()]
         return {"members": members, "next_worker": self._next_worker}
 

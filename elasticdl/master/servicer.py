@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
@@ -12,6 +13,8 @@ import grpc
 from elasticdl.errors import ElasticdlError, StateError
 from elasticdl.job import JobStatus, PsRoute
 from elasticdl.master.core import JobCore
+from elasticdl.master.status import members
+from elasticdl.observe.tail import EventTail
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
 from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication
@@ -51,6 +54,10 @@ class Front(Protocol):
 
     def status(self) -> JobStatus:
         """Return a picture of the job."""
+        ...
+
+    def events(self, since: float) -> EventTail:
+        """Return what reads the events of the job from a time on."""
         ...
 
     def was_told_the_end(self) -> None:
@@ -171,7 +178,11 @@ class Servicer(MasterServicer):
 
     async def GetStatus(self, request: Any, context: Any) -> Any:
         """Give a picture of the job."""
-        return await self._picture(context)
+        answer = await self._picture(context)
+        if request.with_members:
+            core, now = self._master.core, self._master.now()
+            answer.members.extend(map(messages.member_to_message, members(core, now)))
+        return answer
 
     async def WatchStatus(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Give pictures of the job, up to its last one."""
@@ -184,6 +195,20 @@ class Servicer(MasterServicer):
                 changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
                 await asyncio.sleep(_PICTURE_SECONDS)
                 await changed
+
+    async def WatchEvents(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Give the events that are in the master's folder, and those that are added."""
+        tail = self._master.events(request.since)
+        while True:
+            is_last = not request.follow or self._master.core.has_ended
+            await self._answer(context, self._master.written())  # notes follow what is written
+            for event in await asyncio.to_thread(tail.events, is_last):
+                yield pb.Event(json=json.dumps(event))
+            if is_last:
+                return
+            changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
+            await asyncio.sleep(_PICTURE_SECONDS)
+            await changed
 
     async def SetNumWorkers(self, request: Any, context: Any) -> Any:
         """Go on with so many workers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticdl.job import JobStatus, Role, Task
+from elasticdl.job import JobStatus, MemberStatus, Role, Task
 from elasticdl.master.core import JobCore
 from elasticdl.master.phases import Phase
 
@@ -53,6 +53,26 @@ def picture(core: JobCore, now: float) -> JobStatus:
         evaluated_records=core.evaluations.num_records,
         train_metrics_records=core.training_metrics.measured.num_records,
         counters=dict(core.counters.values),
+    )
+
+
+def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
+    """Return the processes of the job that are not known to be gone."""
+    return tuple(
+        MemberStatus(
+            role=member.role,
+            index=member.index,
+            state=member.state,
+            pid=member.pid,
+            address=member.address,
+            seconds=now - member.since,
+            silent_seconds=now - member.last_heard,
+            tasks_done=core.ledger.done_by_worker.get(member.index, 0)
+            if member.role is Role.WORKER
+            else 0,
+        )
+        for role in (Role.WORKER, Role.PS)
+        for member in core.members.present(role)
     )
 
 

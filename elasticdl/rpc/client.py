@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import grpc
 
@@ -155,11 +158,10 @@ class JobClient:
         self._connection = Connection(address, token, on_unreachable, attempt_seconds)
         self._master = MasterStub(self._connection.channel)
 
-    def status(self, give_up_seconds: float | None = None) -> JobStatus:
-        """Return a picture of the job as it is now."""
-        answer = self._connection.call(
-            self._master.GetStatus, pb.GetStatusRequest(), give_up_seconds
-        )
+    def status(self, give_up_seconds: float | None = None, with_members: bool = False) -> JobStatus:
+        """Return a picture of the job as it is now, with its processes if asked for."""
+        request = pb.GetStatusRequest(with_members=with_members)
+        answer = self._connection.call(self._master.GetStatus, request, give_up_seconds)
         return messages.status_from_message(answer)
 
     def watch(self, give_up_seconds: float | None = None) -> Iterator[JobStatus]:
@@ -185,6 +187,37 @@ class JobClient:
                     if message.status in ENDED:
                         return
                 retry.pause()  # a master that stops may end the stream without an error
+            except (grpc.RpcError, ValueError) as error:
+                retry.after(error)
+            finally:
+                if stream is not None:
+                    stream.cancel()
+
+    def events(
+        self, follow: bool, since: float = 0.0, give_up_seconds: float | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the events that the master knows, from a time on (seconds since 1970).
+
+        Args:
+            follow: Go on up to the end of the job; a master that dies is waited for.
+            since: The time.
+            give_up_seconds: Raise UnavailableError after so long without a master; None: never.
+        """
+        retry = self._connection.retry(give_up_seconds)
+        while True:
+            stream = None
+            try:
+                stream = self._master.WatchEvents(
+                    pb.WatchEventsRequest(since=since, follow=follow),
+                    metadata=self._connection.metadata,
+                    wait_for_ready=give_up_seconds is None,
+                )
+                for message in stream:
+                    retry = self._connection.retry(give_up_seconds)
+                    event = json.loads(message.json)
+                    since = math.nextafter(event["time"], math.inf)
+                    yield event
+                return
             except (grpc.RpcError, ValueError) as error:
                 retry.after(error)
             finally:

@@ -989,12 +989,16 @@ Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
 class GetStatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    WITH_MEMBERS_FIELD_NUMBER: _builtins.int
+    with_members: _builtins.bool
     def __init__(
         self,
+        *,
+        with_members: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_members", b"with_members"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1014,6 +1018,97 @@ class WatchStatusRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchStatusRequest: _TypeAlias = WatchStatusRequest  # noqa: Y015
+
+@_typing.final
+class WatchEventsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    since: _builtins.float
+    """seconds since 1970"""
+    follow: _builtins.bool
+    """up to the end of the job"""
+    def __init__(
+        self,
+        *,
+        since: _builtins.float = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "since", b"since"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchEventsRequest: _TypeAlias = WatchEventsRequest  # noqa: Y015
+
+@_typing.final
+class Event(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_FIELD_NUMBER: _builtins.int
+    json: _builtins.str
+    def __init__(
+        self,
+        *,
+        json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json", b"json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Event: _TypeAlias = Event  # noqa: Y015
+
+@_typing.final
+class Member(_message.Message):
+    """A process of the job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    SILENT_SECONDS_FIELD_NUMBER: _builtins.int
+    TASKS_DONE_FIELD_NUMBER: _builtins.int
+    role: Global___Role.ValueType
+    index: _builtins.int
+    state: _builtins.str
+    """planned, starting, alive, leaving"""
+    pid: _builtins.int
+    """where it runs; 0 before it has registered"""
+    address: _builtins.str
+    """ps replicas"""
+    seconds: _builtins.float
+    """since it was planned, or has registered"""
+    silent_seconds: _builtins.float
+    """since it was heard of"""
+    tasks_done: _builtins.int
+    """workers"""
+    def __init__(
+        self,
+        *,
+        role: Global___Role.ValueType = ...,
+        index: _builtins.int = ...,
+        state: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        address: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+        silent_seconds: _builtins.float = ...,
+        tasks_done: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "index", b"index", "pid", b"pid", "role", b"role", "seconds", b"seconds", "silent_seconds", b"silent_seconds", "state", b"state", "tasks_done", b"tasks_done"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
 class EpochLedger(_message.Message):
@@ -1207,6 +1302,7 @@ class JobStatus(_message.Message):
     TRAIN_METRICS_RECORDS_FIELD_NUMBER: _builtins.int
     EVALUATED_RECORDS_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -1249,6 +1345,10 @@ class JobStatus(_message.Message):
     def recent_train_metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
+        """of GetStatus, if asked for"""
+
     def __init__(
         self,
         *,
@@ -1285,10 +1385,11 @@ class JobStatus(_message.Message):
         train_metrics_records: _builtins.int = ...,
         evaluated_records: _builtins.int = ...,
         counters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        members: _abc.Iterable[Global___Member] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "epoch_loss", b"epoch_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "checkpoints", b"checkpoints", "counters", b"counters", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "checkpoints", b"checkpoints", "counters", b"counters", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch_loss: _TypeAlias = _typing.Literal["epoch_loss"]  # noqa: Y015
     _WhichOneofArgType__epoch_loss: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss"]  # noqa: Y015

@@ -89,6 +89,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.WatchStatusRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.JobStatus.FromString,
                 _registered_method=True)
+        self.WatchEvents = channel.unary_stream(
+                '/elasticdl.v1.Master/WatchEvents',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.WatchEventsRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.Event.FromString,
+                _registered_method=True)
         self.SetNumWorkers = channel.unary_unary(
                 '/elasticdl.v1.Master/SetNumWorkers',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumWorkersRequest.SerializeToString,
@@ -180,6 +185,13 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchEvents(self, request, context):
+        """What has happened, from the event log of the master: so far, or as it goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetNumWorkers(self, request, context):
         """Adds workers to a running job, or takes some away.
         """
@@ -251,6 +263,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.WatchStatus,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.WatchStatusRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.JobStatus.SerializeToString,
+            ),
+            'WatchEvents': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchEvents,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.WatchEventsRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.Event.SerializeToString,
             ),
             'SetNumWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.SetNumWorkers,
@@ -560,6 +577,33 @@ class Master:
             '/elasticdl.v1.Master/WatchStatus',
             elasticdl_dot_rpc_dot_elasticdl__pb2.WatchStatusRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.JobStatus.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/elasticdl.v1.Master/WatchEvents',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.WatchEventsRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.Event.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,6 +57,8 @@ class MasterStub:
     """For the command line and for tests."""
     WatchStatus: _grpc.UnaryStreamMultiCallable[_elasticdl_pb2.WatchStatusRequest, _elasticdl_pb2.JobStatus]
     """One picture at once, one after each change (at most every 100 ms), and the last one of the job."""
+    WatchEvents: _grpc.UnaryStreamMultiCallable[_elasticdl_pb2.WatchEventsRequest, _elasticdl_pb2.Event]
+    """What has happened, from the event log of the master: so far, or as it goes on."""
     SetNumWorkers: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.SetNumWorkersRequest, _elasticdl_pb2.SetNumWorkersResponse]
     """Adds workers to a running job, or takes some away."""
     Stop: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.StopRequest, _elasticdl_pb2.StopResponse]
@@ -86,6 +88,8 @@ class MasterAsyncStub(MasterStub):
     """For the command line and for tests."""
     WatchStatus: _aio.UnaryStreamMultiCallable[_elasticdl_pb2.WatchStatusRequest, _elasticdl_pb2.JobStatus]  # type: ignore[assignment]
     """One picture at once, one after each change (at most every 100 ms), and the last one of the job."""
+    WatchEvents: _aio.UnaryStreamMultiCallable[_elasticdl_pb2.WatchEventsRequest, _elasticdl_pb2.Event]  # type: ignore[assignment]
+    """What has happened, from the event log of the master: so far, or as it goes on."""
     SetNumWorkers: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.SetNumWorkersRequest, _elasticdl_pb2.SetNumWorkersResponse]  # type: ignore[assignment]
     """Adds workers to a running job, or takes some away."""
     Stop: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.StopRequest, _elasticdl_pb2.StopResponse]  # type: ignore[assignment]
@@ -178,6 +182,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_elasticdl_pb2.JobStatus], _abc.AsyncIterator[_elasticdl_pb2.JobStatus]]:
         """One picture at once, one after each change (at most every 100 ms), and the last one of the job."""
+
+    @_abc_1.abstractmethod
+    def WatchEvents(
+        self,
+        request: _elasticdl_pb2.WatchEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_elasticdl_pb2.Event], _abc.AsyncIterator[_elasticdl_pb2.Event]]:
+        """What has happened, from the event log of the master: so far, or as it goes on."""
 
     @_abc_1.abstractmethod
     def SetNumWorkers(

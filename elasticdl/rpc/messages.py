@@ -17,6 +17,7 @@ from elasticdl.job import (
     Finished,
     JobStatus,
     Lease,
+    MemberStatus,
     MetricStates,
     Moment,
     MomentKind,
@@ -352,6 +353,25 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         train_metrics_records=status.train_metrics_records,
         evaluated_records=status.evaluated_records,
         counters=status.counters,
+        members=[member_to_message(member) for member in status.members],
+    )
+
+
+def member_to_message(member: MemberStatus) -> pb.Member:
+    """Pack a process of the job."""
+    return pb.Member(**(asdict(member) | {"role": role_to_message(member.role)}))
+
+
+def _member_from_message(message: pb.Member) -> MemberStatus:
+    return MemberStatus(
+        role=role_from_message(message.role),
+        index=message.index,
+        state=message.state,
+        pid=message.pid,
+        address=message.address,
+        seconds=message.seconds,
+        silent_seconds=message.silent_seconds,
+        tasks_done=message.tasks_done,
     )
 
 
@@ -430,4 +450,5 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
         train_metrics_records=message.train_metrics_records,
         evaluated_records=message.evaluated_records,
         counters=dict(message.counters),
+        members=tuple(_member_from_message(member) for member in message.members),
     )

