@@ -115,6 +115,12 @@ class JobCallbacks:
 
     def _check_monitor(self, callback: Any, name: str) -> None:
         known = ["loss", "val_loss", *(f"val_{metric}" for metric in self._metrics)]
+        if callback.monitor in self._metrics:
+            raise ModelError(
+                f"callback {name}(monitor={callback.monitor!r}) watches the metric of training, "
+                "which a job measures on a part of the minibatches, and not at the end of each "
+                f"epoch; watch the evaluations: monitor='val_{callback.monitor}'"
+            )
         if callback.monitor not in known:
             raise ModelError(
                 f"callback {name}(monitor={callback.monitor!r}): expected one of {', '.join(known)}"

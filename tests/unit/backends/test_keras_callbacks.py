@@ -162,6 +162,9 @@ REFUSED = {
     "monitor='val_acc'.*expected one of loss, val_loss, val_auc, val_own": lambda: [
         keras.callbacks.EarlyStopping("val_acc")
     ],
+    "monitor='auc'. watches the metric of training.*monitor='val_auc'": lambda: [
+        keras.callbacks.EarlyStopping("auc")
+    ],
     'say mode="max" or mode="min"': lambda: [keras.callbacks.EarlyStopping("val_own")],
     "ModelCheckpoint, which cannot run here": lambda: [keras.callbacks.ModelCheckpoint("x.keras")],
     "LearningRateScheduler, which cannot run here.*elasticdl.callbacks": lambda: [

@@ -81,6 +81,38 @@ def test_losses_metrics_and_predictions_are_those_of_the_traced_job(new_job):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
+def doubled(ids, label):
+    twice = tf.data.Dataset.from_tensors((ids, label))
+    return twice.concatenate(twice.map(lambda ids, label: (ids, 1 - label)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    {
+        "leaves some out": lambda d, mode: d.filter(lambda ids, *_: ids[0] % 3 > 0),
+        "makes two of one": lambda d, mode: d if mode == Mode.PREDICTION else d.flat_map(doubled),
+        "both, and a shuffle": lambda d, mode: (
+            d
+            if mode == Mode.PREDICTION
+            else d.filter(lambda ids, _: ids[0] % 3 > 0).flat_map(doubled).shuffle(7)
+        ),
+    }.values(),
+)
+def test_feeds_that_leave_out_or_add_examples_give_what_the_pipeline_does(new_job, change):
+    def changed(dataset, mode, metadata):
+        return change(feed(dataset, mode, metadata), mode)
+
+    found = []
+    for run_eagerly in (False, True):
+        job = new_job(
+            data(), SIZE, run_eagerly=run_eagerly, **{**FUNCTIONS, "model": Model, "feed": changed}
+        )
+        losses = job.train(data(), SIZE, seed=4)
+        found.append((losses, *job.parameters(), job.predict(data(), SIZE)))
+    for traced, eager in zip(*found, strict=True):
+        np.testing.assert_allclose(eager, traced, rtol=1e-3, atol=1e-5)
+
+
 def test_values_can_be_seen_in_feed_model_and_loss_once_a_minibatch(new_job):
     seen = {"feed": [], "model": [], "loss": []}
 
@@ -120,7 +152,8 @@ def test_a_record_that_does_not_parse_is_named(new_job):
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda dataset: dataset.filter(lambda *x: True), "feed uses dataset.filter"),
+        (lambda dataset: dataset.interleave(lambda *x: dataset), "feed uses dataset.interleave"),
+        (lambda dataset: dataset.filter(lambda *x: False), "leaves out the first .* records"),
         (lambda dataset: dataset.padded_batch(SIZE), "feed uses dataset.padded_batch"),
         (lambda dataset: dataset.batch(SIZE).shuffle(3), "feed uses shuffle after batch"),
         (lambda dataset: tf.data.Dataset.zip(dataset, dataset), "must return the dataset that it"),

@@ -1,40 +1,54 @@
-"""`--run_eagerly`: the functions that `feed` maps are called in Python, on one record at a time."""
+"""`--run_eagerly`: the functions of `feed` are called in Python, on one record at a time."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.compile import as_element
-from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset, unpacked
+from elasticdl.backends.keras.feed.dataset import Drawing, NotedDataset, unpacked
+from elasticdl.backends.keras.feed.eager_dataset import EagerDataset, Kind, Step
 from elasticdl.backends.keras.feed.records import RecordBatch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
 from elasticdl.backends.keras.feed.ways import Parsed, Way, mix
 from elasticdl.data.base import Records
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode
+
+Example = tuple[int, Any]
+"""What was made of a record, behind the record's number."""
 
 
 class Eager(Way):
-    """Runs the maps of `feed` on tensors that have values: `print` and `.numpy()` work."""
+    """Runs the functions of `feed` on tensors that have values: `print` and `.numpy()` work."""
 
     def __init__(self, user: UserFeed, sample: RecordBatch) -> None:
         """Call the user's function, and its maps on a few records.
 
         Raises:
-            ModelError: `feed` does more than `map`, `shuffle`, `batch`, `prefetch` and `cache`.
+            ModelError: `feed` does more than can be done without a pipeline, or leaves out all
+                records of the sample.
         """
-        noted = user(sample, Drawing(eager=True)).noted
-        assert noted is not None, "an eager dataset refuses what would end its notes"
-        self._noted: Noted = noted
-        self.user = user  # which `_parse` names
-        first = sample.part(0, 1)
-        parsed = self._parse(first)
+        dataset = user(sample, Drawing(eager=True))
+        assert isinstance(dataset, EagerDataset)
+        self._steps = dataset.steps
+        self.user = user  # which `_examples` names
+        first = next(self._minibatches(self._examples(iter([sample]), None), 1), None)
+        if first is None:
+            raise ModelError(
+                f"{user.name} leaves out the first {len(sample)} records, in mode {user.mode}: "
+                "with --run_eagerly what it gives is learnt from these; leave the flag out, or "
+                "try other records"
+            )
+        parsed, numbers = first
         drawing = user.drawing()
         if drawing.numbered:
-            parsed = (first.numbers, parsed)
+            parsed = (tf.constant(numbers, tf.int64), parsed)
         plain = tf.data.Dataset.from_tensor_slices(parsed)
         super().__init__(user, user.structure(NotedDataset(plain, drawing)))
 
@@ -42,28 +56,86 @@ class Eager(Way):
         """See `Way.run`. The order is that of the job without --run_eagerly."""
         tf.random.set_seed(mix(seed, 0))
         is_prediction = self.user.mode == Mode.PREDICTION
-        is_shuffled = self._noted.shuffled and not is_prediction
-        for batch in cut(records, size, seed if is_shuffled else None):
-            yield self._parse(batch), batch.numbers if is_prediction else None
+        is_shuffled = self._steps.shuffles and not is_prediction
+        if self._steps.keeps_records:
+            batches = cut(records, size, seed if is_shuffled else None)
+            minibatches = itertools.chain.from_iterable(
+                self._minibatches(self._examples(iter([batch]), None), size) for batch in batches
+            )
+        else:
+            # As many examples as there are: minibatches are cut of these, as the pipeline does.
+            examples = self._examples(cut(records, size, None), seed if is_shuffled else None)
+            minibatches = self._minibatches(examples, size)
+        for parsed, numbers in minibatches:
+            yield parsed, numbers if is_prediction else None
 
-    def _parse(self, batch: RecordBatch) -> Any:
-        source = tf.data.Dataset.from_tensor_slices(batch.tensors())
-        elements = [
-            self._apply(self._noted.record_maps, record, number)
-            for record, number in zip(source, batch.numbers, strict=True)
-        ]
-        return self._apply(self._noted.batch_maps, _stack(elements), batch.numbers[0])
+    def _examples(self, batches: Iterator[RecordBatch], seed: int | None) -> Iterator[Example]:
+        """Yield what becomes of records; in their own order, if there is no seed."""
+        examples = itertools.chain.from_iterable(map(_records, batches))
+        for step in self._steps.examples:
+            if step.kind is not Kind.SHUFFLE:
+                examples = self._stepped(examples, step)
+            elif seed is not None:
+                examples = _shuffled(examples, step.argument, mix(seed, 0))
+        return examples
 
-    def _apply(self, maps: Sequence[Callable[..., Any]], element: Any, number: Any) -> Any:
-        for function in maps:
-            try:
-                element = as_element(unpacked(function, element))
-            except Exception as error:
-                raise DataError(
-                    f"record {number} does not parse in {self.user.name}: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
-        return element
+    def _stepped(self, examples: Iterator[Example], step: Step) -> Iterator[Example]:
+        for number, element in examples:
+            made = self._called(step.argument, element, number)
+            match step.kind:
+                case Kind.FILTER:
+                    if made:
+                        yield number, element
+                case Kind.FLAT_MAP:
+                    yield from ((number, one) for one in made)
+                case _:
+                    yield number, as_element(made)
+
+    def _called(self, function: Callable[..., Any], element: Any, number: int) -> Any:
+        try:
+            with _traced_inside():
+                return unpacked(function, element)
+        except Exception as error:
+            raise DataError(
+                f"record {number} does not parse in {self.user.name}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+    def _minibatches(self, examples: Iterator[Example], size: int) -> Iterator[tuple[Any, Any]]:
+        """Yield minibatches, with the number of the record that each row is of."""
+        while batch := list(itertools.islice(examples, size)):
+            numbers, elements = zip(*batch, strict=True)
+            minibatches = iter([(numbers[0], _stack(elements))])
+            for step in self._steps.minibatches:
+                minibatches = self._stepped(minibatches, step)
+            for _, minibatch in minibatches:
+                yield minibatch, numbers
+
+
+@contextlib.contextmanager
+def _traced_inside() -> Iterator[None]:
+    """Let the dataset that a `flat_map` makes trace its own maps, without a warning for each."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Even though the `tf.config.experimental_run_functions")
+        yield
+
+
+def _records(batch: RecordBatch) -> Iterator[Example]:
+    source = tf.data.Dataset.from_tensor_slices(batch.tensors())
+    return zip(batch.numbers.tolist(), source, strict=True)
+
+
+def _shuffled(examples: Iterator[Example], buffer_size: Any, seed: int) -> Iterator[Example]:
+    """Yield them in the order in which the traced pipeline would (`feed/pipeline.py`)."""
+    known = list(examples)
+    tf.random.set_seed(1)
+    order = tf.data.Dataset.range(len(known)).shuffle(
+        buffer_size, seed=seed, reshuffle_each_iteration=False
+    )
+    places = list(order.as_numpy_iterator())
+    tf.random.set_seed(seed)
+    for place in places:
+        yield known[place]
 
 
 def _stack(elements: Sequence[Any]) -> Any:

@@ -1,9 +1,10 @@
-"""The dataset that `feed` is given with `--run_eagerly`: it notes maps and traces nothing."""
+"""The dataset that `feed` is given with `--run_eagerly`: it notes what to do and traces nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 from elasticdl.backends.keras.feed.dataset import Drawing, Noted, NotedDataset
@@ -11,8 +12,6 @@ from elasticdl.errors import ModelError
 
 _NEEDS_PIPELINE = (
     "bucket_by_sequence_length",
-    "filter",
-    "flat_map",
     "ignore_errors",
     "interleave",
     "padded_batch",
@@ -22,49 +21,108 @@ _NEEDS_PIPELINE = (
 )
 
 
+class Kind(Enum):
+    """What a step makes of what comes."""
+
+    MAP = "map"
+    FILTER = "filter"
+    FLAT_MAP = "flat_map"
+    SHUFFLE = "shuffle"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One method of the dataset: the user's function, or the buffer size of a shuffle."""
+
+    kind: Kind
+    argument: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What `feed` did: to each example, and after `batch` to each minibatch."""
+
+    examples: tuple[Step, ...] = ()
+    minibatches: tuple[Step, ...] = ()
+
+    @property
+    def keeps_records(self) -> bool:
+        """Whether one example is made of each record."""
+        return all(step.kind in (Kind.MAP, Kind.SHUFFLE) for step in self.examples)
+
+    @property
+    def shuffles(self) -> bool:
+        """Whether the order of the examples is drawn."""
+        return any(step.kind is Kind.SHUFFLE for step in self.examples)
+
+
 class EagerDataset(NotedDataset):
-    """Notes `map`, `shuffle` and one `batch`; `plain` stays the records as they were read."""
+    """Notes maps, filters, shuffles and one `batch`; `plain` stays the records as they were read.
+
+    Attributes:
+        steps: What was noted, in its order.
+    """
+
+    def __init__(
+        self,
+        plain: Any,
+        drawing: Drawing,
+        batch_size: int | None = None,
+        steps: Steps | None = None,
+    ) -> None:
+        super().__init__(plain, drawing, Noted(), batch_size)
+        self.steps = steps or Steps()
 
     def map(self, map_func: Callable[..., Any], *args: Any, **kwargs: Any) -> EagerDataset:
-        """Note a function of records, or of minibatches after `batch`."""
-        noted = self.noted or Noted()
-        if self.batch_size is None:
-            return self._noting(replace(noted, record_maps=(*noted.record_maps, map_func)))
-        return self._noting(replace(noted, batch_maps=(*noted.batch_maps, map_func)))
+        """Note a function of examples, or of minibatches after `batch`."""
+        return self._noting(Step(Kind.MAP, map_func))
+
+    def filter(self, predicate: Callable[..., Any], name: str | None = None) -> EagerDataset:
+        """Note which examples, or after `batch` which minibatches, are left out."""
+        return self._noting(Step(Kind.FILTER, predicate))
+
+    def flat_map(self, map_func: Callable[..., Any], name: str | None = None) -> EagerDataset:
+        """Note a function that makes any number of examples of one."""
+        self._of_one_record("flat_map", map_func)
+        return self._noting(Step(Kind.FLAT_MAP, map_func))
 
     def shuffle(self, buffer_size: Any, *args: Any, **kwargs: Any) -> EagerDataset:
-        """Note a shuffle of all records of a task."""
+        """Note a shuffle of the examples of a task."""
         if self.batch_size is not None:
             raise _refused("shuffle after batch")
-        return self._noting(replace(self.noted or Noted(), shuffled=True))
+        return self._noting(Step(Kind.SHUFFLE, buffer_size))
 
     def batch(
         self, batch_size: Any, drop_remainder: bool = False, *args: Any, **kwargs: Any
     ) -> EagerDataset:
         """Note that `feed` makes minibatches itself."""
         self._check_batch("batch", drop_remainder)
-        done = self._noting(self.noted or Noted())
-        done.batch_size = int(batch_size)
-        return done
+        return EagerDataset(self.plain, self._drawing, int(batch_size), self.steps)
 
     def with_options(self, options: Any, name: str | None = None) -> EagerDataset:
         """Do nothing: there is no pipeline."""
         return self
 
-    def _noting(self, noted: Noted) -> EagerDataset:
-        return EagerDataset(self.plain, self._drawing, noted, self.batch_size)
+    def _noting(self, step: Step) -> EagerDataset:
+        steps = self.steps
+        if self.batch_size is None:
+            steps = replace(steps, examples=(*steps.examples, step))
+        else:
+            steps = replace(steps, minibatches=(*steps.minibatches, step))
+        return EagerDataset(self.plain, self._drawing, self.batch_size, steps)
 
 
 def feed_root(source: Any, drawing: Drawing) -> NotedDataset:
     """Return the dataset of raw records that `feed` is given."""
-    kind = EagerDataset if drawing.eager else NotedDataset
-    return kind(source, drawing, noted=Noted())
+    if drawing.eager:
+        return EagerDataset(source, drawing)
+    return NotedDataset(source, drawing, noted=Noted())
 
 
 def _refused(what: str) -> ModelError:
     return ModelError(
-        f"feed uses {what}: with --run_eagerly it may map, shuffle and batch; leave the flag out, "
-        "or that method while you look for the fault"
+        f"feed uses {what}: with --run_eagerly it may map, filter, flat_map, shuffle and batch; "
+        "leave the flag out, or that method while you look for the fault"
     )
 
 
