@@ -38,6 +38,9 @@ STOPPED_EXIT_CODE = 128 + signal.SIGTERM
 OWN_FAILURE_EXIT_CODE = 70
 """Exit code of a worker that failed while it held tasks, and for no fault of theirs."""
 
+BUILDS_FROM, IS_BUILT = "builds the model from records of ", "the model is built"
+"""What a worker logs before and after it builds the model, for which it holds no task yet."""
+
 TIMED_OUT_EXIT_CODE = 124
 """Exit code of a worker that ended itself because the user's code did not return."""
 

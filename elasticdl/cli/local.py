@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
+import logging
 import os
+import sys
 import threading
 import time
+from pathlib import Path
 
 from elasticdl._core import PsClient, Store
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
@@ -19,9 +23,14 @@ from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
 from elasticdl.worker.assemble import assemble, open_readers, threads_of
 from elasticdl.worker.heartbeat import Heartbeat
+from elasticdl.worker.watch import Watch
+from elasticdl.worker.watchdog import Watchdog
 
 _WORKER_ID = 0
 _SECONDS_BETWEEN_PICTURES = 0.2
+_SLOW_CHECKPOINT_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
 
 
 def run(config: JobConfig, display: Display) -> JobStatus:
@@ -37,7 +46,7 @@ def run(config: JobConfig, display: Display) -> JobStatus:
         config,
         _job_data(open_readers(config, spec)),
         audit=lambda: [[TaskAudit(*entry) for entry in replica] for replica in client.audit()],
-        checkpoint=lambda directory: client.checkpoint(str(directory)),
+        checkpoint=lambda directory: _checkpoint(client, directory),
         expire=lambda: expired_text(client.expire(int(time.time()))),
     )
     job = _Job(config, master, client)
@@ -53,6 +62,27 @@ def run(config: JobConfig, display: Display) -> JobStatus:
     if job.error is not None:
         raise job.error
     return master.status()
+
+
+def _checkpoint(client: PsClient, directory: Path) -> list[str]:
+    """Write a checkpoint; where it takes long, say so, and by which stack."""
+
+    def tell() -> None:
+        faulthandler.dump_traceback(file=sys.__stderr__ or 2, all_threads=True)
+        log.error(
+            "the checkpoint %s has taken %.0f s, and the job waits for it; if its disk does not "
+            "answer, press Ctrl-C twice",
+            directory,
+            _SLOW_CHECKPOINT_SECONDS,
+        )
+
+    timer = threading.Timer(_SLOW_CHECKPOINT_SECONDS, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        return client.checkpoint(str(directory))
+    finally:
+        timer.cancel()
 
 
 class _Job:
@@ -72,7 +102,18 @@ class _Job:
             with Heartbeat(self._master, _WORKER_ID, _SECONDS_BETWEEN_PICTURES) as heartbeat:
                 worker = assemble(self._config, _WORKER_ID, self._master, lambda: self._client)
                 heartbeat.progress = worker.progress
-                worker.run()
+                watchdog = Watchdog(self._config.training.task_timeout_seconds)
+                cluster = self._config.cluster
+                with Watch(
+                    watchdog,
+                    worker.under_way,
+                    self._master,
+                    _WORKER_ID,
+                    cluster.heartbeat_seconds,
+                    cluster.heartbeat_timeout_seconds,
+                    is_ending=False,
+                ):
+                    worker.run()
         except BaseException as error:
             self.error = error
         finally:

@@ -16,6 +16,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import MasterClient, Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.process import IS_BUILT
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.exchange import NoParameterSource, StoreExchange, Training
 from elasticdl.worker.loop import Worker, sample_minibatch
@@ -58,6 +59,7 @@ def assemble(
         spec, _metadata(config, readers), config.checkpoint.saved_model, threads.count
     )
     model.check(_sample(config, readers, model))
+    log.info(IS_BUILT)
     sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
     source, has_own_reader = NoParameterSource(), spec.custom_data_reader is not None
     return Worker(
@@ -85,6 +87,7 @@ def _assemble_trainer(
             config.model.run_eagerly,
         )
         description = trainer.build(_sample(config, readers, trainer))
+        log.info(IS_BUILT)
     except ElasticdlError:
         raise
     except Exception as error:

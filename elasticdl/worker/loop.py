@@ -43,7 +43,7 @@ from elasticdl.job import (
     TaskReport,
     Wait,
 )
-from elasticdl.process import STOPPED_EXIT_CODE
+from elasticdl.process import BUILDS_FROM, STOPPED_EXIT_CODE
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.exchange import (
@@ -539,6 +539,7 @@ def sample_minibatch(
         start, size = shard.start, minibatch_size
         while start < shard.end:
             part = Shard(shard.name, start, min(shard.end, start + size))
+            log.info("%s%s [%d, %d)", BUILDS_FROM, part.name, part.start, part.end)
             for minibatch in model.minibatches(reader.read(part), mode, minibatch_size, seed=0):
                 return minibatch
             num_records += part.num_records

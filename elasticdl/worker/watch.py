@@ -39,6 +39,7 @@ class Watch:
         worker_id: int,
         interval_seconds: float,
         silence_seconds: float,
+        is_ending: bool = True,
     ) -> None:
         """Watch what is under way.
 
@@ -49,6 +50,7 @@ class Watch:
             worker_id: The worker.
             interval_seconds: Between two looks.
             silence_seconds: After so long without a heartbeat the master gives a worker up.
+            is_ending: Whether work that takes too long ends the process; else it is only told.
         """
         self._watchdog = watchdog
         self._under_way = under_way
@@ -56,6 +58,8 @@ class Watch:
         self._worker_id = worker_id
         self._interval_seconds = interval_seconds
         self._stacks_after_seconds = 0.7 * silence_seconds
+        self._is_ending = is_ending
+        self._told: Work | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
@@ -97,8 +101,17 @@ class Watch:
                     left_seconds,
                 )
                 self._tell(found)
-            case Overdue():
+            case Overdue() if self._is_ending:
                 self._end(found)
+            case Overdue(work, seconds) if self._told != work:
+                self._told = work
+                faulthandler.dump_traceback(file=_STDERR, all_threads=True)
+                log.error(
+                    "no end of %s after %.0f s; the stacks of all threads are above, and nothing "
+                    "else ends it: press Ctrl-C twice, or wait",
+                    position(found).of(work.place.lease.task),
+                    seconds,
+                )
 
     def _end(self, found: Overdue) -> None:
         faulthandler.dump_traceback(file=_STDERR, all_threads=True)

@@ -33,9 +33,9 @@ def feed(records, mode, metadata):
 class Done:
     """A job of two workers and one ps replica over records that are ids, at its end."""
 
-    def __init__(self, folder, deed, *words):
+    def __init__(self, folder, deed, *words, poison=POISON):
         (folder / "zoo").mkdir()
-        feed = POISONED_FEED.format(poison=POISON, deed=deed)
+        feed = POISONED_FEED.format(poison=poison, deed=deed)
         (folder / "zoo" / "model.py").write_text(COUNTING.read_text() + feed)
         with RecordWriter(str(folder / "ids.recordio")) as writer:
             writer.write_many(str(id).encode() for id in range(NUM_RECORDS))
@@ -112,3 +112,11 @@ def test_record_that_holds_its_reader_is_set_aside_and_all_else_is_trained_once(
     log = (tmp_path / "job" / "logs" / f"{worker}.log").read_text()
     assert re.search(r'File "\S+model.py", line \d+ in feed', log), log
     assert "so this worker ends; the stacks of its threads are above" in log
+
+
+def test_a_record_that_kills_who_builds_the_model_of_it_is_named(tmp_path):
+    done = Done(tmp_path, "os.abort()", poison=MINIBATCH // 2)
+    assert done.command.returncode == 1
+    assert (
+        f"while it built the model from records of {tmp_path}/ids.recordio [0, 10)" in done.output
+    )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from elasticdl.job import Role
-from elasticdl.process import process_name
+from elasticdl.process import BUILDS_FROM, IS_BUILT, process_name
 
 FOLDER = "logs"
 
@@ -33,10 +34,26 @@ def logged(job_dir: Path) -> list[tuple[Role, int]]:
 def last_words(path: Path) -> str:
     """Return the last error in a log, or its last line; "" if there is none.
 
-    Time and name are left out: they differ between processes that fail for the same reason.
+    Time and name are left out: they differ between processes that fail for the same reason. Of a
+    worker that ended while it built its model, the records that it did it with are named.
     """
     lines = _tail(path, 0)
-    return _last_error(lines) or (lines or [""])[-1]
+    begun = _last_build(lines)
+    error = _last_error(lines[begun or 0 :])
+    if error or begun is None:
+        return error or (lines or [""])[-1]
+    records = lines[begun].split(BUILDS_FROM)[1]
+    return f"{lines[-1]} (while it built the model from records of {records})"
+
+
+def _last_build(lines: Sequence[str]) -> int | None:
+    """Return the line with which the last build of a model began, if none says that it is built."""
+    for number, line in reversed(list(enumerate(lines))):
+        if line.endswith(IS_BUILT):
+            return None
+        if BUILDS_FROM in line:
+            return number
+    return None
 
 
 def last_error(path: Path, start: int) -> str:
@@ -55,6 +72,6 @@ def _tail(path: Path, start: int) -> list[str]:
     return [line.strip() for line in tail.splitlines() if line.strip()]
 
 
-def _last_error(lines: list[str]) -> str:
+def _last_error(lines: Sequence[str]) -> str:
     errors = [line for line in lines if _ERROR.match(line)]
     return _ERROR.sub("", errors[-1]) if errors else ""

@@ -1,0 +1,27 @@
+"""A hang in a process that nothing may end is told once, with the stacks."""
+
+import logging
+
+from elasticdl.job import Lease, Shard, Task, TaskKind
+from elasticdl.worker.stages import Place, Work
+from elasticdl.worker.watch import Watch
+from elasticdl.worker.watchdog import Watchdog
+
+
+class NoMaster:
+    def announce(self, worker_id, position):
+        pass
+
+
+def test_a_hang_is_told_once_with_stacks_where_nothing_may_end_the_process(caplog, capfd):
+    lease = Lease(Task(7, TaskKind.TRAINING, Shard("a.recordio", 100, 200), epoch=1), 2)
+    hangs = Work("feed", Place(lease, 3, 10), since=-1000.0, is_first=False, longest=0.0)
+    watch = Watch(Watchdog(20.0), lambda: [hangs], NoMaster(), 0, 1.0, 10.0, is_ending=False)
+    with caplog.at_level(logging.ERROR):
+        watch.look()
+        watch.look()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "no end of" in told
+    assert "a.recordio" in told
+    assert "press Ctrl-C twice" in told
+    assert __name__.rpartition(".")[2] in capfd.readouterr().err
