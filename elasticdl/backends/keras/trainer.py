@@ -40,7 +40,7 @@ from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
-from elasticdl.backends.keras.model.state import find_momenta
+from elasticdl.backends.keras.model.state import Momenta
 from elasticdl.backends.keras.model.step import Inference, TrainStep
 from elasticdl.backends.keras.optimizer import (
     describe_clip,
@@ -87,6 +87,7 @@ class KerasTrainer:
         self._feed = FeedRunner(spec.feed, metadata, run_eagerly)
         self._run_eagerly = self.ids_need_parameters = run_eagerly
         self._eager: EagerModel | None = None
+        self._state_rule: Momenta | None = None  # of a training job
         self._callbacks: JobCallbacks | None = None
         self._evaluation_loss: EvaluationLoss | None = None
         self.callbacks: CallbackNeeds | None = None
@@ -146,7 +147,8 @@ class KerasTrainer:
         frozen: frozenset[int] = frozenset()
         frozen_tables: frozenset[int] = frozenset()
         if sample.mode == Mode.TRAINING and self._spec.loss is not None:
-            self._momenta = list(find_momenta(self._placed, sample, self._run_eagerly))
+            self._state_rule = Momenta(self._placed, sample, self._run_eagerly)
+            self._momenta = list(self._state_rule.values)
         self._gradient = self._make_gradient()
         if self._run_eagerly:
             self._eager = EagerModel(self._placed, self._gradient)
@@ -230,6 +232,8 @@ class KerasTrainer:
     ) -> StepResult:
         """Compute loss and gradients; see `Trainer.train_step`. The arrays are read-only."""
         minibatch = KerasMinibatch.of(minibatch)
+        if self._state_rule is not None:
+            self._state_rule.check(minibatch)
         if self._eager is not None:
             return self._eager.step(minibatch)
         return self._step(minibatch)(minibatch, rows, dense, state)

@@ -25,6 +25,8 @@ from elasticdl.backends.keras.model.placed import Called, PlacedModel, explainin
 from elasticdl.errors import ModelError
 
 _NUM_TRIALS = 3
+_CHECKED_STEPS = frozenset(8**k for k in range(1, 8))  # a trial costs some steps
+_SAME_MOMENTUM = 1e-4
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -65,20 +67,54 @@ def check_assigned(placed: PlacedModel, called: Called) -> None:
         )
 
 
-def find_momenta(
-    placed: PlacedModel, minibatch: KerasMinibatch, eagerly: bool = False
-) -> tuple[float, ...]:
-    """Return the momentum of each state variable: `new = momentum * old + change` in training.
+class Momenta:
+    """The momentum of each state variable: `new = momentum * old + change` in training.
 
     Of one that training leaves as it is, it is 1.
+
+    Attributes:
+        values: Found on a first minibatch, by number of the variable.
 
     Raises:
         ModelError: A new value follows another rule.
     """
-    if not placed.state.variables:
-        return ()
-    trials = _Trials(placed, minibatch, eagerly)
-    return tuple(_momentum(trials, k) for k in range(len(placed.state.variables)))
+
+    def __init__(
+        self, placed: PlacedModel, minibatch: KerasMinibatch, eagerly: bool = False
+    ) -> None:
+        self._placed = placed
+        self._num_steps = 0
+        self._trials: _Trials | None = None
+        self.values: tuple[float, ...] = ()
+        if placed.state.variables:
+            self._trials = _Trials(placed, minibatch, eagerly)
+            variables = range(len(placed.state.variables))
+            self.values = tuple(_momentum(self._trials, k) for k in variables)
+
+    def check(self, minibatch: KerasMinibatch) -> None:
+        """Compare with what some of the minibatches give that are trained.
+
+        Raises:
+            ModelError: A momentum is another one there: it depends on the data.
+        """
+        self._num_steps += 1
+        if self._trials is None or self._num_steps not in _CHECKED_STEPS:
+            return
+        slopes = self._trials.slopes(minibatch)
+        for variable, part, expected in zip(
+            self._placed.state.variables, self._placed.state.parts, self.values, strict=True
+        ):
+            if not is_float(variable) or id(variable) not in self._trials.assigned:
+                continue
+            found = float(np.median(slopes[:, part]))
+            if np.isfinite(found) and abs(found - expected) > _SAME_MOMENTUM:
+                raise ModelError(
+                    f"in training call() makes the new value of variable {variable.path!r} of "
+                    f"{expected:.7g} times the old one with the first minibatch, and of "
+                    f"{found:.7g} times with a later one: this momentum depends on the data, and "
+                    "the changes of workers that train at the same time do not add up. "
+                    f"{_remedy(self._placed, variable)}"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +176,25 @@ class _Trials:
                     *specs,
                 )
             )
-        dense, tensors = tf.constant(placed.dense.values()), minibatch.tensors[: len(specs)]
+        dense = tf.constant(placed.dense.values())
         self._call: Callable[[Float32, Float32], Any] = lambda state, signs: function(
-            dense, tf.constant(state), tf.constant(signs), *tensors
+            dense, tf.constant(state), tf.constant(signs), *self._tensors
         )
         self._random = np.random.default_rng(0)
         self._start = placed.state.values()
-        everyone = range(len(placed.state.variables))
-        self.all = [self._try(self._moved(everyone)) for _ in range(_NUM_TRIALS)]
+        self._tensors = minibatch.tensors[: len(specs)]
+        self.all = self._try_all()
+
+    def slopes(self, minibatch: KerasMinibatch) -> Float32:
+        """Return the derivatives with another minibatch, shape (trials, elements)."""
+        if minibatch.structure.key != self._structure.key:
+            return np.full((1, self._start.size), np.nan, np.float32)
+        self._tensors = minibatch.tensors[: len(self._structure.feature_specs)]
+        return np.stack([trial.slopes for trial in self._try_all()])
+
+    def _try_all(self) -> list[_Trial]:
+        everyone = range(len(self.placed.state.variables))
+        return [self._try(self._moved(everyone)) for _ in range(_NUM_TRIALS)]
 
     def one(self, k: int) -> list[_Trial]:
         """Return trials in which only one variable has other values."""
