@@ -59,7 +59,7 @@ class Eager(Way):
         is_shuffled = self._steps.shuffles and not is_prediction
         if self._steps.keeps_records:
             batches = cut(records, size, seed if is_shuffled else None)
-            minibatches = itertools.chain.from_iterable(
+            minibatches: Iterator[tuple[Any, Any]] = itertools.chain.from_iterable(
                 self._minibatches(self._examples(iter([batch]), None), size) for batch in batches
             )
         else:
@@ -71,7 +71,7 @@ class Eager(Way):
 
     def _examples(self, batches: Iterator[RecordBatch], seed: int | None) -> Iterator[Example]:
         """Yield what becomes of records; in their own order, if there is no seed."""
-        examples = itertools.chain.from_iterable(map(_records, batches))
+        examples: Iterator[Example] = itertools.chain.from_iterable(map(_records, batches))
         for step in self._steps.examples:
             if step.kind is not Kind.SHUFFLE:
                 examples = self._stepped(examples, step)
