@@ -38,6 +38,9 @@ class Progress:
     """How far something long has come, for another thread to look at."""
 
     def __new__(cls) -> Progress: ...
+    def note(self) -> None:
+        """Count a piece."""
+
     @property
     def pieces(self) -> int:
         """How many pieces are done; a number that stands still for long says that it hangs."""
@@ -197,11 +200,24 @@ class PsClient:
     def in_process(store: Store) -> PsClient:
         """The same client without sockets."""
 
-    def declare(self, model: str, dense: NDArray[np.float32], state: NDArray[np.float32]) -> None:
+    def declare(
+        self,
+        model: str,
+        dense: NDArray[np.float32],
+        state: NDArray[np.float32],
+        given: Sequence[tuple[int, NDArray[np.float32]]] = ...,
+    ) -> None:
         """Tell the replicas what the model is (a `ModelDescription` as JSON).
 
         The first to declare gives the dense and state values; later ones must declare an equal
         model and their values are not used.
+
+        Args:
+            model: Equal in every worker.
+            dense: The flat dense vector.
+            state: The flat state vector.
+            given: The tables with `given_rows` and their rows, shape (input_dim, dim). A replica
+                that has no model yet gets its part of them first.
 
         Raises:
             ModelMismatchError: Tables, dims, variables or optimizers differ; says which and how.

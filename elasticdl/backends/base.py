@@ -104,6 +104,7 @@ class TableDescription:
 
     keep_names: whether the strings that ids were made of are kept, for `Trainer.names`.
     trainable: whether rows are updated. They are created, read and kept all the same.
+    given_rows: whether every key begins with a row of `Trainer.given_rows`.
     wire_dtype: how rows and gradients travel, "float32", "float16" or "bfloat16"; they are stored,
         and updates are computed, in float32.
     """
@@ -119,6 +120,7 @@ class TableDescription:
     keep_names: bool = False
     constraint: ConstraintSpec | None = None
     trainable: bool = True
+    given_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +291,13 @@ class Trainer(Predictor, Protocol):
 
     def initial_values(self) -> tuple[Float32, Float32]:
         """Return the flat dense and state vectors as initialised here."""
+        ...
+
+    def given_rows(self) -> Sequence[tuple[int, Float32]]:
+        """Return the tables that begin with rows which the model file sets, and the rows.
+
+        Shape (input_dim, dim) each; of those tables that are described with `given_rows`.
+        """
         ...
 
     def set_lookup(self, pull: Lookup) -> None:

@@ -209,6 +209,10 @@ class NumpyTrainer:
         dense, state = self._model.dense, self._model.state
         return _flat(dense, dense, "dense values"), _flat(state, state, "state")
 
+    def given_rows(self) -> Sequence[tuple[int, Float32]]:
+        """Return nothing: an array model sets no rows."""
+        return ()
+
     def set_lookup(self, pull: Lookup) -> None:
         """Ids of an array model depend on features alone."""
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl._core import Store
+from elasticdl._core import Progress, Store
 from elasticdl.errors import ConfigError, DataError
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,13 @@ def sources_of(flag: str) -> dict[str, list[Path]]:
     return sources
 
 
-def begin_with_pretrained(store: Store, flag: str) -> None:
+def begin_with_pretrained(store: Store, flag: str, progress: Progress | None = None) -> None:
     """Have the tables of a new store begin with the rows of their files.
+
+    Args:
+        store: The store.
+        flag: As of `sources_of`.
+        progress: Counts what is read.
 
     Raises:
         ConfigError: As of `sources_of`.
@@ -66,6 +71,8 @@ def begin_with_pretrained(store: Store, flag: str) -> None:
             for keys, rows in read_rows(file):
                 store.begin_with(table, str(file), keys, rows)
                 num_rows += len(keys)
+                if progress is not None:
+                    progress.note()
             log.info("read %d pretrained rows of table %r from %s", num_rows, table, file)
 
 

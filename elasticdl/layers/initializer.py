@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 
 from elasticdl.errors import ModelError
 
@@ -46,6 +47,12 @@ def describe_initializer(
         "are created one by one on the ps replicas; use a constant, RandomUniform, RandomNormal, "
         "TruncatedNormal or a VarianceScaling initializer"
     )
+
+
+def has_array(initializer: Any) -> bool:
+    """Whether an initializer is `Constant` of an array: it says each row, not a distribution."""
+    is_constant = isinstance(initializer, keras.initializers.Constant)
+    return is_constant and not _is_number(initializer.value) and np.ndim(initializer.value) > 0
 
 
 def centre(kind: str, params: dict[str, float]) -> float:

@@ -127,7 +127,7 @@ def _first(config: JobConfig, replica: int, progress: Progress | None) -> Store:
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
         store = Store(replica, replicas)
-        begin_with_pretrained(store, config.checkpoint.pretrained_rows)
+        begin_with_pretrained(store, config.checkpoint.pretrained_rows, progress)
         return store
     return Store.restore(
         str(resolve(source)), replica, replicas, keep_watermarks=False, progress=progress

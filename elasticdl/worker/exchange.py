@@ -231,7 +231,10 @@ class StoreExchange:
             site for site, table in enumerate(self._tables) if model.tables[table].keep_names
         ]
         dense, state = (values.copy() for values in self._trainer.initial_values())
-        self._declare = partial(self._client.declare, json.dumps(asdict(model)), dense, state)
+        given = list(self._trainer.given_rows())
+        self._declare = partial(
+            self._client.declare, json.dumps(asdict(model)), dense, state, given
+        )
         self._declare()
 
     def start_index(self, lease: Lease) -> int:

@@ -191,16 +191,15 @@ def ledger_problems(evidence: Evidence, lost: set[tuple[int, int]]) -> list[str]
 
 
 def staleness_problems(evidence: Evidence) -> list[str]:
-    """Say if an update came later than the mode promises.
+    """Say if an update came later than the mode promises, whoever died (docs/designs/synchrony.md).
 
-    A worker that dies between two replicas leaves an update on one of them that the gate does not
-    know (docs/designs/synchrony.md), so each fault may add one. A ps replica that is lost forgets
-    which pulls are held, and its versions begin again: no bound holds across that.
+    A synchronous job promises it where no ps replica was lost: replica 0 alone says what is too
+    old for a round, and the others come back with versions of their own.
     """
-    if any(victim.role == "ps" for struck in evidence.struck for victim in struck.victims):
+    limits = {"bounded": MAX_STALENESS, "synchronous": 0}
+    lost_ps = any(v.role == "ps" for struck in evidence.struck for v in struck.victims)
+    if evidence.mode == "synchronous" and lost_ps:
         return []
-    num_victims = sum(len(struck.victims) for struck in evidence.struck)
-    limits = {"bounded": MAX_STALENESS + num_victims, "synchronous": 0}
     limit, found = limits.get(evidence.mode), evidence.summary["staleness"]["max"]
     if limit is None or found <= limit:
         return []

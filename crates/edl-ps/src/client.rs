@@ -13,7 +13,7 @@ use crate::error::PsError;
 use crate::local::Local;
 use crate::names::{Batch, NameSite, SentNames};
 use crate::remote::Remote;
-use crate::replicas::{Gradients, Minibatch, Pull, Replicas, Vectors};
+use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors, check_given};
 
 /// What one pull brought.
 #[derive(Debug)]
@@ -191,11 +191,26 @@ impl PsClient {
     /// # Errors
     /// A model that cannot be, or that differs from the one declared before.
     pub fn declare(&self, model: &str, dense: &[f32], state: &[f32]) -> Result<(), PsError> {
+        self.declare_with(model, dense, state, &[])
+    }
+
+    /// The same, for a model of which tables begin with rows: all those with `given_rows`.
+    ///
+    /// # Errors
+    /// The same, or rows that do not fit their table.
+    pub fn declare_with(
+        &self,
+        model: &str,
+        dense: &[f32],
+        state: &[f32],
+        given: &[GivenRows<'_>],
+    ) -> Result<(), PsError> {
         let model = ModelSpec::from_json(model)?;
         let shape = Shape::of(&model)?;
         check_len("the dense vector", dense.len(), shape.dense_len)?;
         check_len("the state vector", state.len(), shape.state_len)?;
-        self.replicas.declare(&model, dense, state)?;
+        check_given(&model, given)?;
+        self.replicas.declare(&model, dense, state, given)?;
         // Equal to what is there already, or `declare` would have failed.
         let _ = self.shape.set(shape);
         Ok(())
@@ -319,7 +334,7 @@ impl PsClient {
     /// Args: `row_grads` for each site of the pull, a gradient for each id.
     ///
     /// # Errors
-    /// [`PsError::TooStale`], after which nothing has changed and the minibatch may be pulled and
+    /// [`edl_store::StoreError::TooStale`], after which nothing has changed and the minibatch may be pulled and
     /// computed again; a lease that is over, arrays that do not fit the pull, or an unreachable replica.
     pub fn push(
         &self,

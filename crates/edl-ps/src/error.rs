@@ -43,23 +43,6 @@ pub enum PsError {
         /// The last failure.
         cause: String,
     },
-    /// A gradient of parameters that are too old by now.
-    #[error(
-        "task {task}, minibatch {index}: its gradient is of version {pulled}, the model is at \
-         {version}; at most {limit} updates may lie between: pull again and compute it anew"
-    )]
-    TooStale {
-        /// The task.
-        task: u64,
-        /// Number of the minibatch.
-        index: u32,
-        /// The version that it was computed on.
-        pulled: u64,
-        /// The version now.
-        version: u64,
-        /// The most that they may differ.
-        limit: u64,
-    },
     /// The system gave no threads, or an answer cannot be written.
     #[error("{0}")]
     System(String),
@@ -85,7 +68,6 @@ impl PsError {
             Self::Invalid(_) => ErrorKind::Invalid,
             Self::Unavailable { .. } => ErrorKind::Unavailable,
             Self::System(_) => ErrorKind::System,
-            Self::TooStale { .. } => ErrorKind::TooStale,
             Self::Wire(error) => error.kind(),
         }
     }
@@ -103,7 +85,8 @@ fn kind_of(error: &StoreError) -> ErrorKind {
         // Its process is about to end.
         StoreError::HalfChanged { .. } => ErrorKind::Unavailable,
         StoreError::Gap { .. } => ErrorKind::Gap,
-        StoreError::NotDeclared(_) => ErrorKind::NotDeclared,
+        StoreError::TooStale { .. } => ErrorKind::TooStale,
+        StoreError::NotDeclared(_) | StoreError::RowsAwaited { .. } => ErrorKind::NotDeclared,
         StoreError::BadModel(_)
         | StoreError::WrongLength { .. }
         | StoreError::BadNames { .. }

@@ -29,6 +29,6 @@ pub use error::{ErrorKind, PsError};
 pub use life::export;
 pub use names::NameSite;
 pub use remote::{Remote, RemoteOptions, SILENCE_TIMEOUT};
-pub use replicas::Minibatch;
+pub use replicas::{GivenRows, Minibatch};
 pub use server::PsServer;
 pub use synchrony::Synchrony;

@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::error::PsError;
 
 /// Remove the rows that have come to their end; `now` in seconds since 1970.
-pub(crate) fn expire(store: &Store, now: u64) -> Result<String, PsError> {
-    json(&store.expire(now)?)
+pub(crate) fn expire(store: &Store, now: u64, progress: Progress<'_>) -> Result<String, PsError> {
+    json(&store.expire_showing(now, progress)?)
 }
 
 /// Write a store's part of an export: an [`ExportRequest`] as JSON, answered by an

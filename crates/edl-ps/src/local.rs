@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, Push, Store, StoreError, TableGrads, TaskAudit};
+use edl_store::{Chunk, ModelSpec, Push, Store, StoreError, TableGrads, TaskAudit, unseen};
 use edl_wire::op::name;
 
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::life;
 use crate::names::{self, Batch};
-use crate::replicas::{Gradients, Minibatch, Pull, Replicas, Vectors};
+use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors};
 use crate::service::{dim_of, scan_rows, stats_json};
 
 pub(crate) struct Local {
@@ -37,7 +37,18 @@ impl Replicas for Local {
         1
     }
 
-    fn declare(&self, model: &ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), PsError> {
+    fn declare(
+        &self,
+        model: &ModelSpec,
+        dense: &[f32],
+        state: &[f32],
+        given: &[GivenRows<'_>],
+    ) -> Result<(), PsError> {
+        for given in given {
+            given.in_pieces(model, 0, 1, |table, dim, keys, rows| {
+                Ok(self.store.give(table, dim as usize, keys, rows)?)
+            })?;
+        }
         Ok(self.store.declare(model.clone(), dense, state)?)
     }
 
@@ -147,7 +158,7 @@ impl Replicas for Local {
     }
 
     fn expire(&self, now: u64) -> Result<Vec<String>, PsError> {
-        Ok(vec![life::expire(&self.store, now)?])
+        Ok(vec![life::expire(&self.store, now, &unseen)?])
     }
 
     fn export(&self, request: &str) -> Result<Vec<String>, PsError> {

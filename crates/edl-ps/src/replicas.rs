@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit};
+use edl_store::{Chunk, ModelSpec, PullMode, TaskAudit, replica_of};
 use edl_wire::op::{Step, name};
 
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::names::Batch;
+use crate::service::scan_rows;
 
 /// Which minibatch a push is of, and how it is to be applied.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,64 @@ pub(crate) struct Pull<'a> {
     pub(crate) versions: &'a mut [u64],
 }
 
+/// The rows that a table begins with: one of each key from 0 on.
+#[derive(Clone, Copy, Debug)]
+pub struct GivenRows<'a> {
+    /// The table's number.
+    pub table: u32,
+    /// The rows, one after the other.
+    pub rows: &'a [f32],
+}
+
+impl GivenRows<'_> {
+    /// Hands the rows of one replica to `give`, in pieces: the table's name, dim, keys and rows.
+    pub(crate) fn in_pieces(
+        &self,
+        model: &ModelSpec,
+        replica: usize,
+        num_replicas: usize,
+        mut give: impl FnMut(&str, u32, &[u64], &[f32]) -> Result<(), PsError>,
+    ) -> Result<(), PsError> {
+        let spec = &model.tables[self.table as usize];
+        let dim = spec.dim as usize;
+        let mut keys = (0..(self.rows.len() / dim) as u64)
+            .filter(|&key| replica_of(key, num_replicas as u32) as usize == replica);
+        loop {
+            let piece: Vec<u64> = keys.by_ref().take(scan_rows(dim)).collect();
+            if piece.is_empty() {
+                return Ok(());
+            }
+            let rows: Vec<f32> = piece
+                .iter()
+                .flat_map(|&key| &self.rows[key as usize * dim..][..dim])
+                .copied()
+                .collect();
+            give(&spec.name, spec.dim, &piece, &rows)?;
+        }
+    }
+}
+
+/// Checks that exactly the tables which want rows are given one for each key.
+pub(crate) fn check_given(model: &ModelSpec, given: &[GivenRows<'_>]) -> Result<(), PsError> {
+    for (number, table) in (0u32..).zip(&model.tables) {
+        let rows = given.iter().find(|rows| rows.table == number);
+        let found = rows.map_or(0, |rows| rows.rows.len());
+        let num_rows = if table.given_rows {
+            table.input_dim.unwrap_or(0)
+        } else {
+            0
+        };
+        let expected = (num_rows as usize).saturating_mul(table.dim as usize);
+        if found != expected {
+            return Err(PsError::Invalid(format!(
+                "the given rows of table '{}' have {found} numbers, expected {expected}",
+                table.name
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// What a push carries, all replicas together; each gets its ranges.
 pub(crate) struct Gradients<'a> {
     /// For each table of the plan: the sum of gradients of each key.
@@ -57,8 +116,14 @@ pub(crate) struct Gradients<'a> {
 pub(crate) trait Replicas: Send + Sync {
     fn count(&self) -> usize;
 
-    /// Declares the model, replica 0 first.
-    fn declare(&self, model: &ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), PsError>;
+    /// Declares the model, replica 0 first; replicas that have none yet get the given rows before.
+    fn declare(
+        &self,
+        model: &ModelSpec,
+        dense: &[f32],
+        state: &[f32],
+        given: &[GivenRows<'_>],
+    ) -> Result<(), PsError>;
 
     /// The declared model.
     fn model(&self) -> Result<Arc<ModelSpec>, PsError>;

@@ -40,6 +40,9 @@ impl PsServer {
             port,
             token,
         };
+        if let Synchrony::Bounded { max_staleness } = synchrony {
+            store.bound_staleness(max_staleness);
+        }
         let replica = Replica {
             coordinator: Coordinator::new(synchrony, store.replica()),
             synchrony,

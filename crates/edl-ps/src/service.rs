@@ -11,8 +11,9 @@ use edl_wire::half_rows::widen;
 use edl_wire::op::model::Protocol;
 use edl_wire::op::push::{Outcome, TableGradients};
 use edl_wire::op::{
-    Op, Request, Response, RowValues, Step, audit, begin_task, checkpoint, commit, commit_pull,
-    declare, end_task, expire, export, model, pull, push, push_pull, scan, skip, stage, stats,
+    Op, Request, Response, RowValues, Step, Vectors, audit, begin_task, checkpoint, commit,
+    commit_pull, declare, end_task, expire, export, give, model, pull, push, push_pull, scan, skip,
+    stage, stats,
 };
 
 use self::rows::{Asked, RowBuffers, nanos_since};
@@ -76,7 +77,8 @@ impl<'s> Service<'s> {
         let request = Received { header, arrays };
         let sent = match header.op {
             Op::Model => send(self.model_of(request.read()?)?.encode()),
-            Op::Declare => send(self.declare(request.read()?)?.encode()),
+            Op::Declare => send(self.declare(request.read()?, progress)?.encode()),
+            Op::Give => send(self.give(request.read()?)?.encode()),
             Op::BeginTask => send(self.begin_task(request.read()?)?.encode()),
             Op::EndTask => send(self.end_task(request.read()?).encode()),
             Op::Skip => send(self.skip(request.read()?)?.encode()),
@@ -99,7 +101,7 @@ impl<'s> Service<'s> {
             Op::Audit => send(self.audit(request.read()?).encode()),
             Op::Stats => send(self.stats(request.read()?)?.encode()),
             Op::Checkpoint => send(self.checkpoint(request.read()?, progress)?.encode()),
-            Op::Expire => send(self.expire(request.read()?)?.encode()),
+            Op::Expire => send(self.expire(request.read()?, progress)?.encode()),
             Op::Export => send(self.export(request.read()?, progress)?.encode()),
             Op::Name => send(names::name(self.store, &request.read()?)?.encode()),
             Op::Error | Op::Progress => Err(WireError::malformed(
@@ -123,13 +125,28 @@ impl<'s> Service<'s> {
         })
     }
 
-    fn declare(&self, request: declare::Request<'_>) -> Result<declare::Response, PsError> {
+    fn declare(
+        &self,
+        request: declare::Request<'_>,
+        progress: Progress<'_>,
+    ) -> Result<declare::Response, PsError> {
         let model = ModelSpec::from_json(request.model)?;
-        let vectors = request.vectors;
-        self.store.declare(model, vectors.dense, vectors.state)?;
+        let Vectors { dense, state } = request.vectors;
+        self.store.declare_showing(model, dense, state, progress)?;
         Ok(declare::Response {
             protocol: self.protocol,
         })
+    }
+
+    fn give(&self, request: give::Request<'_>) -> Result<give::Response, PsError> {
+        let give::Request {
+            table,
+            dim,
+            keys,
+            rows,
+        } = request;
+        self.store.give(table, dim as usize, keys, rows)?;
+        Ok(give::Response)
     }
 
     fn begin_task(&self, request: begin_task::Request) -> Result<begin_task::Response, PsError> {
@@ -300,9 +317,13 @@ impl<'s> Service<'s> {
         })
     }
 
-    fn expire(&self, request: expire::Request) -> Result<expire::Response, PsError> {
+    fn expire(
+        &self,
+        request: expire::Request,
+        progress: Progress<'_>,
+    ) -> Result<expire::Response, PsError> {
         Ok(expire::Response {
-            expired: life::expire(self.store, request.now)?,
+            expired: life::expire(self.store, request.now, progress)?,
         })
     }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use edl_ps::{
-    Cursor, Minibatch, NameSite, Receipt, Remote, RemoteOptions, Step, StepGradients, Synchrony,
-    Wanted,
+    Cursor, GivenRows, Minibatch, NameSite, Receipt, Remote, RemoteOptions, Step, StepGradients,
+    Synchrony, Wanted,
 };
 use edl_store::PullMode;
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyUntypedArrayMethods};
@@ -38,6 +38,10 @@ impl Progress {
         Self {
             pieces: Arc::default(),
         }
+    }
+
+    fn note(&self) {
+        self.pieces.fetch_add(1, Ordering::Relaxed);
     }
 
     #[getter]
@@ -306,16 +310,28 @@ impl PsClient {
         Ok(Self::over(client.map_err(ps_error)?))
     }
 
+    #[pyo3(signature = (model, dense, state, given = Vec::new()))]
     fn declare(
         &self,
         py: Python<'_>,
         model: &str,
         dense: &Bound<'_, PyAny>,
         state: &Bound<'_, PyAny>,
+        given: Vec<(u32, Bound<'_, PyAny>)>,
     ) -> PyResult<()> {
         let (dense, state) = (array(dense, "dense")?, array(state, "state")?);
         let (dense, state) = (dense.as_slice()?, state.as_slice()?);
-        py.detach(|| self.client.declare(model, dense, state))
+        let given = given.iter();
+        let given = given.map(|(table, rows)| Ok((*table, array::<f32>(rows, "given")?)));
+        let given = given.collect::<PyResult<Vec<_>>>()?;
+        let given = given.iter().map(|(table, rows)| {
+            Ok(GivenRows {
+                table: *table,
+                rows: rows.as_slice()?,
+            })
+        });
+        let given = given.collect::<PyResult<Vec<_>>>()?;
+        py.detach(|| self.client.declare_with(model, dense, state, &given))
             .map_err(ps_error)
     }
 

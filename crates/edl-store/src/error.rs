@@ -10,6 +10,18 @@ pub enum StoreError {
     /// Something was asked of a store that knows no model yet.
     #[error("no model has been declared to this replica; declare it before {0}")]
     NotDeclared(&'static str),
+    /// The model is declared before the rows that its table begins with are there.
+    #[error(
+        "table '{table}' begins with rows that the model file sets, of which this replica has {found} of {expected}; give them before the model is declared"
+    )]
+    RowsAwaited {
+        /// The table.
+        table: String,
+        /// Rows that this replica is to have.
+        expected: u64,
+        /// Rows that were given.
+        found: u64,
+    },
     /// A model that cannot be stored.
     #[error("{0}")]
     BadModel(String),
@@ -71,6 +83,22 @@ pub enum StoreError {
         index: u32,
         /// The next index to apply.
         expected: u32,
+    },
+    /// A gradient of parameters that are too old by now.
+    #[error(
+        "task {task}, minibatch {index}: its gradient is of version {pulled}, the model is at {version}; at most {limit} updates may lie between: pull again and compute it anew"
+    )]
+    TooStale {
+        /// The task.
+        task: u64,
+        /// Number of the minibatch.
+        index: u32,
+        /// The version that it was computed on.
+        pulled: u64,
+        /// The version now.
+        version: u64,
+        /// The most that they may differ.
+        limit: u64,
     },
     /// A defect has left a change half done.
     #[error(

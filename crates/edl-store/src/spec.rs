@@ -83,6 +83,11 @@ pub struct TableSpec {
     /// Whether rows are updated; they are created, read and kept all the same.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub trainable: bool,
+    /// Whether every key below `input_dim` begins with a row that a worker gives ([`Store::give`]).
+    ///
+    /// [`Store::give`]: crate::Store::give
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub given_rows: bool,
 }
 
 /// Where a variable lies in the flat dense or state vector.
@@ -322,7 +327,7 @@ impl ModelSpec {
     pub(crate) fn untreated(&self) -> Self {
         let mut model = self.clone();
         for table in &mut model.tables {
-            table.trainable = true;
+            (table.trainable, table.given_rows) = (true, false);
         }
         for variable in model.dense.iter_mut().chain(&mut model.state) {
             (variable.trainable, variable.momentum) = (true, 1.0);

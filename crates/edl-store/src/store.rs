@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
-use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::checkpoint::LastWhole;
@@ -17,20 +16,23 @@ use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::{Occurrence, Times};
 use crate::placement::Placement;
+use crate::progress::{Progress, unseen};
 use crate::route::dense_range;
 use crate::spec::ModelSpec;
 use crate::stripe::Chunk;
 use crate::table::{PullMode, Table};
-use crate::tasks::{TaskAudit, Tasks, Verdict, WatermarkTally};
+use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::treatment::Treatment;
 use crate::vectors::{DenseRule, Vectors, check_len};
 
 use self::first_rows::FirstRows;
 
+pub use self::counters::{STALENESS_BUCKETS, Staleness, Stats, TableStats};
 pub use self::names::Named;
 pub use self::round::{RoundGradient, RoundMember};
 
 mod checkpoint;
+mod counters;
 mod first_rows;
 mod life;
 mod names;
@@ -83,62 +85,6 @@ pub struct Applied {
     pub staleness: u64,
 }
 
-/// Counters of one table.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TableStats {
-    /// The table's name.
-    pub name: String,
-    /// Rows created.
-    pub rows: u64,
-    /// Bytes held for them and for candidates: rows, slots and index.
-    pub bytes: u64,
-    /// Keys that are counted one by one and have no row yet.
-    #[serde(default)]
-    pub candidates: u64,
-    /// Gradients dropped because their key had no row, since this process began.
-    #[serde(default)]
-    pub dropped: u64,
-    /// Rows whose key's string is known; 0 in a table that keeps none.
-    #[serde(default)]
-    pub names: u64,
-    /// Strings that came with the key of another one, since this process began.
-    #[serde(default)]
-    pub name_collisions: u64,
-}
-
-/// Staleness of the pushes applied.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Staleness {
-    /// Sum over pushes.
-    pub sum: u64,
-    /// The largest.
-    pub max: u64,
-    /// Number of pushes.
-    pub count: u64,
-    /// Pushes that were 0, 1, 2 to 3, 4 to 7, ... updates late; the last has all the rest.
-    pub histogram: [u64; STALENESS_BUCKETS],
-}
-
-/// Buckets of a histogram of staleness.
-pub const STALENESS_BUCKETS: usize = 16;
-
-/// Counters of one replica.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stats {
-    /// This replica's number.
-    pub replica: u32,
-    /// Updates applied.
-    pub version: u64,
-    /// By table.
-    pub tables: Vec<TableStats>,
-    /// How late gradients came.
-    pub staleness: Staleness,
-    /// What was kept from being applied.
-    pub watermarks: WatermarkTally,
-    /// Bytes held for tables and vectors.
-    pub resident_bytes: u64,
-}
-
 /// The part of a model that one ps replica holds. Shared by threads; see the module for locks.
 pub struct Store {
     replica: u32,
@@ -160,6 +106,8 @@ pub struct Store {
     naming: AtomicU64,
     /// Late gradients are applied with a smaller learning rate.
     modulates: AtomicBool,
+    /// How late a gradient may be at the most.
+    max_staleness: AtomicU64,
     /// Somebody panicked in the middle of a change. Set before the update lock is let go, so that no
     /// checkpoint has half a change.
     half_changed: AtomicBool,
@@ -199,6 +147,7 @@ impl Store {
             removals: AtomicU64::new(0),
             naming: AtomicU64::new(names::new_generation()),
             modulates: AtomicBool::new(false),
+            max_staleness: AtomicU64::new(u64::MAX),
             half_changed: AtomicBool::new(false),
             budget: Arc::default(),
         }
@@ -208,6 +157,11 @@ impl Store {
     /// (Zhang, Gupta, Lian, Liu: "Staleness-aware async-SGD for distributed deep learning", 2016).
     pub fn modulate_learning_rate(&self) {
         self.modulates.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on, refuse to apply a gradient that is later than so many updates.
+    pub fn bound_staleness(&self, max_staleness: u64) {
+        self.max_staleness.store(max_staleness, Ordering::Relaxed);
     }
 
     /// Return by what the learning rate of an update is multiplied.
@@ -253,8 +207,23 @@ impl Store {
     /// vectors; of later ones only the model is looked at, and after a restore of all.
     ///
     /// # Errors
-    /// A model that cannot be stored, or that differs from the one that is.
+    /// A model that cannot be stored, that differs from the one that is, or of which rows that it
+    /// begins with are awaited.
     pub fn declare(&self, spec: ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), StoreError> {
+        self.declare_showing(spec, dense, state, &unseen)
+    }
+
+    /// The same, telling of progress: a table may begin with many rows.
+    ///
+    /// # Errors
+    /// As those of [`Store::declare`].
+    pub fn declare_showing(
+        &self,
+        spec: ModelSpec,
+        dense: &[f32],
+        state: &[f32],
+        progress: Progress<'_>,
+    ) -> Result<(), StoreError> {
         let _declaring = self.declaring.lock();
         if let Some(model) = self.model.get() {
             return model.declare_again(spec, self);
@@ -278,7 +247,8 @@ impl Store {
             tables.map(|table| Table::new(table, spec.seed, placement, self.budget.clone()));
         let tables = tables.collect::<Result<Vec<_>, _>>()?;
         let mut first_rows = self.first_rows.lock();
-        first_rows::put(&first_rows, &spec, &tables)?;
+        first_rows::check_given(&first_rows, &spec, placement)?;
+        first_rows::put(&first_rows, &spec, &tables, progress)?;
         first_rows.clear();
         first_rows.shrink_to_fit();
         let model = Model {
@@ -385,8 +355,8 @@ impl Store {
     /// Apply one minibatch's gradients, unless they have been applied before.
     ///
     /// # Errors
-    /// An old lease, a gap in the minibatches, or arrays that do not fit the model; nothing has
-    /// changed then.
+    /// An old lease, a gap in the minibatches, a gradient that is too late, or arrays that do not
+    /// fit the model; nothing has changed then.
     pub fn apply(&self, push: &Push<'_>) -> Result<Applied, StoreError> {
         let model = self.declared("gradients are pushed")?;
         self.wait_for_checkpoint(model);
@@ -402,10 +372,30 @@ impl Store {
                 staleness: 0,
             });
         }
+        let before = self.begin_update(model, push)?;
         let _change = self.change();
-        let applied = model.update(push, |staleness| self.modulation(staleness));
+        let applied = model.update(push, before, |staleness| self.modulation(staleness));
         watermark.advance(push.num_records);
         Ok(applied)
+    }
+
+    /// Take the next number for an update, unless its gradient is too late for it; return the
+    /// number of those before.
+    fn begin_update(&self, model: &Model, push: &Push<'_>) -> Result<u64, StoreError> {
+        let limit = self.max_staleness.load(Ordering::Relaxed);
+        let next = |before: u64| {
+            let is_late = before.saturating_sub(push.pulled_version) > limit;
+            (!is_late).then_some(before + 1)
+        };
+        let begun = &model.begun;
+        let begun = begun.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        begun.map_err(|version| StoreError::TooStale {
+            task: push.task,
+            index: push.index,
+            pulled: push.pulled_version,
+            version,
+            limit,
+        })
     }
 
     /// Count a minibatch as dealt with, without an update.
@@ -446,38 +436,6 @@ impl Store {
                 num_records: watermark.num_records,
             })
             .collect()
-    }
-
-    /// Return counters.
-    pub fn stats(&self) -> Stats {
-        let model = self.model.get();
-        let tables = model.map_or(&[][..], |model| &model.tables);
-        let tables: Vec<_> = tables
-            .iter()
-            .map(|table| {
-                let (rows, bytes) = table.size();
-                let tally = table.tally();
-                let names = table.names_tally();
-                TableStats {
-                    name: table.name().to_owned(),
-                    rows,
-                    bytes: bytes + tally.bytes,
-                    candidates: tally.candidates,
-                    dropped: tally.dropped,
-                    names: names.names,
-                    name_collisions: names.collisions,
-                }
-            })
-            .collect();
-        let vectors = model.map_or(0, |model| model.vectors.read().bytes() as u64);
-        Stats {
-            replica: self.replica,
-            version: model.map_or(0, Model::version),
-            staleness: model.map_or_else(Staleness::default, |model| *model.staleness.lock()),
-            watermarks: model.map_or_else(WatermarkTally::default, |model| model.tasks.tally()),
-            resident_bytes: vectors + tables.iter().map(|table| table.bytes).sum::<u64>(),
-            tables,
-        }
     }
 }
 
@@ -560,12 +518,10 @@ impl Model {
     }
 
     /// Apply a push that has been checked.
-    fn update(&self, push: &Push<'_>, modulation: impl Fn(u64) -> f32) -> Applied {
-        let late = |before: u64| before.saturating_sub(push.pulled_version);
-        let before = self.change(push, 1.0, |before| {
-            push.learning_rate * modulation(late(before))
-        });
-        let staleness = late(before);
+    fn update(&self, push: &Push<'_>, before: u64, modulation: impl Fn(u64) -> f32) -> Applied {
+        let staleness = before.saturating_sub(push.pulled_version);
+        let learning_rate = push.learning_rate * modulation(staleness);
+        self.change(push, before, 1.0, learning_rate);
         self.staleness.lock().add(staleness);
         Applied {
             applied: true,
@@ -574,15 +530,14 @@ impl Model {
         }
     }
 
-    /// Change rows and vectors, at a learning rate by version; return the version before.
+    /// Change rows and vectors, after `before` updates that have begun.
     ///
     /// The version grows when the values have changed: a pull that comes between must not count as
     /// newer than what it reads.
     ///
     /// Args: `weight` is the sum of the weights of the minibatches that the push is made of.
-    fn change(&self, push: &Push<'_>, weight: f32, learning_rate: impl Fn(u64) -> f32) -> u64 {
-        let before = self.begun.fetch_add(1, Ordering::AcqRel);
-        let (version, learning_rate) = (before + 1, learning_rate(before));
+    fn change(&self, push: &Push<'_>, before: u64, weight: f32, learning_rate: f32) {
+        let version = before + 1;
         let occurrence = Occurrence::new(push.task, push.index);
         for grads in push.tables {
             let table = &self.tables[grads.table as usize];
@@ -595,16 +550,5 @@ impl Model {
             vectors.apply(push.dense, push.state, weight, learning_rate, version);
         }
         self.version.fetch_add(1, Ordering::Release);
-        before
-    }
-}
-
-impl Staleness {
-    fn add(&mut self, staleness: u64) {
-        self.sum = self.sum.saturating_add(staleness);
-        self.max = self.max.max(staleness);
-        self.count += 1;
-        let bucket = (u64::BITS - staleness.leading_zeros()) as usize;
-        self.histogram[bucket.min(STALENESS_BUCKETS - 1)] += 1;
     }
 }

@@ -178,6 +178,7 @@ class KerasTrainer:
                     t.keep_names,
                     t.constraint,
                     trainable=k not in frozen_tables,
+                    given_rows=t.given is not None,
                 )
                 for k, t in enumerate(self._placed.tables)
             ),
@@ -198,6 +199,11 @@ class KerasTrainer:
     def initial_values(self) -> tuple[Float32, Float32]:
         """Return the flat dense and state vectors as initialised here."""
         return self._placed.dense.values(), self._placed.state.values()
+
+    def given_rows(self) -> Sequence[tuple[int, Float32]]:
+        """Return the tables whose rows the model file sets, and the rows."""
+        tables = enumerate(self._placed.tables)
+        return [(k, table.given) for k, table in tables if table.given is not None]
 
     def id_sites(self) -> Sequence[int]:
         """Return the table of each id site."""

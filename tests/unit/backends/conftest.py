@@ -125,7 +125,9 @@ def new_job():
         sample = next(backend.minibatches(records_of(data), mode, minibatch_size, 0))
         description = backend.build(sample)
         client = PsClient.in_process(Store())
-        client.declare(json.dumps(asdict(description)), *backend.initial_values())
+        client.declare(
+            json.dumps(asdict(description)), *backend.initial_values(), list(backend.given_rows())
+        )
         client.begin_task(0, 1)
         if run_eagerly:
             backend.set_lookup(lambda sites, training: client.pull(sites, training=training))

@@ -333,6 +333,16 @@ class TestStateOfOtherRules:
         with pytest.raises(ModelError, match="variable 'layer/kept' of the old one in a way that"):
             new_job(data(), 16, model=around(lambda: Layer(rule, dtype, name="layer")), **FUNCTIONS)
 
+    def test_a_momentum_that_depends_on_data_is_refused_when_it_shows(self, new_job):
+        def rule(old, new):
+            return (0.5 + 0.4 * keras.ops.tanh(10 * keras.ops.mean(new))) * old + new
+
+        job = new_job(data(), 16, model=around(lambda: Layer(rule, name="layer")), **FUNCTIONS)
+        for _ in range(3):
+            job.train(data(), 16)
+        with pytest.raises(ModelError, match=r"'layer/kept' of .* depends on the data"):
+            job.train(data(), 16)
+
     def test_statistics_of_what_statistics_have_normalised_are_no_other_rule(self, new_job):
         class Normed(Layer):
             def call(self, x, training=False):
@@ -486,24 +496,62 @@ def test_weights_that_the_model_function_sets_are_where_training_begins(new_job,
     np.testing.assert_array_equal(job.parameters()[0], [*kernel, 5.0])
 
 
+GIVEN = np.random.default_rng(8).normal(size=(20, 3)).astype(np.float32)
+
+
+def with_weights_set_later(ids, path):
+    layer = keras.layers.Embedding(20, 3)
+    rows = layer(ids)
+    layer.set_weights([GIVEN])
+    return rows
+
+
+def with_loaded_weights(ids, path):
+    plain = keras.layers.Embedding(20, 3)
+    plain.build()
+    plain.set_weights([GIVEN])
+    keras.Sequential([keras.Input((4,), dtype="int64"), plain]).save_weights(path)
+    layer = keras.layers.Embedding(20, 3)
+    keras.Sequential([keras.Input((4,), dtype="int64"), layer]).load_weights(path)
+    return layer(ids)
+
+
 @pytest.mark.parametrize(
-    ("layer", "says"),
+    "look_up",
     [
-        (
-            lambda: keras.layers.Embedding(20, 3, keras.initializers.Constant(np.ones((20, 3)))),
-            "embeddings_initializer is Constant, but rows are created one by one",
-        ),
-        (
-            lambda: keras.layers.Embedding(20, 3, weights=[np.ones((20, 3))]),
-            "is given initial weights.*say --embedding_threshold_bytes",
-        ),
+        lambda ids, path: keras.layers.Embedding(20, 3, keras.initializers.Constant(GIVEN))(ids),
+        lambda ids, path: keras.layers.Embedding(20, 3, weights=[GIVEN])(ids),
+        with_weights_set_later,
+        with_loaded_weights,
     ],
-    ids=["initializer", "weights"],
+    ids=["initializer", "weights", "set_weights", "load_weights"],
 )
-def test_given_rows_of_a_table_that_is_moved_are_refused(new_job, layer, says):
+def test_a_table_that_is_moved_begins_with_the_rows_that_the_model_file_sets(
+    new_job, look_up, tmp_path
+):
     def model():
         ids = keras.Input((4,), dtype="int64")
-        return keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(layer()(ids))))
+        rows = look_up(ids, tmp_path / "given.weights.h5")
+        return keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
 
-    with pytest.raises(ModelError, match=says):
+    moved, kept = (
+        new_job(data(), 16, threshold=threshold, model=model, **FUNCTIONS)
+        for threshold in (0, 10**9)
+    )
+    assert [table.given_rows for table in moved.description.tables] == [True]
+    assert kept.description.tables == ()
+    np.testing.assert_allclose(
+        moved.train(data(), 16), kept.train(data(), 16), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_given_rows_of_another_shape_are_refused(new_job):
+    def model():
+        ids = keras.Input((4,), dtype="int64")
+        rows = keras.layers.Embedding(20, 3, weights=[np.ones((20, 4))])(ids)
+        return keras.Model(ids, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+
+    with pytest.raises(
+        ModelError, match=r"weights of shapes \[\(20, 4\)\], expected \[\(20, 3\)\]"
+    ):
         new_job(data(), 16, threshold=0, model=model, **FUNCTIONS)

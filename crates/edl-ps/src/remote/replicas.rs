@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use edl_store::{Chunk, ModelSpec, TaskAudit};
-use edl_wire::WireError;
 use edl_wire::op::model::Protocol;
 use edl_wire::op::push::Outcome;
 use edl_wire::op::{
     Request, Round, Step, Vectors, audit, begin_task, checkpoint, commit, declare, end_task,
-    expire, export, model, name, push, scan, skip, stage, stats,
+    expire, export, give, model, name, push, scan, skip, stage, stats,
 };
+use edl_wire::{ErrorKind, WireError};
 
 use super::gradients::{Push, ranges_of};
 use super::questions::{CommitPulling, Pulling, PushPulling, Whole};
@@ -21,7 +21,7 @@ use super::{Lane, Remote};
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::names::{self, Batch};
-use crate::replicas::{Gradients, Minibatch, Pull, Replicas};
+use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas};
 
 /// The version and staleness that a push is answered with.
 type Pushed = (u64, u64);
@@ -31,8 +31,14 @@ impl Replicas for Remote {
         self.endpoints.len()
     }
 
-    fn declare(&self, model: &ModelSpec, dense: &[f32], state: &[f32]) -> Result<(), PsError> {
-        let model = serde_json::to_string(model)
+    fn declare(
+        &self,
+        spec: &ModelSpec,
+        dense: &[f32],
+        state: &[f32],
+        given: &[GivenRows<'_>],
+    ) -> Result<(), PsError> {
+        let model = serde_json::to_string(spec)
             .map_err(|error| PsError::System(format!("the model cannot be written: {error}")))?;
         let dense_of = ranges_of(dense.len(), self.count());
         let state_of = ranges_of(state.len(), self.count());
@@ -45,7 +51,15 @@ impl Replicas for Remote {
         };
         // One after the other, so that of two workers the same one is first everywhere.
         for replica in self.all() {
-            let declared = self.ask_one(Lane::Control, replica, request)?;
+            let declared = loop {
+                match self.ask_one(Lane::Control, replica, request) {
+                    // One that is lost after it got them comes back without.
+                    Err(error) if error.kind() == ErrorKind::NotDeclared && !given.is_empty() => {
+                        self.give(spec, replica, given)?;
+                    }
+                    declared => break declared?,
+                }
+            };
             self.learn(declared.protocol);
         }
         Ok(())
@@ -214,6 +228,27 @@ impl Replicas for Remote {
 impl Remote {
     fn all(&self) -> Range<usize> {
         0..self.endpoints.len()
+    }
+
+    /// Gives a replica its part of the rows that tables begin with.
+    fn give(
+        &self,
+        model: &ModelSpec,
+        replica: usize,
+        given: &[GivenRows<'_>],
+    ) -> Result<(), PsError> {
+        for given in given {
+            given.in_pieces(model, replica, self.count(), |table, dim, keys, rows| {
+                let request = |_| give::Request {
+                    table,
+                    dim,
+                    keys,
+                    rows,
+                };
+                self.ask_one(Lane::Control, replica, request).map(drop)
+            })?;
+        }
+        Ok(())
     }
 
     /// All replicas say the same, and what a relaunched one says is what it said before.

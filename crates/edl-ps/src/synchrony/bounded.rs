@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use edl_store::{Applied, Push, Store};
+use edl_store::{Applied, Push, Store, StoreError};
 
 use super::staleness::PullsUnderWay;
 use super::{LOOK, PATIENCE, Peer, Step, step_of};
@@ -76,7 +76,9 @@ impl BoundedPulls {
             // The store says again what it is, or acknowledges what it has done.
             Ok(true) | Err(_) => store.apply(push).map_err(PsError::from),
         };
-        self.skipped(step);
+        let is_applied = matches!(&applied, Ok(applied) if applied.applied);
+        self.lock().under_way.pushed(step, is_applied);
+        self.changed.notify_all();
         applied
     }
 
@@ -90,17 +92,18 @@ impl BoundedPulls {
         if held {
             return Ok(());
         }
-        Err(PsError::TooStale {
+        let too_stale = StoreError::TooStale {
             task: push.task,
             index: push.index,
             pulled,
             version,
             limit: self.bound,
-        })
+        };
+        Err(too_stale.into())
     }
 
     pub(super) fn skipped(&self, step: Step) {
-        self.lock().under_way.release(step);
+        self.lock().under_way.skipped(step);
         self.changed.notify_all();
     }
 

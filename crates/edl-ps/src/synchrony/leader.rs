@@ -68,13 +68,14 @@ impl Leader {
         }
         let version = store.version();
         if version.saturating_sub(push.pulled_version) > self.tolerance {
-            return Err(PsError::TooStale {
+            let too_stale = StoreError::TooStale {
                 task: push.task,
                 index: push.index,
                 pulled: push.pulled_version,
                 version,
                 limit: self.tolerance,
-            });
+            };
+            return Err(too_stale.into());
         }
         let waiting = Waiting {
             gradient: kept(push),
@@ -120,7 +121,11 @@ impl Leader {
     pub(super) fn ended(&self, store: &Store, task: u64, lease: u32) {
         let mut state = self.lock();
         state.rounds.close(task, lease);
-        state.last.remove(&task);
+        // The next lease of a task may still need what was a round of the one before: an end of an
+        // old lease that comes late changes nothing.
+        if store.lease_of(task) <= lease {
+            state.last.remove(&task);
+        }
         self.settle(&mut state, store);
     }
 

@@ -9,9 +9,11 @@ use crate::{
     Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site, Step, Synchrony,
 };
 
+mod bounded_after_loss;
 mod combined;
 mod exchange;
 mod failures;
+mod given;
 mod names;
 mod pressure;
 mod progress;
@@ -67,6 +69,13 @@ impl Cluster {
             .map(|store| serve_with(store, 0, synchrony))
             .collect();
         Self { stores, servers }
+    }
+
+    /// Ends a replica, and puts another store in its place, at another address.
+    fn replace(&mut self, replica: usize, store: Store, synchrony: Synchrony) {
+        self.servers[replica].stop();
+        self.stores[replica] = Arc::new(store);
+        self.servers[replica] = serve_with(&self.stores[replica], 0, synchrony);
     }
 
     fn addresses(&self) -> Vec<String> {

@@ -6,6 +6,7 @@ use std::thread;
 
 use super::*;
 use crate::ErrorKind;
+use crate::synchrony::{Coordinator, Peer, Pushed};
 
 const SYNCHRONOUS: Synchrony = Synchrony::Synchronous {
     grads_to_wait: 2,
@@ -260,6 +261,62 @@ fn a_newer_lease_goes_on_where_a_lost_member_of_a_round_was() {
     assert_eq!(audits(&cluster)[0][0], (1, 1, 0));
     assert_eq!(audits(&cluster)[1][0], (1, 1, 40));
     assert_eq!(again.begin_task(1, 3).unwrap(), 1);
+}
+
+struct Somebody(u64);
+
+impl Peer for Somebody {
+    fn id(&self) -> u64 {
+        self.0
+    }
+
+    fn is_there(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_late_end_of_an_old_lease_leaves_the_round_to_the_lease_that_needs_it() {
+    let store = Store::new(0, 1);
+    let model = edl_store::ModelSpec::from_json(&model()).unwrap();
+    store.declare(model, &[0.0; 37], &[0.0; 5]).unwrap();
+    let leader = Coordinator::new(SYNCHRONOUS, 0);
+    let begin = |task, lease, client| {
+        store.begin_task(task, lease).unwrap();
+        leader.begun(&store, task, lease, &Somebody(client));
+    };
+    let weight_of = |task, lease, client| {
+        let push = edl_store::Push {
+            task,
+            lease,
+            index: 0,
+            num_records: 40,
+            learning_rate: 0.1,
+            pulled_version: 0,
+            tables: &[],
+            dense: &[1.0; 37],
+            state: &[0.0; 5],
+        };
+        match leader.push(&store, &push, &Somebody(client)).unwrap() {
+            Pushed::InRound(round, _) => {
+                let parts = round.parts.iter();
+                let mut own = parts.filter(|part| part.step().task == task);
+                own.next().unwrap().weight
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    begin(1, 1, 1);
+    begin(2, 1, 2);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| weight_of(1, 1, 1));
+        assert_eq!(weight_of(2, 1, 2), 0.5);
+        assert_eq!(first.join().unwrap(), 0.5);
+    });
+    // The worker of the first lease hangs, is given up, and says late that its lease is over.
+    begin(1, 2, 3);
+    leader.ended(&store, 1, 1);
+    assert_eq!(weight_of(1, 2, 3), 0.5);
 }
 
 #[test]

@@ -98,6 +98,7 @@ fn model(settings: &Settings) -> ModelSpec {
             keep_names: false,
             constraint: None,
             trainable: true,
+            given_rows: false,
         }],
         dense: Vec::new(),
         state: Vec::new(),

@@ -1,8 +1,10 @@
-//! Rows that tables begin with, given before the model is known: pretrained ones.
+//! Rows that tables begin with, given before the model is known: pretrained ones of files, which the
+//! replica reads itself, and those that a model file sets, which every worker has and gives.
 
 use super::Store;
 use crate::error::StoreError;
 use crate::placement::Placement;
+use crate::progress::Progress;
 use crate::route::hash;
 use crate::spec::ModelSpec;
 use crate::table::Table;
@@ -16,7 +18,14 @@ pub(super) struct FirstRows {
     dim: usize,
     keys: Vec<u64>,
     rows: Vec<f32>,
+    /// A worker gave them, and others may give the same: its first key.
+    given: Option<u64>,
 }
+
+/// Where rows come from that a worker gives, for messages.
+const GIVEN: &str = "the rows that the model file sets";
+/// Rows that are put in between two words of progress.
+const PIECE: usize = 1 << 16;
 
 impl Store {
     /// Have a table begin with rows, of which this replica keeps its own; `source` says in messages
@@ -38,6 +47,44 @@ impl Store {
                 "{source}: the store has a model; rows are given before it is declared"
             )));
         }
+        let first = self.own_rows(table, source, dim, keys, rows)?;
+        self.first_rows.lock().push(first);
+        Ok(())
+    }
+
+    /// Have a table begin with rows that a worker gives, a piece of all of them: any worker may give
+    /// any piece, again and again, and every worker has the same. A store that has a model has its
+    /// rows, and takes none.
+    ///
+    /// # Errors
+    /// Rows that are not `keys.len()` times `dim` floats.
+    pub fn give(
+        &self,
+        table: &str,
+        dim: usize,
+        keys: &[u64],
+        rows: &[f32],
+    ) -> Result<(), StoreError> {
+        if self.model.get().is_some() || keys.is_empty() {
+            return Ok(());
+        }
+        let mut piece = self.own_rows(table, GIVEN, dim, keys, rows)?;
+        piece.given = keys.first().copied();
+        let mut first_rows = self.first_rows.lock();
+        first_rows.retain(|first| first.table != piece.table || first.given != piece.given);
+        first_rows.push(piece);
+        Ok(())
+    }
+
+    /// Those of some rows that are this replica's.
+    fn own_rows(
+        &self,
+        table: &str,
+        source: &str,
+        dim: usize,
+        keys: &[u64],
+        rows: &[f32],
+    ) -> Result<FirstRows, StoreError> {
         if keys.len().checked_mul(dim) != Some(rows.len()) {
             return Err(StoreError::WrongLength {
                 what: format!("the rows of {source}"),
@@ -52,6 +99,7 @@ impl Store {
             dim,
             keys: Vec::new(),
             rows: Vec::new(),
+            given: None,
         };
         for (i, &key) in keys.iter().enumerate() {
             if placement.owns(hash(key)) {
@@ -59,9 +107,31 @@ impl Store {
                 first.rows.extend_from_slice(&rows[i * dim..][..dim]);
             }
         }
-        self.first_rows.lock().push(first);
-        Ok(())
+        Ok(first)
     }
+}
+
+/// Refuse a model whose workers have rows for a table that this replica has not got.
+pub(super) fn check_given(
+    first_rows: &[FirstRows],
+    model: &ModelSpec,
+    placement: Placement,
+) -> Result<(), StoreError> {
+    for table in model.tables.iter().filter(|table| table.given_rows) {
+        let keys = 0..table.input_dim.unwrap_or(0);
+        let expected = keys.filter(|&key| placement.owns(hash(key))).count() as u64;
+        let given = |first: &&FirstRows| first.given.is_some() && first.table == table.name;
+        let given = first_rows.iter().filter(given);
+        let found = given.map(|first| first.keys.len() as u64).sum();
+        if found != expected {
+            return Err(StoreError::RowsAwaited {
+                table: table.name.clone(),
+                expected,
+                found,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Put rows into the tables of a new model.
@@ -69,6 +139,7 @@ pub(super) fn put(
     first_rows: &[FirstRows],
     model: &ModelSpec,
     tables: &[Table],
+    progress: Progress<'_>,
 ) -> Result<(), StoreError> {
     for first in first_rows {
         let bad = |problem: String| StoreError::BadModel(format!("{}: {problem}", first.source));
@@ -94,10 +165,14 @@ pub(super) fn put(
                 "it has a row of key {key}, table '{name}' has input_dim {limit}"
             )));
         }
-        if let Some(key) = table.begin_with(&first.keys, &first.rows)? {
-            return Err(bad(format!(
-                "it has a row of key {key} of table '{name}', which has one already"
-            )));
+        let pieces = first.keys.chunks(PIECE);
+        for (keys, rows) in pieces.zip(first.rows.chunks(PIECE * first.dim.max(1))) {
+            if let Some(key) = table.begin_with(keys, rows)? {
+                return Err(bad(format!(
+                    "it has a row of key {key} of table '{name}', which has one already"
+                )));
+            }
+            progress();
         }
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{Chunk, Model, Store};
 use crate::error::StoreError;
 use crate::life::{Cut, Expired};
+use crate::progress::{Progress, unseen};
 
 impl Store {
     /// Remove the rows that have come to their end, by each table's own terms; updates go on
@@ -17,6 +18,18 @@ impl Store {
     /// # Errors
     /// No model has been declared.
     pub fn expire(&self, now: u64) -> Result<Vec<Expired>, StoreError> {
+        self.expire_showing(now, &unseen)
+    }
+
+    /// The same, telling of progress.
+    ///
+    /// # Errors
+    /// No model has been declared.
+    pub fn expire_showing(
+        &self,
+        now: u64,
+        progress: Progress<'_>,
+    ) -> Result<Vec<Expired>, StoreError> {
         let model = self.declared("rows expire")?;
         let (version, times) = {
             let mut times = model.times.lock();
@@ -33,6 +46,7 @@ impl Store {
             let cut = Cut::new(expiry, version, &times, now);
             // As an update, a slice comes before a checkpoint's instant or after it.
             table.expire(&cut, |slice| {
+                progress();
                 let _updates = self.updates.read();
                 let _change = self.change();
                 // A list of changed rows cannot say which are gone.

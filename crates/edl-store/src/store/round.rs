@@ -1,5 +1,7 @@
 //! Several minibatches as one update: what synchronous training applies.
 
+use std::sync::atomic::Ordering;
+
 use parking_lot::MutexGuard;
 
 use super::{Applied, Push, Store, TableGrads};
@@ -44,6 +46,12 @@ impl Store {
         let watermark = tasks.get(task);
         let mut watermark = watermark.lock();
         Ok(tasks.judge(&mut watermark, task, lease, index)? == Verdict::Done)
+    }
+
+    /// Return the newest lease of a task; 0 if none has begun.
+    pub fn lease_of(&self, task: u64) -> u32 {
+        let model = self.model.get();
+        model.map_or(0, |model| model.tasks.get(task).lock().lease)
     }
 
     /// Check that a gradient fits the model, so that it can be merged with others.
@@ -104,7 +112,8 @@ impl Store {
         };
         model.check(&push)?;
         let _change = self.change();
-        let before = model.change(&push, gradient.weight, |_| learning_rate);
+        let before = model.begun.fetch_add(1, Ordering::AcqRel);
+        model.change(&push, before, gradient.weight, learning_rate);
         (applied.applied, applied.version) = (true, before + 1);
         let mut staleness = model.staleness.lock();
         for ((member, mark), _) in members.iter().zip(&mut marks).zip(&live).filter(|x| *x.1) {

@@ -54,6 +54,27 @@ fn push(store: &Store, index: u32, keys: &[u64]) -> Result<u64, StoreError> {
     Ok(store.apply(&push)?.version)
 }
 
+#[test]
+fn a_gradient_later_than_the_bound_changes_nothing() {
+    let store = store();
+    store.bound_staleness(2);
+    for index in 0..3 {
+        push(&store, index, &[1]).unwrap();
+    }
+    let refused = push(&store, 3, &[1]).unwrap_err(); // pulled at version 0, like all
+    assert!(matches!(
+        refused,
+        StoreError::TooStale {
+            version: 3,
+            limit: 2,
+            ..
+        }
+    ));
+    assert_eq!((store.version(), store.audit()[0].next_index), (3, 3));
+    assert_eq!(row(&store, 1).unwrap(), [-1.5, -1.5]);
+    store.begin_task(1, 2).unwrap();
+}
+
 fn row(store: &Store, key: u64) -> Result<[f32; 2], StoreError> {
     let mut row = [0.0; 2];
     store.pull_rows(0, &[key], PullMode::ReadOnly, &mut row)?;

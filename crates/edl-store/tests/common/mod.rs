@@ -48,6 +48,7 @@ pub fn table(name: &str, dim: u32, kind: &str, initializer: InitializerSpec) -> 
         keep_names: false,
         constraint: None,
         trainable: true,
+        given_rows: false,
     }
 }
 

@@ -19,6 +19,7 @@ pub mod end_task;
 pub mod error;
 pub mod expire;
 pub mod export;
+pub mod give;
 pub mod model;
 pub mod name;
 pub mod progress;
@@ -107,6 +108,8 @@ pub enum Op {
     Name = 22,
     /// An answer is being worked on.
     Progress = 23,
+    /// Rows that a table begins with.
+    Give = 24,
 }
 
 impl Op {
@@ -132,6 +135,7 @@ impl Op {
             21 => Self::Export,
             22 => Self::Name,
             23 => Self::Progress,
+            24 => Self::Give,
             _ => return None,
         })
     }

@@ -22,11 +22,11 @@ from elasticdl.backends.base import (
 )
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.model.hooks import check_hooks
-from elasticdl.backends.keras.model.placement import moving_large_embeddings
+from elasticdl.backends.keras.model.placement import given_rows, moving_large_embeddings
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.embedding import Embedding
-from elasticdl.layers.initializer import describe_initializer
+from elasticdl.layers.initializer import describe_initializer, has_array
 from elasticdl.layers.life_cycle import Expiry
 from elasticdl.layers.lookup import looking_up
 
@@ -44,6 +44,7 @@ class Table:
     name: str
     layer: Any
     initializer: Initializer
+    given: Float32 | None = None  # the row of each key below input_dim, if the model file sets it
 
     @property
     def admission(self) -> AdmissionSpec | None:
@@ -280,10 +281,13 @@ class PlacedModel:
             while name in names:  # two submodels may use one name
                 name += "_"
             names.add(name)
+            initializer, given = layer.embeddings_initializer, given_rows(layer)
+            if given is not None and has_array(initializer):
+                initializer = "zeros"  # every row is given
             kind, params = describe_initializer(
-                layer.embeddings_initializer, layer.name, layer.output_dim, layer.input_dim
+                keras.initializers.get(initializer), layer.name, layer.output_dim, layer.input_dim
             )
-            yield Table(name, layer, Initializer(kind, params))
+            yield Table(name, layer, Initializer(kind, params), given)
 
     def _sort_variables(self) -> None:
         others = self.model.non_trainable_variables

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from elasticdl.backends.base import Float32
 from elasticdl.errors import ModelError
 from elasticdl.layers.constraint import describe_constraint
+from elasticdl.layers.initializer import has_array
 from elasticdl.layers.lookup import current_lookup
 
 logger = logging.getLogger(__name__)
@@ -22,7 +25,13 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
 
     The layer object stays the user's and only its class is exchanged, so that wherever the model
     holds it, it is this one. It never had a weight.
+
+    Attributes:
+        given: The rows that the model file sets (`weights=`, `set_weights`, `load_weights`), shape
+            (input_dim, output_dim); None: rows have initial values where they are created.
     """
+
+    given: Float32 | None = None
 
     def call(self, inputs: Any) -> Any:
         """Return rows of the lookup in force, as the plain layer would of its weight."""
@@ -48,11 +57,36 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
         )
 
     def set_weights(self, weights: Any) -> None:
-        """Refuse: rows get their initial values where they are created."""
+        """Keep the rows; they are given to the ps replicas when the model is declared."""
+        shape = (self.input_dim, self.output_dim)
+        found = [np.shape(array) for array in weights]
+        if found != [shape]:
+            raise ModelError(
+                f"Embedding {self.name!r} is given weights of shapes {found}, expected [{shape}]"
+            )
+        self.given = np.array(weights[0], np.float32)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Take the rows of a file of weights."""
+        self.set_weights([store["0"]])
+
+
+def given_rows(layer: Any) -> Float32 | None:
+    """Return the rows that a model file sets for a moved layer, shape (input_dim, output_dim)."""
+    if not isinstance(layer, MovedEmbedding) or layer.given is not None:
+        return getattr(layer, "given", None)
+    initializer = layer.embeddings_initializer
+    if not has_array(initializer):
+        return None
+    shape = (layer.input_dim, layer.output_dim)
+    try:
+        rows = np.broadcast_to(np.asarray(initializer.value, np.float32), shape)
+    except ValueError:
         raise ModelError(
-            f"Embedding {self.name!r} is given initial weights, but its table was moved to the "
-            f"ps replicas; {_keep(self)}"
-        )
+            f"Embedding {layer.name!r}: embeddings_initializer is Constant of an array of shape "
+            f"{np.shape(initializer.value)}, expected {shape}"
+        ) from None
+    return np.ascontiguousarray(rows)
 
 
 @contextmanager
