@@ -166,7 +166,7 @@ mod tests {
         let mut pulls = PullsUnderWay::new(2);
         assert!(pulls.begin(step(0, 1, 0), 7, 5));
         let mut again = 0;
-        while pulls.begin(step(1, 1, again), 8, 5) {
+        while again < 10 && pulls.begin(step(1, 1, again), 8, 5) {
             pulls.pushed(step(1, 1, again), false); // this replica has it: its version stays
             again += 1;
         }

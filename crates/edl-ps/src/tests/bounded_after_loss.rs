@@ -1,5 +1,8 @@
 //! Bounded staleness when what replica 0 knows of pulls is lost, or is not all there is to know.
 
+use std::sync::mpsc;
+use std::thread;
+
 use super::*;
 use crate::ErrorKind;
 
@@ -68,14 +71,16 @@ fn updates_that_a_restored_replica_alone_lacks_count_against_the_bound() {
     slow.begin_task(1, 1).unwrap();
     assert_eq!(fast.begin_task(2, 1).unwrap(), 0);
     let pulled = pull_for(&slow, 0, Some(step(1, 0)));
-    std::thread::scope(|scope| {
-        let replay = scope.spawn(|| train(&fast, 2, 0..40));
+    let (sender, done) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            train(&fast, 2, 0..40);
+            sender.send(()).unwrap();
+        });
         // The bound stops the replay until the slow one is done.
-        while cluster.stores[1].version() < BOUND {
-            std::thread::yield_now();
-        }
+        assert!(done.recv_timeout(Duration::from_millis(500)).is_err());
         push(&slow, &pulled, minibatch(1, 0)).unwrap();
-        replay.join().unwrap();
+        done.recv_timeout(TIMEOUT).unwrap();
     });
     assert!(staleness(&cluster).iter().all(|&late| late <= BOUND));
     assert_eq!(cluster.stores[1].version(), 41);
