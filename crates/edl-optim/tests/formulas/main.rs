@@ -334,7 +334,7 @@ fn a_constraint_lets_a_nan_be_seen() {
 
 #[test]
 fn the_document_says_what_slots_cost() {
-    let document = include_str!("../../../docs/designs/store.md");
+    let document = include_str!("../../../../docs/designs/store.md");
     let mut described = Vec::new();
     for line in document.lines().filter(|line| line.starts_with("| `")) {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();

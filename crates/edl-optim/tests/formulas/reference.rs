@@ -234,12 +234,12 @@ fn torch_rmsprop(s: &Settings, w: &mut f64, slots: &mut [f64], g: f64, lr: f64, 
 const WEIGHT: f64 = f64::NAN;
 
 /// Name, settings as given, Keras' defaults for the rest, the formula, slots' first values.
-struct Case {
-    kind: &'static str,
+pub struct Case {
+    pub kind: &'static str,
     pub given: &'static [(&'static str, f64)],
     defaults: &'static [(&'static str, f64)],
     pub formula: Formula,
-    slots: &'static [f64],
+    pub slots: &'static [f64],
 }
 
 pub const ADAM: &[(&str, f64)] = &[("beta_1", 0.9), ("beta_2", 0.999), ("epsilon", 1e-7)];
