@@ -14,7 +14,6 @@ import faulthandler
 import logging
 import os
 import signal
-import stat
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,9 +24,11 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
+from elasticdl.addresses import LOOPBACK, Listening
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import Role
+from elasticdl.secret_files import check_secret
 
 LIFELINE_VARIABLE = "ELASTICDL_LIFELINE_FD"
 """Environment variable with the file descriptor of the lifeline's read end."""
@@ -54,22 +55,35 @@ PICTURE_FILE = "status.json"
 """The last picture of a job that has finished or failed."""
 
 _TOKEN_BYTES = 32
+_LISTENS = (Role.MASTER, Role.PS)
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessArguments:
-    """What a process knows when it starts. `master` is its HOST:PORT, "" for the master itself."""
+    """What a process knows when it starts. `master` is its HOST:PORT, "" for the master itself.
+
+    listening: Of a role that others connect to.
+    """
 
     config: JobConfig
     token: bytes
     job_dir: Path
     master: str
     index: int
+    listening: Listening
 
 
-def command(role: Role, index: int, job_dir: Path, master: str = "") -> tuple[str, ...]:
+def command(
+    role: Role,
+    index: int,
+    job_dir: Path,
+    master: str = "",
+    listening: Listening | None = None,
+) -> tuple[str, ...]:
     """Return the command line that starts a process of the job in `job_dir`.
+
+    Where it listens is said if it is not loopback, and if the role does listen.
 
     `-P` keeps the current folder off the import path, as it is for `elasticdl` itself; `-u` has
     what the user's code prints reach the log before a kill does.
@@ -80,6 +94,9 @@ def command(role: Role, index: int, job_dir: Path, master: str = "") -> tuple[st
     words += ["--job_dir", str(job_dir), "--index", str(index)]
     if master:
         words += ["--master", master]
+    if listening is not None and role in _LISTENS:
+        words += ["--bind_address", listening.bind]
+        words += ["--advertise_address", listening.advertise] if listening.advertise else []
     return tuple(words)
 
 
@@ -91,7 +108,8 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     process with its message as the last line of the log and exit code 1.
 
     Raises:
-        ConfigError: The configuration or the token cannot be read.
+        ConfigError: The configuration or the token cannot be read, or the process may not listen
+            where it is told to.
     """
     words = _parse(role, argv)
     log_as(process_name(role, words.index))
@@ -102,12 +120,14 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     lifeline = inherited_lifeline()
     if lifeline is not None:
         threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+    listening = _may_listen(words)
     return ProcessArguments(
         config=_read_config(words.config),
         token=read_token(words.token_file),
         job_dir=words.job_dir,
         master=words.master,
         index=words.index,
+        listening=listening,
     )
 
 
@@ -188,17 +208,12 @@ def read_token(path: Path) -> bytes:
         ConfigError: The file is missing, can be read by others, or holds something else.
     """
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        check_secret(path, "--token_file")
         token = bytes.fromhex(path.read_text("ascii"))
     except OSError as error:
         raise ConfigError(f"--token_file={path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"--token_file={path}: expected hexadecimal digits") from error
-    if mode & 0o077:
-        raise ConfigError(
-            f"--token_file={path}: expected mode 0600, found {mode:04o}: others can read the "
-            f"job's secret (chmod 600 {path})"
-        )
     if len(token) != _TOKEN_BYTES:
         raise ConfigError(f"--token_file={path}: expected {_TOKEN_BYTES} bytes, found {len(token)}")
     return token
@@ -220,7 +235,25 @@ def _parse(role: Role, argv: Sequence[str] | None) -> argparse.Namespace:
         default="",
         help="address of the master, HOST:PORT",
     )
+    if role in _LISTENS:
+        parser.add_argument(
+            "--bind_address", default=LOOPBACK, help="address to listen at; 0.0.0.0: every one"
+        )
+        parser.add_argument(
+            "--advertise_address",
+            default="",
+            help="address or name under which others find this process [default: --bind_address]",
+        )
     return parser.parse_args(argv)
+
+
+def _may_listen(words: argparse.Namespace) -> Listening:
+    """Return where the process listens. What forbids it to listen there is checked here alone."""
+    if "bind_address" not in words:
+        return Listening()
+    listening = Listening(words.bind_address, words.advertise_address)
+    listening.check()
+    return listening
 
 
 def _read_config(path: Path) -> JobConfig:

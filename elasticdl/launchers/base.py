@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
+from elasticdl.addresses import Listening
 from elasticdl.config import JobConfig
 from elasticdl.job import JobStatus, Role
 from elasticdl.rpc.client import JobClient
@@ -21,7 +22,8 @@ class ExitReason(StrEnum):
 
     FINISHED = "finished"  # exit code 0
     FAILED = "failed"  # any other exit code of its own
-    KILLED = "killed"  # by a signal, or preempted
+    KILLED = "killed"  # by a signal
+    PREEMPTED = "preempted"  # asked to end, from outside; whatever its exit code
     OUT_OF_MEMORY = "out of memory"
     NODE_LOST = "node lost"
     UNKNOWN = "unknown"  # it ended while no master watched
@@ -46,12 +48,27 @@ class ProcessHandle:
 
 
 @dataclass(frozen=True, slots=True)
+class Pending:
+    """A process waits to be started, for as long as it takes: for room, for its image."""
+
+    handle: ProcessHandle
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A process runs."""
+
+    handle: ProcessHandle
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """A process ended.
 
     code: its exit code, or minus the signal; None if nobody knows.
     last_words: the last error of its log without the time and the name of the process, or the last
-        line; "" if the log has none, or if the reason is FINISHED or KILLED.
+        line; "" if the log has none, or if the reason is FINISHED, KILLED or PREEMPTED.
     """
 
     handle: ProcessHandle
@@ -60,15 +77,25 @@ class Exited:
     last_words: str = ""
 
 
+ProcessEvent = Pending | Started | Exited
+OnEvent = Callable[[ProcessEvent], None]
+
+
 class Launcher(Protocol):
     """Starts and watches the workers and ps replicas of one job, for its master.
 
-    `on_exit` (given when the launcher is made: `Callable[[Exited], None]`) is called exactly once
-    for each process started or adopted, from a thread of the launcher.
+    `OnEvent` is given when the launcher is made, and called from a thread of the launcher. Of each
+    process started or adopted it hears `Pending` any number of times, when there is news of why;
+    then `Started`, unless the process never ran; then `Exited`, exactly once.
+
+    listening: where the processes that it starts listen, and how others find them. It may hold a
+        variable that is filled in where the process starts, such as "$(POD_IP)".
     """
 
+    listening: Listening
+
     def start(self, spec: ProcessSpec) -> ProcessHandle:
-        """Start a process. Its stdout and stderr can be read by `Job.logs`.
+        """Have a process started; it may be pending for long. `Job.logs` has what it prints.
 
         Raises:
             LaunchError: It cannot be started; says why.
@@ -76,7 +103,7 @@ class Launcher(Protocol):
         ...
 
     def adopt(self, handle: ProcessHandle) -> None:
-        """Watch a process that an earlier master started; if it is gone, `on_exit` says so."""
+        """Watch a process that an earlier master started; if it is gone, `Exited` says so."""
         ...
 
     def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
@@ -87,8 +114,12 @@ class Launcher(Protocol):
         """Stop every process that still runs and wait until all are gone."""
         ...
 
+    def leave(self, grace_seconds: float) -> None:
+        """End before the job does: stop watching, and let another master adopt the processes.
 
-OnExit = Callable[[Exited], None]
+        A launcher whose processes cannot live without it does as `close` does.
+        """
+        ...
 
 
 class Job(Protocol):

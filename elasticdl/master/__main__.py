@@ -43,8 +43,9 @@ async def _run(arguments: ProcessArguments) -> int:
         is_new,
         arguments.job_dir,
         arguments.token,
-        make_launcher=lambda on_exit: ProcessLauncher(on_exit, arguments.job_dir),
+        make_launcher=lambda on_event: ProcessLauncher(on_event, arguments.job_dir),
         make_access=lambda route: ReplicaAccess(route, _connect(arguments.token)),
+        listening=arguments.listening,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         reason = f"the master was asked to end ({number.name})"

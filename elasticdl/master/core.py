@@ -26,7 +26,7 @@ from elasticdl.job import (
     TaskReport,
     Wait,
 )
-from elasticdl.launchers.base import Exited, ProcessHandle
+from elasticdl.launchers.base import Exited, Pending, ProcessHandle, Started
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.callbacks import Callbacks
 from elasticdl.master.counters import Counters
@@ -315,8 +315,30 @@ class JobCore:
     # --- processes, as the launcher sees them ----------------------------------------------------
 
     def process_started(self, handle: ProcessHandle, now: float) -> None:
-        """The launcher has started a planned process."""
+        """The launcher has taken a planned process on."""
         self.members.started(handle.role, handle.index, handle.ref, now)
+
+    def process_pending(self, pending: Pending, now: float) -> None:
+        """A process waits to be started."""
+        member = self._member_of(pending.handle)
+        if member is not None and member.pending != pending.why:
+            self.members.pending(member, pending.why)
+            text = f"{member.name} is pending: {pending.why}"
+            self._note("pending", text, process=member.name, why=pending.why)
+
+    def process_runs(self, started: Started, now: float) -> None:
+        """A process runs."""
+        member = self._member_of(started.handle)
+        if member is not None:
+            if member.pending:
+                self._note("runs", f"{member.name} runs", process=member.name)
+            self.members.runs(member, now)
+
+    def _member_of(self, handle: ProcessHandle) -> Member | None:
+        """Return the member that a process is, unless it is another one's, or has ended."""
+        member = self.members.find(handle.role, handle.index)
+        is_its = member is not None and member.handle in ("", handle.ref)
+        return member if member is not None and is_its and not member.has_exited else None
 
     def process_exited(self, exited: Exited, now: float) -> None:
         """A process has ended, or could not be started (its handle has no `ref` then).
@@ -325,9 +347,8 @@ class JobCore:
             exited: Which one, and why as far as the launcher knows.
             now: The time.
         """
-        handle = exited.handle
-        member = self.members.find(handle.role, handle.index)
-        if member is None or member.has_exited or member.handle not in ("", handle.ref):
+        member = self._member_of(exited.handle)
+        if member is None:
             return  # known already, or the one before this member
         self.members.exited(member)
         if not member.gone:

@@ -21,14 +21,18 @@ from typing import TypeVar
 import grpc
 
 from elasticdl import process
+from elasticdl.addresses import Listening, is_loopback, join
 from elasticdl.errors import ConfigError, TakenOverError
 from elasticdl.job import JobStatus, PsRoute, Role
 from elasticdl.launchers.base import (
     Exited,
     Launcher,
-    OnExit,
+    OnEvent,
+    Pending,
+    ProcessEvent,
     ProcessHandle,
     ProcessSpec,
+    Started,
 )
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
@@ -45,7 +49,6 @@ from elasticdl.rpc.messages import status_to_json
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_HOST = "127.0.0.1"
 _GRACE_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
 _TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
@@ -65,8 +68,9 @@ class Master:
         is_new: bool,
         job_dir: Path,
         token: bytes,
-        make_launcher: Callable[[OnExit], Launcher],
+        make_launcher: Callable[[OnEvent], Launcher],
         make_access: Callable[[Callable[[], PsRoute]], ReplicaAccess],
+        listening: Listening | None = None,
     ) -> None:
         """Put a master together; nothing happens before `run`.
 
@@ -75,8 +79,9 @@ class Master:
             is_new: Whether it is new.
             job_dir: For the address, logs and events.
             token: The job's secret.
-            make_launcher: Makes what starts processes, given whom to tell of their end.
+            make_launcher: Makes what starts processes, given whom to tell of them.
             make_access: Makes the way to the ps replicas, given who knows where they are.
+            listening: Where it listens, and others find it; None: on loopback.
         """
         self.core = job.core
         self._job = job
@@ -84,6 +89,7 @@ class Master:
         self._job_dir = job_dir
         self._token = token
         self._make_launcher = make_launcher
+        self._listening = listening or Listening()
         self._access = make_access(self.core.ps_route)
         self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
         self._bell = asyncio.Event()  # replaced when it rings
@@ -187,8 +193,8 @@ class Master:
         """
         loop = asyncio.get_running_loop()
 
-        def on_exit(exited: Exited) -> None:  # from a thread of the launcher
-            loop.call_soon_threadsafe(self._on_exit, exited)
+        def on_event(event: ProcessEvent) -> None:  # from a thread of the launcher
+            loop.call_soon_threadsafe(self._on_event, event)
 
         # Last in, first out: processes end first, the journal is let go of last. A step that is
         # cancelled or fails does not keep the others from happening.
@@ -202,13 +208,13 @@ class Master:
             ends.callback(self._cancel_effects)
             server = make_server(self, self._token)
             ends.push_async_callback(server.stop, grace=0.5)
-            self._launcher = self._make_launcher(on_exit)
+            self._launcher = self._make_launcher(on_event)
             ends.push_async_callback(self._close_launcher)
             address = await self._listen(server)
             self._interpreter = Interpreter(
                 self.core,
                 self._access,
-                _JobProcesses(self._launcher, self._job_dir, address, self._on_exit),
+                _JobProcesses(self._launcher, self._job_dir, address, self._exited),
                 self._job_dir,
                 self._job.id,
                 tell=self._note,
@@ -235,26 +241,27 @@ class Master:
         return 0 if self.core.phase is Phase.FINISHED else 1
 
     async def _listen(self, server: grpc.aio.Server) -> str:
-        """Take the port: the one of the master before, the one asked for, or any."""
+        """Take the port: the one of the master before, the one asked for, or any.
+
+        Return where others find this master.
+        """
+        host = self._listening.bind
         cluster = self.core.config.cluster
         port = self._job.port or cluster.master_port
         deadline = time.monotonic() + (_REBIND_SECONDS if self._job.port else 0.0)
         while True:
             try:
-                found: int = server.add_insecure_port(f"{_HOST}:{port}")
+                found: int = server.add_insecure_port(join(host, port))
                 break
             except RuntimeError as error:
                 if time.monotonic() >= deadline and port and not cluster.master_port:
                     port = 0  # what knew the master by its port is gone, or will be given up
                     continue
                 if time.monotonic() >= deadline:
-                    raise ConfigError(
-                        f"--master_port={port}: the port is taken by another process on this "
-                        "machine; choose another one, or 0 for any that is free"
-                    ) from error
+                    raise ConfigError(_cannot_listen(host, port)) from error
                 await asyncio.sleep(0.1)
         self.happen(lambda: self._job.listen_at(found))
-        return f"{_HOST}:{found}"
+        return self._listening.at(found)
 
     def _take_up_job(self) -> None:
         if self._is_new or not any(self.core.members):
@@ -339,15 +346,15 @@ class Master:
         self._is_closing = True
         if self._is_taken_over:
             return  # they are the other master's
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._launcher.close, _GRACE_SECONDS)
+        end = self._launcher.close if self.core.has_ended else self._launcher.leave
+        await asyncio.get_running_loop().run_in_executor(None, end, _GRACE_SECONDS)
 
     def _cancel_effects(self) -> None:
         for task in self._tasks:
             task.cancel()
 
     def leave(self, reason: str) -> None:
-        """End all processes, and leave the job as it is: another master can go on with it."""
+        """Leave the job as it is: another master can go on with it. See `Launcher.leave`."""
         self._leaves_for = reason
         self._ring()
 
@@ -387,8 +394,19 @@ class Master:
 
     # --- processes -------------------------------------------------------------------------------
 
-    def _on_exit(self, exited: Exited) -> None:
-        if not (self._is_closing or self._broken.done()):  # else it ends because we do
+    def _on_event(self, event: ProcessEvent) -> None:
+        if self._is_closing or self._broken.done():
+            return  # else it ends because we do
+        match event:
+            case Pending():
+                self.happen(lambda: self.core.process_pending(event, self.now()))
+            case Started():
+                self.happen(lambda: self.core.process_runs(event, self.now()))
+            case Exited():
+                self._exited(event)
+
+    def _exited(self, exited: Exited) -> None:
+        if not (self._is_closing or self._broken.done()):
             self.happen(lambda: self.core.process_exited(exited, self.now()))
 
 
@@ -408,7 +426,8 @@ class _JobProcesses:
         self.exited = exited
 
     def start(self, role: Role, index: int) -> ProcessHandle:
-        command = process.command(role, index, self._job_dir, self._address)
+        listening = self._launcher.listening
+        command = process.command(role, index, self._job_dir, self._address, listening)
         return self._launcher.start(ProcessSpec(role, index, command))
 
     def adopt(self, handle: ProcessHandle) -> None:
@@ -416,6 +435,16 @@ class _JobProcesses:
 
     def stop(self, handle: ProcessHandle) -> None:
         self._launcher.stop(handle, _GRACE_SECONDS)
+
+
+def _cannot_listen(host: str, port: int) -> str:
+    if port == 0:
+        return f"--bind_address={host}: expected an address of this machine"
+    other = "" if is_loopback(host) else f", or {host} is no address of this machine"
+    return (
+        f"--master_port={port}: the port is taken by another process on this machine{other}; "
+        "choose another one, or 0 for any that is free"
+    )
 
 
 def _write_whole(path: Path, text: str) -> None:

@@ -1,5 +1,8 @@
 """Who belongs to the job: processes that were planned, started, heard of, and lost.
 
+A process that is **pending** (its launcher has no room for it yet, or fetches its image) is not
+silent, for however long. Silence counts from when it runs.
+
 A process has a role and an index. Indexes of workers are never used twice; a ps replica's index is
 its place in the model, and its successor takes it over. A **session** is drawn by each process
 when it starts, so that one which was given up and still speaks is told from its successor.
@@ -15,7 +18,7 @@ from elasticdl.job import Role
 from elasticdl.master.journal import Journal
 
 START_TIMEOUT_SECONDS = 300.0
-"""A process that was started is given so long to ask for work or to send a heartbeat: a machine
+"""A process that runs is given so long to ask for work or to send a heartbeat: a machine
 under load may take minutes to import a framework and build a model. A ps replica that restores
 sends some as long as it gets on."""
 
@@ -26,7 +29,8 @@ _LONGEST_TICK_SECONDS = 1.0
 class Member:
     """One process of the job, at one index.
 
-    `last_heard`, `is_up` and `since` are not journalled.
+    What follows `has_exited` is not journalled: its launcher says it again to another master, and
+    so does the process.
     """
 
     role: Role
@@ -40,6 +44,8 @@ class Member:
     gone: str = ""  # why it is no longer part of the job
     has_exited: bool = False  # its process is known to have ended
     last_heard: float = 0.0
+    pending: str = ""  # why its launcher has not started it yet
+    is_running: bool = False  # its launcher has said so
     is_up: bool = False  # it has asked for work, or sent a heartbeat
     since: float = 0.0  # when it was planned, has registered, or this master began
 
@@ -97,6 +103,14 @@ class Membership:
         self._journal.record("started", str(role), index, handle)
         self._members[role, index].last_heard = now
 
+    def pending(self, member: Member, why: str) -> None:
+        """Note that a process waits to be started."""
+        member.pending = why
+
+    def runs(self, member: Member, now: float) -> None:
+        """Note that a process runs; from now on it is expected to speak."""
+        member.pending, member.is_running, member.last_heard = "", True, now
+
     def register(
         self, role: Role, index: int, session: str, pid: int, address: str, now: float
     ) -> Member:
@@ -140,11 +154,12 @@ class Membership:
         self._journal.record("exited", str(member.role), member.index)
 
     def silent(self, now: float) -> list[Member]:
-        """Return the members that should have been heard of by now."""
+        """Return the members that should have been heard of by now; not those that are pending."""
         return [
             member
             for member in self._members.values()
             if not member.gone
+            and (member.is_running or member.session)
             and now - member.last_heard
             > (self._heartbeat_timeout_seconds if member.is_up else START_TIMEOUT_SECONDS)
         ]
@@ -209,7 +224,14 @@ class Membership:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
-        unknown = {"last_heard": 0.0, "is_up": False, "since": 0.0}  # to the next master
+        # What the next master does not know.
+        unknown = {
+            "last_heard": 0.0,
+            "pending": "",
+            "is_running": False,
+            "is_up": False,
+            "since": 0.0,
+        }
         members = [asdict(member) | unknown for member in self._members.values()]
         return {"members": members, "next_worker": self._next_worker}
 

@@ -87,7 +87,8 @@ class Processes:
     def set_num_workers(self, num_workers: int, now: float) -> None:
         """Go on with so many workers.
 
-        Workers above the number finish what they hold and get no more; they are the youngest.
+        Workers above the number finish what they hold and get no more. They are those that are
+        pending, who are not started at all, and then the youngest.
 
         Raises:
             ElasticdlError: The number is not positive, or the job needs no workers any more.
@@ -98,12 +99,15 @@ class Processes:
             phase = self._history.phase
             raise ElasticdlError(f"the job is {phase}, it needs no workers any more")
         present = [m for m in self._members.present(Role.WORKER) if not m.is_stopping]
+        present.sort(key=lambda member: (bool(member.pending), member.index))
         for _ in range(num_workers - len(present)):
             self._plan(Role.WORKER, now)
         for member in present[num_workers:]:
             self._members.stopping(member)
             text = f"{member.name} is to leave"
             self._act(Note("stopping", text, {"process": member.name}))
+            if member.pending:
+                self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
 
     def replaced(self, member: Member, now: float) -> None:
         """Another process registers at the index of one that was not known to be lost."""

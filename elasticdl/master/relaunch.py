@@ -81,9 +81,10 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
 
     Being killed from outside (a preempted machine, `kill -9`) costs nothing, if the process had
     done a task before (a ps replica: had served workers); so a job survives any number of
-    preemptions, but not a loop of processes that are killed before they get anywhere. Nor does it
-    cost anything to have ended together with the master, as when the whole job is started again.
-    All else counts as a failure of ours or of the user's.
+    preemptions, but not a loop of processes that are killed before they get anywhere. One that was
+    asked to end costs nothing at all: whoever asks means the place where it ran, not the process.
+    Nor does it cost anything to have ended together with the master, as when the whole job is
+    started again. All else counts as a failure of ours or of the user's.
 
     A worker that died of a task costs nothing either: the task pays for it, with one of its tries.
     That holds while the job has done more tasks than workers died of tasks, so that workers which
@@ -120,6 +121,8 @@ def describe(reason: ExitReason, code: int | None) -> str:
         case ExitReason.KILLED if code is not None and code < 0:
             return f"was killed by signal {-code}"
         case ExitReason.KILLED:
+            return "was killed"
+        case ExitReason.PREEMPTED:
             return "was asked to end"
         case ExitReason.OUT_OF_MEMORY:
             return "was killed for want of memory"
@@ -130,7 +133,7 @@ def describe(reason: ExitReason, code: int | None) -> str:
 
 
 def _is_failure(ended: Ended) -> bool:
-    if not ended.was_watched:
+    if not ended.was_watched or ended.reason is ExitReason.PREEMPTED:
         return False
     from_outside = (
         ExitReason.FINISHED,

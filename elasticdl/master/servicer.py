@@ -17,7 +17,7 @@ from elasticdl.master.status import members
 from elasticdl.observe.tail import EventTail
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
-from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication
+from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication, Defects
 from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
 
 _PS_ROUTE_SECONDS = 5.0  # the longest that GetPsRoute waits before it answers "not yet"
@@ -248,6 +248,8 @@ class Servicer(MasterServicer):
 
 def make_server(master: Front, token: bytes) -> grpc.aio.Server:
     """Return a server of the master that is not started, and has no port yet."""
-    server = grpc.aio.server(interceptors=[Authentication(token)], options=SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[Authentication(token), Defects()], options=SERVER_OPTIONS
+    )
     add_MasterServicer_to_server(Servicer(master), server)
     return server

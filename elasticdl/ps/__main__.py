@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from elasticdl import process
 from elasticdl._core import Progress, PsServer, Store
+from elasticdl.addresses import port_of
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
@@ -30,7 +31,7 @@ def main() -> None:
         store.modulate_learning_rate()
     server = PsServer(
         store,
-        "127.0.0.1",
+        arguments.listening.bind,
         0,
         arguments.token,
         max_staleness=training.max_staleness,
@@ -38,7 +39,8 @@ def main() -> None:
         sync_version_tolerance=training.sync_version_tolerance,
     )
     try:
-        master.register_ps(arguments.index, server.address, os.getpid())
+        address = arguments.listening.at(port_of(server.address))
+        master.register_ps(arguments.index, address, os.getpid())
         pause = threading.Event()  # never set: SIGTERM ends the process
         while not pause.wait(seconds):
             master.heartbeat(Role.PS, arguments.index)

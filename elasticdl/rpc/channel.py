@@ -5,6 +5,7 @@ Deadlines, back-off and size limits of the control plane are all here.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import threading
@@ -37,8 +38,12 @@ CLIENT_OPTIONS = [
     *_SIZE_LIMITS,
     # gRPC waits up to two minutes between two attempts to connect, but a master is back sooner.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # How long one attempt may take, whatever its name says: nobody answers at the address of a
+    # machine that is gone.
+    ("grpc.min_reconnect_backoff_ms", 3000),
+    # A master that comes back elsewhere has its old name. gRPC looks it up every 30 s at most.
+    ("grpc.dns_min_time_between_resolutions_ms", 1000),
     # A machine that vanished closes no socket; a stream has no deadline that would tell.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -58,8 +63,17 @@ _TRANSIENT = frozenset(
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,  # by a server that stops
+        # By a proxy between the two: what a master refuses has another code.
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
     }
 )
+
+DEFECT = grpc.StatusCode.ABORTED
+"""What the master answers if it fails while it works on a call: there is no point in another try.
+
+gRPC would say UNKNOWN, as proxies do that know no better.
+"""
 
 
 class Connection:
@@ -160,12 +174,13 @@ class Retry:
         if self._give_up_seconds is not None and silent_seconds >= self._give_up_seconds:
             raise UnavailableError(
                 f"the master at {self._address} did not answer for {silent_seconds:.0f} s"
+                f"{_as_said(error)}"
             ) from error
         if now - self._complained >= _SECONDS_BETWEEN_COMPLAINTS:
             self._complained = now
             self._complain(
-                f"the master at {self._address} has not answered for {silent_seconds:.0f} s; "
-                "still trying"
+                f"the master at {self._address} has not answered for {silent_seconds:.0f} s"
+                f"{_as_said(error)}; still trying"
             )
         self.pause()
 
@@ -188,6 +203,42 @@ def _raise_unless_transient(error: Exception, address: str) -> None:
             f"{details}"
         ) from error
     raise ElasticdlError(f"the master at {address} refused the request: {details}") from error
+
+
+def _as_said(error: Exception) -> str:
+    """Say what stands in the way, if that is not mere silence."""
+    code = error.code() if hasattr(error, "code") else None
+    if code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
+        return ""
+    details = error.details() if hasattr(error, "details") else ""
+    return f" ({code.name}: {details})"
+
+
+class Defects(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped here
+    """Has calls in which the master itself fails be answered with `DEFECT`."""
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        """Return the handler of a call, with its defects caught."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None:
+            return handler  # a method that there is not; a stream, which its client begins again
+        behave = handler.unary_unary
+
+        async def guarded(request: Any, context: Any) -> Any:
+            try:
+                return await behave(request, context)
+            except (grpc.aio.AbortError, asyncio.CancelledError):
+                raise
+            except Exception as error:
+                log.exception("a defect in the master, in %s", handler_call_details.method)
+                said = f"a defect in the master ({type(error).__name__}: {error}); see its log"
+                await context.abort(DEFECT, said)
+
+        return grpc.unary_unary_rpc_method_handler(
+            guarded, handler.request_deserializer, handler.response_serializer
+        )
 
 
 class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped here

@@ -9,7 +9,7 @@ import pytest
 
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
-from elasticdl.launchers.base import ExitReason, ProcessSpec
+from elasticdl.launchers.base import Exited, ExitReason, Pending, ProcessSpec, Started
 from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.launchers.process.logs import log_path
 
@@ -22,11 +22,17 @@ DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + FOREVE
 
 
 class Watcher:
-    """A launcher with the exits that it reported."""
+    """A launcher with the exits that it reported, and all that it reported."""
 
     def __init__(self, make):
         self.exits = queue.Queue()
-        self.launcher = make(self.exits.put)
+        self.events = []
+        self.launcher = make(self.take)
+
+    def take(self, event):
+        self.events.append(event)
+        if isinstance(event, Exited):
+            self.exits.put(event)
 
     def next_exit(self):
         return self.exits.get(timeout=SECONDS)
@@ -37,7 +43,7 @@ def make_watcher(request, tmp_path):
     watchers = []
 
     def make():
-        watchers.append(Watcher(lambda on_exit: request.param(on_exit, tmp_path)))
+        watchers.append(Watcher(lambda on_event: request.param(on_event, tmp_path)))
         return watchers[-1]
 
     yield make
@@ -81,13 +87,32 @@ def wait_for(fifo):
         ("pass", ExitReason.FINISHED, 0),
         ("raise SystemExit(3)", ExitReason.FAILED, 3),
         ("import os; os.kill(os.getpid(), 9)", ExitReason.KILLED, -9),
-        ("raise SystemExit(143)", ExitReason.KILLED, 143),
+        ("raise SystemExit(143)", ExitReason.PREEMPTED, 143),
+        ("import os; os.kill(os.getpid(), 15)", ExitReason.PREEMPTED, -15),
     ],
 )
 def test_an_exit_is_reported_with_its_reason(watcher, spec, body, reason, code):
     handle = watcher.launcher.start(spec(body))
     exited = watcher.next_exit()
     assert (exited.handle, exited.reason, exited.code) == (handle, reason, code)
+
+
+def test_a_process_is_said_to_run_before_it_is_said_to_have_ended(watcher, spec):
+    handle = watcher.launcher.start(spec("pass"))
+    watcher.next_exit()
+    said = [event for event in watcher.events if not isinstance(event, Pending)]
+    assert [type(event) for event in said] == [Started, Exited]
+    assert {event.handle for event in said} == {handle}
+
+
+def test_an_adopted_process_is_said_to_run(make_watcher, spec, up):
+    first, second = make_watcher(), make_watcher()
+    handle = first.launcher.start(spec(FOREVER, up=up))
+    wait_for(up)
+    second.launcher.adopt(handle)
+    second.launcher.stop(handle, grace_seconds=LONG)
+    second.next_exit()
+    assert second.events[0] == Started(handle)
 
 
 def test_output_is_added_to_the_log(watcher, spec, tmp_path):
@@ -119,7 +144,7 @@ def test_stop_ends_a_process(watcher, spec, up):
     wait_for(up)
     watcher.launcher.stop(handle, grace_seconds=LONG)
     exited = watcher.next_exit()
-    assert (exited.handle, exited.reason) == (handle, ExitReason.KILLED)
+    assert (exited.handle, exited.reason) == (handle, ExitReason.PREEMPTED)
 
 
 def test_a_process_that_does_not_listen_is_killed_after_the_grace(watcher, spec, up):
@@ -160,29 +185,29 @@ def test_nothing_starts_after_close(watcher, spec):
         watcher.launcher.start(spec("pass"))
 
 
-def test_on_exit_may_start_the_next_process(make_watcher, spec):
+def test_who_hears_of_an_end_may_start_the_next_process(make_watcher, spec):
     watcher = make_watcher()
     restarted = queue.Queue()
 
-    def relaunch(exited):
-        if exited.code == 3:
+    def relaunch(event):
+        if isinstance(event, Exited) and event.code == 3:
             restarted.put(watcher.launcher.start(spec("pass")))
-        watcher.exits.put(exited)
+        watcher.take(event)
 
-    watcher.launcher._on_exit = relaunch
+    watcher.launcher._on_event = relaunch
     watcher.launcher.start(spec("raise SystemExit(3)"))
     assert watcher.next_exit().code == 3
     assert watcher.next_exit().handle == restarted.get_nowait()
 
 
-def test_an_error_in_on_exit_does_not_end_the_watch(make_watcher, spec, caplog):
+def test_an_error_in_on_event_does_not_end_the_watch(make_watcher, spec, caplog):
     watcher = make_watcher()
 
-    def fail(exited):
-        watcher.exits.put(exited)
+    def fail(event):
+        watcher.take(event)
         raise KeyError("a defect of the master")
 
-    watcher.launcher._on_exit = fail
+    watcher.launcher._on_event = fail
     watcher.launcher.start(spec("pass"))
     watcher.next_exit()
     watcher.launcher.start(spec("pass"))

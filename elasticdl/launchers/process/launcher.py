@@ -18,8 +18,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticdl.addresses import Listening
 from elasticdl.errors import LaunchError
-from elasticdl.launchers.base import Exited, ExitReason, OnExit, ProcessHandle, ProcessSpec
+from elasticdl.launchers.base import (
+    Exited,
+    ExitReason,
+    OnEvent,
+    ProcessEvent,
+    ProcessHandle,
+    ProcessSpec,
+    Started,
+)
 from elasticdl.launchers.process.children import spawn
 from elasticdl.launchers.process.logs import last_words, log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
@@ -27,7 +36,9 @@ from elasticdl.launchers.process.pids import open_same, parse_ref, ref_of
 from elasticdl.process import inherited_lifeline, process_name
 
 _KILLED_SECONDS = 10.0  # so long may a process take to be gone that was killed
-_SIGNAL_CODES = {128 + signal.SIGINT, 128 + signal.SIGKILL, 128 + signal.SIGTERM}
+_KILLED_CODE = 128 + signal.SIGKILL
+# It was asked to end, and did so at once, or in order (`process.start`).
+_ASKED_CODES = {-signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGTERM}
 _log = logging.getLogger(__name__)
 
 
@@ -47,11 +58,13 @@ class ProcessLauncher:
     """Runs processes on this machine; `launchers.base.Launcher` is the contract.
 
     `_lock` guards the shared state. Only the launcher's thread takes a process out of it, and it
-    calls `on_exit` without the lock, so that the callback may start another process.
+    calls `on_event` without the lock, so that the callback may start another process.
     """
 
-    def __init__(self, on_exit: OnExit, job_dir: Path) -> None:
-        self._on_exit = on_exit
+    listening = Listening()
+
+    def __init__(self, on_event: OnEvent, job_dir: Path) -> None:
+        self._on_event = on_event
         self._job_dir = job_dir
         self._lifeline = inherited_lifeline()
         self._ooms = OutOfMemoryKills()
@@ -106,7 +119,7 @@ class ProcessLauncher:
         """Stop every process and wait until each is gone and reported. May be called again.
 
         One that even SIGKILL does not end (it waits for a disk that does not answer) is left, and
-        named in the log. Not from `on_exit`: the thread that calls it cannot wait for itself.
+        named in the log. Not from `on_event`: the thread that calls it cannot wait for itself.
         """
         with self._lock:
             self._closing = True
@@ -119,6 +132,10 @@ class ProcessLauncher:
         for watched in left:
             name = process_name(watched.handle.role, watched.handle.index)
             _log.error("not ended by SIGKILL: %s (pid %d)", name, watched.pid)
+
+    def leave(self, grace_seconds: float) -> None:
+        """Do as `close` does: on one machine the job's processes end with its master."""
+        self.close(grace_seconds)
 
     def _add(self, watched: _Watched) -> None:
         self._watched[watched.handle.ref] = watched
@@ -134,9 +151,11 @@ class ProcessLauncher:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
             while True:
-                ended = self._take_in(selector)
-                for watched in ended:
-                    self._report(watched)
+                for watched in self._take_in(selector):
+                    if watched.pidfd is None:
+                        self._report(watched)
+                    else:
+                        self._tell(Started(watched.handle))
                 with self._lock:
                     if self._closing and not self._watched:
                         break
@@ -153,13 +172,13 @@ class ProcessLauncher:
             self._wake_write = -1
 
     def _take_in(self, selector: selectors.BaseSelector) -> list[_Watched]:
-        """Have the selector watch the new processes; return those that are gone already."""
+        """Have the selector watch the new processes; return them. Some are gone already."""
         with self._lock:
             arrivals, self._arrivals = self._arrivals, []
         for watched in arrivals:
             if watched.pidfd is not None:
                 selector.register(watched.pidfd, selectors.EVENT_READ, watched)
-        return [watched for watched in arrivals if watched.pidfd is None]
+        return arrivals
 
     def _kill_overdue(self, now: float) -> float | None:
         """Kill the processes whose grace is over; return the seconds until the next one's is."""
@@ -178,17 +197,20 @@ class ProcessLauncher:
         exited = self._exited(watched)
         with self._lock:
             del self._watched[watched.handle.ref]
+        self._tell(exited)
+
+    def _tell(self, event: ProcessEvent) -> None:
         try:
-            self._on_exit(exited)
+            self._on_event(event)
         except Exception:
             # Other processes are to be watched still.
-            _log.exception("on_exit failed for %s", exited)
+            _log.exception("on_event failed for %s", event)
 
     def _exited(self, watched: _Watched) -> Exited:
         code = _reap(watched)
         reason = _reason(code, watched.asked_to_end, self._ooms)
         words = ""
-        if reason not in (ExitReason.FINISHED, ExitReason.KILLED):
+        if reason not in (ExitReason.FINISHED, ExitReason.KILLED, ExitReason.PREEMPTED):
             role, index = watched.handle.role, watched.handle.index
             words = last_words(log_path(self._job_dir, role, index))
         return Exited(watched.handle, reason, code, words)
@@ -238,5 +260,6 @@ def _reason(code: int | None, asked_to_end: bool, ooms: OutOfMemoryKills) -> Exi
         return ExitReason.FINISHED
     if code == -signal.SIGKILL and not asked_to_end and ooms.take_one():
         return ExitReason.OUT_OF_MEMORY
-    # 128 + signal is how a process says that a signal ended it in order (`process.start`).
-    return ExitReason.KILLED if code < 0 or code in _SIGNAL_CODES else ExitReason.FAILED
+    if code in _ASKED_CODES:
+        return ExitReason.PREEMPTED
+    return ExitReason.KILLED if code < 0 or code == _KILLED_CODE else ExitReason.FAILED

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from elasticdl import process
+from elasticdl.addresses import Listening
 from elasticdl.config import DataSection, JobConfig, ModelSection
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role
@@ -27,15 +28,18 @@ def job_dir(tmp_path):
     return tmp_path
 
 
-def run_role(job_dir: Path, body: str, **options) -> subprocess.Popen:
-    """Start a Python process that calls `process.start` as a worker and then runs `body`."""
-    words = process.command(Role.WORKER, 3, job_dir, "127.0.0.1:1")
+def run_role(
+    job_dir: Path, body: str, role=Role.WORKER, listening=None, **options
+) -> subprocess.Popen:
+    """Start a Python process that calls `process.start` and then runs `body`."""
+    words = process.command(role, 3, job_dir, "127.0.0.1:1", listening)
+    words = list(words[words.index("--config") :])
     script = (
         "import sys, threading\n"
         "from elasticdl import process\n"
         "from elasticdl.job import Role\n"
         "from elasticdl.errors import DataError\n"
-        f"arguments = process.start(Role.WORKER, {list(words[words.index('--config') :])})\n"
+        f"arguments = process.start(Role({str(role)!r}), {words})\n"
         f"{body}\n"
     )
     return subprocess.Popen(
@@ -58,6 +62,23 @@ def test_the_master_needs_no_master(job_dir):
     words = process.command(Role.MASTER, 0, job_dir)
     assert "--master" not in words
     assert words[1:5] == ("-P", "-u", "-m", "elasticdl.master")
+
+
+def test_roles_that_listen_are_told_where(job_dir):
+    listening = Listening("0.0.0.0", "a.ps")
+    words = process.command(Role.PS, 3, job_dir, "m:1", listening)
+    assert words[-4:] == ("--bind_address", "0.0.0.0", "--advertise_address", "a.ps")
+    child = run_role(job_dir, "print(arguments.listening.at(5))", Role.PS, listening)
+    assert child.communicate() == ("a.ps:5\n", "")
+    assert "--bind_address" not in process.command(Role.WORKER, 0, job_dir, "m:1", listening)
+
+
+def test_who_listens_everywhere_must_say_where_it_is_found(job_dir):
+    child = run_role(job_dir, "", Role.PS, Listening("0.0.0.0"))
+    _, err = child.communicate()
+    assert "ConfigError: --bind_address=0.0.0.0" in err
+    assert "give --advertise_address too" in err
+    assert child.returncode == 1
 
 
 def test_log_lines_name_the_process(job_dir):

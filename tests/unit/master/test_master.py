@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from elasticdl.addresses import Listening
 from elasticdl.errors import (
     CheckpointError,
     ConfigError,
@@ -36,8 +37,10 @@ DATA = JobData(training=(Shard("a", 0, 300),))
 class FakeLauncher:
     """Starts nothing; the test says when a process ends."""
 
-    def __init__(self, on_exit):
-        self._on_exit = on_exit
+    listening = Listening()
+
+    def __init__(self, on_event):
+        self._on_event = on_event
         self._lock = threading.Condition()
         self.running = {}
         self.adopted = []
@@ -63,11 +66,13 @@ class FakeLauncher:
         for role, index in list(self.running):
             self.exits(role, index)
 
+    leave = close
+
     def exits(self, role, index, reason=ExitReason.KILLED, code=-9):
         with self._lock:
             handle = self.running.pop((role, index), None)
         if handle is not None:
-            self._on_exit(Exited(handle, reason, code))
+            self._on_event(Exited(handle, reason, code))
 
     def wait_for(self, role, index):
         with self._lock:
@@ -115,8 +120,8 @@ class Running:
         try:
             job, is_new = open_job(self.state, self._config, lambda: DATA)
 
-            def make_launcher(on_exit):
-                self.launcher = FakeLauncher(on_exit)
+            def make_launcher(on_event):
+                self.launcher = FakeLauncher(on_event)
                 return self.launcher
 
             self.master = Master(

@@ -209,7 +209,8 @@ def test_newest_checkpoints_are_kept():
 
 def test_starting_process_is_given_time():
     members = Membership(Journal(), heartbeat_timeout_seconds=5)
-    member = members.plan(Role.WORKER, now=0.0)
+    member = members.plan(Role.WORKER, now=-100.0)
+    members.runs(member, now=0.0)
     assert members.silent(START_TIMEOUT_SECONDS) == []
     assert members.silent(START_TIMEOUT_SECONDS + 1) == [member]
     members.register(Role.WORKER, 0, "s", 1, "", now=400.0)  # and goes on to build its model
@@ -217,6 +218,18 @@ def test_starting_process_is_given_time():
     members.heard(Role.WORKER, 0, "s", now=500.0)
     assert members.silent(505.0) == []
     assert members.silent(505.1) == [member]
+
+
+def test_pending_process_is_not_silent_for_however_long():
+    members = Membership(Journal(), heartbeat_timeout_seconds=5)
+    member = members.plan(Role.WORKER, now=0.0)
+    members.started(Role.WORKER, 0, "pod", now=1.0)
+    members.pending(member, "no room")
+    assert members.silent(1e6) == []
+    members.runs(member, now=1e6)
+    assert member.pending == ""
+    assert members.silent(1e6 + START_TIMEOUT_SECONDS) == []
+    assert members.silent(1e6 + START_TIMEOUT_SECONDS + 1) == [member]
 
 
 def test_indexes_of_workers_are_never_used_twice():

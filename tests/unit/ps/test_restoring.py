@@ -50,8 +50,8 @@ def test_a_master_that_cannot_be_reached_does_not_end_the_heartbeats():
 
 def test_a_ps_replica_that_shows_progress_has_as_long_to_start_as_it_needs():
     members = Membership(Journal(), heartbeat_timeout_seconds=10.0)
-    members.plan(Role.PS, 0.0, index=0)
-    members.plan(Role.PS, 0.0, index=1)
+    for index in (0, 1):
+        members.runs(members.plan(Role.PS, 0.0, index), 0.0)
 
     members.heard(Role.PS, 0, "a session that is not registered yet", START_TIMEOUT_SECONDS - 1.0)
 

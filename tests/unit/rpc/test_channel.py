@@ -12,7 +12,7 @@ import pytest
 from elasticdl.errors import AuthenticationError, ElasticdlError, UnavailableError
 from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, TaskReport
 from elasticdl.rpc import elasticdl_pb2 as pb
-from elasticdl.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, Authentication
+from elasticdl.rpc.channel import MAX_MESSAGE_BYTES, SERVER_OPTIONS, Authentication, Defects
 from elasticdl.rpc.client import GrpcMasterClient, JobClient
 from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
 
@@ -47,6 +47,9 @@ class Answers(MasterServicer):
     async def GetPsRoute(self, request, context):
         return await self._answer("GetPsRoute", request, context)
 
+    async def GetStatus(self, request, context):
+        return await self._answer("GetStatus", request, context)
+
     async def WatchStatus(self, request, context):
         self.seen.append(("WatchStatus", request))
         for status in self._script["WatchStatus"](len(self.seen)):
@@ -58,17 +61,19 @@ class Answers(MasterServicer):
 class Server:
     """A gRPC server in an event loop of its own thread."""
 
-    def __init__(self, servicer, port=0):
+    def __init__(self, servicer, port=0, host="127.0.0.1"):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
-        self.port = self._run(self._start(servicer, port))
-        self.address = f"127.0.0.1:{self.port}"
+        self.port = self._run(self._start(servicer, f"{host}:{port}"))
+        self.address = f"{host}:{self.port}"
 
-    async def _start(self, servicer, port):
-        self._server = grpc.aio.server(interceptors=[Authentication(TOKEN)], options=SERVER_OPTIONS)
+    async def _start(self, servicer, address):
+        self._server = grpc.aio.server(
+            interceptors=[Authentication(TOKEN), Defects()], options=SERVER_OPTIONS
+        )
         add_MasterServicer_to_server(servicer, self._server)
-        found = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        found = self._server.add_insecure_port(address)
         await self._server.start()
         return found
 
@@ -142,6 +147,31 @@ def test_answers_are_repeated_until_they_come(serve, connect):
     connect(serve(servicer).address).heartbeat(Role.PS, 3)
     assert len(servicer.seen) == 4
     assert servicer.seen[0][1].index == 3
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN])
+def test_what_a_proxy_says_when_it_knows_no_better_is_no_answer(serve, connect, code):
+    servicer = Answers(Heartbeat=lambda attempt: code if attempt < 3 else HEARTBEAT)
+    connect(serve(servicer).address).heartbeat(Role.WORKER, 0)
+    assert len(servicer.seen) == 3
+
+
+def test_who_gives_up_is_told_what_the_proxy_said(serve, connect):
+    client = connect(serve(Answers(GetStatus=grpc.StatusCode.INTERNAL)).address, kind=JobClient)
+    with pytest.raises(UnavailableError, match=r"did not answer .* \(INTERNAL: as the script says"):
+        client.status(give_up_seconds=0.0)
+
+
+def test_defect_of_the_master_is_an_answer(serve, connect, caplog):
+    def answer(attempt):
+        raise KeyError("a defect")
+
+    servicer = Answers(Heartbeat=answer)
+    client = connect(serve(servicer).address)
+    with pytest.raises(ElasticdlError, match=r"refused .* a defect in the master \(KeyError: 'a d"):
+        client.heartbeat(Role.WORKER, 0)
+    assert len(servicer.seen) == 1
+    assert "in /elasticdl.v1.Master/Heartbeat" in caplog.text
 
 
 def test_all_attempts_at_a_lease_carry_one_number(serve, connect):

@@ -12,7 +12,7 @@ import pytest
 
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
-from elasticdl.launchers.base import ExitReason, ProcessHandle, ProcessSpec
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle, ProcessSpec
 from elasticdl.launchers.process import launcher as launcher_module
 from elasticdl.launchers.process.children import spawn
 from elasticdl.launchers.process.launcher import ProcessLauncher, _reason
@@ -31,7 +31,9 @@ def exits():
 
 @pytest.fixture
 def launcher(exits, tmp_path):
-    launcher = ProcessLauncher(exits.put, tmp_path)
+    launcher = ProcessLauncher(
+        lambda event: isinstance(event, Exited) and exits.put(event), tmp_path
+    )
     yield launcher
     launcher.close(grace_seconds=0.0)
 

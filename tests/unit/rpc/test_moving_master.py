@@ -1,0 +1,72 @@
+"""A master that comes back at another address, under the name that it had."""
+
+import socket
+import struct
+import threading
+
+import pytest
+
+from elasticdl.job import Role
+from elasticdl.rpc import elasticdl_pb2 as pb
+
+from .test_channel import HEARTBEAT, Answers, Server, connect  # noqa: F401  # a fixture
+
+A, IN = 1, 1
+
+
+class Names:
+    """A name server with one name, which has one IPv4 address at a time, or none."""
+
+    def __init__(self):
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.address = None
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            query, asker = self._socket.recvfrom(512)
+            if not query:
+                return
+            self._socket.sendto(self._answer(query), asker)
+
+    def _answer(self, query):
+        end = query.index(b"\0", 12) + 5  # of the one question: name, type, class
+        (kind,) = struct.unpack("!H", query[end - 4 : end - 2])
+        found = self.address if kind == A else None
+        answer = b""
+        if found:  # a pointer to the name, no time to live, four bytes of address
+            answer = struct.pack("!HHHIH", 0xC00C, A, IN, 0, 4) + socket.inet_aton(found)
+        return (
+            query[:2] + struct.pack("!HHHHH", 0x8180, 1, bool(found), 0, 0) + query[12:end] + answer
+        )
+
+    def close(self):
+        self._socket.sendto(b"", ("127.0.0.1", self.port))
+        self._thread.join()
+        self._socket.close()
+
+
+@pytest.fixture
+def names():
+    found = Names()
+    yield found
+    found.close()
+
+
+def test_a_master_that_comes_back_elsewhere_is_found_by_its_name(names, connect):  # noqa: F811
+    first = Server(Answers(Heartbeat=HEARTBEAT), host="127.0.0.2")
+    names.address = "127.0.0.2"
+    client = connect(f"dns://127.0.0.1:{names.port}/master.job:{first.port}")
+    client.heartbeat(Role.WORKER, 0)
+    first.close()
+    servicer = Answers(Heartbeat=pb.HeartbeatResponse())
+    second = Server(servicer, first.port, host="127.0.0.3")
+    names.address = "127.0.0.3"
+    try:
+        client.heartbeat(Role.WORKER, 0)
+    finally:
+        second.close()
+    assert [name for name, _ in servicer.seen] == ["Heartbeat"]
