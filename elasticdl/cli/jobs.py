@@ -40,7 +40,7 @@ def attach(name: str) -> int:
     which goes on. The exit code is that of the job: 0 if it has finished.
     """
     from elasticdl.cli.display import Display
-    from elasticdl.cli.run import exit_code, ways_to
+    from elasticdl.cli.run import exit_code, left_alone
     from elasticdl.cli.view import LeftError, view
 
     job = _find(name)
@@ -50,11 +50,8 @@ def attach(name: str) -> int:
         try:
             with display:
                 status = view(job, display, since=time.time())
-        except LeftError:
-            click.echo("the job goes on")
-            for line in ways_to(job.name):
-                click.echo(line)
-            return 130
+        except LeftError as left:
+            return left_alone(str(left))
     display.finish(status, job.places)
     return exit_code(status)
 

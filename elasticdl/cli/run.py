@@ -48,7 +48,7 @@ def run(config: JobConfig, stay: Stay = Stay.TIED) -> int:
         with display:
             status = _run(config, stay, display, places)
     except LeftError as left:
-        return _left(str(left), places)
+        return left_alone(str(left))
     except BaseException as error:
         # Whatever ended the job, the last job's summary must not be taken for this one's.
         interrupted = isinstance(error, KeyboardInterrupt)
@@ -95,7 +95,7 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
             return local.run(config, display)
     since = time.time()
     job = choose.submitter_for(config).submit(config, is_tied=stay is Stay.TIED)
-    places |= {"job": job.name, **job.places}
+    places |= job.places
     return view(job, display, since)
 
 
@@ -113,19 +113,20 @@ def _start_only(config: JobConfig) -> int:
         )
     preflight.check(config)
     job = choose.submitter_for(config).submit(config, is_tied=False)
-    for line in ways_to(job.name):
+    for line in _ways_to(job.name):
         click.echo(line)
     return 0
 
 
-def _left(signal_name: str, places: dict[str, str]) -> int:
-    click.echo(f"left by {signal_name}; the job goes on")
-    for line in ways_to(places["job"]):
+def left_alone(job: str) -> int:
+    """Say how to come back to a job that goes on; return the exit code of the command."""
+    click.echo("the job goes on")
+    for line in _ways_to(job):
         click.echo(line)
     return _STOPPED
 
 
-def ways_to(job: str) -> Iterator[str]:
+def _ways_to(job: str) -> Iterator[str]:
     """Yield how to look at a job that goes on without the command."""
     yield f"job     {job}"
     yield f"show    elasticdl attach {job}"

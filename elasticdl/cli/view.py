@@ -31,7 +31,7 @@ _EVENT_SOURCES = ("master", "supervisor")
 
 
 class LeftError(Exception):
-    """The user has left a job that goes on."""
+    """The user has left a job that goes on; its name is the message."""
 
 
 def view(job: Job, display: Display, since: float) -> JobStatus:
@@ -86,7 +86,7 @@ class _Viewer:
 
     def _stop(self, number: signal.Signals) -> None:
         if not self._job.is_tied:
-            raise LeftError(number.name)
+            raise LeftError(self._job.name)
         if self._stopped_by is None:
             self._stopped_by = number
             again = "; press Ctrl-C again to end it at once" if number == signal.SIGINT else ""

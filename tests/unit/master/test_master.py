@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import threading
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ from elasticdl.master.master import Master
 from elasticdl.observe.events import read_events
 from elasticdl.process import STOPPED_EXIT_CODE
 from elasticdl.rpc.client import GrpcMasterClient, JobClient
+from elasticdl.rpc.messages import status_from_json
 from elasticdl.state.memory import MemoryState
 
 TOKEN = b"t" * 32
@@ -234,6 +236,31 @@ def test_job_runs_to_its_end(run, connect, tmp_path):
     }
     phases = [e["phase"] for e in read_events(tmp_path) if "phase" in e]
     assert phases == ["training", "exporting", "checkpointing", "auditing", "finished"]
+
+
+def test_commands_are_told_of_members_events_and_the_end(run, connect, tmp_path):
+    running = run(num_ps=1, num_workers=1)
+    ps, worker, command = connect(running), connect(running), connect(running, JobClient)
+    running.launcher.wait_for(Role.WORKER, 0)
+    assert command.status().members == ()
+    states = {(m.role, m.index): m.state for m in command.status(with_members=True).members}
+    assert states == {(Role.WORKER, 0): "starting", (Role.PS, 0): "starting"}
+    ps.register_ps(0, "host:1", 11)
+    worker.register_worker(0, 22)
+    work_off(worker, 0, running, until=lambda done: len(done) == 2)
+    of_worker, of_ps = command.status(with_members=True).members
+    assert (of_worker.state, of_worker.pid, of_worker.tasks_done) == ("alive", 22, 2)
+    assert (of_ps.state, of_ps.pid, of_ps.address) == ("alive", 11, "host:1")
+    command.set_num_workers(2)
+    so_far = list(command.events(follow=False))
+    assert "worker 0 is here" in [event.get("text") for event in so_far]
+    later = command.events(follow=True, since=math.nextafter(so_far[-1]["time"], math.inf))
+    command.stop("no longer wanted")
+    texts = [event.get("text") for event in later]
+    assert texts[-1] == "the job failed: stopped: no longer wanted"
+    assert running.join() == 1
+    left = status_from_json((tmp_path / "status.json").read_text())
+    assert (left.status, left.message) == ("failed", "stopped: no longer wanted")
 
 
 def test_pictures_come_after_each_task(run, connect):
