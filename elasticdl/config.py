@@ -331,6 +331,14 @@ class ClusterSection(Section):
         Path | None,
         Field(description="Where the job keeps its state and logs. [default: jobs/NAME-TIME]."),
     ] = None
+    state: Annotated[
+        str | None,
+        Field(
+            description="Where the master keeps what it must not forget: sqlite:///PATH, or "
+            "etcd://HOST:PORT[,HOST:PORT]/PREFIX, where a master on another machine finds it. "
+            "[default: state.sqlite in --job_dir].",
+        ),
+    ] = None
     num_workers: Annotated[PositiveInt, Field(description="Worker processes.")] = 1
     worker_threads: Annotated[
         int | Literal["auto"],
@@ -426,6 +434,11 @@ class JobConfig(Section):
             raise ValueError(
                 "--run_eagerly is for looking into a model in one process: expected "
                 f"--distribution_strategy=Local, found {self.training.distribution_strategy}"
+            )
+        if self.cluster.state and self.training.distribution_strategy is Strategy.LOCAL:
+            raise ValueError(
+                "--state is what a job of several processes goes on from; with "
+                "--distribution_strategy=Local use --checkpoint_dir"
             )
         for flag in needed:
             if not getattr(self.data, flag):

@@ -47,7 +47,6 @@ TIMED_OUT_EXIT_CODE = 124
 
 CONFIG_FILE = "job.json"
 TOKEN_FILE = "token"
-STATE_FILE = "state.sqlite"
 ADDRESS_FILE = "master.json"
 """Where the master listens; written whole by each master, for commands on the same machine."""
 

@@ -58,13 +58,13 @@ def _begins_alike(before: dict[str, Any], now: dict[str, Any]) -> bool:
 
 def _check_not_ended(job_dir: Path, config: JobConfig) -> None:
     from elasticdl.master.durable import end_of_job
-    from elasticdl.state.sqlite import SqliteState
+    from elasticdl.state.open import open_state, state_file
 
-    path = job_dir / process.STATE_FILE
-    if not path.is_file():
+    path = state_file(config.cluster.state, job_dir)
+    if path is not None and not path.is_file():
         return  # killed before its master began
     try:
-        state = SqliteState(path)
+        state = open_state(config.cluster.state, job_dir)
         try:
             end = end_of_job(state)
         finally:

@@ -20,6 +20,7 @@ from elasticdl.config import JobConfig
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.model_spec import parse_params
+from elasticdl.state.open import check_state
 
 
 def check(config: JobConfig) -> None:
@@ -36,6 +37,7 @@ def check(config: JobConfig) -> None:
         return
     model_file = find_model_file(config)
     names = defined_names(model_file)
+    check_state(config.cluster.state)
     if names is not None:
         _check_functions(config, model_file, names)
     parse_params(config.model.model_params, "--model_params")

@@ -18,7 +18,7 @@ from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
 from elasticdl.model_spec import load_model_spec
 from elasticdl.process import ProcessArguments
-from elasticdl.state.sqlite import SqliteState
+from elasticdl.state.open import open_state
 
 _PS_DEADLINE_SECONDS = 10.0  # to reach a replica; what it then does may take longer
 _MASTER_ID = -1  # no worker's
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 async def _run(arguments: ProcessArguments) -> int:
-    state = SqliteState(arguments.job_dir / process.STATE_FILE)
+    state = open_state(arguments.config.cluster.state, arguments.job_dir)
     job, is_new = open_job(state, arguments.config, lambda: load_data(arguments.config))
     master = Master(
         job,

@@ -10,6 +10,7 @@ from elasticdl.cli.job_folder import holds_job
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.process.folder import prepare
+from elasticdl.state.open import DEFAULT_FILE
 from elasticdl.state.sqlite import SqliteState
 
 
@@ -22,7 +23,7 @@ def config(folder, **words):
 def begun(tmp_path):
     """A folder in which a job was begun, and its journal."""
     prepare(config(tmp_path / "job"))
-    state = SqliteState(tmp_path / "job" / process.STATE_FILE)
+    state = SqliteState(tmp_path / "job" / DEFAULT_FILE)
     state.append([["created", {}, []]])
     yield tmp_path / "job", state
     state.close()

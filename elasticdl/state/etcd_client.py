@@ -1,0 +1,150 @@
+"""Calls to etcd that are repeated until they are answered.
+
+The messages and stubs are those of aetcd, called from threads: its own client is for an event loop,
+knows one endpoint, and would have to live in a loop and thread of its own beside the master's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from elasticdl.errors import ConfigError, StateError
+from elasticdl.rpc.channel import CLIENT_OPTIONS
+
+try:
+    from aetcd import rpc as rpc
+except ImportError as error:
+    raise ConfigError(
+        "--state=etcd://... needs aetcd, which is not installed: pip install 'elasticdl[etcd]'"
+    ) from error
+
+ATTEMPT_SECONDS = 5.0
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+# What a server says that has lost its leader, is too busy or full, or is not there. A deadline
+# that has passed leaves open whether the call was carried out: each call may be repeated.
+_TRANSIENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.ABORTED,
+    }
+)
+_REMEDIES = {
+    "database space exceeded": "raise --quota-backend-bytes of etcd, or compact and defragment it",
+    "request is too large": "etcd has a smaller --max-request-bytes than its default of 1.5 MiB",
+}
+
+
+class RefusedError(StateError):
+    """Etcd will not do what it was asked, however often it is asked."""
+
+    def __init__(self, message: str, code: grpc.StatusCode) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class EtcdClient:
+    """Talks to one endpoint, and goes on to the next when it gives no answer. For any thread."""
+
+    def __init__(self, endpoints: Sequence[str], name: str) -> None:
+        """Prepare to connect; nothing is sent yet.
+
+        Args:
+            endpoints: `host:port` of each.
+            name: What the journal is called in messages.
+        """
+        self.name = name
+        self.trouble = ""
+        self._endpoints = tuple(endpoints)
+        # A page of parts is larger than any message between processes of the job.
+        options = [*CLIENT_OPTIONS, ("grpc.max_receive_message_length", -1)]
+        self._channels = [grpc.insecure_channel(e, options=options) for e in endpoints]
+        self._stubs = [(rpc.KVStub(c), rpc.LeaseStub(c)) for c in self._channels]
+        self._at = 0
+        self._closed = threading.Event()
+
+    def call(self, method: str, request: Any) -> Any:
+        """Call until there is an answer, however long that takes.
+
+        Args:
+            method: Of the services KV and Lease; what it does may be done again.
+            request: Its message.
+
+        Raises:
+            RefusedError: There is no point in another attempt.
+            StateError: `leave` was called meanwhile.
+        """
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while True:
+            self.check_open()
+            at = self._at
+            try:
+                answer = self._method(at, method)(request, timeout=ATTEMPT_SECONDS)
+            except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
+                self.check_open()
+                self._take_in(error, self._endpoints[at])
+                self._at = (at + 1) % len(self._endpoints)
+                self.wait(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            else:
+                self.trouble = ""
+                return answer
+
+    def revoke(self, lease: int, seconds: float) -> None:
+        """Try to end a lease; also after `leave`."""
+        request = rpc.LeaseRevokeRequest(ID=lease)
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            self._method(self._at, "LeaseRevoke")(request, timeout=seconds)
+
+    def keep_alive(self, lease: int, seconds: float) -> None:
+        """Try to renew a lease."""
+        requests = iter([rpc.LeaseKeepAliveRequest(ID=lease)])
+        with contextlib.suppress(grpc.RpcError, ValueError, StopIteration):
+            next(self._method(self._at, "LeaseKeepAlive")(requests, timeout=seconds))
+
+    def _method(self, at: int, name: str) -> Any:
+        kv, lease = self._stubs[at]
+        return getattr(lease if name.startswith("Lease") else kv, name)
+
+    def wait(self, seconds: float) -> None:
+        """Pause; not longer than until `leave`."""
+        self._closed.wait(seconds)
+
+    def check_open(self) -> None:
+        """Raise StateError if the journal was closed."""
+        if self._closed.is_set():
+            why = f" while etcd could not be reached ({self.trouble})" if self.trouble else ""
+            raise StateError(f"{self.name}: the job's journal was closed{why}")
+
+    def leave(self) -> None:
+        """End all calls of `call`."""
+        self._closed.set()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self.leave()
+        for channel in self._channels:
+            channel.close()
+
+    def _take_in(self, error: Exception, endpoint: str) -> None:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        details = (error.details() if isinstance(error, grpc.Call) else "") or str(error)
+        remedy = next((f"; {text}" for key, text in _REMEDIES.items() if key in details), "")
+        if code not in _TRANSIENT:
+            name = "" if code is None else f"{code.name}: "
+            raise RefusedError(
+                f"{self.name}: the etcd at {endpoint} refuses: {name}{details}{remedy}",
+                code or grpc.StatusCode.UNKNOWN,
+            ) from error
+        self.trouble = f"etcd at {endpoint}: {details}{remedy}"

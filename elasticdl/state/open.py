@@ -1,0 +1,62 @@
+"""Which journal `--state` names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from elasticdl.errors import ConfigError
+from elasticdl.state.base import State
+from elasticdl.state.sqlite import SqliteState
+
+DEFAULT_FILE = "state.sqlite"
+_SQLITE = re.compile(r"sqlite://(?P<path>/.+)")
+_ENDPOINT = r"(?:[^\s,/:\[\]@]+|\[[0-9A-Fa-f:.]+\]):\d+"
+_ETCD = re.compile(rf"etcd://(?P<endpoints>{_ENDPOINT}(?:,{_ENDPOINT})*)/(?P<prefix>[^?#\s]+)")
+
+
+def check_state(url: str | None) -> None:
+    """Check that a journal of this kind can be opened; opens nothing.
+
+    Raises:
+        ConfigError: It is none that we know, or needs what is not installed.
+    """
+    if url is None or _SQLITE.fullmatch(url):
+        return
+    if not _ETCD.fullmatch(url):
+        raise ConfigError(
+            "--state: expected sqlite:///PATH or etcd://HOST:PORT[,HOST:PORT]/PREFIX, found "
+            f"{url!r}"
+        )
+    import elasticdl.state.etcd  # noqa: F401 - to see whether its client is installed
+
+
+def state_file(url: str | None, job_dir: Path) -> Path | None:
+    """Return the file of a journal that is one."""
+    if url is None:
+        return job_dir / DEFAULT_FILE
+    found = _SQLITE.fullmatch(url)
+    return Path(found["path"]) if found else None
+
+
+def open_state(url: str | None, job_dir: Path) -> State:
+    """Open the journal of a job.
+
+    Args:
+        url: What `--state` names; None: a file in the job's folder.
+        job_dir: The job's folder.
+
+    Raises:
+        ConfigError: See `check_state`.
+        StateError: It is damaged, or another master has it.
+    """
+    check_state(url)
+    path = state_file(url, job_dir)
+    if path is not None:
+        return SqliteState(path)
+    assert url is not None
+    found = _ETCD.fullmatch(url)
+    assert found is not None
+    from elasticdl.state.etcd import EtcdState
+
+    return EtcdState(found["endpoints"].split(","), found["prefix"])

@@ -1,0 +1,47 @@
+"""Which process holds a journal, so that another on the same machine can tell if it is gone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+
+def this_process() -> dict[str, Any]:
+    """Describe this process, as JSON has it."""
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "pid": pid, "started": _started(pid), **_machine()}
+
+
+def is_gone(owner: dict[str, Any]) -> bool:
+    """Whether a process is known to have ended: it was on this machine, and is there no more.
+
+    Of a process on another machine, or in another container, nothing is known: False.
+    """
+    if any(owner.get(name) != value for name, value in _machine().items()):
+        return False
+    pid, started = owner.get("pid"), owner.get("started")
+    return isinstance(pid, int) and isinstance(started, int) and _started(pid) != started
+
+
+def name_of(owner: dict[str, Any]) -> str:
+    """Say which process it is."""
+    return f"pid {owner.get('pid')} on {owner.get('host')}"
+
+
+def _machine() -> dict[str, str]:
+    """What the numbers of processes are good for: one boot of a machine, one container on it."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return {"boot": boot, "pids": os.readlink("/proc/self/ns/pid")}
+
+
+def _started(pid: int) -> int | None:
+    """Return when a process began, in clock ticks since boot; None if it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # The second field is the command's name in parentheses and may hold anything.
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])

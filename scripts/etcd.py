@@ -1,0 +1,91 @@
+"""An etcd server of one member on loopback, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+from scripts.cluster.binaries import binary
+
+_READY_SECONDS = 30.0
+_LOOK_SECONDS = 0.02
+
+
+class EtcdServer:
+    """A server that can be killed, and started again with its data at its address."""
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare it; `start` starts it.
+
+        Raises:
+            FileNotFoundError: Etcd is not built; says how to.
+        """
+        self._binary = binary("etcd", "etcd")
+        self._folder = folder
+        self._client_port, self._peer_port = _free_ports(2)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens: `host:port`."""
+        return f"127.0.0.1:{self._client_port}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        flags = {
+            "data-dir": self._folder / "data",
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+            "log-level": "error",
+        }
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "etcd.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binary, *(f"--{name}={value}" for name, value in flags.items())],
+                stdout=log,
+                stderr=log,
+            )
+        self._wait()
+
+    def kill(self) -> None:
+        """Kill it with -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> EtcdServer:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self._client_port), timeout=1.0).close()
+                return
+            except OSError:
+                time.sleep(_LOOK_SECONDS)
+        self.kill()
+        log = (self._folder / "etcd.log").read_text(errors="replace")
+        raise RuntimeError(
+            f"etcd did not come up in {_READY_SECONDS:.0f} s; its log: {log[-2000:]}"
+        )
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return ports
