@@ -151,6 +151,11 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 	@$(PYTHON) -m scripts.chaos --seed $(SEED) --minutes $(MINUTES) \
 	    --record benchmarks/results/soak.json
 
+.PHONY: test-etcd
+test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; needs Go 1.26).
+	@$(PYTHON) -m scripts.cluster.binaries etcd
+	$(VENV)/bin/pytest -m etcd tests
+
 # Without the address sanitizer: the crates forbid unsafe code, and what is looked for are panics.
 # RUSTC_BOOTSTRAP lets a stable compiler count which code the bytes reach.
 fuzz: ## Read any bytes as frames, checkpoints and record files: make fuzz FUZZ_SECONDS=300
