@@ -1,14 +1,20 @@
-"""The task ledger: leases a second, with its journal in memory and in SQLite.
+"""The task ledger: leases a second, with its journal in memory, in SQLite and in etcd.
 
 One cycle is a task leased, journalled, reported as done, and journalled again. The peers do the
 least that could be called the same: a `queue.Queue` that forgets everything, and a bare INSERT
 for each lease and each report. Targets: 100,000 leases/s in memory, 5,000 with SQLite.
 
-    python benchmarks/ledger.py
+The master's event loop is measured with a million tasks in the ledger and workers that ask all at
+once: group commit against one commit for each call, and how long the loop was held at most. A
+snapshot is made in each run.
+
+    make etcd; python benchmarks/ledger.py
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import itertools
 import queue
@@ -19,23 +25,32 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).parent))
-from report import asked_for_short, compare, interleave, write_results
+sys.path.insert(1, str(Path(__file__).parents[1]))
+from report import Row, asked_for_short, compare, interleave, write_results
 
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.job import Lease, Outcome, Shard, TaskReport
 from elasticdl.master.durable import DurableJob, JobData, open_job
+from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.tasks import JobTasks, TaskTable
 from elasticdl.state.base import State
+from elasticdl.state.etcd import EtcdState
 from elasticdl.state.memory import MemoryState
 from elasticdl.state.sqlite import SqliteState
+from scripts.etcd import EtcdServer
 
 NUM_WORKERS = 32
 MEMORY_CYCLES, SQLITE_CYCLES, JOB_CYCLES = 5_000, 1_000, 1_000  # short: some runs are undisturbed
 RUNS = 60
+NUM_TASKS, NUM_ASKING = 1_000_000, 500
+GROUP_CYCLES, GROUP_RUNS = 15_000, 5  # a snapshot comes after 20,000 facts
+WATCH_SECONDS = 0.002
+T = TypeVar("T")
 _INSERT = "INSERT INTO journal (facts) VALUES (?)"
 
 
@@ -79,7 +94,13 @@ def main() -> None:
             sides["bare INSERT"],
         ),
     ]
-    notes = {"workers": NUM_WORKERS, "targets": {"memory": 100_000, "sqlite": 5_000}}
+    group_rows, holds = measure_group_commit(2 if is_short else GROUP_RUNS)
+    rows += group_rows
+    notes = {
+        "workers": NUM_WORKERS,
+        "targets": {"memory": 100_000, "sqlite": 5_000},
+        "longest hold of the event loop, seconds": holds,
+    }
     write_results("ledger", rows, notes, keep=not is_short)
 
 
@@ -173,7 +194,96 @@ def sqlite_job_rate() -> float:
         return found
 
 
-def make_job(state: State) -> DurableJob:
+Journals = dict[str, Callable[[Path], State]]
+
+
+def measure_group_commit(runs: int) -> tuple[list[Row], dict[str, float]]:
+    """Measure the master's event loop with each journal; without etcd if it is not built."""
+    holds: dict[str, float] = {}
+    with contextlib.ExitStack() as ends:
+        journals: Journals = {
+            "memory": lambda _: MemoryState(),
+            "SQLite": lambda path: SqliteState(path / "state.sqlite"),
+        }
+        try:
+            server = ends.enter_context(EtcdServer(ends.enter_context(folder())))
+            endpoint = server.endpoint
+            journals["etcd"] = lambda path: EtcdState([endpoint], path.name)
+        except FileNotFoundError as error:
+            print(f"without etcd: {error}")
+
+        def side(name: str, in_groups: bool) -> Callable[[], float]:
+            def run() -> float:
+                with folder() as path:
+                    found, hold = asyncio.run(event_loop_rate(journals[name](path), in_groups))
+                key = f"{name}, {'group commit' if in_groups else 'one commit a call'}"
+                holds[key] = max(holds.get(key, 0.0), round(hold, 4))
+                return found
+
+            return run
+
+        sides = interleave({f"{n} {g}": side(n, g) for n in journals for g in (True, False)}, runs)
+    rows = [
+        compare(
+            f"a million tasks, {NUM_ASKING} workers at once, journal in {name}: group commit "
+            "against one commit a call",
+            "leases/s",
+            sides[f"{name} {True}"],
+            sides[f"{name} {False}"],
+        )
+        for name in journals
+    ]
+    return rows, holds
+
+
+async def event_loop_rate(state: State, in_groups: bool) -> tuple[float, float]:
+    """Return the leases a second that many workers get at once, and the longest hold of the loop.
+
+    Each lease is reported as done before the next is asked for; an answer waits for its facts.
+    """
+    job = make_job(state, NUM_TASKS)
+    core = job.core
+    failures: list[Exception] = []
+    commit = GroupCommit(job, lambda action: None, lambda: None, failures.append)
+
+    async def call(event: Callable[[], T]) -> T:
+        if not in_groups:
+            return job.handle(event)[0]
+        answer = commit.happen(event)
+        await commit.written()
+        return answer
+
+    async def work(worker: int) -> None:
+        await call(lambda: core.register_worker(worker, "s", 1, 0.0))
+        for number in range(GROUP_CYCLES // NUM_ASKING):
+            lease = await call(lambda number=number: core.lease(worker, "s", number, 0.0))
+            report = TaskReport(lease.task.id, lease.number, Outcome.DONE, num_records=100)
+            await call(lambda report=report: core.report(worker, "s", report, 0.0))
+            await asyncio.sleep(0)
+
+    hold = 0.0
+
+    async def watch() -> None:
+        nonlocal hold
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(WATCH_SECONDS)
+            hold = max(hold, time.perf_counter() - began - WATCH_SECONDS)
+
+    gc.collect()
+    watcher = asyncio.ensure_future(watch())
+    began = time.perf_counter()
+    await asyncio.gather(*(work(worker) for worker in range(NUM_ASKING)))
+    found = GROUP_CYCLES / (time.perf_counter() - began)
+    watcher.cancel()
+    commit.close()
+    job.close()
+    if failures:
+        raise failures[0]
+    return found, hold
+
+
+def make_job(state: State, num_tasks: int = 2 * JOB_CYCLES) -> DurableJob:
     """A job whose tasks have 100 records each."""
     config = JobConfig(
         command="train",
@@ -182,7 +292,7 @@ def make_job(state: State) -> DurableJob:
         training=TrainingSection(minibatch_size=10, num_minibatches_per_task=10),
         cluster=ClusterSection(num_workers=NUM_WORKERS),
     )
-    data = JobData(training=(Shard("part-0", 0, JOB_CYCLES * 200),))
+    data = JobData(training=(Shard("part-0", 0, num_tasks * 100),))
     return open_job(state, config, lambda: data)[0]
 
 

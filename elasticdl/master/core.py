@@ -73,7 +73,9 @@ class JobCore:
             max_retries=config.training.max_task_retries,
             minibatch_size=config.training.minibatch_size,
         )
-        self.members = Membership(self.journal, config.cluster.heartbeat_timeout_seconds)
+        self.members = Membership(
+            self.journal, config.cluster.heartbeat_timeout_seconds, self._forget_worker
+        )
         self.evaluations = Evaluations(
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
@@ -244,7 +246,8 @@ class JobCore:
         member = self.members.heard(Role.WORKER, worker_id, session, now)
         if member is None:
             found = self.members.find(Role.WORKER, worker_id)
-            if found is None or not found.session:
+            is_known = found.session if found else self.members.has_been(Role.WORKER, worker_id)
+            if not is_known:
                 raise ElasticdlError(f"worker {worker_id} asks for a task, but has not registered")
             return Finished()  # given up, or replaced
         if not self.processes.are_workers_needed:
@@ -477,6 +480,11 @@ class JobCore:
         """Say what the job has not done, and will fail for."""
         set_aside = self.ledger.set_aside()
         return [*self.history.problems, *([set_aside] if set_aside else [])]
+
+    def _forget_worker(self, worker_id: int) -> None:
+        """Keep only the sums of a worker that has long been dead; a part of a fact."""
+        self.ledger.forget_worker(worker_id)
+        self.meter.forget_worker(worker_id)
 
     # --- tasks -----------------------------------------------------------------------------------
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.journal import Journal
@@ -97,7 +98,7 @@ class Ledger:
         self._minibatch_size = minibatch_size
         self.generation = 0
         self._cursor = 0  # training tasks handed out at least once, over all epochs
-        self._order: Sequence[int] = ()  # of the epoch at the cursor,
+        self._order: range | NDArray[np.int64] = range(0)  # of the epoch at the cursor,
         self._order_start = 0  # which began there
         self._returned: deque[int] = deque()  # training tasks that came back
         self._queued: deque[int] = deque()  # all other tasks, not leased
@@ -491,7 +492,13 @@ class Ledger:
             return
         self._at_order(self._cursor - 1)
         yield from range(self._order_start)
-        yield from self._order[: self._cursor - self._order_start]
+        yield from map(int, self._order[: self._cursor - self._order_start])
+
+    def forget_worker(self, worker_id: int) -> None:
+        """Forget a worker that has long been dead and holds nothing; a part of a fact."""
+        self.done_by_worker.pop(worker_id, None)
+        if not self._held.get(worker_id):
+            self._held.pop(worker_id, None)
 
     # --- order and snapshot ----------------------------------------------------------------------
 
@@ -505,14 +512,15 @@ class Ledger:
             epoch, position = divmod(place, self._per_epoch)
             self._order_start = place - position
             self._order = self._ids_in_order(epoch)
-        return self._order[position]
+        return int(self._order[position])
 
-    def _ids_in_order(self, epoch: int) -> Sequence[int]:
+    def _ids_in_order(self, epoch: int) -> range | NDArray[np.int64]:
         ids = self._tasks.epoch_ids(epoch)
         if not self._shuffle:
             return ids
         generator = np.random.default_rng([self._seed, epoch])
-        order: list[int] = (ids.start + generator.permutation(len(ids))).tolist()
+        # Not as a list: making a million numbers of it would hold the event loop for too long.
+        order: NDArray[np.int64] = ids.start + generator.permutation(len(ids))
         return order
 
     def snapshot(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ when it starts, so that one which was given up and still speaks is told from its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ under load may take minutes to import a framework and build a model. A ps replic
 sends some as long as it gets on."""
 
 _LONGEST_TICK_SECONDS = 1.0
+_DEAD_KEPT = 100
 
 
 @dataclass(slots=True)
@@ -66,16 +67,33 @@ class Member:
         return "starting" if self.handle else "planned"
 
     @property
+    def is_dead(self) -> bool:
+        """Whether it is a worker of which nothing more can come."""
+        is_by_hand = bool(self.session) and not self.handle  # nobody will tell that it has ended
+        return self.role is Role.WORKER and bool(self.gone) and (self.has_exited or is_by_hand)
+
+    @property
     def name(self) -> str:
         """What it is called in messages: "worker 3"."""
         return f"{'ps replica' if self.role is Role.PS else self.role} {self.index}"
 
 
 class Membership:
-    """The processes of the job."""
+    """The processes of the job.
 
-    def __init__(self, journal: Journal, heartbeat_timeout_seconds: float) -> None:
+    Of workers that are gone, and whose processes have ended, the last hundred are kept: a job of
+    months has thousands. Of the others it is known that there was a worker of that index.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        heartbeat_timeout_seconds: float,
+        forgotten: Callable[[int], None] = lambda index: None,
+    ) -> None:
+        """Start without members; `forgotten` is told the index of each worker that is forgotten."""
         self._journal = journal
+        self._forgotten = forgotten
         self._heartbeat_timeout_seconds = heartbeat_timeout_seconds
         self.tick_seconds = min(_LONGEST_TICK_SECONDS, heartbeat_timeout_seconds / 10)
         """How often to look who is silent."""
@@ -180,6 +198,10 @@ class Membership:
         """Return the process at an index, whatever became of it."""
         return self._members.get((role, index))
 
+    def has_been(self, role: Role, index: int) -> bool:
+        """Whether there was ever a process at an index, also if it is forgotten."""
+        return (role, index) in self._members or (role is Role.WORKER and index < self._next_worker)
+
     def present(self, role: Role) -> list[Member]:
         """Return the processes that are planned, starting or alive."""
         return [m for m in self._members.values() if m.role is role and not m.gone]
@@ -216,9 +238,20 @@ class Membership:
 
     def _apply_gone(self, role: str, index: int, why: str) -> None:
         self._members[Role(role), index].gone = why
+        self._forget_dead(Role(role), index)
 
     def _apply_exited(self, role: str, index: int) -> None:
         self._members[Role(role), index].has_exited = True
+        self._forget_dead(Role(role), index)
+
+    def _forget_dead(self, role: Role, index: int) -> None:
+        """Move a worker that is dead to the end, and forget those that have long been."""
+        if role is Role.WORKER and self._members[role, index].is_dead:
+            self._members[role, index] = self._members.pop((role, index))
+            dead = [key for key, member in self._members.items() if member.is_dead]
+            for key in dead[:-_DEAD_KEPT]:
+                del self._members[key]
+                self._forgotten(key[1])
 
     # --- snapshot --------------------------------------------------------------------------------
 

@@ -184,6 +184,10 @@ class Meter:
         if skipped:
             self.skipped.setdefault(task_id, {}).update((i, examples) for i, examples in skipped)
 
+    def forget_worker(self, worker_id: int) -> None:
+        """Forget the totals of a worker that has long been dead; a part of a fact."""
+        self._workers.pop(worker_id, None)
+
     # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:

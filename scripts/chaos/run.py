@@ -71,11 +71,14 @@ def run(
     console: Console,
     mode: str = "async",
     ps_recovery: str = "replay",
+    state: str | None = None,
 ) -> Record:
-    """Run one job with faults and print what happened."""
+    """Run one job with faults and print what happened; `state` is the job's `--state`."""
     rng = random.Random(seed)
     faults = plan(kinds, rng)
     flags = _flags(faults, directory, mode, ps_recovery, rng)
+    if state is not None:
+        flags["state"] = state
     files = make_ids(seed, mode)
     write_data(directory / "data", files)
     words = {name: str(value) for name, value in flags.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl.errors import ConfigError, JobFailedError, StateError
+from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, StateError
 from elasticdl.job import Finished, Lease, Outcome, Role, Shard, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import durable
@@ -244,6 +244,32 @@ def test_job_begun_again_after_all_its_processes_are_gone_spends_no_relaunches(m
         for action in started:
             handle = ProcessHandle(action.role, action.index, f"{action.role} {action.index}")
             kit.do(lambda handle=handle: kit.job.core.process_started(handle, 1.0))
+
+
+def test_workers_that_have_long_been_dead_are_forgotten(master_kit):
+    kit = begun(master_kit, num_workers=1, max_relaunches=10_000, num_epochs=1_000)
+    for number in range(130):
+        lease = kit.do(lambda number=number: kit.play.lease(number))
+        kit.do(lambda lease=lease, number=number: kit.play.report(lease, number, num_records=30))
+        handle = ProcessHandle(Role.WORKER, number, f"worker {number}")
+        exited = Exited(handle, ExitReason.KILLED, -9)
+        kit.do(lambda exited=exited: kit.job.core.process_exited(exited, 0.0))
+        kit.do(
+            lambda n=number + 1: kit.job.core.process_started(
+                ProcessHandle(Role.WORKER, n, f"worker {n}"), 0.0
+            )
+        )
+        kit.do(lambda number=number: kit.play.register(number + 1))
+    kit.restart()
+    core = kit.job.core
+    assert [member.index for member in core.members] == list(range(30, 131))
+    assert set(core.ledger.done_by_worker) == set(range(30, 130))
+    assert core.ledger.num_done == 130
+    assert core.lease(3, "long gone", 1, 0.0) == Finished()
+    with pytest.raises(ElasticdlError, match="has not registered"):
+        core.lease(131, "nobody", 1, 0.0)
+    kit.do(lambda: core.register_worker(3, "by hand", 1, 0.0))
+    assert core.members.find(Role.WORKER, 3).is_alive
 
 
 def test_end_of_a_job_is_read_from_its_journal(master_kit, monkeypatch):
