@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,7 @@ class Held:
     generation: int  # the ledger's, when it was handed out
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(NamedTuple):
     """What `feed` made of the records of a training task."""
 
     minibatches: int
@@ -524,27 +523,30 @@ class Ledger:
         return order
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON has it."""
+        """Return the state as JSON has it, but for numbers as keys, which it makes to strings.
+
+        Copies only: with a million tasks the event loop waits some hundredths of a second for it.
+        """
         return {
             "cursor": self._cursor,
             "returned": list(self._returned),
             "queued": list(self._queued),
             "replays": list(self._replays),
-            "replaying": to_ranges(self._replaying),
-            "uneven": [[i, made.minibatches, made.examples] for i, made in self.uneven.items()],
+            "replaying": sorted(self._replaying.difference(self._replays)),
+            "uneven": dict(self.uneven),
             "generation": self.generation,
             "is_stopped": self.is_stopped,
             "doing": [
                 [i, h.worker_id, h.number, h.request, h.generation] for i, h in self._doing.items()
             ],
-            "numbers": [list(item) for item in self._numbers.items()],
+            "numbers": dict(self._numbers),
             "suspects": sorted(self._suspects),
             "silences": sorted(self._silences),
             "waiting_suspects": list(self._waiting_suspects),
-            "failures": [list(item) for item in self._failures.items()],
-            "quarantined": [list(item) for item in self.quarantined.items()],
+            "failures": dict(self._failures),
+            "quarantined": dict(self.quarantined),
             "num_done": self.num_done,
-            "done_by_worker": [list(item) for item in self.done_by_worker.items()],
+            "done_by_worker": dict(self.done_by_worker),
             "training_settled": list(self.training_settled),
             "training_records_done": self.training_records_done,
             "other_records_done": self.other_records_done,
@@ -556,26 +558,31 @@ class Ledger:
         self._returned = deque(snapshot["returned"])
         self._queued = deque(snapshot["queued"])
         self._replays = deque(snapshot["replays"])
-        self._replaying = {i for first, stop in snapshot["replaying"] for i in range(first, stop)}
-        self.uneven = {i: Made(minibatches, n) for i, minibatches, n in snapshot["uneven"]}
+        self._replaying = {*snapshot["replays"], *snapshot["replaying"]}
+        self.uneven = {i: Made(*made) for i, made in _by_number(snapshot["uneven"])}
         self.generation = snapshot["generation"]
         self.is_stopped = snapshot["is_stopped"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}
         self._held = {}
         for task_id, held in self._doing.items():
             self._held.setdefault(held.worker_id, set()).add(task_id)
-        self._numbers = dict(snapshot["numbers"])
+        self._numbers = dict(_by_number(snapshot["numbers"]))
         self._suspects = set(snapshot["suspects"])
         self._silences.clear()  # the journal adds to this very set
         self._silences.update(snapshot["silences"])
         self._waiting_suspects = deque(snapshot["waiting_suspects"])
-        self._failures = dict(snapshot["failures"])
-        self.quarantined = dict(snapshot["quarantined"])
+        self._failures = dict(_by_number(snapshot["failures"]))
+        self.quarantined = dict(_by_number(snapshot["quarantined"]))
         self.num_done = snapshot["num_done"]
-        self.done_by_worker = dict(snapshot["done_by_worker"])
+        self.done_by_worker = dict(_by_number(snapshot["done_by_worker"]))
         self.training_settled = list(snapshot["training_settled"])
         self.training_records_done = snapshot["training_records_done"]
         self.other_records_done = snapshot["other_records_done"]
+
+
+def _by_number(found: Mapping[Any, Any]) -> Iterator[tuple[int, Any]]:
+    """Iterate over what was kept by number; JSON has made strings of the numbers."""
+    return ((int(number), value) for number, value in found.items())
 
 
 def to_ranges(ids: Iterable[int]) -> list[list[int]]:
