@@ -446,6 +446,16 @@ class MasterClient(Protocol):
         """Say where in a task the worker is, before it may die of it."""
         ...
 
+    def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
+        """Say that this process was asked to end, and not by the master.
+
+        Returns whether it is to hand over what it has; if not, the job has no more use for it.
+
+        Raises:
+            UnavailableError: The master does not answer for so long.
+        """
+        ...
+
     def heartbeat(
         self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
     ) -> PsRoute | None:

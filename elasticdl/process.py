@@ -130,6 +130,35 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     )
 
 
+def when_asked_to_end(hand_over: Callable[[], None]) -> None:
+    """Have a signal that asks this process to end call a function, once; from the main thread.
+
+    The function is called in a thread of its own, at once: also while the main thread computes in
+    a framework, which may take long. It ends the process, or has the main thread do so.
+    """
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    asked = {int(signal.SIGTERM), int(signal.SIGINT)}
+
+    def wait() -> None:
+        while (number := os.read(read_end, 1)[0]) not in asked:
+            pass
+        _log.info("asked to end (%s)", signal.Signals(number).name)
+        hand_over()
+
+    def forget() -> None:
+        # A process that the user's code forks is not asked to hand over, nor asks us to.
+        signal.set_wakeup_fd(-1)
+        for number in asked:
+            signal.signal(number, _end_in_order)
+
+    threading.Thread(target=wait, name="asked to end", daemon=True).start()
+    for number in asked:
+        signal.signal(number, lambda _number, _frame: None)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=forget)
+
+
 def run_to_own_failure(work: Callable[[], None]) -> None:
     """Run what may fail for no fault of the user's code; then the exit code says so.
 

@@ -235,6 +235,14 @@ class JobCore:
             self.meter.heard(index, progress, now)
             self._advance(now)
 
+    def leave(self, role: Role, index: int, session: str, now: float) -> bool:
+        """A process was asked to end, by others; return whether it is to hand over what it has."""
+        member = self.members.heard(role, index, session, now)
+        if member is None or self.has_ended:
+            return False
+        self.processes.leaves(member, now)
+        return True
+
     def lease(
         self, worker_id: int, session: str, request: int, now: float
     ) -> Lease | Wait | Finished:
@@ -257,7 +265,7 @@ class JobCore:
             task_id, number = again
             is_suspect = self.ledger.is_suspect(task_id)
             return self._completed(Lease(self.tasks.task(task_id), number, is_suspect=is_suspect))
-        if member.is_stopping:
+        if member.is_stopping or member.is_leaving:
             return Finished()
         if self.phase is Phase.TRAINING and not self.history.failing:
             numbers = self.training_metrics.lease(now, is_last=self._is_trained)
@@ -324,24 +332,20 @@ class JobCore:
     def process_pending(self, pending: Pending, now: float) -> None:
         """A process waits to be started."""
         member = self._member_of(pending.handle)
-        if member is not None and member.pending != pending.why:
-            self.members.pending(member, pending.why)
-            text = f"{member.name} is pending: {pending.why}"
-            self._note("pending", text, process=member.name, why=pending.why)
+        if member is not None:
+            self.processes.waits(member, pending.why)
 
     def process_runs(self, started: Started, now: float) -> None:
         """A process runs."""
         member = self._member_of(started.handle)
         if member is not None:
-            if member.pending:
-                self._note("runs", f"{member.name} runs", process=member.name)
-            self.members.runs(member, now)
+            self.processes.runs(member, now)
 
     def _member_of(self, handle: ProcessHandle) -> Member | None:
         """Return the member that a process is, unless it is another one's, or has ended."""
         member = self.members.find(handle.role, handle.index)
-        is_its = member is not None and member.handle in ("", handle.ref)
-        return member if member is not None and is_its and not member.has_exited else None
+        is_it = member is not None and member.is_process(handle.ref) and not member.has_exited
+        return member if is_it else None
 
     def process_exited(self, exited: Exited, now: float) -> None:
         """A process has ended, or could not be started (its handle has no `ref` then).

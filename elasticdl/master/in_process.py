@@ -119,6 +119,10 @@ class InProcessMaster:
     def announce(self, worker_id: int, position: Position) -> None:
         """Do nothing: this process would die together with its worker."""
 
+    def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
+        """Say that there is nobody to hand anything over to."""
+        return False
+
     def heartbeat(
         self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
     ) -> PsRoute | None:

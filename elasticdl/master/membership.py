@@ -42,6 +42,8 @@ class Member:
     address: str = ""  # ps replicas
     incarnation: int = 0  # counts the sessions at this index
     is_stopping: bool = False  # asked to end: its end is no loss
+    is_leaving: bool = False  # asked to end, by others: it hands over what it has
+    before: str = ""  # the launcher's reference of the process before, if that may still run
     gone: str = ""  # why it is no longer part of the job
     has_exited: bool = False  # its process is known to have ended
     last_heard: float = 0.0
@@ -49,6 +51,15 @@ class Member:
     is_running: bool = False  # its launcher has said so
     is_up: bool = False  # it has asked for work, or sent a heartbeat
     since: float = 0.0  # when it was planned, has registered, or this master began
+
+    def is_process(self, handle: str) -> bool:
+        """Whether it is the process of that handle; "": one that could not be started."""
+        return self.handle == handle if self.handle else not handle or handle != self.before
+
+    @property
+    def is_departing(self) -> bool:
+        """Whether it gets no more work, and is not counted on."""
+        return self.is_stopping or self.is_leaving
 
     @property
     def is_alive(self) -> bool:
@@ -103,6 +114,7 @@ class Membership:
         journal.handle("started", self._apply_started)
         journal.handle("register", self._apply_register)
         journal.handle("stopping", self._apply_stopping)
+        journal.handle("leaving", self._apply_leaving)
         journal.handle("gone", self._apply_gone)
         journal.handle("exited", self._apply_exited)
 
@@ -163,6 +175,10 @@ class Membership:
         """Note that a process was asked to end."""
         self._journal.record("stopping", str(member.role), member.index)
 
+    def leaving(self, member: Member) -> None:
+        """Note that somebody else has asked a process to end."""
+        self._journal.record("leaving", str(member.role), member.index)
+
     def lose(self, member: Member, why: str) -> None:
         """Give a process up, for good."""
         self._journal.record("gone", str(member.role), member.index, why)
@@ -216,7 +232,9 @@ class Membership:
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_plan(self, role: str, index: int) -> None:
-        self._members[Role(role), index] = Member(Role(role), index)
+        before = self._members.get((Role(role), index))
+        handle = "" if before is None or before.has_exited else before.handle
+        self._members[Role(role), index] = Member(Role(role), index, before=handle)
         if role == Role.WORKER:
             self._next_worker = max(self._next_worker, index + 1)
 
@@ -231,10 +249,14 @@ class Membership:
         member.session, member.pid, member.address = session, pid, address
         member.incarnation += 1
         # Somebody new at this index, whatever became of the one before.
-        member.gone, member.has_exited, member.is_stopping = "", False, False
+        member.gone, member.has_exited = "", False
+        member.is_stopping = member.is_leaving = False
 
     def _apply_stopping(self, role: str, index: int) -> None:
         self._members[Role(role), index].is_stopping = True
+
+    def _apply_leaving(self, role: str, index: int) -> None:
+        self._members[Role(role), index].is_leaving = True
 
     def _apply_gone(self, role: str, index: int, why: str) -> None:
         self._members[Role(role), index].gone = why

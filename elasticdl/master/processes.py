@@ -98,7 +98,7 @@ class Processes:
         if not self.are_workers_needed:
             phase = self._history.phase
             raise ElasticdlError(f"the job is {phase}, it needs no workers any more")
-        present = [m for m in self._members.present(Role.WORKER) if not m.is_stopping]
+        present = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
         present.sort(key=lambda member: (bool(member.pending), member.index))
         for _ in range(num_workers - len(present)):
             self._plan(Role.WORKER, now)
@@ -112,6 +112,28 @@ class Processes:
     def replaced(self, member: Member, now: float) -> None:
         """Another process registers at the index of one that was not known to be lost."""
         self._take_back(member, now)
+
+    def waits(self, member: Member, why: str) -> None:
+        """A process waits to be started."""
+        if member.pending != why:
+            self._members.pending(member, why)
+            text = f"{member.name} is pending: {why}"
+            self._act(Note("pending", text, {"process": member.name, "why": why}))
+
+    def runs(self, member: Member, now: float) -> None:
+        """A process runs."""
+        if member.pending:
+            self._act(Note("runs", f"{member.name} runs", {"process": member.name}))
+        self._members.runs(member, now)
+
+    def leaves(self, member: Member, now: float) -> None:
+        """A process was asked to end by others. Another one is started in place of a worker."""
+        if member.is_leaving:
+            return
+        self._members.leaving(member)
+        self._act(Note("leaving", f"{member.name} is asked to end", {"process": member.name}))
+        if member.role is Role.WORKER and self.are_workers_needed and not member.is_stopping:
+            self._plan(Role.WORKER, now)
 
     def is_at(self, member: Member, position: Position) -> None:
         """A worker says where in a task that it holds it is."""
@@ -138,6 +160,8 @@ class Processes:
             now: The time.
             was_silent: It may live, but cannot be reached.
         """
+        if member.is_leaving:  # whatever its exit code
+            exited = replace(exited, reason=ExitReason.PREEMPTED)
         last_words = exited.last_words
         was_watched = exited.reason is not ExitReason.UNKNOWN or member.is_up or was_silent
         how = relaunch.describe(exited.reason, exited.code)
@@ -156,7 +180,8 @@ class Processes:
         if self._history.has_ended:
             return loss
         is_needed = member.role is Role.PS or self.are_workers_needed
-        is_expected = member.is_stopping or not is_needed
+        is_replaced = member.is_leaving and member.role is Role.WORKER
+        is_expected = member.is_stopping or is_replaced or not is_needed
         fields = {"process": member.name, "reason": str(exited.reason)}
         if is_expected:
             self._act(Note("left", text, fields))
@@ -211,6 +236,8 @@ class Processes:
         """
         if member.role is not Role.WORKER or not self._ledger.held_by(member.index):
             return False
+        if member.is_leaving:
+            return False  # it was killed because it had not ended in time
         if was_silent:
             return position is not None and position.is_in_model_file
         return relaunch.may_be_of_task(exited.reason, exited.code)
@@ -255,7 +282,7 @@ class Processes:
             job_tasks_done=self._ledger.num_done,
             deaths_of_tasks=self._history.deaths_of_tasks,
             same_message_before=self._history.has_heard(last_words),
-            others_present=sum(not m.is_stopping for m in self._members.present(member.role)),
+            others_present=sum(not m.is_departing for m in self._members.present(member.role)),
         )
 
     def _carry_out(self, verdict: relaunch.Verdict, member: Member, text: str, now: float) -> str:

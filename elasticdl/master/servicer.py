@@ -176,6 +176,17 @@ class Servicer(MasterServicer):
             return pb.HeartbeatResponse()
         return pb.HeartbeatResponse(ps_route=messages.route_to_message(route))
 
+    async def Leave(self, request: Any, context: Any) -> Any:
+        """A process was asked to end."""
+        core, now = self._master.core, self._master.now()
+        is_awaited = await self._event(
+            context,
+            lambda: core.leave(
+                messages.role_from_message(request.role), request.index, request.session, now
+            ),
+        )
+        return pb.LeaveResponse(is_awaited=is_awaited)
+
     async def GetStatus(self, request: Any, context: Any) -> Any:
         """Give a picture of the job."""
         answer = await self._picture(context)

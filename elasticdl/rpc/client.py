@@ -124,6 +124,14 @@ class GrpcMasterClient:
         )
         self._connection.call(self._master.Announce, request)
 
+    def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
+        """Say that this process was asked to end; return whether it is to hand over."""
+        request = pb.LeaveRequest(
+            role=messages.role_to_message(role), index=index, session=self._session
+        )
+        answer = self._connection.call(self._master.Leave, request, give_up_seconds)
+        return bool(answer.is_awaited)
+
     def heartbeat(
         self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
     ) -> PsRoute | None:

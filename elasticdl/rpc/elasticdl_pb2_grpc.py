@@ -79,6 +79,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.Leave = channel.unary_unary(
+                '/elasticdl.v1.Master/Leave',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/elasticdl.v1.Master/GetStatus',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetStatusRequest.SerializeToString,
@@ -171,6 +176,13 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Leave(self, request, context):
+        """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """For the command line and for tests.
         """
@@ -253,6 +265,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'Leave': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leave,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -523,6 +540,33 @@ class Master:
             '/elasticdl.v1.Master/Heartbeat',
             elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/Leave',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,8 @@ class MasterStub:
     Announce: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.AnnounceRequest, _elasticdl_pb2.AnnounceResponse]
     """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]
+    Leave: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaveRequest, _elasticdl_pb2.LeaveResponse]
+    """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetStatusRequest, _elasticdl_pb2.JobStatus]
     """For the command line and for tests."""
     WatchStatus: _grpc.UnaryStreamMultiCallable[_elasticdl_pb2.WatchStatusRequest, _elasticdl_pb2.JobStatus]
@@ -84,6 +86,8 @@ class MasterAsyncStub(MasterStub):
     Announce: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.AnnounceRequest, _elasticdl_pb2.AnnounceResponse]  # type: ignore[assignment]
     """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]  # type: ignore[assignment]
+    Leave: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaveRequest, _elasticdl_pb2.LeaveResponse]  # type: ignore[assignment]
+    """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetStatusRequest, _elasticdl_pb2.JobStatus]  # type: ignore[assignment]
     """For the command line and for tests."""
     WatchStatus: _aio.UnaryStreamMultiCallable[_elasticdl_pb2.WatchStatusRequest, _elasticdl_pb2.JobStatus]  # type: ignore[assignment]
@@ -166,6 +170,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         request: _elasticdl_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.HeartbeatResponse, _abc.Awaitable[_elasticdl_pb2.HeartbeatResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Leave(
+        self,
+        request: _elasticdl_pb2.LeaveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.LeaveResponse, _abc.Awaitable[_elasticdl_pb2.LeaveResponse]]:
+        """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated."""
 
     @_abc_1.abstractmethod
     def GetStatus(

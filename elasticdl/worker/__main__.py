@@ -8,6 +8,7 @@ from elasticdl.job import Role
 from elasticdl.observe.events import EventLog
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.worker.assemble import assemble
+from elasticdl.worker.departure import Departure
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.watch import Watch
@@ -21,6 +22,8 @@ def main() -> None:
     """Register with the master, build the model, work until the job is finished."""
     arguments = process.start(Role.WORKER)
     master = GrpcMasterClient(arguments.master, arguments.token)
+    departure = Departure(master, arguments.index)
+    process.when_asked_to_end(departure.begin)
     master.register_worker(arguments.index, os.getpid())
 
     route = Route()
@@ -40,11 +43,13 @@ def main() -> None:
             lambda: connect(master.ps_route, dial, route),
             route,
         )
+        departure.worker = worker
         heartbeat.progress = worker.progress
         watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
         silence = arguments.config.cluster.heartbeat_timeout_seconds
         with Watch(watchdog, worker.under_way, master, arguments.index, interval, silence):
             process.run_to_own_failure(worker.run)
+            departure.finish()
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.process import IS_BUILT
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.exchange import NoParameterSource, StoreExchange, Training
-from elasticdl.worker.loop import Worker, sample_minibatch
+from elasticdl.worker.loop import Worker
 from elasticdl.worker.predictions import make_sink
+from elasticdl.worker.records import sample_minibatch
 from elasticdl.worker.route import Route
 
 log = logging.getLogger(__name__)

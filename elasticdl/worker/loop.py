@@ -28,7 +28,7 @@ from dataclasses import replace
 from elasticdl.backends.base import Minibatch, Predictor, StepResult
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Records
-from elasticdl.errors import DataError, ModelError, place_of
+from elasticdl.errors import ModelError, place_of
 from elasticdl.job import (
     Finished,
     Lease,
@@ -37,13 +37,12 @@ from elasticdl.job import (
     Outcome,
     Position,
     Progress,
-    Shard,
     Task,
     TaskKind,
     TaskReport,
     Wait,
 )
-from elasticdl.process import BUILDS_FROM, STOPPED_EXIT_CODE
+from elasticdl.process import STOPPED_EXIT_CODE
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.exchange import (
@@ -56,6 +55,7 @@ from elasticdl.worker.exchange import (
 )
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
+from elasticdl.worker.records import read_all, task_seed
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import Place, StageClock, Work, run_after_others
 
@@ -66,8 +66,6 @@ _MODES = {
     TaskKind.EVALUATION: Mode.EVALUATION,
     TaskKind.PREDICTION: Mode.PREDICTION,
 }
-
-_MAX_SAMPLE_RECORDS = 65_536  # read at once, in search of a first minibatch
 
 
 class Worker:
@@ -121,6 +119,10 @@ class Worker:
         self._prepared: Channel[Item] = Channel(capacity=2)
         self._computed: Channel[Item] = Channel(capacity=2)
         self._error: BaseException | None = None
+        self._held: dict[tuple[int, int], Running] = {}  # leases that have not been reported
+        self._committer = self._thread(self._commit)
+        self._has_computed = threading.Event()
+        self._is_leaving = False
 
     def run(self) -> None:
         """Work until the master has no more tasks for this worker.
@@ -128,19 +130,50 @@ class Worker:
         Raises:
             ElasticdlError: Something failed that is not the fault of one task.
         """
-        threads = [
-            threading.Thread(target=self._beside, args=(stage,), name=stage.__name__, daemon=True)
-            for stage in (self._feed, self._prepare, self._commit)
-        ]
+        threads = [self._thread(self._feed), self._thread(self._prepare), self._committer]
         for thread in threads:
             thread.start()
         self._guard(self._compute)
+        self._computed.end()
+        self._has_computed.set()
+        if self._is_leaving:
+            threads = [self._committer]  # the others may be in the user's code
         if self._error is None:
             for thread in threads:
                 thread.join()
         self._stop.set()
         if self._error is not None:
             raise self._error
+
+    def leave(self) -> None:
+        """Take up nothing more: `run` ends when what was computed has been handed in."""
+        self._is_leaving = True
+        self._stop.set()
+        for channel in (self._fed, self._prepared):
+            channel.abort()
+        with self._landed:
+            self._landed.notify_all()
+
+    def give_back(self, timeout_seconds: float) -> None:
+        """After `leave`: give all leases back, once what was computed has been handed in.
+
+        Args:
+            timeout_seconds: For the minibatch that is being computed. One that takes longer is
+                abandoned: nothing of it has left this process.
+        """
+        if not self._has_computed.wait(timeout_seconds):
+            log.warning("the minibatch under way is abandoned: it takes too long")
+            self._computed.end()
+        self._committer.join()
+        for running in list(self._held.values()):
+            if not running.is_over:
+                log.info("task %d: given back", running.lease.task.id)
+                self._report(running, running.returned())
+
+    def _thread(self, stage: Callable[[], None]) -> threading.Thread:
+        return threading.Thread(
+            target=self._beside, args=(stage,), name=stage.__name__, daemon=True
+        )
 
     def _beside(self, stage: Callable[[], None]) -> None:
         """Run a stage beside the one that computes."""
@@ -184,6 +217,7 @@ class Worker:
     def _feed(self) -> None:
         for lease in self._leases():
             running = Running(lease)
+            self._held[lease.task.id, lease.number] = running
             try:
                 report = self._feed_lease(running)
             except Closed:
@@ -334,7 +368,6 @@ class Worker:
             except (Exception, SystemExit) as error:
                 item = self._failed(Stage.COMPUTE, item, error)
             self._computed.put(item)
-        self._computed.end()
 
     def _waited(self, channel: Channel[Item]) -> Iterator[Item]:
         items = iter(channel)
@@ -358,7 +391,7 @@ class Worker:
                         self._pull(item)
                         self._computation.step(item)
                     case Ruling.LOST:
-                        _log_lost(item.running, error)
+                        self._lost(item.running, error)
                         return
                     case Ruling.COMMIT_DECIDES:
                         return
@@ -441,6 +474,7 @@ class Worker:
             report = running.trained(report, self._progress.model_version)
         with self._clock.measure("report"):
             self._master.report(self._worker_id, report)
+        self._forget(running)
 
     # --- stages ----------------------------------------------------------------------------------
 
@@ -491,10 +525,17 @@ class Worker:
                 log.info("task %d: given back: %s", running.lease.task.id, error)
                 return running.returned()
             case Ruling.LOST:
-                _log_lost(running, error)
+                self._lost(running, error)
                 return None
             case _:
                 raise error
+
+    def _lost(self, running: Running, error: Exception) -> None:
+        log.info("task %d: %s", running.lease.task.id, error)
+        self._forget(running)
+
+    def _forget(self, running: Running) -> None:
+        self._held.pop((running.lease.task.id, running.lease.number), None)
 
     def _let_go(self, item: Item) -> None:
         """Let the next step be pulled; nobody waits for one that is not pushed."""
@@ -505,65 +546,3 @@ class Worker:
         with self._landed:
             self._protocol.landed(running, item.index)
             self._landed.notify_all()
-
-
-def _log_lost(running: Running, error: Exception) -> None:
-    log.info("task %d: %s", running.lease.task.id, error)
-
-
-def task_seed(job_seed: int, task_id: int) -> int:
-    """Return the seed of a task's shuffle: the same in every worker and for every lease.
-
-    The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
-    generators", 2014) over both numbers; 63 bits.
-    """
-    mask = (1 << 64) - 1
-    z = (job_seed * 0x9E3779B97F4A7C15 + task_id + 1) * 0x9E3779B97F4A7C15 & mask
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
-    return (z ^ (z >> 31)) >> 1
-
-
-def sample_minibatch(
-    reader: DataReader, model: Predictor, mode: Mode, minibatch_size: int
-) -> Minibatch:
-    """Return the first minibatch of a source, from which a model is built.
-
-    A `feed` may leave out the records that come first, or those of whole shards.
-
-    Raises:
-        DataError: The source has no records, or `feed` leaves out all of them.
-    """
-    num_records = 0
-    for shard in reader.shards():
-        start, size = shard.start, minibatch_size
-        while start < shard.end:
-            part = Shard(shard.name, start, min(shard.end, start + size))
-            log.info("%s%s [%d, %d)", BUILDS_FROM, part.name, part.start, part.end)
-            for minibatch in model.minibatches(reader.read(part), mode, minibatch_size, seed=0):
-                return minibatch
-            num_records += part.num_records
-            start, size = part.end, min(2 * size, _MAX_SAMPLE_RECORDS)
-    if num_records:
-        raise DataError(
-            f"feed made no example of any of the {num_records:,} records in mode {mode}, so there "
-            "is none to build the model from"
-        )
-    raise DataError("expected at least one record to build the model from, found none")
-
-
-def read_all(reader: DataReader, shard: Shard) -> Iterator[Records]:
-    """Yield the records of a shard, and make sure that it is all of them and no more.
-
-    Raises:
-        DataError: The reader gave another number of records.
-    """
-    num_records = 0
-    for chunk in reader.read(shard):
-        num_records += len(chunk)
-        yield chunk
-    if num_records != shard.num_records:
-        raise DataError(
-            f"{shard.name}: {type(reader).__name__}.read gave {num_records} records for "
-            f"[{shard.start}, {shard.end}), expected {shard.num_records}"
-        )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.worker.loop import task_seed
+from elasticdl.worker.records import task_seed
 
 from .job import JOB_SEED, MINIBATCH_SIZE, MINIBATCHES_PER_TASK, NUM_EPOCHS, Ids
 

@@ -26,7 +26,8 @@ from elasticdl.job import Finished, Lease, Mode, Outcome, Shard, Task, TaskKind
 from elasticdl.layers import Embedding
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import StoreExchange
-from elasticdl.worker.loop import Training, Worker, sample_minibatch
+from elasticdl.worker.loop import Training, Worker
+from elasticdl.worker.records import sample_minibatch
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 
@@ -183,7 +184,7 @@ def fill(variables, descriptions, flat):
 
 
 def minibatches_of(backend):
-    from elasticdl.worker.loop import task_seed
+    from elasticdl.worker.records import task_seed
 
     reader = MemoryReader()
     for task_id, shard in enumerate([*reader.shards(), *reader.shards()]):

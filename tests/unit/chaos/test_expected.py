@@ -7,7 +7,7 @@ from elasticdl.backends.numpy import NumpyTrainer
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
-from elasticdl.worker.loop import task_seed
+from elasticdl.worker.records import task_seed
 from model_zoo.counting import model as counting
 from model_zoo.counting import visits
 from scripts.chaos.expected import minibatches, sums

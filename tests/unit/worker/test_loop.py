@@ -20,8 +20,9 @@ from elasticdl.errors import DataError, ModelError, StaleParametersError, Unavai
 from elasticdl.job import Finished, Lease, Outcome, Position, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import Step, StoreExchange
-from elasticdl.worker.loop import Training, Worker, sample_minibatch, task_seed
+from elasticdl.worker.loop import Training, Worker
 from elasticdl.worker.measuring import MeasuringBudget
+from elasticdl.worker.records import sample_minibatch, task_seed
 
 SHARD_RECORDS = 40
 MINIBATCH = 4

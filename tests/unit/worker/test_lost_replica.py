@@ -22,7 +22,8 @@ from elasticdl.errors import UnavailableError
 from elasticdl.job import Finished, Lease, Mode, Outcome, PsRoute, Shard, Task, TaskKind
 from elasticdl.model_spec import ModelSpec
 from elasticdl.worker.exchange import StoreExchange
-from elasticdl.worker.loop import Training, Worker, sample_minibatch
+from elasticdl.worker.loop import Training, Worker
+from elasticdl.worker.records import sample_minibatch
 from elasticdl.worker.route import Route, connect
 
 TOKEN = b"k" * 32

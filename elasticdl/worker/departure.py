@@ -1,0 +1,67 @@
+"""How a worker leaves that was asked to end: it hands over what it has, and nothing is repeated.
+
+The master is told first, so that it has another worker start. What has been computed is handed in,
+a minibatch that is being computed too if it is done soon. Then each lease is given back; whoever
+takes it up goes on right there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from elasticdl.errors import ElasticdlError, UnavailableError
+from elasticdl.job import MasterClient, Role
+from elasticdl.process import STOPPED_EXIT_CODE, end_now
+from elasticdl.worker.loop import Worker
+
+log = logging.getLogger(__name__)
+
+# What asks a process to end kills it some time later: 30 s, as a rule.
+_MINIBATCH_SECONDS = 15.0  # for the one that is being computed
+_LONGEST_SECONDS = 25.0  # for all
+_TELL_SECONDS = 3.0  # for the master to answer; it may be gone as well
+_EXIT_SECONDS = 2.0  # for the main thread to end the process in order
+
+
+class Departure:
+    """Ends a worker process in order. `begin` runs in a thread of its own."""
+
+    def __init__(self, master: MasterClient, worker_id: int) -> None:
+        self._master = master
+        self._worker_id = worker_id
+        self._has_begun = False
+        self._is_over = threading.Event()
+        self.worker: Worker | None = None
+        """Set once there is one."""
+
+    def begin(self) -> None:
+        """Hand over and end the process; in a limited time, whoever is waited for."""
+        self._has_begun = True
+        hand_over = threading.Thread(target=self._hand_over, name="hand-over", daemon=True)
+        hand_over.start()
+        hand_over.join(_LONGEST_SECONDS)
+        self._is_over.set()
+        threading.Event().wait(_EXIT_SECONDS)
+        end_now(STOPPED_EXIT_CODE)
+
+    def finish(self) -> None:
+        """End the process if it is to leave: once that is done. For the main thread."""
+        if self._has_begun:
+            self._is_over.wait()
+            raise SystemExit(STOPPED_EXIT_CODE)
+
+    def _hand_over(self) -> None:
+        try:
+            if self._is_awaited() and self.worker is not None:
+                self.worker.leave()
+                self.worker.give_back(_MINIBATCH_SECONDS)
+        except ElasticdlError as error:
+            log.warning("what this worker holds could not all be handed over: %s", error)
+
+    def _is_awaited(self) -> bool:
+        try:
+            return self._master.leave(Role.WORKER, self._worker_id, _TELL_SECONDS)
+        except UnavailableError as error:
+            log.warning("%s; it is told at the end once more", error)
+            return True

@@ -1,0 +1,74 @@
+"""The records that a worker reads, and the seed that their order is drawn from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from elasticdl.backends.base import Minibatch, Predictor
+from elasticdl.data.base import DataReader, Records
+from elasticdl.errors import DataError
+from elasticdl.job import Mode, Shard
+from elasticdl.process import BUILDS_FROM
+
+log = logging.getLogger(__name__)
+
+_MAX_SAMPLE_RECORDS = 65_536  # read at once, in search of a first minibatch
+
+
+def task_seed(job_seed: int, task_id: int) -> int:
+    """Return the seed of a task's shuffle: the same in every worker and for every lease.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+    generators", 2014) over both numbers; 63 bits.
+    """
+    mask = (1 << 64) - 1
+    z = (job_seed * 0x9E3779B97F4A7C15 + task_id + 1) * 0x9E3779B97F4A7C15 & mask
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & mask
+    return (z ^ (z >> 31)) >> 1
+
+
+def sample_minibatch(
+    reader: DataReader, model: Predictor, mode: Mode, minibatch_size: int
+) -> Minibatch:
+    """Return the first minibatch of a source, from which a model is built.
+
+    A `feed` may leave out the records that come first, or those of whole shards.
+
+    Raises:
+        DataError: The source has no records, or `feed` leaves out all of them.
+    """
+    num_records = 0
+    for shard in reader.shards():
+        start, size = shard.start, minibatch_size
+        while start < shard.end:
+            part = Shard(shard.name, start, min(shard.end, start + size))
+            log.info("%s%s [%d, %d)", BUILDS_FROM, part.name, part.start, part.end)
+            for minibatch in model.minibatches(reader.read(part), mode, minibatch_size, seed=0):
+                return minibatch
+            num_records += part.num_records
+            start, size = part.end, min(2 * size, _MAX_SAMPLE_RECORDS)
+    if num_records:
+        raise DataError(
+            f"feed made no example of any of the {num_records:,} records in mode {mode}, so there "
+            "is none to build the model from"
+        )
+    raise DataError("expected at least one record to build the model from, found none")
+
+
+def read_all(reader: DataReader, shard: Shard) -> Iterator[Records]:
+    """Yield the records of a shard, and make sure that it is all of them and no more.
+
+    Raises:
+        DataError: The reader gave another number of records.
+    """
+    num_records = 0
+    for chunk in reader.read(shard):
+        num_records += len(chunk)
+        yield chunk
+    if num_records != shard.num_records:
+        raise DataError(
+            f"{shard.name}: {type(reader).__name__}.read gave {num_records} records for "
+            f"[{shard.start}, {shard.end}), expected {shard.num_records}"
+        )
