@@ -25,6 +25,8 @@ LEDGER = (EpochLedger(epoch=0, records=10, trained_once=10, repeated=0, lost=0),
 def run_cli():
     """Run `elasticdl` with roles of this file."""
     from elasticdl.cli.main import main
+
+    os.environ["GRPC_VERBOSITY"] = "ERROR"  # as `main` does before the next line's import of gRPC
     from elasticdl.launchers.process import job
 
     job.root_command = fake_root_command
