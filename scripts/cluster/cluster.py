@@ -130,6 +130,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self._shapes = shapes
         self._timing = timing or Timing()
         self.nodes: list[NodeProcess] = []
+        self._proxy: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="elasticdl-cluster-"))
@@ -141,6 +142,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             self.control_plane.start()
             self.kubeconfig = self.control_plane.kubeconfig
             self.api = self.control_plane.api
+            self._start_proxy()
             for shape in self._shapes:
                 self.add_node(shape)
         except BaseException:
@@ -216,6 +218,15 @@ class Cluster(AbstractContextManager["Cluster"]):
         yield from sorted(self.folder.glob("*.log"))
         yield from sorted(self.folder.glob("node-*/node.log"))
 
+    def _start_proxy(self) -> None:
+        settings = self.folder / "proxy.json"
+        settings.touch(0o600)
+        settings.write_text(json.dumps(asdict(self.control_plane.access)))
+        command = [sys.executable, "-m", "scripts.cluster.proxy", str(settings)]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        log = self.folder / "proxy.log"
+        self._proxy = processes.start(self.network.in_router(command), log, environment)
+
     def _look(self, path: str, query: dict[str, str]) -> Object:
         try:
             return self.api.get(path, **query)
@@ -229,6 +240,8 @@ class Cluster(AbstractContextManager["Cluster"]):
     def _close(self) -> None:
         for node in self.nodes:
             node.crash()
+        if self._proxy is not None:
+            processes.stop(self._proxy)
         if hasattr(self, "control_plane"):
             self.control_plane.stop()
         assert self._janitor.stdin

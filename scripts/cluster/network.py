@@ -51,6 +51,10 @@ class Network:
         """Return the range of the addresses of a node's pods."""
         return f"10.{self.x}.{node + 1}.0/24"
 
+    def in_router(self, command: list[str]) -> list[str]:
+        """Return a command line that runs in the router's network."""
+        return ["nsenter", "--target", str(self.router), "--net", "--", *command]
+
     def add_pod(self, sandbox: int, name: str, address: str) -> None:
         """Wire the network namespace of a process to the router.
 
@@ -117,6 +121,8 @@ def connect(router: int) -> Network:
             "link set host up",
             f"route add default via {network.host}",
         )
+        # Every cluster address of a service is the router's, for the proxy that runs there.
+        _ip(router, f"route add local {network.services} dev lo")
         _nsenter(router, ["sysctl", "-qw", "net.ipv4.ip_forward=1"], "")
         return network
     raise RuntimeError("found no free network among 10.64.0.0 to 10.249.0.0: see `ip route`")

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .api import STRATEGIC, Access, Api, ApiError, Object
-from .hosts import Names
 from .logs import LogServer
 from .network import Network
 from .pod import Pod
+from .services import Follower
 from .status import now
 
 _RETRY_SECONDS = 0.5
@@ -78,13 +78,13 @@ class Node:
         self._pods: dict[str, Pod] = {}
         self._free = list(range(250))
         self._taken: dict[str, int] = {}  # wire -> number
-        self._names = Names(self.api, host, self._rewrite_hosts)
+        self._services = Follower(self.api, self._rewrite_hosts)
         self._logs = LogServer(self.network.host, settings.certificate, self._find_log)
 
     def run(self) -> None:
         """Be a node until this process is killed."""
         self._logs.start()
-        self._names.start()
+        self._services.start()
         self._beat()
         threading.Thread(target=self._beat_for_ever, daemon=True).start()
         while True:
@@ -125,7 +125,7 @@ class Node:
         lines = ["127.0.0.1 localhost", f"{pod.address} {spec.get('hostname', about['name'])}"]
         for alias in spec.get("hostAliases", []):
             lines.append(" ".join([alias["ip"], *alias.get("hostnames", [])]))
-        lines += self._names.lines(about["namespace"])
+        lines += self._services.now().hosts(about["namespace"])
         for name, text in (
             ("hosts", "\n".join(lines) + "\n"),
             ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"),

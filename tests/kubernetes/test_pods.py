@@ -419,22 +419,19 @@ ASKS = python("""
     while True:
         try:
             with socket.create_connection(("store", 7000)) as connection:
-                print(connection.recv(100).decode(), flush=True)
-                break
+                if answer := connection.recv(100):
+                    print(answer.decode(), flush=True)
+                    break
         except OSError:
             time.sleep(0.05)  # its name may not be known yet
     """)
 
 
-def test_name_of_a_service_leads_to_the_pod_behind_it(namespace: Namespace):
-    ports = [{"port": 7000}]
-    namespace.create(
-        "services",
-        {
-            "metadata": {"name": "store"},
-            "spec": {"selector": {"app": "store"}, "ports": ports, "clusterIP": "None"},
-        },
-    )
+@pytest.mark.parametrize("address", [{"clusterIP": "None"}, {}], ids=["headless", "with address"])
+def test_name_of_a_service_leads_to_the_pod_behind_it(namespace: Namespace, address: dict):
+    ports = [{"port": 7000, "targetPort": 7000}]
+    service = {"selector": {"app": "store"}, "ports": ports, **address}
+    namespace.create("services", {"metadata": {"name": "store"}, "spec": service})
     namespace.run("first", *SERVES, metadata={"labels": {"app": "store"}})
     namespace.run("other", *SERVES)  # the same port, of another address
     namespace.wait("first", "Running")
@@ -448,3 +445,36 @@ def test_name_of_a_service_leads_to_the_pod_behind_it(namespace: Namespace):
 
     namespace.wait("two", "Succeeded")
     assert namespace.log("two") == "second\n"
+
+
+def test_address_of_a_service_stays_while_the_pod_behind_it_changes(namespace: Namespace):
+    ports = [{"port": 80, "targetPort": "store"}]
+    service = {"selector": {"app": "store"}, "ports": ports}
+    made = namespace.create("services", {"metadata": {"name": "store"}, "spec": service})
+    named = {"container": {"ports": [{"name": "store", "containerPort": 7000}]}}
+    for name in ("first", "second"):
+        namespace.run(name, *SERVES, metadata={"labels": {"app": "store"}}, **named)
+        namespace.run(
+            f"asks-{name}",
+            *python(f"""
+            import socket, time
+            while True:
+                try:
+                    with socket.create_connection(("{made["spec"]["clusterIP"]}", 80)) as asked:
+                        if answer := asked.recv(100):
+                            print(answer.decode())
+                            break
+                except OSError:
+                    time.sleep(0.05)  # nobody is ready
+            """),
+        )
+
+        namespace.wait(f"asks-{name}", "Succeeded")
+
+        assert namespace.log(f"asks-{name}") == f"{name}\n"
+        namespace.delete(name, grace_seconds=0)
+        namespace.wait_gone(name)
+        namespace.cluster.wait_for(
+            namespace.path("endpointslices", group="apis/discovery.k8s.io/v1"),
+            lambda listed: not any(each.get("endpoints") for each in listed["items"]),
+        )
