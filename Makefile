@@ -29,7 +29,7 @@ BENCHMARKS := $(filter-out benchmarks/readme.py, \
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
-    test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes etcd \
+    test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd \
     kubernetes-tools cluster bench bench-store demo chaos soak fuzz proto lock clean
 
 help: ## Print this list.
@@ -131,6 +131,10 @@ cluster: kubernetes-tools ## Run a Kubernetes cluster on this machine until Ctrl
 
 test-kubernetes: kubernetes-tools ## Test on a real API server, with pods as processes (needs root).
 	$(VENV)/bin/pytest -m kubernetes tests
+
+test-kubelet: kubernetes-tools ## Test that a real kubelet says the same (needs root, containerd, runc).
+	@$(PYTHON) -m scripts.cluster.binaries kubelet pause
+	$(VENV)/bin/pytest -m kubelet tests
 
 bench: build ## Measure elasticdl against its peers (benchmarks/results/).
 	@set -e; for file in $(filter-out $(STORE_BENCHMARKS),$(BENCHMARKS)); do \

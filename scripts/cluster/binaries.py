@@ -39,7 +39,9 @@ class Component:
 
     @property
     def version(self) -> str:
-        """The version that go.mod requires, such as `v1.36.3`."""
+        """The version that go.mod requires, such as `v1.36.3`; `v0` for a program of our own."""
+        if not self.requires:
+            return "v0"
         text = (_GO / self.module / "go.mod").read_text()
         found = re.search(rf"{re.escape(self.requires)} (v\S+)", text)
         if found is None:
@@ -74,6 +76,7 @@ COMPONENTS = {
                 "k8s.io/kubernetes/cmd/kube-scheduler",
             ),
         ),
+        Component("pause", "pause", "", (".",)),
         Component("kubelet", "kubernetes", "k8s.io/kubernetes", ("k8s.io/kubernetes/cmd/kubelet",)),
     )
 }
@@ -117,7 +120,8 @@ def build(component: Component) -> None:
 
 
 def _flags(component: Component) -> str:
-    major, minor, _ = component.version.removeprefix("v").split(".")
+    major, _, rest = component.version.removeprefix("v").partition(".")
+    minor = rest.partition(".")[0]
     stamps = {"gitVersion": component.version, "gitMajor": major, "gitMinor": minor}
     version = "k8s.io/component-base/version"
     return " ".join(["-s", "-w", *(f"-X {version}.{key}={value}" for key, value in stamps.items())])

@@ -128,17 +128,17 @@ class Cluster(AbstractContextManager["Cluster"]):
         if lacks:
             raise RuntimeError(lacks)
         self._shapes = shapes
-        self._timing = timing or Timing()
+        self.timing = timing or Timing()
         self.nodes: list[NodeProcess] = []
-        self._proxy: subprocess.Popen[bytes] | None = None
+        self._own: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Cluster:
         self.folder = Path(tempfile.mkdtemp(prefix="elasticdl-cluster-"))
-        self._control_group = f"elasticdl-{self.folder.name.rpartition('-')[2]}"
-        self._janitor = _start_janitor(self.folder, self._control_group)
+        self.control_group = f"elasticdl-{self.folder.name.rpartition('-')[2]}"
+        self._janitor = _start_janitor(self.folder, self.control_group)
         try:
             self.network = connect(self._janitor.pid)
-            self.control_plane = ControlPlane(self.folder, self.network, self._timing)
+            self.control_plane = ControlPlane(self.folder, self.network, self.timing)
             self.control_plane.start()
             self.kubeconfig = self.control_plane.kubeconfig
             self.api = self.control_plane.api
@@ -177,14 +177,21 @@ class Cluster(AbstractContextManager["Cluster"]):
                 "pods": "110",
             },
             labels=dict(shape.labels),
-            heartbeat_seconds=self._timing.node_lost / _HEARTBEATS_UNTIL_LOST,
-            control_group=self._control_group,
+            heartbeat_seconds=self.timing.node_lost / _HEARTBEATS_UNTIL_LOST,
+            control_group=self.control_group,
             certificate=self.control_plane.log_certificate,
         )
         node = NodeProcess(self, settings)
         self.nodes.append(node)
         node.start()
         return node
+
+    def run(self, command: list[str], log: Path) -> int:
+        """Start a program that ends with the cluster; return its process id."""
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        process = processes.start(command, log, environment)
+        self._own.append(process)
+        return process.pid
 
     def kubeconfig_of(self, namespace: str, account: str) -> Path:
         """Return a file for kubectl that has the rights of a service account."""
@@ -223,9 +230,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         settings.touch(0o600)
         settings.write_text(json.dumps(asdict(self.control_plane.access)))
         command = [sys.executable, "-m", "scripts.cluster.proxy", str(settings)]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        log = self.folder / "proxy.log"
-        self._proxy = processes.start(self.network.in_router(command), log, environment)
+        self.run(self.network.in_router(command), self.folder / "proxy.log")
 
     def _look(self, path: str, query: dict[str, str]) -> Object:
         try:
@@ -240,8 +245,8 @@ class Cluster(AbstractContextManager["Cluster"]):
     def _close(self) -> None:
         for node in self.nodes:
             node.crash()
-        if self._proxy is not None:
-            processes.stop(self._proxy)
+        for process in reversed(self._own):
+            processes.stop(process)
         if hasattr(self, "control_plane"):
             self.control_plane.stop()
         assert self._janitor.stdin

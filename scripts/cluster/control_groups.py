@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,16 +62,42 @@ class ControlGroup:
                 return int(line.split()[1])
         return 0
 
+    def make_everywhere(self) -> None:
+        """Make the group for every controller, without limits, for a program that makes its own."""
+        for folder in self._everywhere():
+            folder.mkdir(parents=True, exist_ok=True)
+            for setting in ("cpuset.cpus", "cpuset.mems"):
+                # A group of version 1 takes no process before these are said.
+                for group in (folder.parent, folder):
+                    if (group / setting).exists() and not (group / setting).read_text().strip():
+                        (group / setting).write_text((group.parent / setting).read_text())
+
+    def kill(self) -> None:
+        """Kill everything that runs in the group and in those below it."""
+        for file in self._memory.rglob("cgroup.procs"):
+            for process in file.read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+
     def remove(self) -> None:
-        """Remove the group and those below it; nothing runs in them any more."""
-        for folder in {self._memory, self._cpu}:
+        """Remove the group and those below it.
+
+        Raises:
+            OSError: Something runs in it.
+        """
+        for folder in self._everywhere():
             if folder.exists():
                 below = [path for path in folder.rglob("*") if path.is_dir()]
                 for path in sorted(below, key=lambda path: -len(path.parts)):
                     path.rmdir()
-                # A process that was killed just now may not be quite gone.
-                with contextlib.suppress(FileNotFoundError):
-                    folder.rmdir()
+                folder.rmdir()
+
+    def _everywhere(self) -> list[Path]:
+        if self._is_unified:
+            return [_ROOT / self.name]
+        return [
+            folder / self.name for folder in _ROOT.iterdir() if (folder / "cgroup.procs").exists()
+        ]
 
 
 def missing() -> str:

@@ -29,6 +29,7 @@ def main() -> None:
     for _ in range(_ATTEMPTS):
         # The last processes are on their way out.
         try:
+            ControlGroup(name).kill()
             ControlGroup(name).remove()
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:

@@ -62,13 +62,14 @@ def status_of(
     """Return the patch of a pod's status; it is refused for a successor of the same name."""
     runs = all("running" in state for _, state, _ in main)
     begun = all("terminated" in state for _, state, _ in init)
+    has_network = bool(address) and phase not in ("Succeeded", "Failed")
     status: Object = {
         "phase": phase,
         "hostIP": host,
         "hostIPs": [{"ip": host}],
         "startTime": started_at,
         "conditions": [
-            _condition(pod, "PodReadyToStartContainers", bool(address), ""),
+            _condition(pod, "PodReadyToStartContainers", has_network, ""),
             _condition(pod, "Initialized", begun, ""),
             _condition(pod, "Ready", runs, _why_not(phase, runs)),
             _condition(pod, "ContainersReady", runs, _why_not(phase, runs)),

@@ -1,0 +1,3 @@
+module elasticdl.test/pause
+
+go 1.26.0
