@@ -16,7 +16,7 @@ from .binaries import binary
 from .network import Network
 
 _PORT = 6443  # of an address that only this cluster has
-_READY_SECONDS = 60
+_READY_SECONDS = 120
 _LOOK_AGAIN_SECONDS = 0.05
 
 
@@ -120,7 +120,7 @@ class ControlPlane:
         """Start everything; returns when pods can be created.
 
         Raises:
-            StartUpError: A process ended, or took longer than a minute.
+            StartUpError: A process ended, or took longer than two minutes.
         """
         self.etcd.start()
         self.api_server.start()

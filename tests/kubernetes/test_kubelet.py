@@ -9,7 +9,7 @@ from scripts.cluster.api import Object
 from scripts.cluster.cluster import Cluster
 from scripts.cluster.namespace import HELD, Namespace
 
-pytestmark = pytest.mark.kubelet
+pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(300)]  # the first test starts the cluster
 
 SIGTERM_HEEDED = """
 import signal, sys

@@ -15,7 +15,7 @@ from scripts.cluster.api import Object
 from scripts.cluster.cluster import Cluster, NodeProcess
 from scripts.cluster.namespace import HELD, Namespace
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
 
 REPOSITORY = Path(__file__).parents[2]
 BEATS = "while true; do date +%s%N > /host/beat; sleep 0.05; done"

@@ -9,7 +9,7 @@ import pytest
 from scripts.cluster.api import ApiError
 from scripts.cluster.namespace import HELD, Namespace
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
 
 
 def python(text: str) -> tuple[str, str, str]:

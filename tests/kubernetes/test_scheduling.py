@@ -7,7 +7,7 @@ import pytest
 from scripts.cluster.api import Object
 from scripts.cluster.namespace import HELD, Namespace
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]  # the first test starts the cluster
 
 
 def needs(cpus: int) -> dict:
