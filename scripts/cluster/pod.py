@@ -28,7 +28,7 @@ from .status import (
     unsupported,
     waiting,
 )
-from .volumes import NotMountedError, UnsupportedError, Volumes, contents
+from .volumes import NotMountedError, UnsupportedError, Volumes, contents, unmount
 
 if TYPE_CHECKING:
     from .node import Node
@@ -119,6 +119,7 @@ class Pod(threading.Thread):
         except _StopError:
             self._terminate()
         self._release()
+        unmount(self.folder / "volumes")
         shutil.rmtree(self.folder, ignore_errors=True)
         self._node.forget(self)
 

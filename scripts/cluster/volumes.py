@@ -199,6 +199,13 @@ class Volumes:
                 os.chown(path, user, -1)
 
 
+def unmount(folder: Path) -> None:
+    """Give back the memory of the volumes in a pod's folder that are held in it."""
+    for place in folder.iterdir() if folder.exists() else ():
+        if place.is_mount():
+            subprocess.run(["umount", place], check=True)
+
+
 def contents(found: Object) -> dict[str, bytes]:
     """Return what a Secret or ConfigMap holds, by key."""
     if found["kind"] == "Secret":
