@@ -79,17 +79,21 @@ def command(
     job_dir: Path,
     master: str = "",
     listening: Listening | None = None,
+    python: str = sys.executable,
+    config_file: Path | None = None,
+    token_file: Path | None = None,
 ) -> tuple[str, ...]:
     """Return the command line that starts a process of the job in `job_dir`.
 
-    Where it listens is said if it is not loopback, and if the role does listen.
+    Settings and secret are in that folder, unless other files are named. Where it listens is said
+    if it is not loopback, and if the role does listen.
 
     `-P` keeps the current folder off the import path, as it is for `elasticdl` itself; `-u` has
     what the user's code prints reach the log before a kill does.
     """
-    words = [sys.executable, "-P", "-u", "-m", f"elasticdl.{role}"]
-    words += ["--config", str(job_dir / CONFIG_FILE)]
-    words += ["--token_file", str(job_dir / TOKEN_FILE)]
+    words = [python, "-P", "-u", "-m", f"elasticdl.{role}"]
+    words += ["--config", str(config_file or job_dir / CONFIG_FILE)]
+    words += ["--token_file", str(token_file or job_dir / TOKEN_FILE)]
     words += ["--job_dir", str(job_dir), "--index", str(index)]
     if master:
         words += ["--master", master]
@@ -120,8 +124,10 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     if lifeline is not None:
         threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
     listening = _may_listen(words)
+    config = _read_config(words.config)
+    logging.getLogger().setLevel(config.cluster.log_level)
     return ProcessArguments(
-        config=_read_config(words.config),
+        config=config,
         token=read_token(words.token_file),
         job_dir=words.job_dir,
         master=words.master,

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from elasticdl.config import JobConfig
-from elasticdl.errors import ConfigError, UnknownJobError
+from elasticdl.errors import UnknownJobError
 from elasticdl.launchers.base import Job, Submitter
+from elasticdl.launchers.kubernetes.submit import KubernetesSubmitter
 from elasticdl.launchers.process.job import LocalSubmitter
 
 
 def submitter_for(config: JobConfig) -> Submitter:
-    """Return who starts a job of this configuration.
-
-    Raises:
-        ConfigError: Nobody does yet.
-    """
-    if config.is_on_kubernetes:
-        raise ConfigError(
-            "this version does not submit jobs to Kubernetes by itself: give --dry_run, and its "
-            "output to kubectl apply -f -"
-        )
-    return LocalSubmitter()
+    """Return who starts a job of this configuration."""
+    return KubernetesSubmitter() if config.is_on_kubernetes else LocalSubmitter()
 
 
 def find(name: str) -> Job:
@@ -28,7 +20,7 @@ def find(name: str) -> Job:
     Raises:
         UnknownJobError: There is none of this name; says where it was looked for.
     """
-    submitters: list[Submitter] = [LocalSubmitter()]
+    submitters: list[Submitter] = [LocalSubmitter(), KubernetesSubmitter()]
     for submitter in submitters:
         job = submitter.find(name)
         if job is not None:

@@ -11,8 +11,9 @@ from typing import Any
 from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.data.open import open_reader
+from elasticdl.errors import StateError
 from elasticdl.job import Role, Shard
-from elasticdl.launchers.process.launcher import ProcessLauncher
+from elasticdl.launchers import of_master
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
@@ -27,11 +28,15 @@ _MASTER_ID = -1  # no worker's
 def main() -> None:
     """Run the job in a folder, or go on with it."""
     arguments = process.start(Role.MASTER)
+    code, is_final = 1, True
     try:
         code = asyncio.run(_run(arguments))
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
+        # Another master has the journal, or will have it when it can be written again.
+        is_final = not isinstance(error, StateError)
+    if is_final:
+        of_master.tell_end(arguments.config, arguments.job_dir, code)
     process.end_now(code)
 
 
@@ -43,7 +48,7 @@ async def _run(arguments: ProcessArguments) -> int:
         is_new,
         arguments.job_dir,
         arguments.token,
-        make_launcher=lambda on_event: ProcessLauncher(on_event, arguments.job_dir),
+        make_launcher=of_master.make_launcher(arguments.config, arguments.job_dir),
         make_access=lambda route: ReplicaAccess(route, _connect(arguments.token)),
         listening=arguments.listening,
     )

@@ -10,6 +10,8 @@ JOB_LABEL = "elasticdl-job-name"
 ROLE_LABEL = "elasticdl-replica-type"
 INDEX_LABEL = "elasticdl-replica-index"
 OWNER_UID_LABEL = "batch.kubernetes.io/controller-uid"  # Kubernetes' own, of the pods of a Job
+OWNER_VARIABLE = "ELASTICDL_JOB_UID"  # in the environment of a master: the Job's
+PICTURE_ANNOTATION = "elasticdl.org/picture"  # of the Job: the last picture, from the master
 
 MASTER_PORT = 50001
 JOB_DIR = "/job"
@@ -49,6 +51,6 @@ def model_map_of(job_name: str) -> str:
     return f"{job_name}-model"
 
 
-def address_of_master(config: JobConfig, namespace: str) -> str:
-    """Return where the pods of a job find its master, whichever pod that is."""
-    return f"{config.cluster.job_name}.{namespace}.svc:{config.cluster.master_port}"
+def host_of_master(config: JobConfig, namespace: str) -> str:
+    """Return the name under which pods find the master, whichever pod that is."""
+    return f"{config.cluster.job_name}.{namespace}.svc"

@@ -151,7 +151,7 @@ def _container(
         "name": names.CONTAINER,
         "image": settings.image,
         "command": list(command),
-        "env": _environment(config),
+        "env": _environment(config, role),
         "resources": {"requests": requests, "limits": limits},
         "volumeMounts": mounts,
         # The master learns how a process ended from the end of its log.
@@ -169,13 +169,16 @@ def _container(
     return container
 
 
-def _environment(config: JobConfig) -> list[Manifest]:
+def _environment(config: JobConfig, role: Role) -> list[Manifest]:
     environment: list[Manifest] = [
         _from_field("POD_IP", "status.podIP"),
         _from_field("POD_NAMESPACE", "metadata.namespace"),
         {"name": "HOME", "value": "/tmp"},
         {"name": "USER", "value": "elasticdl"},
     ]
+    if role is Role.MASTER:
+        owner = f"metadata.labels['{names.OWNER_UID_LABEL}']"
+        environment.append(_from_field(names.OWNER_VARIABLE, owner))
     for variable in words.parse_variables(config.kubernetes.envs):
         if variable.secret:
             source = {"secretKeyRef": {"name": variable.secret, "key": variable.key}}

@@ -10,6 +10,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.kubernetes import names
 
+_FILE = "sqlite://"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 
@@ -51,7 +52,10 @@ def settle(config: JobConfig) -> JobConfig:
 
 def has_lasting_state(config: JobConfig) -> bool:
     """Whether another master can go on with the job."""
-    return has_lasting_job_dir(config)
+    state = config.cluster.state
+    if state is None:
+        return has_lasting_job_dir(config)
+    return not state.startswith(_FILE) or is_on_volume(config, state.removeprefix(_FILE))
 
 
 def has_lasting_job_dir(config: JobConfig) -> bool:
@@ -70,11 +74,15 @@ def is_on_volume(config: JobConfig, path: str) -> bool:
 
 def notes(config: JobConfig) -> Iterator[str]:
     """Yield what a user should know about the job before it runs."""
+    if not has_lasting_state(config):
+        yield (
+            "the job's state is in the pod of its master, and a master that is lost ends the job: "
+            "--job_dir below a mount_path of --volume, or --state=etcd://..., makes it survive"
+        )
     if not has_lasting_job_dir(config):
         yield (
-            "the job's folder is not on a volume: a master that is lost ends the job, and a ps "
-            "replica that is lost begins again from --checkpoint_dir, or from nothing; "
-            "--job_dir below a mount_path of --volume makes the job survive both"
+            "the job's folder is not on a volume, and a ps replica that is lost begins again from "
+            "--checkpoint_dir, or from nothing: --job_dir below a mount_path of --volume mends that"
         )
 
 

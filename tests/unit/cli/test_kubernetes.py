@@ -48,7 +48,9 @@ def test_the_command_of_the_original_is_understood_with_a_strategy_and_without(c
 
 
 def test_what_a_lost_master_costs_is_said(capsys):
-    assert "note: the job's folder is not on a volume" in run(capsys, *COMMAND, "--dry_run")[2]
+    err = run(capsys, *COMMAND, "--dry_run")[2]
+    assert "note: the job's state is in the pod of its master" in err
+    assert "note: the job's folder is not on a volume" in err
     lasting = (*COMMAND, "--dry_run", "--job_dir=/data/jobs/1")
     assert run(capsys, *lasting)[2] == ""
 

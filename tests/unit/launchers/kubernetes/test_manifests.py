@@ -145,6 +145,7 @@ def test_a_replica_is_owned_by_the_job_which_does_not_control_it(make_config):
 def test_a_master_is_replaced_only_if_its_state_outlives_it(make_config):
     assert job_of(make_config())["spec"]["backoffLimit"] == 0
     assert job_of(make_config(job_dir="/data/jobs/a"))["spec"]["backoffLimit"] > 100
+    assert job_of(make_config(state="etcd://etcd:2379/a"))["spec"]["backoffLimit"] > 100
 
 
 def test_recovery_checkpoints_need_a_folder_that_all_see(make_config):

@@ -1,0 +1,294 @@
+"""A job on Kubernetes, as a command sees it."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import logging
+import re
+import socket
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from elasticdl import process
+from elasticdl.errors import LaunchError, UnavailableError
+from elasticdl.job import JobStatus, Role, no_status
+from elasticdl.launchers.base import ExitReason
+from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.client import Api, ApiError
+from elasticdl.launchers.kubernetes.forward import Forward
+from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, observe
+from elasticdl.launchers.last_words import last_words
+from elasticdl.rpc import messages
+from elasticdl.rpc.client import JobClient
+
+_LOOK_SECONDS = 0.5
+_DIRECT_SECONDS = 1.0
+_SILENCE_SECONDS = 3600.0  # of a log that is followed
+
+log = logging.getLogger(__name__)
+
+# A line of `elasticdl.process`: time, process, level, message.
+_LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \S+ (INFO|WARNING|ERROR) (.*)$")
+
+
+class KubernetesJob:
+    """`launchers.base.Job` of a cluster."""
+
+    is_tied = False
+
+    def __init__(self, api: Api, job_name: str) -> None:
+        """Look at a job in the namespace of `api`."""
+        self._api = api
+        self._job_name = job_name
+        self._forward: Forward | None = None
+
+    @property
+    def name(self) -> str:
+        """Its namespace and name."""
+        return f"{self._api.namespace}/{self._job_name}"
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Where Kubernetes has it."""
+        return {"kubernetes": f"job {self._job_name} in the namespace {self._api.namespace}"}
+
+    # --- its master ------------------------------------------------------------------------------
+
+    def connect(self, timeout_seconds: float) -> JobClient:
+        """Return a client of the pod that is the master now.
+
+        Its address is used if it can be reached from here, else a way through the API server.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            why = "it has no pod yet"
+            pod = self._newest(Role.MASTER, 0)
+            match observe(pod) if pod is not None else None:
+                case Running() if pod is not None:
+                    why = "it does not listen yet"
+                    address, token = self._address(pod), self._token()
+                    if address and token:
+                        return JobClient(address, token)
+                case Waiting(words):
+                    why = words or "its pod is being started"
+                case Ended() as ended:
+                    words = last_words(ended.log.splitlines()) or ended.why
+                    why = f"its pod has ended: {ended.reason}" + (f": {words}" if words else "")
+            if self._has_ended(self._job()):
+                raise UnavailableError(f"the job {self.name} has ended")
+            if time.monotonic() >= deadline:
+                raise UnavailableError(f"the master of {self.name} cannot be reached: {why}")
+            time.sleep(_LOOK_SECONDS)
+
+    def _address(self, pod: dict[str, Any]) -> str:
+        """Return where a pod can be reached from here; "" if it does not listen yet."""
+        (port,) = {
+            port["containerPort"]
+            for container in pod["spec"]["containers"]
+            if container["name"] == names.CONTAINER
+            for port in container["ports"]
+        }
+        host = pod["status"].get("podIP", "")
+        try:
+            socket.create_connection((host, port), _DIRECT_SECONDS).close()
+            return f"{host}:{port}"
+        except ConnectionRefusedError:
+            return ""
+        except OSError:
+            log.debug("no direct way to %s", host)
+        if self._forward is not None:
+            self._forward.close()
+        self._forward = Forward(self._api, pod["metadata"]["name"], port)
+        return self._forward.address
+
+    def _token(self) -> bytes | None:
+        """Return the job's token; None before its master has made it."""
+        try:
+            found = self._api.get(self._api.path("secrets", self._job_name))
+        except ApiError as error:
+            if error.code == 404:
+                return None
+            if error.code == 403:
+                raise LaunchError(
+                    f"the master of {self.name} lets nobody in without the job's token: expected "
+                    f"the right to get secrets in the namespace: {error}"
+                ) from error
+            raise
+        return bytes.fromhex(base64.b64decode(found["data"][names.TOKEN_KEY]).decode())
+
+    # --- its end ---------------------------------------------------------------------------------
+
+    def end(self, timeout_seconds: float) -> JobStatus | None:
+        """Wait until the Job is finished, or gone."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                job = self._job()
+            except ApiError:
+                job = {"status": {}}  # nobody knows; the job does not notice
+            if self._has_ended(job):
+                return self._last_picture(job)
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
+
+    def _job(self) -> dict[str, Any]:
+        """Return the Job, {} if it was deleted."""
+        try:
+            return self._api.get(self._api.path("jobs", self._job_name))
+        except ApiError as error:
+            if error.code == 404:
+                return {}
+            raise
+
+    def _has_ended(self, job: dict[str, Any]) -> bool:
+        return not job or self._condition(job) is not None
+
+    def _condition(self, job: dict[str, Any]) -> dict[str, Any] | None:
+        for condition in job["status"].get("conditions", []):
+            if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+                found: dict[str, Any] = condition
+                return found
+        return None
+
+    def _last_picture(self, job: dict[str, Any]) -> JobStatus:
+        status = no_status(self._job_name, 0)
+        if not job:
+            return dataclasses.replace(status, status="failed", message="the job was deleted")
+        picture = job["metadata"].get("annotations", {}).get(names.PICTURE_ANNOTATION)
+        if picture:
+            return messages.status_from_json(picture)
+        condition = self._condition(job)
+        assert condition is not None
+        if condition["type"] == "Complete":
+            return dataclasses.replace(status, status="finished")
+        message = self._words_of_master() or condition.get("message", "the job has failed")
+        return dataclasses.replace(status, status="failed", message=message)
+
+    def _words_of_master(self) -> str:
+        pod = self._newest(Role.MASTER, 0)
+        ended = observe(pod) if pod is not None else None
+        if not isinstance(ended, Ended):
+            return ""
+        words = last_words(ended.log.splitlines()) or ended.why
+        how = "" if ended.reason is ExitReason.FAILED else f"the master: {ended.reason}; "
+        return f"{how}{words}"
+
+    # --- its processes ---------------------------------------------------------------------------
+
+    def processes(self) -> list[tuple[Role, int]]:
+        """Return the processes whose pods are there."""
+        found = {
+            (Role(labels[names.ROLE_LABEL]), int(labels[names.INDEX_LABEL]))
+            for labels in (pod["metadata"]["labels"] for pod in self._pods())
+            if labels.get(names.ROLE_LABEL) in tuple(Role)
+        }
+        return sorted(found, key=lambda one: (list(Role).index(one[0]), one[1]))
+
+    def logs(self, role: Role, index: int, follow: bool) -> Iterator[str]:
+        """Yield the log of a process: of its newest pod, and of those that follow."""
+        name = process.process_name(role, index)
+        told: set[str] = set()
+        while True:
+            has_ended = self._has_ended(self._job())
+            pod = self._newest(role, index)
+            if pod is None and not told:
+                raise LaunchError(f"the job {self.name} has no pod of {name}")
+            if pod is not None and pod["metadata"]["name"] not in told:
+                if not isinstance(observe(pod), Waiting):
+                    told.add(pod["metadata"]["name"])
+                    yield from self._log(pod["metadata"]["name"], follow)
+                elif not follow:
+                    raise LaunchError(f"{name} has not begun")
+            if has_ended or not follow:
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _log(self, pod_name: str, follow: bool) -> Iterator[str]:
+        query: dict[str, str | bool] = {"container": names.CONTAINER}
+        if follow:
+            query["follow"] = True
+        try:
+            stream = self._api.stream(
+                f"{self._api.path('pods', pod_name)}/log", _SILENCE_SECONDS, **query
+            )
+            yield from stream
+        except ApiError as error:
+            if not follow:
+                raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
+            # Its pod or its node is gone; what follows tells.
+
+    def events(self, follow: bool, since: float = 0.0) -> Iterator[dict[str, Any]]:
+        """Yield the lines of the master's log, and what keeps its pod from being started."""
+        yield from self._until_it_begins(follow)
+        try:
+            for line in self.logs(Role.MASTER, 0, follow):
+                event = _event(line)
+                if event is not None and event["time"] >= since:
+                    yield event
+        except LaunchError:
+            return  # there is no log any more
+
+    def _until_it_begins(self, follow: bool) -> Iterator[dict[str, Any]]:
+        told = ""
+        while True:
+            job, pod = self._job(), self._newest(Role.MASTER, 0)
+            observed = observe(pod) if pod is not None else Waiting(self._refusal())
+            if not isinstance(observed, Waiting):
+                return
+            if observed.why and observed.why != told:
+                told = observed.why
+                text = f"the master waits: {told}"
+                yield {"time": time.time(), "role": "supervisor", "event": "pending", "text": text}
+            if self._has_ended(job) or not follow:
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _refusal(self) -> str:
+        """Return why the Job has no pod: a quota, a policy, a missing ServiceAccount."""
+        selector = f"involvedObject.kind=Job,involvedObject.name={self._job_name}"
+        try:
+            events = self._api.get(self._api.path("events"), fieldSelector=selector)["items"]
+        except ApiError:
+            return ""
+        warnings = [event["message"] for event in events if event.get("type") == "Warning"]
+        return warnings[-1] if warnings else ""
+
+    def _pods(self) -> list[dict[str, Any]]:
+        selector = names.selector_of_job(self._job_name)
+        found = self._api.get(self._api.path("pods"), labelSelector=selector)["items"]
+        return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
+
+    def _newest(self, role: Role, index: int) -> dict[str, Any] | None:
+        """Return the pod of a process that was made last; rather one that is to stay."""
+        wanted = {names.ROLE_LABEL: str(role), names.INDEX_LABEL: str(index)}
+        found = [pod for pod in self._pods() if wanted.items() <= pod["metadata"]["labels"].items()]
+        staying = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        newest = staying or found
+        return newest[-1] if newest else None
+
+    # --- to end it -------------------------------------------------------------------------------
+
+    def interrupt(self, at_once: bool = False) -> None:
+        """Suspend the Job and delete its pods; it goes on when it is no longer suspended."""
+        self._api.patch(self._api.path("jobs", self._job_name), {"spec": {"suspend": True}})
+        for pod in self._pods():
+            path = self._api.path("pods", pod["metadata"]["name"])
+            self._api.delete(path, grace_seconds=0 if at_once else None)
+
+    def delete(self) -> None:
+        """Delete the Job, and with it all that it owns."""
+        self._api.delete(self._api.path("jobs", self._job_name))
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    found = _LINE.match(line)
+    if found is None:
+        return None
+    # Pods have no time zone but UTC.
+    when = datetime.fromisoformat(f"{found[1]}+00:00").timestamp()
+    text = found[3]
+    return {"time": when, "role": "master", "index": 0, "event": found[2].lower(), "text": text}

@@ -1,0 +1,434 @@
+"""The launcher of a job's master on Kubernetes: its workers and ps replicas are bare pods.
+
+A handle is the name of a pod, which is drawn before the pod is asked for. So a pod whose creation
+was not answered is found again (409: it exists), and none exists that no journal names, but for one
+whose master was killed just then; `_remove_strays` deletes it. The list of pods is kept by one
+thread (`PodWatch`); requests are made by others. `_lock` guards what both know.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl import process
+from elasticdl.addresses import Listening
+from elasticdl.errors import LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import (
+    Exited,
+    ExitReason,
+    OnEvent,
+    Pending,
+    ProcessHandle,
+    ProcessSpec,
+    Started,
+)
+from elasticdl.launchers.kubernetes import memory, names
+from elasticdl.launchers.kubernetes.client import Api, ApiError
+from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
+from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, memory_limit, observe
+from elasticdl.launchers.kubernetes.pods import (
+    GRACE_SECONDS,
+    Manifest,
+    Plan,
+    Replica,
+    owner_reference,
+    replica_pod,
+)
+from elasticdl.launchers.kubernetes.retry import persistently
+from elasticdl.launchers.kubernetes.watch import Pod, PodWatch
+from elasticdl.launchers.last_words import last_words
+from elasticdl.settings.pods import HIGH, LOW, next_worker_is_high, parse_worker_priority
+
+_KEPT = 10  # pods of each role that have ended and are kept, for their logs
+_GONE_SECONDS = 10.0  # a pod may take so long to be gone after its grace
+_CREATORS = 8  # threads that ask for pods of one role
+_OTHERS = 4  # threads for all else
+_NAME_BYTES = 3
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Pod:
+    """A pod whose end is still to be told."""
+
+    handle: ProcessHandle
+    is_there: bool = False  # it was created, or seen
+    is_adopted: bool = False  # an earlier master has asked for it
+    is_started: bool = False  # `Started` was told
+    was_asked: bool = False  # to end
+    why: str = ""  # what was told of its waiting
+    priority: str = ""
+
+
+class KubernetesLauncher:
+    """Runs processes as pods; `launchers.base.Launcher` is the contract."""
+
+    listening = Listening("0.0.0.0", "$(POD_IP)")
+
+    def __init__(
+        self, plan: Plan, api: Api, owner_uid: str, master: str, on_event: OnEvent
+    ) -> None:
+        """Begin to watch the pods of the job.
+
+        Args:
+            plan: What its pods have in common.
+            api: The namespace of the job.
+            owner_uid: The Job of its master, to which its pods belong.
+            master: The address under which pods find the master.
+            on_event: Is told what becomes of processes.
+        """
+        self._plan = plan
+        self._config = plan.config
+        self._api = api
+        self._owner = owner_reference(plan.config.cluster.job_name, owner_uid)
+        self._master = master
+        self._on_event = on_event
+        self._spec = ClusterSpec.read(plan.config.kubernetes.cluster_spec)
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._pods: dict[str, _Pod] = {}  # whose end is to be told
+        self._seen: dict[str, Pod] = {}  # as the API has them
+        self._memory: dict[Role, str] = {}  # of roles that ran out of it
+        self._ended: dict[Role, deque[str]] = {role: deque() for role in Role}
+        self._is_closing = False
+        self._closed = threading.Event()
+        self._listed_once = threading.Event()
+        # A role that waits for room keeps neither the other one waiting, nor what is to end.
+        self._creators = {
+            role: ThreadPoolExecutor(_CREATORS, thread_name_prefix=f"create-{role}")
+            for role in (Role.PS, Role.WORKER)
+        }
+        self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="kubernetes")
+        self._watch = PodWatch(
+            api,
+            names.selector_of_replicas(plan.config.cluster.job_name),
+            self._before_list,
+            self._take_list,
+            self._take,
+        )
+        self._watch.start()
+
+    # --- the contract ----------------------------------------------------------------------------
+
+    def start(self, spec: ProcessSpec) -> ProcessHandle:
+        """Have a pod made for a process; returns before it is there."""
+        name = process.process_name(spec.role, spec.index)
+        draw = secrets.token_hex(_NAME_BYTES)
+        handle = ProcessHandle(
+            spec.role, spec.index, f"{self._config.cluster.job_name}-{name}-{draw}"
+        )
+        with self._lock:
+            if self._is_closing:
+                raise LaunchError(f"{name}: not started, because the job is ending")
+            pod = self._pods[handle.ref] = _Pod(handle)
+        self._submit(lambda: self._create(pod), self._creators[spec.role])
+        return handle
+
+    def adopt(self, handle: ProcessHandle) -> None:
+        """Watch a pod that an earlier master has asked for."""
+        with self._lock:
+            if self._is_closing:
+                raise LaunchError("no process can be adopted, because the job is ending")
+            self._pods[handle.ref] = _Pod(handle, is_there=True, is_adopted=True)
+            is_late = self._listed_once.is_set()
+        if is_late:
+            self._submit(lambda: self._look_at(handle.ref))
+
+    def stop(self, handle: ProcessHandle, grace_seconds: float) -> None:
+        """Delete a pod: SIGTERM now, SIGKILL after the grace period."""
+        with self._lock:
+            pod = self._pods.get(handle.ref)
+            if pod is None:
+                return
+            pod.was_asked = True
+        self._submit(lambda: self._delete(handle.ref, grace_seconds))
+
+    def close(self, grace_seconds: float) -> None:
+        """Delete every pod that runs and wait until all are gone. May be called again.
+
+        Those that have ended stay, for their logs, until the job is deleted.
+        """
+        with self._lock:
+            self._is_closing = True
+            handles = [pod.handle for pod in self._pods.values()]
+        for handle in handles:
+            self.stop(handle, grace_seconds)
+        deadline = time.monotonic() + grace_seconds + _GONE_SECONDS
+        with self._changed:
+            while self._pods and time.monotonic() < deadline:
+                self._changed.wait(deadline - time.monotonic())
+            left = sorted(self._pods)
+        if left:
+            log.error("not gone in time, and left to Kubernetes: %s", ", ".join(left))
+        self._end()
+
+    def leave(self, grace_seconds: float) -> None:
+        """Stop watching; the pods go on, and another master adopts them."""
+        with self._lock:
+            self._is_closing = True
+        self._end()
+
+    def _end(self) -> None:
+        self._closed.set()
+        self._watch.close()
+        for pool in (self._others, *self._creators.values()):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[], None], pool: ThreadPoolExecutor | None = None) -> None:
+        try:
+            (pool or self._others).submit(self._guarded, work)
+        except RuntimeError:  # it was shut down
+            log.debug("nothing is asked of Kubernetes any more")
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            log.exception("a request to Kubernetes failed")
+
+    def _create(self, pod: _Pod) -> None:
+        """Ask for a pod until there is one."""
+        while not self._listed_once.wait(1.0):
+            if self._closed.is_set():
+                return
+        self._remove_strays(pod.handle)
+        with self._lock:
+            if pod.was_asked:
+                self._forget(pod)
+                manifest = None
+            else:
+                manifest = self._manifest(pod)
+        if manifest is None:
+            self._tell(Exited(pod.handle, ExitReason.KILLED, None))
+            return
+        try:
+            persistently(
+                lambda: self._api.create(self._api.path("pods"), manifest),
+                self._closed,
+                lambda error: self._tell_waiting(pod, str(error)),
+            )
+        except ApiError as error:
+            if self._closed.is_set():
+                return
+            if error.code != 409:  # else an answer was lost, and it is there
+                self._fail(pod, error)
+                return
+        with self._lock:
+            pod.is_there = True
+            was_asked = pod.was_asked
+        log.debug("asked for the pod %s", pod.handle.ref)
+        if was_asked:
+            self._delete(pod.handle.ref, GRACE_SECONDS)
+        self._look_at(pod.handle.ref, or_gone=False)
+
+    def _manifest(self, pod: _Pod) -> Manifest:
+        role, index = pod.handle.role, pod.handle.index
+        job_dir = self._config.cluster.job_dir
+        assert job_dir is not None
+        command = process.command(
+            role,
+            index,
+            job_dir,
+            self._master,
+            self.listening,
+            python="python",
+            config_file=Path(names.SETTINGS_DIR, names.CONFIG_KEY),
+            token_file=Path(names.SECRET_DIR, names.TOKEN_KEY),
+        )
+        pod.priority = self._priority(role)
+        replica = Replica(
+            role, index, pod.handle.ref, command, pod.priority, self._memory.get(role, "")
+        )
+        return self._spec.pod(replica_pod(self._plan, replica, self._owner))
+
+    def _priority(self, role: Role) -> str:
+        settings = self._config.kubernetes
+        if role is not Role.WORKER or not settings.worker_pod_priority:
+            return settings.ps_pod_priority if role is Role.PS else settings.worker_pod_priority
+        share = parse_worker_priority(settings.worker_pod_priority)
+        if isinstance(share, str):
+            return share
+        others = [
+            pod.priority
+            for pod in self._pods.values()
+            if pod.handle.role is role and pod.priority and not pod.was_asked
+        ]
+        is_high = next_worker_is_high(share, others.count(HIGH), len(others))
+        return HIGH if is_high else LOW
+
+    def _remove_strays(self, handle: ProcessHandle) -> None:
+        """Delete pods of this role and index that no master speaks of.
+
+        One was asked for by a master that was killed before it could write that down.
+        """
+        with self._lock:
+            strays = [
+                name
+                for name, pod in self._seen.items()
+                if name not in self._pods
+                and _is_of(pod, handle)
+                and "deletionTimestamp" not in pod["metadata"]
+                and not isinstance(observe(pod), Ended)
+            ]
+        for name in strays:
+            log.warning("the pod %s was asked for by a master that is gone; deleted", name)
+            self._delete(name, GRACE_SECONDS)
+
+    def _delete(self, name: str, grace_seconds: float) -> None:
+        path = self._api.path("pods", name)
+        try:
+            persistently(
+                lambda: self._api.delete(path, max(1, round(grace_seconds))),
+                self._closed,
+                lambda error: log.warning("the pod %s cannot be deleted: %s", name, error),
+            )
+        except ApiError as error:
+            log.error("the pod %s is not deleted: %s", name, error)
+
+    def _fail(self, pod: _Pod, error: ApiError) -> None:
+        with self._lock:
+            self._forget(pod)
+        words = f"Kubernetes refuses the pod {pod.handle.ref}: {error}"
+        if error.code == 403 and "forbidden" in error.message and "cannot create" in error.message:
+            words += "; elasticdl rbac prints the rights that the job needs"
+        self._tell(Exited(pod.handle, ExitReason.FAILED, None, last_words=words))
+
+    # --- what the API says -----------------------------------------------------------------------
+
+    def _before_list(self) -> set[str]:
+        with self._lock:
+            return {name for name, pod in self._pods.items() if pod.is_there}
+
+    def _take_list(self, pods: Iterable[Pod], were_there: set[str]) -> None:
+        ours = {pod["metadata"]["name"]: pod for pod in pods if self._is_ours(pod)}
+        with self._lock:
+            before, self._seen = self._seen, ours
+            missing = [
+                name
+                for name, pod in self._pods.items()
+                if name not in ours and (name in were_there or pod.is_adopted)
+            ]
+            self._listed_once.set()
+        for name in missing:
+            self._take_gone(name, before.get(name))
+        for pod in ours.values():
+            self._take(pod, False)
+
+    def _take(self, found: Pod, is_deleted: bool) -> None:
+        """Take in how a pod is now."""
+        if not self._is_ours(found):
+            return
+        name = found["metadata"]["name"]
+        with self._lock:
+            if is_deleted:
+                self._seen.pop(name, None)
+            else:
+                self._seen[name] = found
+            pod = self._pods.get(name)
+            if pod is None:
+                return
+            pod.is_there = True
+            pod.priority = pod.priority or found["spec"].get("priorityClassName", "")
+            observed = observe(found, is_deleted, pod.was_asked)
+            is_begun = isinstance(observed, Running) and not pod.is_started
+            if is_begun:
+                pod.is_started = True
+            if isinstance(observed, Ended):
+                self._forget(pod)
+                self._grow(pod, found, observed)
+        match observed:
+            case Waiting(why):
+                self._tell_waiting(pod, why)
+            case Running() if is_begun:
+                self._tell(Started(pod.handle))
+            case Ended():
+                self._tell_end(pod, observed)
+                if not is_deleted:
+                    self._keep(pod.handle)
+
+    def _take_gone(self, name: str, last: Pod | None) -> None:
+        """Take in that a pod was deleted while nobody watched."""
+        if last is not None:
+            self._take(last, True)
+            return
+        with self._lock:
+            pod = self._pods.get(name)
+            if pod is None:
+                return
+            self._forget(pod)
+        self._tell(Exited(pod.handle, ExitReason.UNKNOWN, None))
+
+    def _look_at(self, name: str, or_gone: bool = True) -> None:
+        """Take in what was seen of a pod before it was spoken of."""
+        with self._lock:
+            found = self._seen.get(name)
+        if found is not None:
+            self._take(found, False)
+        elif or_gone:
+            self._take_gone(name, None)
+
+    def _is_ours(self, pod: Pod) -> bool:
+        """Whether a pod belongs to this job, and not to one before it of the same name."""
+        owners = pod["metadata"].get("ownerReferences", [])
+        return any(owner["uid"] == self._owner["uid"] for owner in owners)
+
+    def _forget(self, pod: _Pod) -> None:
+        self._pods.pop(pod.handle.ref, None)
+        self._changed.notify_all()
+
+    def _grow(self, pod: _Pod, found: Pod, ended: Ended) -> None:
+        if ended.reason is not ExitReason.OUT_OF_MEMORY:
+            return
+        role, had = pod.handle.role, memory_limit(found)
+        asked = self._config.kubernetes.limits(role).get("memory", had)
+        if had and memory.is_larger(wanted := memory.grown(had, asked), self._memory.get(role, "")):
+            self._memory[role] = wanted
+            log.warning("each further %s gets %s of memory", role, wanted)
+
+    def _keep(self, handle: ProcessHandle) -> None:
+        """Keep a pod that has ended, and delete the oldest of them."""
+        kept = self._ended[handle.role]
+        kept.append(handle.ref)
+        if len(kept) > _KEPT:
+            oldest = kept.popleft()
+            self._submit(lambda: self._delete(oldest, 0))
+
+    # --- telling ---------------------------------------------------------------------------------
+
+    def _tell_waiting(self, pod: _Pod, why: str) -> None:
+        with self._lock:
+            if not why or why == pod.why:
+                return
+            pod.why = why
+        self._tell(Pending(pod.handle, why))
+
+    def _tell_end(self, pod: _Pod, ended: Ended) -> None:
+        words = ended.why or last_words(ended.log.splitlines())
+        self._tell(Exited(pod.handle, ended.reason, ended.code, words))
+
+    def _tell(self, event: Pending | Started | Exited) -> None:
+        if self._closed.is_set():
+            return
+        try:
+            self._on_event(event)
+        except Exception:
+            # Other pods are to be watched still.
+            log.exception("on_event failed for %s", event)
+
+
+def _is_of(pod: Pod, handle: ProcessHandle) -> bool:
+    labels = pod["metadata"].get("labels", {})
+    wanted = {names.ROLE_LABEL: str(handle.role), names.INDEX_LABEL: str(handle.index)}
+    return bool(wanted.items() <= labels.items())

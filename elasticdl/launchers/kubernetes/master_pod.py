@@ -1,0 +1,152 @@
+"""`python -m elasticdl.launchers.kubernetes.master_pod`: what the pod of a master does first.
+
+It makes the job's Job the owner of what was made before that had an identity, makes the Secret with
+the job's token if no pod before it has, and then becomes the master.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+from elasticdl import process
+from elasticdl.addresses import Listening
+from elasticdl.config import JobConfig
+from elasticdl.errors import ElasticdlError, LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.client import Api, ApiError
+from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
+from elasticdl.launchers.kubernetes.retry import Backoff, persistently
+
+_UID_KEY = "job-uid"  # in the Secret: whose it is, should there have been a job of the same name
+_SECRET_SECONDS = 180.0  # until a node shows a Secret that was made since its pod began
+_TOKEN_PLACE = Path("/tmp", process.TOKEN_FILE)
+
+log = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Prepare the job, and become its master."""
+    process.log_as("master")
+    config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
+    uid = os.environ[names.OWNER_VARIABLE]
+    try:
+        api = Api.connect()
+        own(api, config, uid)
+        token_file = find_token(api, config, uid, Path(names.SECRET_DIR), _TOKEN_PLACE)
+    except ElasticdlError as error:
+        log.error("%s: %s", type(error).__name__, error)
+        sys.exit(1)
+    job_dir = config.cluster.job_dir
+    assert job_dir is not None
+    job_dir.mkdir(parents=True, exist_ok=True)
+    command = process.command(
+        Role.MASTER,
+        0,
+        job_dir,
+        listening=Listening("0.0.0.0", names.host_of_master(config, api.namespace)),
+        config_file=Path(names.SETTINGS_DIR, names.CONFIG_KEY),
+        token_file=token_file,
+    )
+    os.execv(command[0], command)
+
+
+def own(api: Api, config: JobConfig, uid: str) -> None:
+    """Make the Job the owner of what `kubectl apply` has made beside it; harmless when repeated.
+
+    Raises:
+        LaunchError: It may not.
+    """
+    job_name = config.cluster.job_name
+    body = {"metadata": {"ownerReferences": [owner_reference(job_name, uid)]}}
+    owned = [api.path("configmaps", job_name), api.path("services", job_name)]
+    if config.kubernetes.sends_model_zoo:
+        owned.append(api.path("configmaps", names.model_map_of(job_name)))
+    for path in owned:
+        try:
+            persistently(
+                partial(api.patch, path, body),
+                threading.Event(),
+                lambda error: log.warning("no part of the job yet: %s", error),
+            )
+        except ApiError as error:
+            raise LaunchError(
+                f"{path} cannot be made a part of the job: {error}; elasticdl rbac prints the "
+                "rights that the job needs"
+            ) from error
+
+
+def find_token(api: Api, config: JobConfig, uid: str, mounted: Path, place: Path) -> Path:
+    """Return the file with the job's token; the first master makes it, and the Secret.
+
+    Args:
+        api: The namespace.
+        config: The settings.
+        uid: The Job.
+        mounted: Where the pod sees the Secret, empty as long as there is none.
+        place: Where a new token is written.
+
+    Raises:
+        LaunchError: There is a Secret of this name, and it is not the job's.
+    """
+    never = threading.Event()
+    backoff = Backoff(never)
+    deadline = time.monotonic() + _SECRET_SECONDS
+    place.unlink(missing_ok=True)
+    token = process.write_token(place)
+    while time.monotonic() < deadline:
+        if _read(mounted / _UID_KEY) == uid:
+            return mounted / names.TOKEN_KEY
+        try:
+            persistently(
+                lambda: api.create(api.path("secrets"), secret(config, uid, token)),
+                never,
+                lambda error: log.warning("the Secret cannot be made yet: %s", error),
+            )
+            return place
+        except ApiError as error:
+            if error.code != 409:
+                raise LaunchError(
+                    f"the Secret {config.cluster.job_name} cannot be made: {error}; elasticdl "
+                    "rbac prints the rights that the job needs"
+                ) from error
+        # Made by a pod before this one, and about to be shown; or of a job that is being deleted.
+        backoff.pause()
+    raise LaunchError(
+        f"there is a Secret {config.cluster.job_name} of something else in {api.namespace}: "
+        "delete it, or give the job another --job_name"
+    )
+
+
+def secret(config: JobConfig, uid: str, token: bytes) -> Manifest:
+    """Return the Secret of a job, which all of its pods have mounted."""
+    job_name = config.cluster.job_name
+    data = {names.TOKEN_KEY: token.hex(), _UID_KEY: uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": job_name,
+            "labels": names.labels_of(config),
+            "ownerReferences": [owner_reference(job_name, uid)],
+        },
+        "stringData": data,
+    }
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""What the status of a pod says about its process. Nothing here has an effect."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.launchers.base import ExitReason
+from elasticdl.launchers.kubernetes.names import CONTAINER
+
+_SIGNALLED = (137, 143)  # 128 + SIGKILL or SIGTERM
+_NOT_BEGUN = ("StartError", "ContainerCannotRun")
+_OF_THE_NODE = ("DeletionByTaintManager", "DeletionByPodGC")
+_DISRUPTIONS = {
+    "PreemptionByScheduler": "preempted",
+    "EvictionByEvictionAPI": "evicted",
+    "TerminationByKubelet": "evicted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The process has not begun; `why` in the cluster's own words, "" if there is no news."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The process runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process has ended, or its node is lost.
+
+    code: its exit code, None if nobody knows. why: the cluster's own words, if they say more than
+    the reason. log: the end of its log, if it failed.
+    """
+
+    reason: ExitReason
+    code: int | None = None
+    why: str = ""
+    log: str = ""
+
+
+Observed = Waiting | Running | Ended
+
+
+def observe(pod: dict[str, Any], is_deleted: bool = False, was_asked: bool = False) -> Observed:
+    """Return what became of a pod's process.
+
+    Args:
+        pod: The pod as the API has it.
+        is_deleted: It is gone; this is how it was last.
+        was_asked: We have asked it to end. Else, whoever deletes it takes it away from us: then
+            even an exit code of 0 does not say that its work is done.
+    """
+    status = pod.get("status", {})
+    phase = status.get("phase", "Pending")
+    state = _state(status)
+    terminated = state.get("terminated")
+    if terminated or is_deleted or phase in ("Succeeded", "Failed"):
+        return _ended(pod, terminated or {}, was_asked)
+    if _is_on_lost_node(pod):
+        return Ended(ExitReason.NODE_LOST, None, _message_of(pod))
+    if "running" in state:
+        return Running()
+    return Waiting(_why_waiting(status, state))
+
+
+def _ended(pod: dict[str, Any], terminated: dict[str, Any], was_asked: bool) -> Ended:
+    status = pod.get("status", {})
+    code = terminated.get("exitCode")
+    log = terminated.get("message", "")
+    if terminated.get("reason") == "OOMKilled":
+        return Ended(ExitReason.OUT_OF_MEMORY, code, _limit_of(pod))
+    if status.get("reason") == "Evicted":
+        return Ended(ExitReason.PREEMPTED, code, f"evicted: {status.get('message', '')}")
+    disruption = _condition(status, "DisruptionTarget")
+    if not terminated and (
+        disruption.get("reason") in _OF_THE_NODE or status.get("reason") == "NodeLost"
+    ):
+        return Ended(ExitReason.NODE_LOST, None, _message_of(pod))
+    if was_asked:
+        return Ended(ExitReason.FINISHED if code == 0 else ExitReason.KILLED, code)
+    if disruption:
+        what = _DISRUPTIONS.get(disruption.get("reason", ""), "taken away")
+        return Ended(ExitReason.PREEMPTED, code, f"{what}: {disruption.get('message', '')}")
+    if pod["metadata"].get("deletionTimestamp"):
+        return Ended(ExitReason.PREEMPTED, code, "its pod was deleted")
+    if code is None:
+        # Refused by its node, or lost with it: it never ran, or nobody saw its end.
+        words = [word for word in (status.get("reason"), status.get("message")) if word]
+        return Ended(ExitReason.PREEMPTED, None, ": ".join(words))
+    if code == 0:
+        return Ended(ExitReason.FINISHED, 0)
+    if terminated.get("reason") in _NOT_BEGUN:
+        return Ended(ExitReason.FAILED, code, log)
+    return Ended(ExitReason.KILLED if code in _SIGNALLED else ExitReason.FAILED, code, "", log)
+
+
+def _is_on_lost_node(pod: dict[str, Any]) -> bool:
+    """Whether a pod is being deleted because of its node, which says nothing."""
+    status = pod.get("status", {})
+    is_ready = _condition(status, "Ready")
+    disruption = _condition(status, "DisruptionTarget")
+    return disruption.get("reason") in _OF_THE_NODE and not is_ready
+
+
+def _why_waiting(status: dict[str, Any], state: dict[str, Any]) -> str:
+    """Return why a process does not begin: no room, no image, no volume."""
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return _words(condition)
+    waiting = state.get("waiting", {})
+    if waiting.get("reason") in (None, "ContainerCreating", "PodInitializing"):
+        return str(waiting.get("message", ""))
+    return _words(waiting)
+
+
+def _words(found: dict[str, Any]) -> str:
+    words = [str(found[key]) for key in ("reason", "message") if found.get(key)]
+    return ": ".join(words)
+
+
+def _state(status: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of our container; a user's own sidecar is not ours."""
+    containers = status.get("containerStatuses", [])
+    for container in containers:
+        if container["name"] == CONTAINER:
+            state: dict[str, Any] = container.get("state", {})
+            return state
+    return {}
+
+
+def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return a condition that holds; {} if it does not."""
+    for condition in status.get("conditions", []):
+        if condition["type"] == kind and condition["status"] == "True":
+            found: dict[str, Any] = condition
+            return found
+    return {}
+
+
+def _message_of(pod: dict[str, Any]) -> str:
+    node = pod.get("spec", {}).get("nodeName", "")
+    message = _condition(pod.get("status", {}), "DisruptionTarget").get("message", "")
+    return f"node {node}" + (f": {message}" if message else "")
+
+
+def _limit_of(pod: dict[str, Any]) -> str:
+    limit = memory_limit(pod)
+    return f"its limit was {limit}" if limit else ""
+
+
+def memory_limit(pod: dict[str, Any]) -> str:
+    """Return how much memory the process may use; "" if there is no limit."""
+    for container in pod.get("spec", {}).get("containers", []):
+        if container["name"] == CONTAINER:
+            return str(container.get("resources", {}).get("limits", {}).get("memory", ""))
+    return ""

@@ -1,0 +1,56 @@
+"""Tries again what the API server could not do, each time a little later."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from elasticdl.launchers.kubernetes.client import ApiError
+
+T = TypeVar("T")
+
+_FIRST_SECONDS = 0.2
+_LONGEST_SECONDS = 10.0
+
+
+class Backoff:
+    """Pauses that grow, each of a random length, so that clients do not come all at once."""
+
+    def __init__(self, closed: threading.Event) -> None:
+        self._closed = closed
+        self._seconds = _FIRST_SECONDS
+
+    def reset(self) -> None:
+        """Begin with a short pause again."""
+        self._seconds = _FIRST_SECONDS
+
+    def pause(self, at_least: float = 0.0) -> None:
+        """Wait, unless and until it is closed."""
+        self._closed.wait(max(at_least, self._seconds * random.uniform(0.5, 1.0)))
+        self._seconds = min(2 * self._seconds, _LONGEST_SECONDS)
+
+
+def persistently(
+    call: Callable[[], T], closed: threading.Event, failed: Callable[[ApiError], None]
+) -> T:
+    """Call until it succeeds, or fails for good, or is closed.
+
+    Args:
+        call: What to try.
+        closed: Ends the trying.
+        failed: Is told of each failure that may pass.
+
+    Raises:
+        ApiError: The last one.
+    """
+    backoff = Backoff(closed)
+    while True:
+        try:
+            return call()
+        except ApiError as error:
+            if not error.is_transient or closed.is_set():
+                raise
+            failed(error)
+            backoff.pause(error.retry_after)

@@ -1,0 +1,119 @@
+"""Starts jobs on a Kubernetes cluster, and finds them there, for a command."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError, ElasticdlError, LaunchError
+from elasticdl.launchers.base import Job
+from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.client import Api, ApiError
+from elasticdl.launchers.kubernetes.job import KubernetesJob
+from elasticdl.launchers.kubernetes.manifests import manifests
+from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
+from elasticdl.launchers.kubernetes.retry import Backoff, persistently
+
+_LEFTOVER_ATTEMPTS = 12  # with pauses up to ten seconds: what a job before left is being deleted
+_KINDS = {"ConfigMap": "configmaps", "Service": "services"}
+
+T = TypeVar("T")
+
+
+class KubernetesSubmitter:
+    """`launchers.base.Submitter` of a cluster: the one that kubectl speaks to."""
+
+    def submit(self, config: JobConfig, is_tied: bool) -> Job:
+        """Make the objects of a job: its Job first, which owns the others.
+
+        No job on a cluster is tied to a command.
+        """
+        api = Api.connect(config.kubernetes.namespace)
+        *others, job = manifests(config)
+        name = config.cluster.job_name
+        uid = str(_make(api, job)["metadata"]["uid"])
+        try:
+            for manifest in others:
+                manifest["metadata"]["ownerReferences"] = [owner_reference(name, uid)]
+                _make_part(api, manifest)
+        except ElasticdlError:
+            api.delete(api.path("jobs", name))
+            raise
+        return KubernetesJob(api, name)
+
+    def find(self, name: str) -> Job | None:
+        """Return a job by its name, or NAMESPACE/NAME."""
+        namespace, _, job_name = name.rpartition("/")
+        try:
+            api = Api.connect(namespace)
+        except ConfigError:
+            return None  # no cluster is known here
+        path = api.path("jobs", job_name)
+        try:
+            found = api.get(path)
+        except ApiError as error:
+            if error.code in (400, 404):
+                return None
+            raise
+        is_ours = names.JOB_LABEL in found["metadata"].get("labels", {})
+        return KubernetesJob(api, job_name) if is_ours else None
+
+    def places_of(self, name: str) -> str:
+        """Say where `find` has looked."""
+        namespace, _, job_name = name.rpartition("/")
+        try:
+            api = Api.connect(namespace)
+        except ConfigError as error:
+            return f"a job on Kubernetes ({error})"
+        return f"the job {job_name} in the namespace {api.namespace} of the Kubernetes cluster"
+
+
+def _make(api: Api, job: Manifest) -> Manifest:
+    name = job["metadata"]["name"]
+    try:
+        return _try(lambda: api.create(api.path("jobs"), job))
+    except ApiError as error:
+        if error.code == 409:
+            raise LaunchError(
+                f"there is a job {name} in the namespace {api.namespace} already: elasticdl attach "
+                f"{name} shows it, kubectl delete job {name} removes it; or give --job_name"
+            ) from error
+        if error.code == 404:
+            raise LaunchError(
+                f"the namespace {api.namespace} is not there: give --namespace, or make it with "
+                f"kubectl create namespace {api.namespace}"
+            ) from error
+        raise LaunchError(f"Kubernetes refuses the job {name}: {error}") from error
+
+
+def _make_part(api: Api, manifest: Manifest) -> None:
+    """Make what a job owns; one of a job of the same name before it may be about to go."""
+    kind, name = manifest["kind"], manifest["metadata"]["name"]
+    path = api.path(_KINDS[kind])
+    backoff = Backoff(threading.Event())
+    for _ in range(_LEFTOVER_ATTEMPTS):
+        try:
+            _try(lambda: api.create(path, manifest))
+            return
+        except ApiError as error:
+            if error.code != 409:
+                raise LaunchError(f"Kubernetes refuses the {kind} {name}: {error}") from error
+        backoff.pause()
+    raise LaunchError(
+        f"there is a {kind} {name} of something else in the namespace {api.namespace}: delete it, "
+        "or give another --job_name"
+    )
+
+
+def _try(call: Callable[[], T]) -> T:
+    """Call, and try again for a while what may pass."""
+    given_up = threading.Event()
+    timer = threading.Timer(30.0, given_up.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        return persistently(call, given_up, lambda error: None)
+    finally:
+        timer.cancel()

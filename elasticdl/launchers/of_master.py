@@ -1,0 +1,28 @@
+"""The launcher that a master uses, as the settings of its job say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from elasticdl.config import JobConfig
+from elasticdl.launchers.base import Launcher, OnEvent
+
+
+def make_launcher(config: JobConfig, job_dir: Path) -> Callable[[OnEvent], Launcher]:
+    """Return what makes the launcher, given whom to tell of processes."""
+    if config.is_on_kubernetes:
+        from elasticdl.launchers.kubernetes import in_master
+
+        return lambda on_event: in_master.make_launcher(config, on_event)
+    from elasticdl.launchers.process.launcher import ProcessLauncher
+
+    return lambda on_event: ProcessLauncher(on_event, job_dir)
+
+
+def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
+    """Tell whoever starts masters again that this one is about to end with an exit code."""
+    if config.is_on_kubernetes:
+        from elasticdl.launchers.kubernetes import in_master
+
+        in_master.tell_end(config, job_dir, code)

@@ -1,0 +1,275 @@
+"""Pods of a job are asked for, watched and let go of, whatever the API server answers."""
+
+import queue
+
+import pytest
+from kubernetes import client
+
+from elasticdl.errors import LaunchError
+from elasticdl.job import Role
+from elasticdl.launchers.base import (
+    Exited,
+    ExitReason,
+    Pending,
+    ProcessHandle,
+    ProcessSpec,
+    Started,
+)
+from elasticdl.launchers.kubernetes.client import Api
+from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
+from elasticdl.launchers.kubernetes.pods import Plan
+from elasticdl.launchers.kubernetes.settle import settle
+from tests.unit.launchers.kubernetes.fake_api_server import FakeApiServer
+
+RUNNING = {
+    "phase": "Running",
+    "containerStatuses": [{"name": "elasticdl", "state": {"running": {}}}],
+}
+
+
+def ended(code, reason="Error", phase="Failed", message=""):
+    state = {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+    return {"phase": phase, "containerStatuses": [{"name": "elasticdl", "state": state}]}
+
+
+@pytest.fixture
+def server():
+    server = FakeApiServer()
+    yield server
+    server.close()
+
+
+class Cluster:
+    """A launcher, and what it tells."""
+
+    def __init__(self, server, config, uid="uid-1"):
+        self.server = server
+        self.told = queue.SimpleQueue()
+        configuration = client.Configuration()
+        configuration.host = server.url
+        api = Api(client.ApiClient(configuration), "team")
+        self.launcher = KubernetesLauncher(
+            Plan(settle(config)), api, uid, "test-edl.team.svc:50001", self.told.put
+        )
+
+    def start(self, role=Role.WORKER, index=0):
+        return self.launcher.start(ProcessSpec(role, index, ()))
+
+    def next(self):
+        return self.told.get(timeout=10)
+
+    def is_there(self, handle):
+        self.server.wait_until(lambda: handle.ref in self.server.pods())
+
+
+@pytest.fixture
+def cluster(server, make_config):
+    cluster = Cluster(server, make_config())
+    yield cluster
+    cluster.launcher.leave(0)
+
+
+def test_a_pod_runs_and_ends(cluster, server):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    pod = server.pods()[handle.ref]
+    assert pod["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
+    (container,) = pod["spec"]["containers"]
+    assert container["command"][:5] == ["python", "-P", "-u", "-m", "elasticdl.worker"]
+    assert "test-edl.team.svc:50001" in container["command"]
+    assert "/etc/elasticdl/secret/token" in container["command"]
+    server.set_status(handle.ref, **RUNNING)
+    assert cluster.next() == Started(handle)
+    server.set_status(handle.ref, **ended(0, "Completed", "Succeeded"))
+    assert cluster.next() == Exited(handle, ExitReason.FINISHED, 0)
+
+
+def test_what_a_process_said_last_is_told(cluster, server):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    log = "2026-01-01 00:00:00.000 worker-0 ERROR ModelError: no such thing\nat the end\n"
+    server.set_status(handle.ref, **ended(1, message=log))
+    exited = cluster.next()
+    assert (exited.reason, exited.code) == (ExitReason.FAILED, 1)
+    assert exited.last_words == "ModelError: no such thing"
+
+
+def test_why_a_pod_waits_is_told_once(cluster, server):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "no room",
+    }
+    for _ in range(2):
+        server.set_status(handle.ref, phase="Pending", conditions=[condition])
+    server.set_status(handle.ref, **RUNNING)
+    assert cluster.next() == Pending(handle, "Unschedulable: no room")
+    assert cluster.next() == Started(handle)
+
+
+@pytest.mark.parametrize("fault", [(429, "slow down"), (500, "no leader"), (503, "away"), "lost"])
+def test_a_pod_is_asked_for_until_there_is_one(cluster, server, fault):
+    server.faults.extend([fault, fault] if fault != "lost" else [fault])
+    handle = cluster.start()
+    cluster.is_there(handle)
+    server.set_status(handle.ref, **RUNNING)
+    events = [cluster.next()]
+    while not isinstance(events[-1], Started):
+        events.append(cluster.next())
+    assert len(server.pods()) == 1
+
+
+def test_a_quota_is_waited_for_and_told(cluster, server):
+    server.faults.append((403, 'pods "a" is forbidden: exceeded quota: team'))
+    handle = cluster.start()
+    waits = cluster.next()
+    assert isinstance(waits, Pending)
+    assert "exceeded quota: team" in waits.why
+    cluster.is_there(handle)
+
+
+def test_a_pod_that_is_refused_has_failed(cluster, server):
+    server.faults.append((403, "pods is forbidden: User x cannot create resource pods"))
+    handle = cluster.start()
+    exited = cluster.next()
+    assert (exited.handle, exited.reason, exited.code) == (handle, ExitReason.FAILED, None)
+    assert "cannot create resource" in exited.last_words
+    assert "elasticdl rbac prints the rights" in exited.last_words
+
+
+def test_a_pod_that_goes_away_while_nobody_watches_is_noticed(cluster, server):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    server.set_status(handle.ref, **RUNNING)
+    assert cluster.next() == Started(handle)
+    before = server.num_lists
+    with server.lock:
+        del server.objects["pods", handle.ref]  # no event tells
+    server.forget_history()
+    exited = cluster.next()
+    assert (exited.handle, exited.reason) == (handle, ExitReason.PREEMPTED)
+    assert server.num_lists > before
+
+
+def test_a_watch_that_ends_goes_on_where_it_was(cluster, server):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    server.forget_history()
+    server.wait_until(lambda: server.watches >= 2)
+    server.set_status(handle.ref, **RUNNING)
+    assert cluster.next() == Started(handle)
+
+
+def test_stop_deletes_a_pod_with_its_grace(cluster, server):
+    handle = cluster.start()
+    cluster.is_there(handle)
+    server.set_status(handle.ref, **RUNNING)
+    assert cluster.next() == Started(handle)
+    cluster.launcher.stop(handle, 5.0)
+    exited = cluster.next()
+    assert (exited.handle, exited.reason) == (handle, ExitReason.KILLED)
+    assert ("DELETE", "pods", handle.ref, 5) in server.requests
+
+
+def test_another_master_adopts_pods(server, make_config):
+    first = Cluster(server, make_config())
+    alive, gone = first.start(index=0), first.start(index=1)
+    first.is_there(alive)
+    first.is_there(gone)
+    server.set_status(alive.ref, **RUNNING)
+    first.launcher.leave(0)
+    assert set(server.pods()) == {alive.ref, gone.ref}  # they live on
+    server.put(server.pods()[gone.ref], "DELETED")
+    second = Cluster(server, make_config())
+    second.launcher.adopt(alive)
+    second.launcher.adopt(gone)
+    told = {second.next().handle: None for _ in range(2)}
+    assert set(told) == {alive, gone}
+    server.set_status(alive.ref, **ended(1))
+    assert second.next().code == 1
+    second.launcher.leave(0)
+
+
+def test_pods_of_a_job_before_of_the_same_name_are_not_ours(server, make_config):
+    before = Cluster(server, make_config(), uid="uid-0")
+    old = before.start()
+    before.is_there(old)
+    before.launcher.leave(0)
+    cluster = Cluster(server, make_config())
+    cluster.launcher.adopt(old)
+    assert cluster.next() == Exited(old, ExitReason.UNKNOWN, None)
+    cluster.launcher.leave(0)
+
+
+def test_a_pod_that_no_master_speaks_of_is_deleted(server, make_config):
+    killed = Cluster(server, make_config())
+    stray = killed.start(Role.PS, 1)
+    killed.is_there(stray)
+    killed.launcher.leave(0)
+    cluster = Cluster(server, make_config())
+    handle = cluster.start(Role.PS, 1)
+    cluster.is_there(handle)
+    server.wait_until(lambda: stray.ref not in server.pods())
+    cluster.launcher.leave(0)
+
+
+def test_a_role_that_runs_out_of_memory_gets_more(server, make_config):
+    cluster = Cluster(server, make_config(worker_resource_request="cpu=1,memory=1Gi"))
+    for memory in ("1Gi", "1536Mi", "2304Mi", "3456Mi", "4096Mi", "4096Mi"):
+        handle = cluster.start()
+        cluster.is_there(handle)
+        (container,) = server.pods()[handle.ref]["spec"]["containers"]
+        assert container["resources"]["limits"]["memory"] == memory
+        assert container["resources"]["requests"]["memory"] == memory
+        server.set_status(handle.ref, **ended(137, "OOMKilled"))
+        assert cluster.next().reason is ExitReason.OUT_OF_MEMORY
+    handle = cluster.start(Role.PS)
+    cluster.is_there(handle)
+    (container,) = server.pods()[handle.ref]["spec"]["containers"]
+    assert container["resources"]["limits"]["memory"] == "4096Mi"  # its own default
+    cluster.launcher.leave(0)
+
+
+def test_a_share_of_the_workers_has_high_priority(server, make_config):
+    cluster = Cluster(server, make_config(worker_pod_priority="0.5", ps_pod_priority="top"))
+    handles = [cluster.start(index=index) for index in range(5)]
+    for handle in handles:
+        cluster.is_there(handle)
+    classes = [server.pods()[handle.ref]["spec"]["priorityClassName"] for handle in handles]
+    assert sorted(classes) == ["high", "high", "high", "low", "low"]
+    ps = cluster.start(Role.PS)
+    cluster.is_there(ps)
+    assert server.pods()[ps.ref]["spec"]["priorityClassName"] == "top"
+    cluster.launcher.leave(0)
+
+
+def test_close_leaves_no_pod_that_runs(cluster, server):
+    handles = [cluster.start(index=index) for index in range(3)]
+    for handle in handles:
+        cluster.is_there(handle)
+    server.set_status(handles[0].ref, **ended(0, "Completed", "Succeeded"))
+    assert cluster.next().reason is ExitReason.FINISHED
+    cluster.launcher.close(5.0)
+    assert set(server.pods()) == {handles[0].ref}  # kept for its log
+    assert {cluster.next().handle for _ in range(2)} == set(handles[1:])
+    with pytest.raises(LaunchError, match="the job is ending"):
+        cluster.start()
+
+
+def test_only_some_of_the_pods_that_ended_are_kept(cluster, server):
+    for index in range(12):
+        handle = cluster.start(index=index)
+        cluster.is_there(handle)
+        server.set_status(handle.ref, **ended(0, "Completed", "Succeeded"))
+        assert isinstance(cluster.next(), Exited)
+    server.wait_until(lambda: len(server.pods()) == 10)
+    assert not any("-worker-0-" in name or "-worker-1-" in name for name in server.pods())
+
+
+def test_a_handle_of_another_launcher_is_a_process_that_is_gone(cluster):
+    handle = ProcessHandle(Role.WORKER, 0, '{"pid": 1}')
+    cluster.launcher.adopt(handle)
+    assert cluster.next() == Exited(handle, ExitReason.UNKNOWN, None)

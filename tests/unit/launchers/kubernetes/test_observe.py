@@ -1,0 +1,157 @@
+"""What the status of a pod says about its process."""
+
+import pytest
+
+from elasticdl.launchers.base import ExitReason
+from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, memory_limit, observe
+
+DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+def pod(phase="Running", state=None, conditions=(), metadata=None, **status):
+    statuses = [{"name": "sidecar", "state": {"running": {}}}]
+    if state is not None:
+        statuses.append({"name": "elasticdl", "state": state})
+    return {
+        "metadata": {"name": "a"} | (metadata or {}),
+        "spec": {
+            "nodeName": "node-1",
+            "containers": [
+                {"name": "sidecar"},
+                {"name": "elasticdl", "resources": {"limits": {"memory": "1Gi"}}},
+            ],
+        },
+        "status": {
+            "phase": phase,
+            "containerStatuses": statuses,
+            "conditions": list(conditions),
+            **status,
+        },
+    }
+
+
+def terminated(code, reason="Error", message=""):
+    return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
+
+
+def disrupted(reason, message="words"):
+    return {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}
+
+
+NOT_READY = {"type": "Ready", "status": "False"}
+READY = {"type": "Ready", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (pod("Succeeded", terminated(0, "Completed")), Ended(ExitReason.FINISHED, 0)),
+        (pod("Failed", terminated(1, message="x")), Ended(ExitReason.FAILED, 1, "", "x")),
+        (pod("Failed", terminated(70)), Ended(ExitReason.FAILED, 70)),
+        (pod("Failed", terminated(139)), Ended(ExitReason.FAILED, 139)),  # 128 + SIGSEGV
+        (pod("Failed", terminated(137)), Ended(ExitReason.KILLED, 137)),
+        (pod("Failed", terminated(143)), Ended(ExitReason.KILLED, 143)),
+        (
+            pod("Failed", terminated(137, "OOMKilled")),
+            Ended(ExitReason.OUT_OF_MEMORY, 137, "its limit was 1Gi"),
+        ),
+        (  # the pod runs on for its other containers
+            pod("Running", terminated(137, "OOMKilled")),
+            Ended(ExitReason.OUT_OF_MEMORY, 137, "its limit was 1Gi"),
+        ),
+        (
+            pod("Failed", terminated(128, "StartError", "exec: no such file")),
+            Ended(ExitReason.FAILED, 128, "exec: no such file"),
+        ),
+        (  # it ended in order within its grace, which is no end of its work
+            pod("Succeeded", terminated(0), [disrupted("PreemptionByScheduler")], DELETED),
+            Ended(ExitReason.PREEMPTED, 0, "preempted: words"),
+        ),
+        (
+            pod("Failed", terminated(137), [disrupted("PreemptionByScheduler")], DELETED),
+            Ended(ExitReason.PREEMPTED, 137, "preempted: words"),
+        ),
+        (
+            pod("Succeeded", terminated(0), metadata=DELETED),
+            Ended(ExitReason.PREEMPTED, 0, "its pod was deleted"),
+        ),
+        (
+            pod("Failed", terminated(143), [disrupted("EvictionByEvictionAPI")], DELETED),
+            Ended(ExitReason.PREEMPTED, 143, "evicted: words"),
+        ),
+        (
+            pod("Failed", terminated(137), reason="Evicted", message="low on memory"),
+            Ended(ExitReason.PREEMPTED, 137, "evicted: low on memory"),
+        ),
+        (
+            pod("Failed", None, reason="OutOfcpu", message="no cpu left"),
+            Ended(ExitReason.PREEMPTED, None, "OutOfcpu: no cpu left"),
+        ),
+        (
+            pod(
+                "Running",
+                {"running": {}},
+                [NOT_READY, disrupted("DeletionByTaintManager")],
+                DELETED,
+            ),
+            Ended(ExitReason.NODE_LOST, None, "node node-1: words"),
+        ),
+        (
+            pod("Failed", None, [disrupted("DeletionByPodGC")]),
+            Ended(ExitReason.NODE_LOST, None, "node node-1: words"),
+        ),
+        # A taint of an administrator, on a node that lives: the process is told to end.
+        (
+            pod("Running", {"running": {}}, [READY, disrupted("DeletionByTaintManager")], DELETED),
+            Running(),
+        ),
+        (
+            pod("Failed", terminated(143), [disrupted("DeletionByTaintManager")], DELETED),
+            Ended(ExitReason.PREEMPTED, 143, "taken away: words"),
+        ),
+        (pod("Running", {"running": {}}), Running()),
+        (pod("Running", {"running": {}}, metadata=DELETED), Running()),  # within its grace
+        (pod("Pending"), Waiting()),
+        (pod("Pending", {"waiting": {"reason": "ContainerCreating"}}), Waiting()),
+        (
+            pod("Pending", {"waiting": {"reason": "ErrImagePull", "message": "not found"}}),
+            Waiting("ErrImagePull: not found"),
+        ),
+        (
+            pod(
+                "Pending",
+                None,
+                [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "0/3 nodes are available: 3 Insufficient cpu.",
+                    }
+                ],
+            ),
+            Waiting("Unschedulable: 0/3 nodes are available: 3 Insufficient cpu."),
+        ),
+    ],
+)
+def test_why_a_process_waits_or_has_ended(found, expected):
+    assert observe(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(0, ExitReason.FINISHED), (137, ExitReason.KILLED), (1, ExitReason.KILLED)]
+)
+def test_a_process_that_we_asked_to_end_was_not_taken_away(code, reason):
+    found = pod("Failed", terminated(code), metadata=DELETED)
+    assert observe(found, was_asked=True) == Ended(reason, code)
+
+
+def test_a_pod_that_is_gone_has_ended_however_it_was_last():
+    ended = observe(pod("Running", {"running": {}}, metadata=DELETED), is_deleted=True)
+    assert ended == Ended(ExitReason.PREEMPTED, None, "its pod was deleted")
+    assert observe({"metadata": {"name": "a"}}, is_deleted=True) == Ended(ExitReason.PREEMPTED)
+
+
+def test_the_limit_is_that_of_our_container():
+    assert memory_limit(pod()) == "1Gi"
+    assert memory_limit({"metadata": {}, "spec": {"containers": []}}) == ""
