@@ -71,6 +71,10 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
         self.set_weights([store["0"]])
 
 
+# In files of weights a layer's place is named after its class.
+MovedEmbedding.__name__ = keras.layers.Embedding.__name__
+
+
 def given_rows(layer: Any) -> Float32 | None:
     """Return the rows that a model file sets for a moved layer, shape (input_dim, output_dim)."""
     if not isinstance(layer, MovedEmbedding) or layer.given is not None:
