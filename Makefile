@@ -30,7 +30,8 @@ STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
     test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd \
-    kubernetes-tools cluster bench bench-store demo chaos soak fuzz proto lock clean
+    kubernetes-tools cluster bench bench-store demo chaos soak fuzz proto lock clean \
+    wheel image test-images
 
 help: ## Print this list.
 	@echo 'make TARGET, where TARGET is one of'
@@ -59,6 +60,22 @@ $(VENV)/.extension: $(RUST_SOURCES) pyproject.toml $(VENV)/.packages
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
 	    --editable .
 	@touch $@
+
+wheel: $(VENV)/.packages ## Build a wheel into dist/, which installs without Rust.
+	@scripts/doctor.sh
+	@rm -f dist/elasticdl-*.whl
+	$(VENV)/bin/maturin build --release --locked --out dist
+
+# A wheel in dist/ is taken as it is; then the image is built without Rust.
+ENGINE ?= docker
+BASE_IMAGE ?= python:3.11-slim-bookworm
+EXTRAS ?= kubernetes,parquet,tensorflow
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE ?= elasticdl:$(VERSION)
+image: ## Build the image of elasticdl with ENGINE (docker; podman, buildah), from dist/ if it has a wheel.
+	$(ENGINE) build --file=deploy/Dockerfile --tag=$(IMAGE) --build-arg=BASE_IMAGE=$(BASE_IMAGE) \
+	    --build-arg=EXTRAS=$(EXTRAS) \
+	    $(if $(wildcard dist/elasticdl-*.whl),--build-arg=BUILD_IMAGE=$(BASE_IMAGE)) .
 
 fmt: build ## Format Python and Rust.
 	$(VENV)/bin/ruff check --fix .
@@ -115,6 +132,19 @@ $(CACHE)/torch-$(TORCH):
 
 test-torch: build $(CACHE)/torch-$(TORCH) ## Test the optimizers against PyTorch's own (installs it, 5 GB).
 	PYTHONPATH=$(CACHE)/torch-$(TORCH) $(VENV)/bin/pytest tests/numerics/test_hundred_steps_torch.py
+
+# The base image has no other source than Debian's packages: no image is pulled.
+$(CACHE)/images/bookworm-python.tar:
+	@command -v mmdebstrap >/dev/null || \
+	    { echo 'mmdebstrap is missing: apt-get install mmdebstrap' >&2; exit 1; }
+	@mkdir -p $(@D)
+	mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates bookworm \
+	    $@.partial.tar http://deb.debian.org/debian
+	@mv $@.partial.tar $@
+
+test-images: build wheel $(CACHE)/images/bookworm-python.tar ## Test the wheel and images with a real Docker engine (needs root).
+	ELASTICDL_TEST_ROOT_FS=$(CACHE)/images/bookworm-python.tar \
+	    $(VENV)/bin/pytest -m images tests/images
 
 test-parquet-java: build ## Read exported tables with Java's Parquet (needs Maven and a JDK).
 	@scripts/parquet_java.sh

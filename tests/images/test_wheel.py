@@ -1,0 +1,38 @@
+"""The wheel of `make wheel` is all that a fresh Python needs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.images, pytest.mark.timeout(1200)]
+NUM_RECORDS = 100
+
+
+def test_the_wheel_installs_into_a_fresh_environment_without_rust_and_trains(wheel, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    programs = tmp_path / "venv" / "bin"
+    subprocess.run([programs / "pip", "install", "--quiet", wheel], check=True)
+    (tmp_path / "train.txt").write_text("7\n" * NUM_RECORDS)
+    alone = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}  # no Rust, and nothing of this tree
+
+    def run(*words):
+        return subprocess.run(
+            [programs / "elasticdl", *words],
+            cwd=tmp_path,
+            env=alone,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+
+    assert "train" in run("--help")
+    run(
+        *("train", f"--model_zoo={ROOT / 'model_zoo'}", "--model_def=counting.model.forward"),
+        *("--training_data=train.txt", "--num_epochs=1", "--summary=summary.json"),
+    )
+    ledger = json.loads((tmp_path / "summary.json").read_text())["ledger"]
+    assert [epoch["trained_once"] for epoch in ledger] == [NUM_RECORDS]
