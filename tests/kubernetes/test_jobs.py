@@ -1,5 +1,7 @@
 """Whole jobs on a real API server, by the command line alone, in a `restricted` namespace."""
 
+import re
+
 import pytest
 
 from scripts.cluster.namespace import Namespace
@@ -53,7 +55,7 @@ def test_a_job_survives_the_loss_of_a_pod_exactly(job, role):
         assert after["worker"] == set(before["worker"])
     if role == "worker":
         assert sorted(before["worker"])[0] not in after["worker"]
-        assert "worker 0 was asked to end (its pod was deleted)" in "".join(job.lines)
+        assert re.search("worker 0 was .*its pod was deleted", "".join(job.lines))
 
 
 @restricted
@@ -87,5 +89,4 @@ def test_a_job_without_rights_says_what_to_do(job):
     )
     job.namespace.cluster.api.delete(path)
     job.start()
-    assert job.end() == 1
-    assert "elasticdl rbac prints the rights" in "".join(job.lines)
+    assert "forbidden" in job.read_until("elasticdl rbac prints the rights")
