@@ -118,6 +118,7 @@ class PsServer:
         max_staleness: int | None = None,
         grads_to_wait: int | None = None,
         sync_version_tolerance: int = 0,
+        tls: tuple[PathLike[str], PathLike[str], PathLike[str]] | None = None,
     ) -> PsServer:
         """Listen and serve, until stopped. All replicas of a job get the same settings.
 
@@ -130,9 +131,13 @@ class PsServer:
             grads_to_wait: Average so many gradients to one update; None: apply each as it comes.
             sync_version_tolerance: With `grads_to_wait`: how many updates older the parameters of
                 a gradient may be.
+            tls: PEM files of the authority, the certificate and the key with which to speak TLS on
+                all but the Unix socket; new connections take what the files hold then. None: no
+                TLS.
 
         Raises:
             LaunchError: The port is taken; names the address.
+            ValueError: A file is missing or holds something else; names it.
         """
 
     @property
@@ -177,6 +182,8 @@ class PsClient:
         connect_seconds: float | None = None,
         *,
         whole_job: bool = True,
+        tls: tuple[PathLike[str], PathLike[str], PathLike[str]] | None = None,
+        unix_sockets: bool = True,
     ) -> PsClient:
         """Reach the replicas of a job.
 
@@ -190,9 +197,12 @@ class PsClient:
             whole_job: The addresses are those of all replicas: another one at the place of one
                 (a port is used again) is refused, and waited for until `set_address` says where
                 the right one is. False for some of the replicas, whichever.
+            tls: PEM files of the authority, the certificate and the key, as in `PsServer`.
+            unix_sockets: Go on by the Unix socket of a replica that is on this host.
 
         Raises:
-            AuthenticationError: A replica refuses the token; names the address.
+            AuthenticationError: A replica refuses the token or the certificate, or its own is not
+                good; names the address.
             UnavailableError: A replica cannot be reached; names the address.
         """
 

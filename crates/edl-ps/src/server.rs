@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use edl_store::Store;
 use edl_wire::handshake::{PS, Place};
 use edl_wire::op::error;
-use edl_wire::{Client, Handler, Listening, Server, WireError};
+use edl_wire::{Client, Credentials, Handler, Listening, Server, WireError};
 
 use crate::error::PsError;
 use crate::service::Service;
@@ -28,6 +28,7 @@ impl PsServer {
         host: &str,
         port: u16,
         token: &[u8],
+        tls: Option<&Arc<Credentials>>,
         synchrony: Synchrony,
     ) -> Result<Self, PsError> {
         let listening = Listening {
@@ -39,6 +40,7 @@ impl PsServer {
             host,
             port,
             token,
+            tls,
         };
         if let Synchrony::Bounded { max_staleness } = synchrony {
             store.bound_staleness(max_staleness);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use edl_ps::{
-    Cursor, GivenRows, Minibatch, NameSite, Receipt, Remote, RemoteOptions, Step, StepGradients,
-    Synchrony, Wanted,
+    Credentials, Cursor, GivenRows, Minibatch, NameSite, PsError, Receipt, Remote, RemoteOptions,
+    Step, StepGradients, Synchrony, TlsFiles, Wanted,
 };
 use edl_store::PullMode;
 use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyUntypedArrayMethods};
@@ -148,6 +148,20 @@ fn check_replica(replica: u32, num_replicas: u32) -> PyResult<()> {
     )))
 }
 
+/// Authority, certificate, key.
+type TlsPaths = (PathBuf, PathBuf, PathBuf);
+
+fn credentials(paths: Option<TlsPaths>) -> Result<Option<Arc<Credentials>>, PsError> {
+    let read = |(authority, certificate, key)| {
+        Credentials::read(TlsFiles {
+            authority,
+            certificate,
+            key,
+        })
+    };
+    Ok(paths.map(read).transpose()?)
+}
+
 #[pyclass(frozen, module = "elasticdl._core")]
 struct PsServer {
     server: edl_ps::PsServer,
@@ -158,7 +172,7 @@ impl PsServer {
     #[new]
     #[pyo3(signature = (
         store, host, port, token, *, max_staleness = None, grads_to_wait = None,
-        sync_version_tolerance = 0
+        sync_version_tolerance = 0, tls = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn new(
@@ -170,6 +184,7 @@ impl PsServer {
         max_staleness: Option<u64>,
         grads_to_wait: Option<u32>,
         sync_version_tolerance: u64,
+        tls: Option<TlsPaths>,
     ) -> PyResult<Self> {
         let store = store.get().store.clone();
         let synchrony = match (grads_to_wait, max_staleness) {
@@ -186,7 +201,10 @@ impl PsServer {
                 ));
             }
         };
-        let server = py.detach(|| edl_ps::PsServer::start(store, host, port, token, synchrony));
+        let server = py.detach(|| {
+            let tls = credentials(tls)?;
+            edl_ps::PsServer::start(store, host, port, token, tls.as_ref(), synchrony)
+        });
         Ok(Self {
             server: server.map_err(ps_error)?,
         })
@@ -274,8 +292,10 @@ fn step_of((task, lease, index): (u64, u32, u32)) -> Step {
 impl PsClient {
     #[staticmethod]
     #[pyo3(signature = (
-        addresses, token, worker_id, timeout_seconds, connect_seconds = None, *, whole_job = true
+        addresses, token, worker_id, timeout_seconds, connect_seconds = None, *, whole_job = true,
+        tls = None, unix_sockets = true
     ))]
+    #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn connect(
         py: Python<'_>,
         addresses: Vec<String>,
@@ -284,6 +304,8 @@ impl PsClient {
         timeout_seconds: f64,
         connect_seconds: Option<f64>,
         whole_job: bool,
+        tls: Option<TlsPaths>,
+        unix_sockets: bool,
     ) -> PyResult<Self> {
         let timeout = timeout_of("timeout_seconds", timeout_seconds)?;
         let connect_timeout = match connect_seconds {
@@ -295,8 +317,9 @@ impl PsClient {
             timeout,
             silence_timeout: edl_ps::SILENCE_TIMEOUT.max(timeout),
             connect_timeout,
-            unix_sockets: true,
+            unix_sockets,
             whole_job,
+            tls: py.detach(|| credentials(tls)).map_err(ps_error)?,
         };
         let remote = py.detach(|| Remote::connect(&addresses, token, options));
         Ok(Self::over(edl_ps::PsClient::remote(

@@ -26,6 +26,14 @@ pub enum WireError {
         /// Where it listens.
         address: String,
     },
+    /// The ends of a TLS session do not accept each other.
+    #[error("{from}{message}", from = peer.as_deref().map(|p| format!("{p}: ")).unwrap_or_default())]
+    Tls {
+        /// The peer, where it is known.
+        peer: Option<String>,
+        /// What is wrong with whose certificate.
+        message: String,
+    },
     /// The server refused a request.
     #[error("{message}")]
     Refused {
@@ -62,13 +70,28 @@ impl WireError {
         }
     }
 
-    /// Names the peer that sent something malformed.
+    /// A TLS session that cannot be, with a peer that is not known here.
+    pub(crate) fn tls(message: impl Into<String>) -> Self {
+        Self::Tls {
+            peer: None,
+            message: message.into(),
+        }
+    }
+
+    /// Names the peer that sent something malformed, or is not trusted.
     pub fn said_by(self, name: &str) -> Self {
         match self {
             Self::Malformed {
                 peer: None,
                 message,
             } => Self::Malformed {
+                peer: Some(name.to_owned()),
+                message,
+            },
+            Self::Tls {
+                peer: None,
+                message,
+            } => Self::Tls {
                 peer: Some(name.to_owned()),
                 message,
             },
@@ -82,7 +105,7 @@ impl WireError {
             Self::Refused { kind, .. } => *kind,
             Self::Invalid(_) => ErrorKind::Invalid,
             Self::Malformed { .. } => ErrorKind::Malformed,
-            Self::Authentication { .. } => ErrorKind::Authentication,
+            Self::Authentication { .. } | Self::Tls { .. } => ErrorKind::Authentication,
             Self::Connection(_) => ErrorKind::Unavailable,
             Self::Bind { .. } => ErrorKind::Bind,
             Self::System(_) => ErrorKind::System,
@@ -92,7 +115,9 @@ impl WireError {
 
 /// The system's words, where they tell anything.
 pub fn cause_of(error: &io::Error) -> String {
-    if timed_out(error) {
+    if error.get_ref().is_some() {
+        error.to_string()
+    } else if timed_out(error) {
         "no answer came in time".to_owned()
     } else if error.kind() == io::ErrorKind::UnexpectedEof {
         "it was closed at the other end".to_owned()

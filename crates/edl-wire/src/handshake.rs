@@ -7,6 +7,10 @@
 //! 3. server -> client: [`Verdict`], with the MAC of all so far under the token.
 //!
 //! The two MACs begin with different labels: neither can be passed off as the other.
+//!
+//! Where TLS is spoken, it comes first, and both MACs cover what RFC 9266 calls the exporter of the
+//! session. Its two ends know it and nobody else does, so whoever stands between two sessions, with
+//! whatever certificate, cannot pass the proof of one on to the other.
 
 use std::io::{self, Write};
 use std::time::Instant;
@@ -18,6 +22,7 @@ use sha2::Sha256;
 use crate::error::WireError;
 use crate::frame::VERSION;
 use crate::socket::{Socket, timed_out};
+use crate::tls::{Binding, words_of};
 
 const MAGIC: [u8; 4] = *b"EDLP";
 const ACCEPTED: u16 = 1;
@@ -74,6 +79,10 @@ pub struct Service {
     server_label: &'static [u8],
     /// Begins the name of a Unix socket.
     local_prefix: &'static str,
+    /// The name in the certificate of what listens.
+    pub(crate) server_name: &'static str,
+    /// The names of those that may connect.
+    pub(crate) client_names: &'static [&'static str],
 }
 
 /// Ps replicas and their clients.
@@ -83,6 +92,8 @@ pub const PS: Service = Service {
     client_label: b"elasticdl ps: client knows the token",
     server_label: b"elasticdl ps: server knows the token",
     local_prefix: "elasticdl-ps",
+    server_name: "ps.elasticdl",
+    client_names: &["worker.elasticdl", "master.elasticdl"],
 };
 
 /// Which of several equal servers it is.
@@ -103,12 +114,22 @@ pub struct Identity<'a> {
     pub local_name: &'a str,
 }
 
-/// Bytes that both ends hash before their own: everything that was said before.
-fn mac(token: &[u8], label: &[u8], said: &[&[u8]]) -> Result<Hmac<Sha256>, WireError> {
+/// Bytes that both ends hash before their own: the session, and everything that was said before.
+///
+/// All parts of a handshake have fixed sizes, so with a binding there are other bytes than without.
+fn mac(
+    token: &[u8],
+    label: &[u8],
+    binding: Option<&Binding>,
+    said: &[&[u8]],
+) -> Result<Hmac<Sha256>, WireError> {
     let mut mac = Hmac::<Sha256>::new_from_slice(token).map_err(|error| {
         WireError::System(format!("the token cannot be used as a key: {error}"))
     })?;
     mac.update(label);
+    if let Some(binding) = binding {
+        mac.update(binding);
+    }
     for part in said {
         mac.update(part);
     }
@@ -141,13 +162,26 @@ pub(crate) fn local_name(service: &Service) -> Result<String, WireError> {
     Ok(format!("{}-{hex}", service.local_prefix))
 }
 
-fn read<T: Pod>(socket: &Socket, deadline: Instant) -> io::Result<T> {
+fn read<T: Pod>(socket: &Socket, address: &str, deadline: Instant) -> Result<T, WireError> {
     let mut message = T::zeroed();
-    socket.read_before(bytemuck::bytes_of_mut(&mut message), deadline)?;
+    let read = socket.read_before(bytemuck::bytes_of_mut(&mut message), deadline);
+    read.map_err(|error| match words_of(&error) {
+        // A client of TLS hears only here that its certificate was refused.
+        Some(words) => WireError::tls(words).said_by(address),
+        None => error.into(),
+    })?;
     Ok(message)
 }
 
+/// How every TLS session begins.
+const TLS_START: [u8; 2] = [0x16, 0x03];
+
 fn check_start(magic: [u8; 4], version: u16, who: &str) -> Result<(), WireError> {
+    if magic.starts_with(&TLS_START) {
+        return Err(WireError::malformed(format!(
+            "the {who} speaks TLS, this process does not; is --tls the same in all processes?"
+        )));
+    }
     if magic != MAGIC {
         return Err(WireError::malformed(format!(
             "the handshake begins with {:?}, expected {:?}: this is no elasticdl {who}",
@@ -175,6 +209,8 @@ pub fn accept(
     identity: Identity<'_>,
     deadline: Instant,
 ) -> Result<i64, WireError> {
+    socket.secure(deadline)?;
+    let binding = socket.binding();
     let greeting = Greeting {
         magic: MAGIC,
         version: VERSION,
@@ -199,6 +235,7 @@ pub fn accept(
     let expected = mac(
         token,
         service.client_label,
+        binding,
         &[greeting_bytes, all_but_tag(&proof)],
     )?;
     let accepted = expected.verify_slice(&proof.tag).is_ok();
@@ -222,7 +259,7 @@ pub fn accept(
             bytemuck::bytes_of(&proof),
             all_but_tag(&verdict),
         ];
-        verdict.tag = tag_of(mac(token, service.server_label, &said)?);
+        verdict.tag = tag_of(mac(token, service.server_label, binding, &said)?);
     }
     writer.write_all(bytemuck::bytes_of(&verdict))?;
     if accepted {
@@ -231,6 +268,20 @@ pub fn accept(
         Err(WireError::Authentication {
             address: "a client".to_owned(),
         })
+    }
+}
+
+/// A server that waits for TLS says nothing to a client that does not speak it.
+fn no_greeting(error: WireError, binding: Option<&Binding>) -> WireError {
+    match error {
+        WireError::Connection(error)
+            if binding.is_none()
+                && (timed_out(&error) || error.kind() == io::ErrorKind::UnexpectedEof) =>
+        {
+            let hint = "no greeting came; does it speak TLS, and this process does not (--tls)?";
+            io::Error::new(error.kind(), hint).into()
+        }
+        other => other,
     }
 }
 
@@ -272,7 +323,12 @@ pub fn connect(
     let refused = || WireError::Authentication {
         address: address.to_owned(),
     };
-    let greeting: Greeting = read(socket, deadline)?;
+    socket
+        .secure(deadline)
+        .map_err(|error| error.said_by(address))?;
+    let binding = socket.binding();
+    let greeting: Greeting =
+        read(socket, address, deadline).map_err(|error| no_greeting(error, binding))?;
     check_start(greeting.magic, greeting.version, service.server)
         .map_err(|error| error.said_by(address))?;
 
@@ -286,11 +342,11 @@ pub fn connect(
         tag: [0; 32],
     };
     let said = [greeting_bytes, all_but_tag(&proof)];
-    proof.tag = tag_of(mac(token, service.client_label, &said)?);
+    proof.tag = tag_of(mac(token, service.client_label, binding, &said)?);
     let mut writer = socket;
     writer.write_all(bytemuck::bytes_of(&proof))?;
 
-    let verdict: Verdict = read(socket, deadline)?;
+    let verdict: Verdict = read(socket, address, deadline)?;
     check_start(verdict.magic, verdict.version, service.server)
         .map_err(|error| error.said_by(address))?;
     let said = [
@@ -299,7 +355,7 @@ pub fn connect(
         all_but_tag(&verdict),
     ];
     if verdict.status != ACCEPTED
-        || mac(token, service.server_label, &said)?
+        || mac(token, service.server_label, binding, &said)?
             .verify_slice(&verdict.tag)
             .is_err()
     {

@@ -14,8 +14,10 @@ pub mod handshake;
 pub mod op;
 mod server;
 mod socket;
+mod tls;
 
 pub use connection::{Connection, Place};
 pub use error::{ErrorKind, WireError, cause_of};
 pub use server::{Client, Handler, Listening, Reply, Request, Requests, Server};
 pub use socket::{Host, Listener, Origin, Socket, timed_out};
+pub use tls::{Credentials, TlsFiles, TlsStream};

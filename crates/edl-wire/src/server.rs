@@ -15,6 +15,7 @@ use self::door::{Door, Unproven};
 use crate::error::WireError;
 use crate::handshake::{self, Identity, Place, Service};
 use crate::socket::{Listener, Origin, Socket};
+use crate::tls::Credentials;
 
 pub use self::requests::{Reply, Request, Requests};
 
@@ -56,6 +57,8 @@ pub struct Listening<'a> {
     pub port: u16,
     /// The job's token.
     pub token: &'a [u8],
+    /// What to speak TLS with, on all but the Unix socket.
+    pub tls: Option<&'a Arc<Credentials>>,
 }
 
 /// A connection that has proven the token.
@@ -90,6 +93,7 @@ struct Shared {
     service: &'static Service,
     place: Place,
     token: Vec<u8>,
+    tls: Option<Arc<Credentials>>,
     local_name: String,
     stopping: AtomicBool,
     door: Arc<Door>,
@@ -122,6 +126,7 @@ impl Server {
             host,
             port,
             token,
+            tls,
         } = listening;
         if token.is_empty() {
             return Err(WireError::Invalid(
@@ -148,6 +153,7 @@ impl Server {
                 service,
                 place,
                 token: token.to_vec(),
+                tls: tls.cloned(),
                 local_name,
                 stopping: AtomicBool::new(false),
                 door: Arc::new(Door::new()),
@@ -235,7 +241,10 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>) {
         }
         match accepted {
             Ok((socket, origin)) => {
-                begin(shared, next_id, Arc::new(socket), origin);
+                match secured(shared, socket) {
+                    Ok(socket) => begin(shared, next_id, Arc::new(socket), origin),
+                    Err(error) => shared.door.turned_away(&origin, &error),
+                }
                 next_id += 2;
             }
             Err(error) => {
@@ -243,6 +252,13 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>) {
                 thread::sleep(ACCEPT_PAUSE);
             }
         }
+    }
+}
+
+fn secured(shared: &Shared, socket: Socket) -> Result<Socket, WireError> {
+    match &shared.tls {
+        Some(credentials) => socket.accepting_tls(credentials, shared.service),
+        None => Ok(socket),
     }
 }
 

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 
+use crate::error::WireError;
+use crate::handshake::Service;
+use crate::tls::{Binding, Credentials, TlsStream};
+
 /// A host that vanished is noticed after this silence and a few unanswered probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -21,11 +25,62 @@ const UNIX_SEND_BUFFER_BYTES: usize = 1 << 20;
 pub enum Socket {
     /// To anywhere.
     Tcp(TcpStream),
+    /// To anywhere, encrypted.
+    Tls(Box<TlsStream>),
     /// On this host.
     Unix(UnixStream),
 }
 
 impl Socket {
+    /// Has a client speak TLS on a TCP stream, to a server of this service; [`Self::secure`] begins.
+    ///
+    /// # Errors
+    /// Certificates that cannot be used.
+    pub fn with_tls(self, credentials: &Credentials, to: &Service) -> Result<Self, WireError> {
+        match self {
+            Self::Tcp(stream) => {
+                let stream = TlsStream::client(stream, credentials, to.server_name)?;
+                Ok(Self::Tls(Box::new(stream)))
+            }
+            // What stays on this host needs none.
+            other => Ok(other),
+        }
+    }
+
+    /// Has a server of this service do so.
+    pub(crate) fn accepting_tls(
+        self,
+        credentials: &Credentials,
+        of: &Service,
+    ) -> Result<Self, WireError> {
+        match self {
+            Self::Tcp(stream) => {
+                let stream = TlsStream::server(stream, credentials, of.client_names)?;
+                Ok(Self::Tls(Box::new(stream)))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// Shakes hands before the deadline, where TLS is spoken.
+    ///
+    /// # Errors
+    /// [`WireError::Tls`] says what is wrong with a certificate.
+    pub(crate) fn secure(&self, deadline: Instant) -> Result<(), WireError> {
+        match self {
+            Self::Tls(stream) => stream.shake_hands(deadline),
+            Self::Tcp(_) | Self::Unix(_) => Ok(()),
+        }
+    }
+
+    /// What both ends of this TLS session know, and no end of another; none without TLS.
+    pub(crate) fn binding(&self) -> Option<&Binding> {
+        match self {
+            Self::Tls(stream) => stream.binding(),
+            Self::Tcp(_) | Self::Unix(_) => None,
+        }
+    }
+
     /// Connects to `host:port`, trying each address of the host until the deadline.
     pub fn connect(address: &str, deadline: Instant) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
@@ -73,12 +128,14 @@ impl Socket {
 
     /// Lets one read or write wait no longer than this.
     pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
-        let timeout = Some(timeout.max(Duration::from_millis(1)));
+        let wait = timeout.max(Duration::from_millis(1));
+        let timeout = Some(wait);
         match self {
             Self::Tcp(stream) => {
                 stream.set_read_timeout(timeout)?;
                 stream.set_write_timeout(timeout)
             }
+            Self::Tls(stream) => stream.set_timeout(wait),
             Self::Unix(stream) => {
                 stream.set_read_timeout(timeout)?;
                 stream.set_write_timeout(timeout)
@@ -91,6 +148,7 @@ impl Socket {
         // It fails only if the peer has ended the connection already.
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Tls(stream) => stream.tcp().shutdown(Shutdown::Both),
             Self::Unix(stream) => stream.shutdown(Shutdown::Both),
         };
     }
@@ -100,6 +158,7 @@ impl Socket {
         let mut byte = [std::mem::MaybeUninit::uninit()];
         let socket = match self {
             Self::Tcp(stream) => SockRef::from(stream),
+            Self::Tls(stream) => SockRef::from(stream.tcp()),
             Self::Unix(stream) => SockRef::from(stream),
         };
         match socket.recv_with_flags(&mut byte, libc::MSG_PEEK | libc::MSG_DONTWAIT) {
@@ -144,6 +203,7 @@ impl Read for &Socket {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => (&*stream).read(bytes),
+            Socket::Tls(stream) => stream.read(bytes),
             Socket::Unix(stream) => (&*stream).read(bytes),
         }
     }
@@ -153,6 +213,7 @@ impl Write for &Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => (&*stream).write(bytes),
+            Socket::Tls(stream) => stream.write(&[io::IoSlice::new(bytes)]),
             Socket::Unix(stream) => (&*stream).write(bytes),
         }
     }
@@ -160,6 +221,7 @@ impl Write for &Socket {
     fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => (&*stream).write_vectored(slices),
+            Socket::Tls(stream) => stream.write(slices),
             Socket::Unix(stream) => (&*stream).write_vectored(slices),
         }
     }

@@ -31,6 +31,7 @@ pub fn connect(answerers: &[Answerer], settings: &Settings) -> Result<PsClient, 
         connect_timeout: timeout,
         unix_sockets: !settings.tcp,
         whole_job: true,
+        tls: None,
     };
     let addresses: Vec<String> = answerers.iter().map(Answerer::address).collect();
     Ok(PsClient::remote(Remote::connect(

@@ -32,7 +32,7 @@ impl Remote {
                 // A stranger may have the port of a replica that died, until the replica moves.
                 let known = endpoint.known.load(Ordering::Relaxed);
                 let connection = connection.map_err(|error| match error {
-                    PsError::Wire(WireError::Authentication { .. })
+                    PsError::Wire(WireError::Authentication { .. } | WireError::Tls { .. })
                     | PsError::Unavailable { .. }
                         if known =>
                     {
@@ -61,6 +61,10 @@ impl Remote {
                 WireError::from(error).into()
             }
         })?;
+        let socket = match &self.options.tls {
+            Some(credentials) => socket.with_tls(credentials, &PS)?,
+            None => socket,
+        };
         let (mut socket, local) = self.greet(socket, replica, &address, deadline)?;
         if self.options.unix_sockets
             && !local.is_empty()

@@ -3,11 +3,11 @@
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use edl_wire::op::model::Protocol;
-use edl_wire::{Connection, ErrorKind, WireError, cause_of, timed_out};
+use edl_wire::{Connection, Credentials, ErrorKind, WireError, cause_of, timed_out};
 
 use self::endpoint::{Endpoint, lock};
 use self::questions::Question;
@@ -53,6 +53,8 @@ pub struct RemoteOptions {
     /// The addresses are those of all replicas of the job, in their order: another replica at the
     /// place of one is refused. If not, whoever is there is meant.
     pub whole_job: bool,
+    /// What to speak TLS with, on all but Unix sockets.
+    pub tls: Option<Arc<Credentials>>,
 }
 
 /// The replicas of a job, by their addresses.

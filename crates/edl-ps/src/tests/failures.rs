@@ -256,6 +256,7 @@ fn a_server_without_a_token_is_not_started() {
         "127.0.0.1",
         0,
         b"",
+        None,
         Synchrony::default(),
     );
     assert_eq!(started.err().unwrap().kind(), ErrorKind::Invalid);
@@ -271,6 +272,7 @@ fn a_port_that_is_taken_is_named() {
         "127.0.0.1",
         port,
         TOKEN,
+        None,
         Synchrony::default(),
     );
     let error = started.err().unwrap();
@@ -333,6 +335,7 @@ fn a_replica_that_is_not_there_is_waited_for_as_long_as_connecting_may_take() {
         connect_timeout: SHORT,
         unix_sockets: true,
         whole_job: true,
+        tls: None,
     };
     let error = Remote::connect(&addresses, TOKEN, options).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -375,6 +378,7 @@ fn one_replica_can_be_asked_by_itself_whichever_it_is() {
         connect_timeout: TIMEOUT,
         unix_sockets: true,
         whole_job: false,
+        tls: None,
     };
     let alone = Remote::connect(&cluster.addresses()[1..], TOKEN, options).unwrap();
     assert_eq!(PsClient::remote(alone).audit().unwrap().len(), 1);

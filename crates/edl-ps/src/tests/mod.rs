@@ -99,7 +99,7 @@ fn serve(store: &Arc<Store>, port: u16) -> PsServer {
 }
 
 fn serve_with(store: &Arc<Store>, port: u16, synchrony: Synchrony) -> PsServer {
-    PsServer::start(store.clone(), "127.0.0.1", port, TOKEN, synchrony).unwrap()
+    PsServer::start(store.clone(), "127.0.0.1", port, TOKEN, None, synchrony).unwrap()
 }
 
 fn connect(
@@ -115,6 +115,7 @@ fn connect(
         connect_timeout: timeout,
         unix_sockets,
         whole_job: true,
+        tls: None,
     };
     Remote::connect(addresses, token, options)
 }

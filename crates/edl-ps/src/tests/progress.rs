@@ -48,6 +48,7 @@ fn serve_slowly(num_steps: u32) -> (Server, PsClient) {
         host: "127.0.0.1",
         port: 0,
         token: TOKEN,
+        tls: None,
     };
     let server = Server::start(&listening, Slow { num_steps }).unwrap();
     let options = RemoteOptions {
@@ -57,6 +58,7 @@ fn serve_slowly(num_steps: u32) -> (Server, PsClient) {
         connect_timeout: TIMEOUT,
         unix_sockets: true,
         whole_job: true,
+        tls: None,
     };
     let remote = Remote::connect(&[server.address().to_owned()], TOKEN, options).unwrap();
     (server, PsClient::remote(remote))

@@ -29,6 +29,7 @@ fn meet_the_defect() {
         host: "127.0.0.1",
         port: 0,
         token: TOKEN,
+        tls: None,
     };
     let server = Server::start(&listening, Defective).unwrap();
     let deadline = Instant::now() + Duration::from_secs(30);
