@@ -15,7 +15,9 @@ from typing import Any
 
 import grpc
 
+from elasticdl.credentials.files import Stamp, TlsFiles
 from elasticdl.errors import AuthenticationError, ElasticdlError, UnavailableError
+from elasticdl.rpc.security import open_channel, why_refused
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +92,7 @@ class Connection:
         token: bytes,
         on_unreachable: Callable[[str], None] | None = None,
         attempt_seconds: float = ATTEMPT_SECONDS,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Prepare to connect; nothing is sent yet.
 
@@ -99,13 +102,44 @@ class Connection:
             on_unreachable: Told now and then, in words, that the master does not answer.
                 Default: a warning in the log.
             attempt_seconds: Deadline of one attempt.
+            tls: What to speak TLS with; None: in clear text.
+
+        Raises:
+            ConfigError: A file of TLS is missing.
         """
         self.address = address
-        self.channel = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+        self._tls = tls
+        self._channels: list[Any] = []  # the newest last; an older one may have calls under way
+        self._stamp: Stamp = ()
+        self._opening = threading.Lock()
+        self._has_answered = False
         self.metadata = ((TOKEN_KEY, token),)
         self._on_unreachable = on_unreachable or log.warning
         self._attempt_seconds = attempt_seconds
         self._closed = threading.Event()
+        self.channel()
+
+    def channel(self) -> Any:
+        """Return the channel; another one when the certificate has been renewed."""
+        with self._opening:
+            stamp = self._tls.stamp() if self._tls is not None else ()
+            if self._channels and stamp == self._stamp:
+                return self._channels[-1]
+            self._channels.append(open_channel(self.address, CLIENT_OPTIONS, self._tls))
+            self._stamp = stamp
+            # The calls of the one before go on, as long as until the next renewal.
+            for old in self._channels[:-2]:
+                old.close()
+            del self._channels[:-2]
+            return self._channels[-1]
+
+    def stub(self, make: Callable[[Any], Any]) -> Any:
+        """Return a stub whose every call takes the channel of then."""
+        return _Stub(self, make)
+
+    def answered(self) -> None:
+        """Note that the master is there and accepts this process."""
+        self._has_answered = True
 
     def call(self, method: Any, request: Any, give_up_seconds: float | None = None) -> Any:
         """Call a method of the service until it answers.
@@ -116,30 +150,72 @@ class Connection:
             give_up_seconds: Raise UnavailableError after this time; None: never.
 
         Raises:
-            AuthenticationError: The master does not accept the token.
+            AuthenticationError: The master does not accept the token or the certificate, or its
+                own is not good.
             UnavailableError: `close` was called, or time is up.
             ElasticdlError: The master refused the request; says why.
         """
         retry = self.retry(give_up_seconds)
         while True:
             try:
-                return method(
+                answer = method(
                     request,
                     timeout=self._attempt_seconds,
                     metadata=self.metadata,
                     wait_for_ready=True,
                 )
+                self.answered()
+                return answer
             except (grpc.RpcError, ValueError) as error:
                 retry.after(error)
 
     def retry(self, give_up_seconds: float | None = None) -> Retry:
         """Return the pauses for one call."""
-        return Retry(self.address, self._on_unreachable, self._closed, give_up_seconds)
+        return Retry(
+            self.address, self._on_unreachable, self._closed, give_up_seconds, self._why_refused
+        )
+
+    def _why_refused(self) -> str:
+        """Return what is wrong with TLS; "" if nothing is known.
+
+        Raises:
+            AuthenticationError: The same, while no master has ever answered. Later the port of one
+                that has died may be another's, until the master is back.
+        """
+        words = why_refused(self.address, self._tls)
+        if words and not self._has_answered:
+            raise AuthenticationError(f"the master at {self.address}: {words}")
+        return words
 
     def close(self) -> None:
         """End all calls under way with UnavailableError."""
         self._closed.set()
-        self.channel.close()
+        with self._opening:
+            for channel in self._channels:
+                channel.close()
+
+
+class _Stub:
+    """Looks a method up when it is called."""
+
+    def __init__(self, connection: Connection, make: Callable[[Any], Any]) -> None:
+        self._connection = connection
+        self._make = make
+        self._made: tuple[Any, Any] = (None, None)  # a channel, and the stub of it
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            return getattr(self._newest(), name)(*arguments, **keywords)
+
+        return call
+
+    def _newest(self) -> Any:
+        channel = self._connection.channel()
+        of, stub = self._made
+        if of is not channel:
+            stub = self._make(channel)
+            self._made = (channel, stub)
+        return stub
 
 
 class Retry:
@@ -151,7 +227,9 @@ class Retry:
         complain: Callable[[str], None],
         closed: threading.Event,
         give_up_seconds: float | None = None,
+        why_refused: Callable[[], str] = str,
     ) -> None:
+        self._why_refused = why_refused
         self._address = address
         self._complain = complain
         self._closed = closed
@@ -174,15 +252,19 @@ class Retry:
         if self._give_up_seconds is not None and silent_seconds >= self._give_up_seconds:
             raise UnavailableError(
                 f"the master at {self._address} did not answer for {silent_seconds:.0f} s"
-                f"{_as_said(error)}"
+                f"{_as_said(error)}{self._reason()}"
             ) from error
         if now - self._complained >= _SECONDS_BETWEEN_COMPLAINTS:
             self._complained = now
             self._complain(
                 f"the master at {self._address} has not answered for {silent_seconds:.0f} s"
-                f"{_as_said(error)}; still trying"
+                f"{_as_said(error)}; still trying{self._reason()}"
             )
         self.pause()
+
+    def _reason(self) -> str:
+        words = self._why_refused()
+        return f" ({words})" if words else ""
 
     def pause(self) -> None:
         """Wait, and have the next pause be twice as long; `Connection.close` ends it."""

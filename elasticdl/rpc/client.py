@@ -11,6 +11,7 @@ from typing import Any
 
 import grpc
 
+from elasticdl.credentials.files import TlsFiles
 from elasticdl.job import (
     Finished,
     JobStatus,
@@ -25,7 +26,7 @@ from elasticdl.job import (
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
 from elasticdl.rpc.channel import ATTEMPT_SECONDS, Connection
-from elasticdl.rpc.elasticdl_pb2_grpc import MasterStub
+from elasticdl.rpc.elasticdl_pb2_grpc import CertificatesStub, MasterStub
 
 ENDED = ("finished", "failed")
 """`JobStatus.status` of a job that has ended."""
@@ -49,10 +50,12 @@ class GrpcMasterClient:
         token: bytes,
         on_unreachable: Callable[[str], None] | None = None,
         attempt_seconds: float = ATTEMPT_SECONDS,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Prepare to talk to the master at `address`; see `Connection`."""
-        self._connection = Connection(address, token, on_unreachable, attempt_seconds)
-        self._master = MasterStub(self._connection.channel)
+        self._connection = Connection(address, token, on_unreachable, attempt_seconds, tls)
+        self._master = self._connection.stub(MasterStub)
+        self._certificates = self._connection.stub(CertificatesStub)
         self._session = uuid.uuid4().hex  # tells this process from its successor
         self._requests = itertools.count(1)
 
@@ -147,6 +150,11 @@ class GrpcMasterClient:
         answer = self._connection.call(self._master.Heartbeat, request)
         return messages.route_from_message(answer.ps_route) if answer.HasField("ps_route") else None
 
+    def renew_certificate(self, request: bytes) -> bytes:
+        """Return the next certificate of this process, for the key of a request; both in PEM."""
+        message = pb.RenewCertificateRequest(request=request)
+        return bytes(self._connection.call(self._certificates.Renew, message).certificate)
+
     def close(self) -> None:
         """End all calls under way."""
         self._connection.close()
@@ -161,10 +169,11 @@ class JobClient:
         token: bytes,
         on_unreachable: Callable[[str], None] | None = None,
         attempt_seconds: float = ATTEMPT_SECONDS,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Prepare to talk to the master at `address`; see `Connection`."""
-        self._connection = Connection(address, token, on_unreachable, attempt_seconds)
-        self._master = MasterStub(self._connection.channel)
+        self._connection = Connection(address, token, on_unreachable, attempt_seconds, tls)
+        self._master = self._connection.stub(MasterStub)
 
     def status(self, give_up_seconds: float | None = None, with_members: bool = False) -> JobStatus:
         """Return a picture of the job as it is now, with its processes if asked for."""
@@ -190,6 +199,7 @@ class JobClient:
                     wait_for_ready=give_up_seconds is None,
                 )
                 for message in stream:
+                    self._connection.answered()
                     retry = self._connection.retry(give_up_seconds)
                     yield messages.status_from_message(message)
                     if message.status in ENDED:

@@ -711,3 +711,79 @@ class Master:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class CertificatesStub:
+    """Served where TLS is spoken with the certificates of the job's own authority.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Renew = channel.unary_unary(
+                '/elasticdl.v1.Certificates/Renew',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RenewCertificateRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RenewCertificateResponse.FromString,
+                _registered_method=True)
+
+
+class CertificatesServicer:
+    """Served where TLS is spoken with the certificates of the job's own authority.
+    """
+
+    def Renew(self, request, context):
+        """The next certificate of the process that asks, whom its present certificate names.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_CertificatesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RenewCertificateRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RenewCertificateResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'elasticdl.v1.Certificates', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('elasticdl.v1.Certificates', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Certificates:
+    """Served where TLS is spoken with the certificates of the job's own authority.
+    """
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Certificates/Renew',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.RenewCertificateRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.RenewCertificateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

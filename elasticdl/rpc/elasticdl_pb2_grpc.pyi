@@ -220,3 +220,34 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         """Cancels the job: every process is stopped and the job ends as failed."""
 
 def add_MasterServicer_to_server(servicer: MasterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class CertificatesStub:
+    """Served where TLS is spoken with the certificates of the job's own authority."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> CertificatesAsyncStub: ...
+    Renew: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RenewCertificateRequest, _elasticdl_pb2.RenewCertificateResponse]
+    """The next certificate of the process that asks, whom its present certificate names."""
+
+@_typing.type_check_only
+class CertificatesAsyncStub(CertificatesStub):
+    """Served where TLS is spoken with the certificates of the job's own authority."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Renew: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RenewCertificateRequest, _elasticdl_pb2.RenewCertificateResponse]  # type: ignore[assignment]
+    """The next certificate of the process that asks, whom its present certificate names."""
+
+class CertificatesServicer(metaclass=_abc_1.ABCMeta):
+    """Served where TLS is spoken with the certificates of the job's own authority."""
+
+    @_abc_1.abstractmethod
+    def Renew(
+        self,
+        request: _elasticdl_pb2.RenewCertificateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.RenewCertificateResponse, _abc.Awaitable[_elasticdl_pb2.RenewCertificateResponse]]:
+        """The next certificate of the process that asks, whom its present certificate names."""
+
+def add_CertificatesServicer_to_server(servicer: CertificatesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

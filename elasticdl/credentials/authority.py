@@ -1,0 +1,238 @@
+"""The authority of one job: it signs a certificate for each of the job's processes.
+
+A certificate says who its process is in three ways: a DNS name of its role (`ps.elasticdl`), which
+peers check; a URI (`elasticdl://JOB/ps/0`), which the master reads when the process asks for the
+next one; and its purposes: a worker's is no server's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from elasticdl.credentials.files import (
+    AUTHORITY_FILE,
+    AUTHORITY_KEY_FILE,
+    TlsFiles,
+    of_process,
+    write_private,
+)
+from elasticdl.errors import AuthenticationError, ConfigError
+from elasticdl.job import Role
+
+USER = "user"
+"""The role of commands such as `elasticdl train`, which speak to the master alone."""
+
+_SERVERS = (Role.MASTER, Role.PS)
+_CLOCK_SKEW = timedelta(minutes=10)  # by which clocks of two machines may differ
+_AUTHORITY_LIFE = timedelta(days=10 * 365)  # longer than a job lasts: it is not renewed
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a process is. `role` is one of `elasticdl.job.Role`, or `USER`."""
+
+    job: str
+    role: str
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        """Its name in logs and files: `ps-0`; there is one master and one user."""
+        return self.role if self.role in (Role.MASTER, USER) else f"{self.role}-{self.index}"
+
+    @property
+    def uri(self) -> str:
+        """Its name in certificates."""
+        return f"elasticdl://{quote(self.job, safe='')}/{self.role}/{self.index}"
+
+    @classmethod
+    def of_uri(cls, uri: str) -> Identity:
+        """Return whom a URI of a certificate names.
+
+        Raises:
+            AuthenticationError: It is none of elasticdl's.
+        """
+        parts = urlsplit(uri)
+        path = parts.path.split("/")
+        if parts.scheme != "elasticdl" or len(path) != 3 or not path[2].isdecimal():
+            raise AuthenticationError(
+                f"the certificate names {uri!r}, expected elasticdl://JOB/ROLE/INDEX"
+            )
+        return cls(unquote(parts.netloc), path[1], int(path[2]))
+
+
+class Authority:
+    """Signs certificates. Its key never leaves the master and the folder that the user made."""
+
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate = certificate
+        self._key = key
+
+    @classmethod
+    def create(cls, folder: Path, job: str) -> Authority:
+        """Make an authority for a new job; its two files are written into the folder.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"elasticdl {job}"[:64])])
+        now = datetime.now(UTC)
+        key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _CLOCK_SKEW)
+            .not_valid_after(now + _AUTHORITY_LIFE)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(key_id, critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        write_private(folder / AUTHORITY_KEY_FILE, _pem_of_key(key))
+        # The certificate comes last: where it is, the key is too.
+        write_private(folder / AUTHORITY_FILE, certificate.public_bytes(_PEM))
+        return cls(certificate, key)
+
+    @classmethod
+    def load(cls, folder: Path) -> Authority:
+        """Read what `create` wrote.
+
+        Raises:
+            ConfigError: A file is missing or holds something else; names it.
+        """
+        path = folder / AUTHORITY_FILE
+        try:
+            certificate = x509.load_pem_x509_certificate(path.read_bytes())
+            path = folder / AUTHORITY_KEY_FILE
+            key = serialization.load_pem_private_key(path.read_bytes(), None)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: expected the authority of a job: {error}") from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ConfigError(f"{path}: expected an elliptic key, found a {type(key).__name__}")
+        return cls(certificate, key)
+
+    def issue(self, folder: Path, identity: Identity, life_seconds: float) -> TlsFiles:
+        """Make a key and a certificate for a process that is about to start.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        files = of_process(folder, identity.name)
+        write_private(files.certificate, self.make(identity, life_seconds))
+        return files
+
+    def make(self, identity: Identity, life_seconds: float) -> bytes:
+        """Return a new key and its certificate, in PEM."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        return self._sign(key.public_key(), identity, life_seconds) + _pem_of_key(key)
+
+    def sign(self, request: bytes, identity: Identity, life_seconds: float) -> bytes:
+        """Return a certificate for the key of a request.
+
+        Of the request only the key is taken: who asks is known from elsewhere.
+
+        Args:
+            request: PEM, as `make_request` makes it.
+            identity: Who asks.
+            life_seconds: How long it is good.
+
+        Raises:
+            AuthenticationError: It is no request, or of one who does not have the key.
+        """
+        try:
+            asked = x509.load_pem_x509_csr(request)
+            if not asked.is_signature_valid:
+                raise InvalidSignature
+        except (ValueError, InvalidSignature) as error:
+            raise AuthenticationError(
+                f"expected a request for a certificate, signed by its own key: {error}"
+            ) from error
+        key = asked.public_key()
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise AuthenticationError(f"expected an elliptic key, found a {type(key).__name__}")
+        return self._sign(key, identity, life_seconds)
+
+    def _sign(
+        self, key: ec.EllipticCurvePublicKey, identity: Identity, life_seconds: float
+    ) -> bytes:
+        now = datetime.now(UTC)
+        names = [
+            x509.DNSName(f"{identity.role}.elasticdl"),
+            x509.UniformResourceIdentifier(identity.uri),
+        ]
+        purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+        if identity.role in _SERVERS:
+            purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, identity.name)])
+        issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        signed = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._certificate.subject)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _CLOCK_SKEW)
+            .not_valid_after(now + timedelta(seconds=life_seconds))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(issuer_key, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return signed.public_bytes(_PEM)
+
+
+def make_request(name: str) -> tuple[bytes, bytes]:
+    """Return a new key, and a request for a certificate of it, both in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return _pem_of_key(key), request.sign(key, hashes.SHA256()).public_bytes(_PEM)
+
+
+def expiry(certificate: bytes) -> float:
+    """Return when a certificate in PEM ends, in seconds since 1970.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+    except ValueError as error:
+        raise ConfigError(f"expected a certificate in PEM: {error}") from error
+
+
+_PEM = serialization.Encoding.PEM
+
+
+def _pem_of_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

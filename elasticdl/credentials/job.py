@@ -1,0 +1,145 @@
+"""What TLS a job speaks, and the certificates that its submitter makes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from elasticdl.config import ClusterSection, TlsMode
+from elasticdl.credentials.files import (
+    AUTHORITY_FILE,
+    AUTHORITY_KEY_FILE,
+    FOLDER,
+    TlsFiles,
+    of_process,
+)
+from elasticdl.errors import ConfigError
+
+
+def mode_of(cluster: ClusterSection, is_exposed: bool) -> TlsMode:
+    """Return what TLS a job speaks.
+
+    Args:
+        cluster: Its settings.
+        is_exposed: Whether other machines can reach its processes.
+
+    Raises:
+        ConfigError: What it says would leave the machine in clear text.
+    """
+    mode = cluster.tls or ("job" if is_exposed else "off")
+    if mode == "off" and is_exposed and not cluster.insecure:
+        raise ConfigError(
+            "--tls=off: records, parameters and the job's secret would cross the network in clear "
+            "text, and any machine there could pose as a process of the job. Leave --tls away "
+            "(certificates are then made for the job), or accept this with --insecure"
+        )
+    return mode
+
+
+def prepare(cluster: ClusterSection, job_dir: Path, is_exposed: bool = False) -> Path | None:
+    """Return the folder with the certificates of a job; a new job gets its authority.
+
+    `None`: the job does not have certificates of its own.
+
+    Raises:
+        ConfigError: The settings or the user's own files are not good.
+        OSError: The folder cannot be written.
+    """
+    mode = mode_of(cluster, is_exposed)
+    files = of_user(cluster)
+    if files is not None:
+        files.check()
+    if mode != "job":
+        return None
+    folder = job_dir / FOLDER
+    if not (folder / AUTHORITY_FILE).is_file():
+        from elasticdl.credentials.authority import Authority
+
+        Authority.create(folder, cluster.job_name)
+    return folder
+
+
+def of_user(cluster: ClusterSection) -> TlsFiles | None:
+    """Return the files that the user has named for all processes, if any."""
+    if cluster.tls_ca is None or cluster.tls_cert is None or cluster.tls_key is None:
+        return None
+    return TlsFiles(cluster.tls_ca, cluster.tls_cert, cluster.tls_key)
+
+
+def of_role(cluster: ClusterSection, folder: Path | None, name: str) -> TlsFiles | None:
+    """Return the files of a process, such as `ps-0`, that was told the folder of certificates.
+
+    Where the folder is read-only, as a mounted secret is, they are copied to where they can be
+    renewed.
+
+    Raises:
+        ConfigError: They are missing, or others may read the key.
+    """
+    files = of_user(cluster)
+    if files is None and folder is not None:
+        files = _renewable(of_process(folder, name))
+    if files is not None:
+        files.check()
+    return files
+
+
+def _renewable(files: TlsFiles) -> TlsFiles:
+    folder = files.authority.parent
+    if os.access(folder, os.W_OK):
+        return files
+    own = Path(tempfile.mkdtemp(prefix="elasticdl-tls-"))
+    for path in {files.authority, files.certificate}:
+        if path.is_file():
+            shutil.copyfile(path, own / path.name)
+            (own / path.name).chmod(0o600)
+    return of_process(own, files.certificate.stem)
+
+
+def renewal(
+    cluster: ClusterSection,
+    folder: Path | None,
+    files: TlsFiles | None,
+    name: str,
+    sign: Callable[[bytes], bytes],
+) -> AbstractContextManager[object]:
+    """Return a context in which the certificate of a process is renewed, if the job makes them."""
+    if folder is None or files is None:
+        return contextlib.nullcontext()
+    from elasticdl.credentials.renewal import Renewal
+
+    return Renewal(files, name, sign, cluster.tls_certificate_seconds)
+
+
+@contextlib.contextmanager
+def user_certificate(cluster: ClusterSection, folder: Path | None) -> Iterator[TlsFiles | None]:
+    """Yield the files of a command that speaks to the master, renewed within the block.
+
+    Who can read the key of the authority, the owner of the job, signs for the command.
+
+    Raises:
+        ConfigError: The authority is missing, or the user's own files are not good.
+    """
+    files = of_user(cluster)
+    if folder is None or files is not None:
+        yield files
+        return
+    from elasticdl.credentials.authority import USER, Authority, Identity
+
+    if not (folder / AUTHORITY_KEY_FILE).is_file():
+        raise ConfigError(
+            f"{folder / AUTHORITY_KEY_FILE}: expected the key of the job's authority, with which a "
+            "certificate is made for this command; was the folder moved?"
+        )
+    authority = Authority.load(folder)
+    identity = Identity(cluster.job_name, USER)
+    life = cluster.tls_certificate_seconds
+    files = authority.issue(folder, identity, life)
+    with renewal(
+        cluster, folder, files, USER, lambda request: authority.sign(request, identity, life)
+    ):
+        yield files

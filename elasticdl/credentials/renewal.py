@@ -1,0 +1,101 @@
+"""A process's certificate, renewed while it runs.
+
+Certificates live short (a day, as a rule), so that a stolen one is soon of no use. A thread asks
+for the next one when a third of the time is left; whoever signs it (the master, by gRPC) takes
+nothing but the new key from the request. New connections take the new files; open ones go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from elasticdl.credentials.authority import expiry, make_request
+from elasticdl.credentials.files import TlsFiles, write_private
+from elasticdl.errors import ElasticdlError
+
+log = logging.getLogger(__name__)
+
+_RETRY_SHARE = 0.05  # of a certificate's life: how soon to try again
+_SHORTEST_PAUSE_SECONDS = 0.2
+
+
+def pause_seconds(now: float, expires: float, life_seconds: float) -> float:
+    """Return how long to wait before a certificate is renewed: until a third of its life is left.
+
+    One that should be renewed by now is at once; a clock that was set changes nothing worse.
+    """
+    return max(0.0, expires - life_seconds / 3 - now)
+
+
+class Renewal:
+    """Renews a certificate within its block; a context manager."""
+
+    def __init__(
+        self,
+        files: TlsFiles,
+        name: str,
+        sign: Callable[[bytes], bytes],
+        life_seconds: float,
+    ) -> None:
+        """Prepare to renew.
+
+        Args:
+            files: Certificate and key in one file, which is replaced.
+            name: Of the process.
+            sign: Given a request in PEM, returns a certificate in PEM. It may raise
+                ElasticdlError; then it is asked again.
+            life_seconds: How long a certificate is good.
+        """
+        self._files = files
+        self._name = name
+        self._sign = sign
+        self._life_seconds = life_seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
+
+    def __enter__(self) -> Renewal:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Not waited for: it may be waiting for a master that is gone.
+        self._ended.set()
+
+    def renew(self) -> None:
+        """Replace key and certificate now.
+
+        Raises:
+            ElasticdlError: Nobody signs.
+            OSError: The file cannot be written.
+        """
+        key, request = make_request(self._name)
+        write_private(self._files.certificate, self._sign(request) + key)
+        log.info("the certificate of %s was renewed", self._name)
+
+    def _run(self) -> None:
+        retry_seconds = max(_SHORTEST_PAUSE_SECONDS, self._life_seconds * _RETRY_SHARE)
+        wait = self._until_due()
+        while not self._ended.wait(wait):
+            try:
+                self.renew()
+                wait = max(_SHORTEST_PAUSE_SECONDS, self._until_due())
+            except (ElasticdlError, OSError) as error:
+                log.warning("the certificate of %s was not renewed: %s", self._name, error)
+                wait = retry_seconds
+
+    def _until_due(self) -> float:
+        try:
+            expires = expiry(self._files.certificate.read_bytes())
+        except (ElasticdlError, OSError) as error:
+            log.warning("%s: %s; it is made anew", self._files.certificate, error)
+            return 0.0
+        return pause_seconds(time.time(), expires, self._life_seconds)

@@ -1,0 +1,174 @@
+"""TLS of the control plane: credentials for gRPC, and what is wrong when they are refused.
+
+gRPC says no more than that a server cannot be reached. So, once that has happened, one handshake is
+made with Python's own TLS, which says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+from typing import Any
+
+import grpc
+
+from elasticdl.credentials.files import Stamp, TlsFiles
+from elasticdl.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+MASTER_NAME = "master.elasticdl"
+"""The name that the certificate of every master has."""
+
+_PROBE_SECONDS = 3.0
+
+
+def open_channel(address: str, options: list[tuple[str, Any]], tls: TlsFiles | None) -> Any:
+    """Return a channel to a master; with TLS, one that shows the certificate as it is now.
+
+    Raises:
+        ConfigError: A file of TLS cannot be read.
+    """
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    authority, certificate, key = tls.read()
+    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+    named = [*options, ("grpc.ssl_target_name_override", MASTER_NAME)]
+    return grpc.secure_channel(address, credentials, options=named)
+
+
+class ServerCertificate:
+    """The certificate of a server: every new connection gets it as its files are then."""
+
+    def __init__(self, tls: TlsFiles) -> None:
+        self._tls = tls
+        self._stamp: Stamp = tls.stamp()
+
+    def credentials(self) -> Any:
+        """Return credentials that ask every client for its certificate.
+
+        Raises:
+            ConfigError: A file of TLS cannot be read.
+        """
+        return grpc.dynamic_ssl_server_credentials(
+            self._configuration(), self._newer, require_client_authentication=True
+        )
+
+    def _configuration(self) -> Any:
+        authority, certificate, key = self._tls.read()
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+    def _newer(self) -> Any:
+        """Return another configuration if the files have changed; called for each connection."""
+        try:
+            stamp = self._tls.stamp()
+            if stamp == self._stamp:
+                return None
+            configuration = self._configuration()
+        except ConfigError as error:
+            log.warning("%s; going on with the certificate of before", error)
+            return None
+        self._stamp = stamp
+        return configuration
+
+
+def add_port(server: Any, address: str, tls: TlsFiles | None) -> int:
+    """Have a server listen at HOST:PORT; return the port, if 0 was asked for the one it got.
+
+    Raises:
+        RuntimeError: It cannot listen there.
+        ConfigError: A file of TLS cannot be read.
+    """
+    if tls is None:
+        return int(server.add_insecure_port(address))
+    return int(server.add_secure_port(address, ServerCertificate(tls).credentials()))
+
+
+def why_refused(address: str, tls: TlsFiles | None) -> str:
+    """Return in words why the TLS of this process and that of a master do not fit; "" if they do.
+
+    A server that cannot be reached, or is slow, is no matter of TLS.
+    """
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        if tls is None:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        else:
+            context.load_verify_locations(tls.authority)
+            context.load_cert_chain(tls.certificate, tls.key)
+        target = (host.strip("[]"), int(port))
+        with (
+            contextlib.closing(socket.create_connection(target, _PROBE_SECONDS)) as raw,
+            context.wrap_socket(raw, server_hostname=MASTER_NAME) as secured,
+        ):
+            return _SPEAKS_TLS if tls is None else _refused_after_all(secured, tls)
+    except ssl.SSLError as error:
+        return _words(error, tls)
+    except (OSError, ValueError):
+        return ""
+    return ""
+
+
+def _refused_after_all(secured: ssl.SSLSocket, tls: TlsFiles) -> str:
+    """Return whether a server refuses this process: it looks at a certificate last.
+
+    One that does not begins to speak HTTP/2; gRPC's ends the connection without a word of why.
+    """
+    try:
+        if secured.recv(1):
+            return ""
+    except ssl.SSLError:
+        raise
+    except TimeoutError:
+        return ""
+    except OSError:
+        pass
+    return (
+        f"it refuses this process's certificate ({tls.certificate}): it has expired, or is not "
+        "signed by the authority of the master; does the address belong to this job?"
+    )
+
+
+_SPEAKS_TLS = (
+    "it speaks TLS, and this process does not: is --tls the same in all processes of the job?"
+)
+
+
+def _words(error: ssl.SSLError, tls: TlsFiles | None) -> str:
+    reason = (error.reason or "").upper()
+    if "ALERT" in reason:
+        if tls is None:
+            return _SPEAKS_TLS
+        why = {"EXPIRED": "expired, by its clock", "UNKNOWN_CA": "not signed by its authority"}
+        cause = next((words for key, words in why.items() if key in reason), reason)
+        return (
+            f"it refuses this process's certificate ({tls.certificate}): {cause}; does the address "
+            "belong to this job?"
+        )
+    if isinstance(error, ssl.SSLCertVerificationError):
+        match error.verify_code:
+            case 10:
+                return "its certificate has expired; was it renewed, and do the clocks agree?"
+            case 9:
+                return "its certificate is not valid yet; do the clocks agree?"
+            case 26 | 62:
+                return (
+                    f"its certificate is that of another role, expected the master's: "
+                    f"{error.verify_message}"
+                )
+        return (
+            "its certificate is not signed by this job's authority "
+            f"({error.verify_message}); does the address belong to this job?"
+        )
+    if tls is None:
+        return ""
+    return (
+        f"expected TLS, found something else ({reason}): is --tls the same in all processes of "
+        "the job?"
+    )

@@ -1,0 +1,189 @@
+"""TLS of the control plane, over real sockets: who is let in, and what the others are told."""
+
+import asyncio
+import contextlib
+import threading
+
+import grpc
+import pytest
+
+from elasticdl.credentials.authority import Authority, Identity, make_request
+from elasticdl.credentials.files import TlsFiles, write_private
+from elasticdl.errors import AuthenticationError, ElasticdlError
+from elasticdl.job import Role
+from elasticdl.master.certificates import JobAuthority, Renewals
+from elasticdl.rpc import elasticdl_pb2 as pb
+from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication
+from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.rpc.elasticdl_pb2_grpc import (
+    MasterServicer,
+    add_CertificatesServicer_to_server,
+    add_MasterServicer_to_server,
+)
+from elasticdl.rpc.security import add_port, why_refused
+
+TOKEN = b"s" * 32
+LIFE_SECONDS = 3600
+
+
+class Answers(MasterServicer):
+    def __init__(self):
+        self.seen = []
+
+    async def Heartbeat(self, request, context):
+        self.seen.append(request)
+        return pb.HeartbeatResponse()
+
+
+class Server:
+    """A master's server in an event loop of its own thread."""
+
+    def __init__(self, tls, authority):
+        self.servicer = Answers()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.address = f"127.0.0.1:{self._run(self._start(tls, authority))}"
+
+    async def _start(self, tls, authority):
+        self._server = grpc.aio.server(interceptors=[Authentication(TOKEN)], options=SERVER_OPTIONS)
+        add_MasterServicer_to_server(self.servicer, self._server)
+        add_CertificatesServicer_to_server(Renewals(authority), self._server)
+        port = add_port(self._server, "127.0.0.1:0", tls)
+        await self._server.start()
+        return port
+
+    def close(self):
+        self._run(self._server.stop(None))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+class Job:
+    """A job's authority, its master's server, and clients of it."""
+
+    def __init__(self, folder, stack):
+        folder.mkdir()
+        authority = Authority.create(folder, folder.name)
+        self.authority = JobAuthority(authority, folder, folder.name, LIFE_SECONDS)
+        self._stack = stack
+
+    def files(self, role, index=0, life_seconds=LIFE_SECONDS):
+        identity = Identity(self.authority.job, role, index)
+        return self.authority.authority.issue(self.authority.folder, identity, life_seconds)
+
+    def serve(self, tls):
+        server = Server(tls, self.authority)
+        self._stack.callback(server.close)
+        return server
+
+    def client(self, server, tls, token=TOKEN):
+        client = GrpcMasterClient(
+            server.address, token, on_unreachable=lambda words: None, attempt_seconds=1, tls=tls
+        )
+        self._stack.callback(client.close)
+        return client
+
+
+@pytest.fixture
+def make_job(tmp_path):
+    with contextlib.ExitStack() as stack:
+        yield lambda name="ctr": Job(tmp_path / name, stack)
+
+
+def test_processes_of_a_job_reach_their_master(make_job):
+    job = make_job()
+    server = job.serve(job.files(Role.MASTER))
+    job.client(server, job.files(Role.WORKER)).heartbeat(Role.WORKER, 0)
+    assert len(server.servicer.seen) == 1
+    assert why_refused(server.address, job.files(Role.WORKER)) == ""
+
+
+def test_token_is_asked_for_all_the_same(make_job):
+    job = make_job()
+    server = job.serve(job.files(Role.MASTER))
+    with pytest.raises(AuthenticationError, match="expected the token of this job"):
+        job.client(server, job.files(Role.WORKER), b"x" * 32).heartbeat(Role.WORKER, 0)
+    assert server.servicer.seen == []
+
+
+def of_another_job(job, make_job):
+    return make_job("other").files(Role.WORKER)
+
+
+def of_another_job_that_knows_ours(job, make_job):
+    other = make_job("other").files(Role.WORKER)
+    return TlsFiles(job.files(Role.PS).authority, other.certificate, other.key)
+
+
+def expired(job, make_job):
+    return job.files(Role.WORKER, life_seconds=-60)
+
+
+def none(job, make_job):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("stranger", "words"),
+    [
+        (of_another_job, "its certificate is not signed by this job's authority"),
+        (of_another_job_that_knows_ours, "it refuses this process's certificate"),
+        (expired, "it refuses this process's certificate .*expired"),
+        (none, "it speaks TLS, and this process does not"),
+    ],
+)
+def test_stranger_is_refused_before_its_message_is_read_and_told_why(make_job, stranger, words):
+    job = make_job()
+    server = job.serve(job.files(Role.MASTER))
+    client = job.client(server, stranger(job, make_job))
+    with pytest.raises(AuthenticationError, match=words):
+        client.heartbeat(Role.WORKER, 0)
+    assert server.servicer.seen == []
+
+
+@pytest.mark.parametrize(
+    ("role", "life_seconds", "words"),
+    [
+        (Role.WORKER, LIFE_SECONDS, "that of another role, expected the master's"),
+        (Role.PS, LIFE_SECONDS, "that of another role, expected the master's"),
+        (Role.MASTER, -60, "its certificate has expired"),
+    ],
+)
+def test_master_with_a_bad_certificate_is_not_believed(make_job, role, life_seconds, words):
+    job = make_job()
+    server = job.serve(job.files(role, life_seconds=life_seconds))
+    with pytest.raises(AuthenticationError, match=words):
+        job.client(server, job.files(Role.WORKER, 5)).heartbeat(Role.WORKER, 5)
+    assert server.servicer.seen == []
+
+
+def test_master_without_tls_is_not_believed(make_job):
+    job = make_job()
+    server = job.serve(None)
+    with pytest.raises(AuthenticationError, match="expected TLS, found something else"):
+        job.client(server, job.files(Role.WORKER)).heartbeat(Role.WORKER, 0)
+    assert server.servicer.seen == []
+
+
+def test_both_ends_go_on_with_renewed_certificates(make_job):
+    job = make_job()
+    master, worker = job.files(Role.MASTER), job.files(Role.WORKER, 3)
+    client = job.client(job.serve(master), worker)
+    for _ in range(4):
+        key, request = make_request("worker-3")
+        write_private(worker.certificate, client.renew_certificate(request) + key)
+        job.files(Role.MASTER)
+        client.heartbeat(Role.WORKER, 3)
+
+
+def test_certificate_is_renewed_for_whom_it_names(make_job):
+    job = make_job()
+    server = job.serve(job.files(Role.MASTER))
+    client = job.client(server, job.files(Role.WORKER, 3))
+    with pytest.raises(ElasticdlError, match="expected a request for a certificate"):
+        client.renew_certificate(b"nonsense")
