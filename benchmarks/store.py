@@ -1,6 +1,6 @@
 """The parameter store: rows a second of one thread against what the memory and the socket can do.
 
-Three bounds, each the ratio of two best slices:
+Bounds, each the ratio of two best slices:
 
 - f_mem: cache lines that pulls and pushes must touch (one of the index, those of the row), against
   random lines of the same footprint, read one after the other with prefetch, when the caches hold
@@ -12,6 +12,8 @@ Three bounds, each the ratio of two best slices:
   wake; and the same RPC with the store in it.
 - f_e2e: `PsClient.pull` and `push` as a worker calls them, unique ids, deduplication, the store and
   all, against an echo of the same bytes.
+
+- f_tls: the same calls over TCP in clear text against TLS (`benchmarks/tls.py`).
 
 Then what a step of the Criteo-shaped job costs in processor time (512 records, two replicas), and
 steps a second where each is pulled after the push before it, apart and in one exchange.
@@ -48,6 +50,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 from report import Row, Side, compare, write_results
+from tls import tls_rows
 
 from elasticdl._core import PsClient
 
@@ -130,7 +133,7 @@ def main() -> None:
     wire = over_the_wire(arguments.processes, arguments.slices)
     rows = [row for case in CASES for row in case_rows(case, found[case])]
     rows += one_table_rows(found[CHECKPOINTED], Side(tuple(take)))
-    rows += bare_rows(bare) + wire_rows(wire)
+    rows += bare_rows(bare) + wire_rows(wire) + tls_rows(arguments.slices)
     notes = {
         "processes": arguments.processes,
         "slices_of_each_process": arguments.slices,

@@ -19,7 +19,9 @@ from elasticdl.job import Strategy
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.section import Command, Only, Section
 
-__all__ = ["Command", "JobConfig", "Only", "Section"]
+__all__ = ["Command", "JobConfig", "Only", "Section", "TlsMode"]
+
+TlsMode = Literal["job", "files", "off"]
 
 _POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _TRAIN = Only(("train",))
@@ -361,6 +363,42 @@ class ClusterSection(Section):
     master_port: Annotated[
         int, Field(ge=0, le=65535, description="Port of the master; 0: any free one.")
     ] = 0
+    tls: Annotated[
+        TlsMode | None,
+        Field(
+            description="How processes prove who they are and encrypt what they say. job: by "
+            "certificates that the job makes; files: by --tls_ca, --tls_cert and --tls_key; off: "
+            "not at all [default: job, or off if all processes are on this machine]."
+        ),
+    ] = None
+    tls_ca: Annotated[
+        Path | None, Field(description="With --tls=files: who signs certificates of the job, PEM.")
+    ] = None
+    tls_cert: Annotated[
+        Path | None,
+        Field(
+            description="With --tls=files: the certificate of each process, PEM. It has the names "
+            "master.elasticdl, ps.elasticdl and worker.elasticdl."
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None, Field(description="With --tls=files: its key, PEM, mode 0600.")
+    ] = None
+    tls_certificate_hours: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="With --tls=job: how long a certificate is good; it is renewed while a "
+            "third of that is left.",
+        ),
+    ] = 24.0
+    insecure: Annotated[
+        bool,
+        Field(
+            description="Accept --tls=off where processes are on several machines: whoever is on "
+            "the network reads the data and the job's secret."
+        ),
+    ] = False
     max_relaunches: Annotated[
         NonNegativeInt, Field(description="How often failed processes are replaced, over the job.")
     ] = 10
@@ -374,6 +412,30 @@ class ClusterSection(Section):
         Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
         Field(description="The least important messages that processes write to their logs."),
     ] = "INFO"
+
+    @property
+    def tls_certificate_seconds(self) -> float:
+        """How long a certificate of the job's own is good."""
+        return self.tls_certificate_hours * 3600
+
+    @model_validator(mode="after")
+    def _tls_fits_together(self) -> ClusterSection:
+        files = {
+            "--tls_ca": self.tls_ca,
+            "--tls_cert": self.tls_cert,
+            "--tls_key": self.tls_key,
+        }
+        missing = [flag for flag, path in files.items() if path is None]
+        if self.tls == "files" and missing:
+            raise ValueError(f"--tls=files needs {', '.join(missing)} too")
+        if self.tls != "files" and len(missing) < len(files):
+            raise ValueError("--tls_ca, --tls_cert and --tls_key need --tls=files")
+        if self.insecure and self.tls != "off":
+            raise ValueError(
+                f"--insecure accepts --tls=off, found --tls={self.tls or 'job (the default)'}: "
+                "give both or neither"
+            )
+        return self
 
 
 class JobConfig(Section):

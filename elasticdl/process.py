@@ -26,6 +26,8 @@ from pydantic import ValidationError
 
 from elasticdl.addresses import LOOPBACK, Listening
 from elasticdl.config import JobConfig
+from elasticdl.credentials import job as credentials
+from elasticdl.credentials.files import TlsFiles
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import Role
 from elasticdl.secret_files import check_secret
@@ -63,6 +65,8 @@ class ProcessArguments:
     """What a process knows when it starts. `master` is its HOST:PORT, "" for the master itself.
 
     listening: Of a role that others connect to.
+    tls_dir: the certificates that the job makes, if it does.
+    tls: what this process speaks TLS with, if it does; the master makes its own.
     """
 
     config: JobConfig
@@ -71,6 +75,8 @@ class ProcessArguments:
     master: str
     index: int
     listening: Listening
+    tls_dir: Path | None = None
+    tls: TlsFiles | None = None
 
 
 def command(
@@ -82,6 +88,7 @@ def command(
     python: str = sys.executable,
     config_file: Path | None = None,
     token_file: Path | None = None,
+    tls_dir: Path | None = None,
 ) -> tuple[str, ...]:
     """Return the command line that starts a process of the job in `job_dir`.
 
@@ -100,6 +107,8 @@ def command(
     if listening is not None and role in _LISTENS:
         words += ["--bind_address", listening.bind]
         words += ["--advertise_address", listening.advertise] if listening.advertise else []
+    if tls_dir is not None:
+        words += ["--tls_dir", str(tls_dir)]
     return tuple(words)
 
 
@@ -123,9 +132,11 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     lifeline = inherited_lifeline()
     if lifeline is not None:
         threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
-    listening = _may_listen(words)
     config = _read_config(words.config)
     logging.getLogger().setLevel(config.cluster.log_level)
+    name = process_name(role, words.index)
+    listening = _may_listen(words, config)
+    makes_own = role is Role.MASTER and words.tls_dir is not None
     return ProcessArguments(
         config=config,
         token=read_token(words.token_file),
@@ -133,6 +144,8 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
         master=words.master,
         index=words.index,
         listening=listening,
+        tls_dir=words.tls_dir,
+        tls=None if makes_own else credentials.of_role(config.cluster, words.tls_dir, name),
     )
 
 
@@ -163,6 +176,21 @@ def when_asked_to_end(hand_over: Callable[[], None]) -> None:
         signal.signal(number, lambda _number, _frame: None)
     signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=forget)
+
+
+def renewal(
+    arguments: ProcessArguments, role: Role, sign: Callable[[bytes], bytes]
+) -> contextlib.AbstractContextManager[object]:
+    """Return a context in which the certificate of this process is renewed, if it has to be.
+
+    Args:
+        arguments: What it was started with.
+        role: What it is.
+        sign: Given a request in PEM, returns the next certificate.
+    """
+    name = process_name(role, arguments.index)
+    cluster = arguments.config.cluster
+    return credentials.renewal(cluster, arguments.tls_dir, arguments.tls, name, sign)
 
 
 def run_to_own_failure(work: Callable[[], None]) -> None:
@@ -278,15 +306,23 @@ def _parse(role: Role, argv: Sequence[str] | None) -> argparse.Namespace:
             default="",
             help="address or name under which others find this process [default: --bind_address]",
         )
+    parser.add_argument("--tls_dir", type=Path, help="certificates that the job makes")
     return parser.parse_args(argv)
 
 
-def _may_listen(words: argparse.Namespace) -> Listening:
+def _may_listen(words: argparse.Namespace, config: JobConfig) -> Listening:
     """Return where the process listens. What forbids it to listen there is checked here alone."""
     if "bind_address" not in words:
         return Listening()
     listening = Listening(words.bind_address, words.advertise_address)
     listening.check()
+    if words.tls_dir is None:  # else the job's own certificates are used
+        mode = credentials.mode_of(config.cluster, listening.is_exposed)
+        if listening.is_exposed and mode == "job":
+            _log.warning(
+                "no certificates were made for this job (--tls_dir): its processes speak in clear "
+                "text, and whoever is on the network reads the data and the job's secret"
+            )
     return listening
 
 

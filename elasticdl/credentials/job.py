@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -41,27 +41,30 @@ def mode_of(cluster: ClusterSection, is_exposed: bool) -> TlsMode:
     return mode
 
 
-def prepare(cluster: ClusterSection, job_dir: Path, is_exposed: bool = False) -> Path | None:
-    """Return the folder with the certificates of a job; a new job gets its authority.
+def folder_of(cluster: ClusterSection, job_dir: Path, is_exposed: bool = False) -> Path | None:
+    """Return the folder with the certificates of a job, if it makes its own.
 
-    `None`: the job does not have certificates of its own.
+    Raises:
+        ConfigError: As in `mode_of`.
+    """
+    return job_dir / FOLDER if mode_of(cluster, is_exposed) == "job" else None
+
+
+def prepare(cluster: ClusterSection, job_dir: Path, is_exposed: bool = False) -> None:
+    """Check what TLS a job is to speak; a new job that makes certificates gets its authority.
 
     Raises:
         ConfigError: The settings or the user's own files are not good.
         OSError: The folder cannot be written.
     """
-    mode = mode_of(cluster, is_exposed)
+    folder = folder_of(cluster, job_dir, is_exposed)
     files = of_user(cluster)
     if files is not None:
         files.check()
-    if mode != "job":
-        return None
-    folder = job_dir / FOLDER
-    if not (folder / AUTHORITY_FILE).is_file():
+    if folder is not None and not (folder / AUTHORITY_FILE).is_file():
         from elasticdl.credentials.authority import Authority
 
         Authority.create(folder, cluster.job_name)
-    return folder
 
 
 def of_user(cluster: ClusterSection) -> TlsFiles | None:
@@ -115,19 +118,16 @@ def renewal(
     return Renewal(files, name, sign, cluster.tls_certificate_seconds)
 
 
-@contextlib.contextmanager
-def user_certificate(cluster: ClusterSection, folder: Path | None) -> Iterator[TlsFiles | None]:
-    """Yield the files of a command that speaks to the master, renewed within the block.
+def for_user(cluster: ClusterSection, folder: Path | None) -> TlsFiles | None:
+    """Return the files of a command that speaks to the master; renewed as long as it runs.
 
     Who can read the key of the authority, the owner of the job, signs for the command.
 
     Raises:
         ConfigError: The authority is missing, or the user's own files are not good.
     """
-    files = of_user(cluster)
-    if folder is None or files is not None:
-        yield files
-        return
+    if folder is None:
+        return of_user(cluster)
     from elasticdl.credentials.authority import USER, Authority, Identity
 
     if not (folder / AUTHORITY_KEY_FILE).is_file():
@@ -139,7 +139,8 @@ def user_certificate(cluster: ClusterSection, folder: Path | None) -> Iterator[T
     identity = Identity(cluster.job_name, USER)
     life = cluster.tls_certificate_seconds
     files = authority.issue(folder, identity, life)
-    with renewal(
+    context = renewal(
         cluster, folder, files, USER, lambda request: authority.sign(request, identity, life)
-    ):
-        yield files
+    )
+    context.__enter__()  # its thread ends with the command
+    return files

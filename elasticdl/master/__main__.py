@@ -6,14 +6,17 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from elasticdl import process
 from elasticdl.config import JobConfig
+from elasticdl.credentials.files import TlsFiles
 from elasticdl.data.open import open_reader
 from elasticdl.errors import StateError
 from elasticdl.job import Role, Shard
 from elasticdl.launchers import of_master
+from elasticdl.master.certificates import JobAuthority
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
@@ -42,6 +45,12 @@ def main() -> None:
 
 async def _run(arguments: ProcessArguments) -> int:
     state = open_state(arguments.config.cluster.state, arguments.job_dir)
+    tls, authority = arguments.tls, None
+    if arguments.tls_dir is not None:
+        cluster = arguments.config.cluster
+        life_seconds = cluster.tls_certificate_seconds
+        authority = JobAuthority.of_job(arguments.tls_dir, cluster.job_name, life_seconds)
+        tls = authority.issue(Role.MASTER, 0)
     job, is_new = open_job(state, arguments.config, lambda: load_data(arguments.config))
     master = Master(
         job,
@@ -49,13 +58,18 @@ async def _run(arguments: ProcessArguments) -> int:
         arguments.job_dir,
         arguments.token,
         make_launcher=of_master.make_launcher(arguments.config, arguments.job_dir),
-        make_access=lambda route: ReplicaAccess(route, _connect(arguments.token)),
+        make_access=lambda route: ReplicaAccess(route, _connect(arguments.token, tls)),
         listening=arguments.listening,
+        tls=tls,
+        authority=authority,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         reason = f"the master was asked to end ({number.name})"
         asyncio.get_running_loop().add_signal_handler(number, master.leave, reason)
-    return await master.run()
+    if authority is None:
+        return await master.run()
+    with process.renewal(replace(arguments, tls=tls), Role.MASTER, authority.sign_own):
+        return await master.run()
 
 
 def load_data(config: JobConfig) -> JobData:
@@ -96,11 +110,16 @@ def _custom_data_reader(config: JobConfig) -> Callable[..., Any] | None:
     return load_model_spec(model).custom_data_reader
 
 
-def _connect(token: bytes) -> Callable[[Sequence[str], bool], ReplicaClient]:
+def _connect(token: bytes, tls: TlsFiles | None) -> Callable[[Sequence[str], bool], ReplicaClient]:
     from elasticdl._core import PsClient
 
     return lambda addresses, whole_job: PsClient.connect(
-        addresses, token, _MASTER_ID, _PS_DEADLINE_SECONDS, whole_job=whole_job
+        addresses,
+        token,
+        _MASTER_ID,
+        _PS_DEADLINE_SECONDS,
+        whole_job=whole_job,
+        tls=tls.as_tuple() if tls else None,
     )
 
 

@@ -22,6 +22,7 @@ import grpc
 
 from elasticdl import process
 from elasticdl.addresses import Listening, is_loopback, join
+from elasticdl.credentials.files import TlsFiles
 from elasticdl.errors import ConfigError, TakenOverError
 from elasticdl.job import JobStatus, PsRoute, Role
 from elasticdl.launchers.base import (
@@ -35,6 +36,7 @@ from elasticdl.launchers.base import (
     Started,
 )
 from elasticdl.master.actions import Action, Note
+from elasticdl.master.certificates import JobAuthority
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
@@ -45,6 +47,7 @@ from elasticdl.master.status import picture
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.tail import EventTail
 from elasticdl.rpc.messages import status_to_json
+from elasticdl.rpc.security import add_port
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,6 +74,8 @@ class Master:
         make_launcher: Callable[[OnEvent], Launcher],
         make_access: Callable[[Callable[[], PsRoute]], ReplicaAccess],
         listening: Listening | None = None,
+        tls: TlsFiles | None = None,
+        authority: JobAuthority | None = None,
     ) -> None:
         """Put a master together; nothing happens before `run`.
 
@@ -82,12 +87,16 @@ class Master:
             make_launcher: Makes what starts processes, given whom to tell of them.
             make_access: Makes the way to the ps replicas, given who knows where they are.
             listening: Where it listens, and others find it; None: on loopback.
+            tls: What to speak TLS with; None: in clear text.
+            authority: Makes certificates for the job's processes, if it has its own.
         """
         self.core = job.core
         self._job = job
         self._is_new = is_new
         self._job_dir = job_dir
         self._token = token
+        self._tls = tls
+        self._authority = authority
         self._make_launcher = make_launcher
         self._listening = listening or Listening()
         self._access = make_access(self.core.ps_route)
@@ -206,7 +215,7 @@ class Master:
             for pool in self._threads.values():
                 ends.callback(pool.shutdown, wait=False, cancel_futures=True)
             ends.callback(self._cancel_effects)
-            server = make_server(self, self._token)
+            server = make_server(self, self._token, self._authority)
             ends.push_async_callback(server.stop, grace=0.5)
             self._launcher = self._make_launcher(on_event)
             ends.push_async_callback(self._close_launcher)
@@ -214,7 +223,9 @@ class Master:
             self._interpreter = Interpreter(
                 self.core,
                 self._access,
-                _JobProcesses(self._launcher, self._job_dir, address, self._exited),
+                _JobProcesses(
+                    self._launcher, self._job_dir, address, self._exited, self._authority
+                ),
                 self._job_dir,
                 self._job.id,
                 tell=self._note,
@@ -251,7 +262,7 @@ class Master:
         deadline = time.monotonic() + (_REBIND_SECONDS if self._job.port else 0.0)
         while True:
             try:
-                found: int = server.add_insecure_port(join(host, port))
+                found = add_port(server, join(host, port), self._tls)
                 break
             except RuntimeError as error:
                 if time.monotonic() >= deadline and port and not cluster.master_port:
@@ -419,15 +430,23 @@ class _JobProcesses:
         job_dir: Path,
         address: str,
         exited: Callable[[Exited], None],
+        authority: JobAuthority | None,
     ) -> None:
+        self._authority = authority
         self._launcher = launcher
         self._job_dir = job_dir
         self._address = address
         self.exited = exited
 
     def start(self, role: Role, index: int) -> ProcessHandle:
+        tls_dir = None
+        if self._authority is not None:
+            tls_dir = self._authority.folder
+            self._authority.issue(role, index)
         listening = self._launcher.listening
-        command = process.command(role, index, self._job_dir, self._address, listening)
+        command = process.command(
+            role, index, self._job_dir, self._address, listening, tls_dir=tls_dir
+        )
         return self._launcher.start(ProcessSpec(role, index, command))
 
     def adopt(self, handle: ProcessHandle) -> None:

@@ -12,13 +12,18 @@ import grpc
 
 from elasticdl.errors import ElasticdlError, StateError
 from elasticdl.job import JobStatus, PsRoute
+from elasticdl.master.certificates import JobAuthority, Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.status import members
 from elasticdl.observe.tail import EventTail
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
 from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication, Defects
-from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
+from elasticdl.rpc.elasticdl_pb2_grpc import (
+    MasterServicer,
+    add_CertificatesServicer_to_server,
+    add_MasterServicer_to_server,
+)
 
 _PS_ROUTE_SECONDS = 5.0  # the longest that GetPsRoute waits before it answers "not yet"
 _PICTURE_SECONDS = 0.1  # the shortest time between two pictures of WatchStatus
@@ -257,10 +262,14 @@ class Servicer(MasterServicer):
         raise AssertionError("abort raises")
 
 
-def make_server(master: Front, token: bytes) -> grpc.aio.Server:
+def make_server(
+    master: Front, token: bytes, authority: JobAuthority | None = None
+) -> grpc.aio.Server:
     """Return a server of the master that is not started, and has no port yet."""
     server = grpc.aio.server(
         interceptors=[Authentication(token), Defects()], options=SERVER_OPTIONS
     )
     add_MasterServicer_to_server(Servicer(master), server)
+    if authority is not None:
+        add_CertificatesServicer_to_server(Renewals(authority), server)
     return server

@@ -22,7 +22,13 @@ log = logging.getLogger(__name__)
 def main() -> None:
     """Restore or create the store, serve it, and tell the master where."""
     arguments = process.start(Role.PS)
-    master = GrpcMasterClient(arguments.master, arguments.token)
+    master = GrpcMasterClient(arguments.master, arguments.token, tls=arguments.tls)
+    with process.renewal(arguments, Role.PS, master.renew_certificate):
+        serve(arguments, master)
+
+
+def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
+    """Serve the parameters until this process is asked to end."""
     seconds, progress = arguments.config.cluster.heartbeat_seconds, Progress()
     with shown(progress, lambda: master.heartbeat(Role.PS, arguments.index), seconds):
         store = make_store(arguments.config, arguments.index, master.restore_point, progress)
@@ -37,6 +43,7 @@ def main() -> None:
         max_staleness=training.max_staleness,
         grads_to_wait=arguments.config.grads_to_wait,
         sync_version_tolerance=training.sync_version_tolerance,
+        tls=arguments.tls.as_tuple() if arguments.tls else None,
     )
     try:
         address = arguments.listening.at(port_of(server.address))

@@ -21,7 +21,13 @@ _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
 def main() -> None:
     """Register with the master, build the model, work until the job is finished."""
     arguments = process.start(Role.WORKER)
-    master = GrpcMasterClient(arguments.master, arguments.token)
+    master = GrpcMasterClient(arguments.master, arguments.token, tls=arguments.tls)
+    with process.renewal(arguments, Role.WORKER, master.renew_certificate):
+        work(arguments, master)
+
+
+def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
+    """Take part in the job until it is finished."""
     departure = Departure(master, arguments.index)
     process.when_asked_to_end(departure.begin)
     master.register_worker(arguments.index, os.getpid())
@@ -30,7 +36,12 @@ def main() -> None:
 
     def dial(addresses: list[str]) -> PsClient:
         return PsClient.connect(
-            addresses, arguments.token, arguments.index, _PS_DEADLINE_SECONDS, _PS_CONNECT_SECONDS
+            addresses,
+            arguments.token,
+            arguments.index,
+            _PS_DEADLINE_SECONDS,
+            _PS_CONNECT_SECONDS,
+            tls=arguments.tls.as_tuple() if arguments.tls else None,
         )
 
     interval = arguments.config.cluster.heartbeat_seconds

@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=MODES, default="async", help="when updates are made")
     parser.add_argument("--ps_recovery", choices=("replay", "latest"), default="replay")
     parser.add_argument("--state", help="the job's --state")
+    parser.add_argument("--tls", choices=("job", "off"), help="what the processes speak")
     parser.add_argument("--minutes", type=float, default=0, help="run random jobs for so long")
     parser.add_argument("--record", type=Path, help="with --minutes: what was done, as JSON")
     parser.add_argument("--dir", type=Path, help="keep the job's files here")
@@ -67,6 +68,7 @@ def main() -> None:
             arguments.mode,
             arguments.ps_recovery,
             arguments.state,
+            arguments.tls,
         )
     console.print("[red]NOT exact" if record.problems else "[green]every count is exact")
     sys.exit(1 if record.problems else 0)

@@ -14,7 +14,9 @@ import psutil
 from numpy.typing import NDArray
 
 from elasticdl._core import RecordWriter
-from elasticdl.process import TOKEN_FILE, read_token
+from elasticdl.config import JobConfig
+from elasticdl.credentials import job as credentials
+from elasticdl.process import CONFIG_FILE, TOKEN_FILE, read_token
 from elasticdl.rpc.client import JobClient
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +105,11 @@ def connect(job_dir: Path, job: subprocess.Popen[bytes]) -> JobClient | None:
         except subprocess.TimeoutExpired:
             continue
         return None
-    return JobClient(json.loads(address.read_text())["address"], read_token(job_dir / TOKEN_FILE))
+    cluster = JobConfig.read(job_dir / CONFIG_FILE).cluster
+    tls = credentials.for_user(cluster, credentials.folder_of(cluster, job_dir))
+    return JobClient(
+        json.loads(address.read_text())["address"], read_token(job_dir / TOKEN_FILE), tls=tls
+    )
 
 
 def processes(job_dir: Path, role: str) -> list[psutil.Process]:

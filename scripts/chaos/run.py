@@ -72,6 +72,7 @@ def run(
     mode: str = "async",
     ps_recovery: str = "replay",
     state: str | None = None,
+    tls: str | None = None,
 ) -> Record:
     """Run one job with faults and print what happened; `state` is the job's `--state`."""
     rng = random.Random(seed)
@@ -79,6 +80,8 @@ def run(
     flags = _flags(faults, directory, mode, ps_recovery, rng)
     if state is not None:
         flags["state"] = state
+    if tls is not None:
+        flags["tls"] = tls
     files = make_ids(seed, mode)
     write_data(directory / "data", files)
     words = {name: str(value) for name, value in flags.items()}

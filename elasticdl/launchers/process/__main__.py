@@ -13,6 +13,7 @@ from pathlib import Path
 from elasticdl import process
 from elasticdl.checkpoints.in_use import claimed
 from elasticdl.config import JobConfig
+from elasticdl.credentials import job as credentials
 from elasticdl.errors import ElasticdlError
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.supervisor import NAME, Supervisor
@@ -29,7 +30,8 @@ def main() -> None:
             config = JobConfig.read(words.job_dir / process.CONFIG_FILE)
             warning = held.enter_context(_claim(config, words.job_dir))
             folder.clear(words.job_dir)
-            supervisor = Supervisor(words.job_dir, signals)
+            tls_dir = credentials.folder_of(config.cluster, words.job_dir)
+            supervisor = Supervisor(words.job_dir, signals, tls_dir)
             supervisor.start(warning)
         except (ElasticdlError, OSError) as error:
             _answer(str(error))

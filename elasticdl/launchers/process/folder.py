@@ -18,6 +18,7 @@ from pathlib import Path
 from elasticdl import process
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
+from elasticdl.credentials import job as credentials
 from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.launchers.process.pids import ref_of
 
@@ -50,6 +51,7 @@ def prepare(config: JobConfig) -> Path:
         job_dir.mkdir(parents=True, exist_ok=True)
         if not (job_dir / process.TOKEN_FILE).exists():
             process.write_token(job_dir / process.TOKEN_FILE)
+        credentials.prepare(config.cluster, job_dir)
         path = job_dir / process.CONFIG_FILE
         if not path.exists():  # a folder that has it is the folder of a job
             write_whole(path, _settled(config, job_dir).model_dump_json(indent=2))

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from elasticdl import process
 from elasticdl.config import JobConfig
+from elasticdl.credentials import job as credentials
 from elasticdl.errors import LaunchError, UnavailableError
 from elasticdl.job import JobStatus, Role, no_status
 from elasticdl.launchers.base import Job
@@ -138,7 +139,10 @@ class LocalJob:
                 )
         if self._wait(0.0):
             raise UnavailableError(f"the job in {self._job_dir} has ended")
-        return JobClient(address, process.read_token(self._job_dir / process.TOKEN_FILE))
+        cluster = JobConfig.read(self._job_dir / process.CONFIG_FILE).cluster
+        tls = credentials.for_user(cluster, credentials.folder_of(cluster, self._job_dir))
+        token = process.read_token(self._job_dir / process.TOKEN_FILE)
+        return JobClient(address, token, tls=tls)
 
     def end(self, timeout_seconds: float) -> JobStatus | None:
         """Wait for the process that runs the job, which ends after all others."""

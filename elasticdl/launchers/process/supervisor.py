@@ -50,9 +50,13 @@ class End:
 class Supervisor:
     """The processes of one job, from the first master to the last; for the main thread."""
 
-    def __init__(self, job_dir: Path, signals: Signals) -> None:
-        """Prepare to run the job in a folder."""
+    def __init__(self, job_dir: Path, signals: Signals, tls_dir: Path | None = None) -> None:
+        """Prepare to run the job in a folder.
+
+        With `tls_dir`, the folder of its certificates, its processes speak TLS.
+        """
         self._job_dir = job_dir
+        self._tls_dir = tls_dir
         self._signals = signals
         self._log_path = log_path(job_dir, Role.MASTER, 0)
         self._log_start = _size(self._log_path)  # an earlier job may have left a log
@@ -124,7 +128,7 @@ class Supervisor:
         return (self._job_dir / process.PICTURE_FILE).exists()
 
     def _start_master(self) -> None:
-        command = process.command(Role.MASTER, 0, self._job_dir)
+        command = process.command(Role.MASTER, 0, self._job_dir, tls_dir=self._tls_dir)
         try:
             self._master = children.spawn(command, self._log_path, self._lifeline)
         except OSError as error:

@@ -6,7 +6,7 @@ import pytest
 
 from elasticdl.config import ClusterSection
 from elasticdl.credentials.authority import Authority, Identity, expiry
-from elasticdl.credentials.job import mode_of, of_role, prepare
+from elasticdl.credentials.job import folder_of, mode_of, of_role, prepare
 from elasticdl.credentials.renewal import Renewal, pause_seconds
 from elasticdl.errors import ConfigError, UnavailableError
 from elasticdl.job import Role
@@ -65,11 +65,12 @@ def test_settings_that_do_not_fit_are_refused(settings, message):
 
 def test_a_new_job_gets_its_authority_once(tmp_path):
     cluster = ClusterSection(tls="job")
-    folder = prepare(cluster, tmp_path)
+    prepare(cluster, tmp_path)
+    folder = folder_of(cluster, tmp_path)
     before = (folder / "ca.pem").read_bytes()
-    assert prepare(cluster, tmp_path) == folder
+    prepare(cluster, tmp_path)
     assert (folder / "ca.pem").read_bytes() == before
-    assert prepare(ClusterSection(), tmp_path) is None
+    assert folder_of(ClusterSection(), tmp_path) is None
 
 
 def test_files_of_the_user_are_those_of_every_process(tmp_path):
