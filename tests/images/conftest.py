@@ -99,7 +99,9 @@ def docker() -> Iterator[Docker]:
             yield Docker(os.environ | own)
     finally:
         # What dockerd leaves mounted when it ends.
-        subprocess.run(["umount", "--quiet", home / "exec" / "netns" / "default"], check=False)
+        subprocess.run(
+            ["umount", home / "exec" / "netns" / "default"], check=False, stderr=subprocess.DEVNULL
+        )
         shutil.rmtree(home)
 
 
