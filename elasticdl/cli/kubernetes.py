@@ -41,12 +41,12 @@ def dry_run(config: JobConfig) -> int:
     help="ServiceAccount of the pods, as in elasticdl train.",
 )
 def rbac(namespace: str, service_account: str) -> None:
-    r"""Print the rights that jobs need on Kubernetes, for kubectl apply -f -.
+    """Print the rights that jobs need on Kubernetes, for kubectl apply -f -.
 
     \b
     Example:
       elasticdl rbac --namespace=training | kubectl apply -f -
-    """
+    """  # noqa: D301 - the backspace is click's mark for lines that it must not join
     from elasticdl.launchers.kubernetes.client import library
     from elasticdl.launchers.kubernetes.manifests import as_yaml
     from elasticdl.launchers.kubernetes.rbac import rights

@@ -93,6 +93,8 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
 
         with _claims(config, display):
             return local.run(config, display)
+    for note in choose.notes(config):
+        display.note(note)
     since = time.time()
     job = choose.submitter_for(config).submit(config, is_tied=stay is Stay.TIED)
     places |= job.places
@@ -112,6 +114,8 @@ def _start_only(config: JobConfig) -> int:
             "place of --detach, or `elasticdl status --json` after the end"
         )
     preflight.check(config)
+    for note in choose.notes(config):
+        click.echo(f"note: {note}", err=True)
     job = choose.submitter_for(config).submit(config, is_tied=False)
     for line in _ways_to(job.name):
         click.echo(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from elasticdl.config import JobConfig
 from elasticdl.errors import UnknownJobError
 from elasticdl.launchers.base import Job, Submitter
+from elasticdl.launchers.kubernetes import settle
 from elasticdl.launchers.kubernetes.submit import KubernetesSubmitter
 from elasticdl.launchers.process.job import LocalSubmitter
 
@@ -12,6 +13,11 @@ from elasticdl.launchers.process.job import LocalSubmitter
 def submitter_for(config: JobConfig) -> Submitter:
     """Return who starts a job of this configuration."""
     return KubernetesSubmitter() if config.is_on_kubernetes else LocalSubmitter()
+
+
+def notes(config: JobConfig) -> list[str]:
+    """Return what a user should know about the job before it runs, a sentence each."""
+    return list(settle.notes(config)) if config.is_on_kubernetes else []
 
 
 def find(name: str) -> Job:

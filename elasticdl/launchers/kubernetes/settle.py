@@ -74,6 +74,10 @@ def is_on_volume(config: JobConfig, path: str) -> bool:
 
 def notes(config: JobConfig) -> Iterator[str]:
     """Yield what a user should know about the job before it runs."""
+    yield (
+        "traffic between the pods is not encrypted: whoever is on their network can read the data "
+        "and the job's secret"
+    )
     if not has_lasting_state(config):
         yield (
             "the job's state is in the pod of its master, and a master that is lost ends the job: "

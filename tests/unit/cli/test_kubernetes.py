@@ -52,7 +52,13 @@ def test_what_a_lost_master_costs_is_said(capsys):
     assert "note: the job's state is in the pod of its master" in err
     assert "note: the job's folder is not on a volume" in err
     lasting = (*COMMAND, "--dry_run", "--job_dir=/data/jobs/1")
-    assert run(capsys, *lasting)[2] == ""
+    assert "master" not in run(capsys, *lasting)[2]
+
+
+def test_that_pods_speak_in_clear_text_is_said(capsys):
+    assert (
+        "note: traffic between the pods is not encrypted" in run(capsys, *COMMAND, "--dry_run")[2]
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,6 +66,7 @@ def test_what_a_lost_master_costs_is_said(capsys):
     [
         (("--volume=claim_name=a,mount_path=/a",), "--volume is of jobs on Kubernetes: give --ima"),
         (("--launcher=kubernetes", "--distribution_strategy=Local"), "--distribution_strategy=Loc"),
+        (("--launcher=kubernetes", "--tls=job"), "--tls=job: pods on Kubernetes do not speak TLS"),
         (("--launcher=kubernetes", "--job_name=My_Job"), "--job_name: expected at most 40 small"),
         (("--launcher=kubernetes", "--worker_pod_priority=2"), "--worker_pod_priority: expected"),
         (("--launcher=kubernetes", "--volume=x"), "--volume: expected a form like"),
