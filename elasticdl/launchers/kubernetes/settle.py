@@ -39,6 +39,7 @@ def settle(config: JobConfig) -> JobConfig:
         kubernetes = kubernetes.model_copy(update={"cluster_spec": path})
     checkpoint = config.checkpoint
     if not has_lasting_job_dir(config):
+        _check_no_recovery_is_asked_for(config)
         checkpoint = checkpoint.model_copy(update={"recovery_seconds": 0.0})
     return config.model_copy(
         update={
@@ -87,6 +88,15 @@ def notes(config: JobConfig) -> Iterator[str]:
         yield (
             "the job's folder is not on a volume, and a ps replica that is lost begins again from "
             "--checkpoint_dir, or from nothing: --job_dir below a mount_path of --volume mends that"
+        )
+
+
+def _check_no_recovery_is_asked_for(config: JobConfig) -> None:
+    seconds = config.checkpoint.recovery_seconds
+    if seconds and "recovery_seconds" in config.checkpoint.model_fields_set:
+        raise ConfigError(
+            f"--recovery_seconds={seconds:g}: a ps replica's checkpoints would go with its pod: "
+            "expected --job_dir below a mount_path of --volume beside it"
         )
 
 

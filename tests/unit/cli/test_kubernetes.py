@@ -88,6 +88,14 @@ def test_what_has_no_meaning_is_refused(capsys, words, complaint):
     assert out == ""
 
 
+def test_checkpoints_that_would_go_with_their_pod_are_refused(capsys):
+    code, _, err = run(capsys, *COMMAND, "--recovery_seconds=5", "--dry_run")
+    assert code != 0
+    assert "--recovery_seconds=5: a ps replica's checkpoints would go with its pod" in err
+    lasting = (*COMMAND, "--recovery_seconds=5", "--job_dir=/data/jobs/1", "--dry_run")
+    assert run(capsys, *lasting)[0] == 0
+
+
 def test_the_shipped_rights_are_those_that_the_command_prints(capsys):
     code, out, _ = run(capsys, "rbac")
     assert code == 0
