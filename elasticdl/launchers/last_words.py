@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from elasticdl.process import BUILDS_FROM, IS_BUILT
 
 # The head of a line of `elasticdl.process`: date, time, process, level.
+_FATAL = "Fatal Python error: "  # the first line of what `faulthandler` prints
 _ERROR = re.compile(r"^\S+ \S+ \S+ ERROR ")
 
 
@@ -18,12 +19,17 @@ def last_words(lines: Iterable[str]) -> str:
     worker that ended while it built its model, the records that it did it with are named.
     """
     said = [line.strip() for line in lines if line.strip()]
-    begun = _last_build(said)
-    error = last_error(said[begun or 0 :])
-    if error or begun is None:
-        return error or (said or [""])[-1]
-    records = said[begun].split(BUILDS_FROM)[1]
-    return f"{said[-1]} (while it built the model from records of {records})"
+    return last_error(said[_last_build(said) or 0 :]) or of_a_build(said) or (said or [""])[-1]
+
+
+def of_a_build(lines: Sequence[str]) -> str:
+    """Return how a worker ended while it built its model, with the records; "" if it did not."""
+    begun = _last_build(lines)
+    if begun is None:
+        return ""
+    records = lines[begun].split(BUILDS_FROM)[1]
+    fatal = [line for line in lines[begun:] if line.startswith(_FATAL)]
+    return f"{(fatal or lines)[-1]} (while it built the model from records of {records})"
 
 
 def last_error(lines: Sequence[str]) -> str:

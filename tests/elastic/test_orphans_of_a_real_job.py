@@ -72,6 +72,7 @@ def assert_all_end(pidfds):
 def test_no_process_is_left(job, tmp_path, number):
     pids = pids_of(tmp_path / "job")
     assert sorted(pids.values()) == [
+        "elasticdl.launchers.process",
         "elasticdl.master",
         *["elasticdl.ps"] * 2,
         *["elasticdl.worker"] * 2,

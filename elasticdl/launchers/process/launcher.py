@@ -30,7 +30,7 @@ from elasticdl.launchers.base import (
     Started,
 )
 from elasticdl.launchers.process.children import spawn
-from elasticdl.launchers.process.logs import last_words, log_path
+from elasticdl.launchers.process.logs import last_words, log_path, of_a_build
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import open_same, parse_ref, ref_of
 from elasticdl.process import inherited_lifeline, process_name
@@ -209,10 +209,12 @@ class ProcessLauncher:
     def _exited(self, watched: _Watched) -> Exited:
         code = _reap(watched)
         reason = _reason(code, watched.asked_to_end, self._ooms)
+        log = log_path(self._job_dir, watched.handle.role, watched.handle.index)
         words = ""
-        if reason not in (ExitReason.FINISHED, ExitReason.KILLED, ExitReason.PREEMPTED):
-            role, index = watched.handle.role, watched.handle.index
-            words = last_words(log_path(self._job_dir, role, index))
+        if reason is ExitReason.KILLED and code != -signal.SIGKILL:  # it crashed
+            words = of_a_build(log)
+        elif reason not in (ExitReason.FINISHED, ExitReason.KILLED, ExitReason.PREEMPTED):
+            words = last_words(log)
         return Exited(watched.handle, reason, code, words)
 
 

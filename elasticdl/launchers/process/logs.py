@@ -34,6 +34,11 @@ def last_words(path: Path) -> str:
     return words.last_words(_tail(path, 0))
 
 
+def of_a_build(path: Path) -> str:
+    """Return how a worker ended while it built its model; "" if it did not."""
+    return words.of_a_build(_tail(path, 0))
+
+
 def last_error(path: Path, start: int) -> str:
     """Return the message of the last error in a log from a position on; "" if there is none."""
     return re.sub(r"^\w+Error: ", "", words.last_error(_tail(path, start)))

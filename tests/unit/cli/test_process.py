@@ -69,7 +69,9 @@ def test_roles_that_listen_are_told_where(job_dir):
     words = process.command(Role.PS, 3, job_dir, "m:1", listening)
     assert words[-4:] == ("--bind_address", "0.0.0.0", "--advertise_address", "a.ps")
     child = run_role(job_dir, "print(arguments.listening.at(5))", Role.PS, listening)
-    assert child.communicate() == ("a.ps:5\n", "")
+    out, err = child.communicate()
+    assert out == "a.ps:5\n"
+    assert "its processes speak in clear text" in err
     assert "--bind_address" not in process.command(Role.WORKER, 0, job_dir, "m:1", listening)
 
 
