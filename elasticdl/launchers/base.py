@@ -68,8 +68,9 @@ class Exited:
 
     code: its exit code, or minus the signal; None if nobody knows.
     last_words: the last error of its log without the time and the name of the process, or the last
-        line; "" if the log has none, or if the reason is FINISHED, KILLED or PREEMPTED. Or what the
-        launcher knows of the cause, if that says more.
+        line; "" if the log has none, or if the reason is FINISHED, PREEMPTED or KILLED (unless it
+        crashed while it built its model). Or what the launcher knows of the cause, if that says
+        more.
     """
 
     handle: ProcessHandle

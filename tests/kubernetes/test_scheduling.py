@@ -37,7 +37,7 @@ def test_pod_that_fits_nowhere_waits_and_is_told_why(namespace: Namespace):
 
     scheduled = conditions(found)["PodScheduled"]
     assert scheduled["reason"] == "Unschedulable"
-    assert "3 Insufficient cpu" in scheduled["message"]
+    assert "Insufficient cpu" in scheduled["message"]
 
 
 def test_pod_of_low_priority_makes_room_for_one_of_high_priority(namespace: Namespace, priorities):
