@@ -254,6 +254,17 @@ def inherited_lifeline() -> int | None:
     return descriptor
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of the job so that it is whole when it is there.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(path)
+
+
 def write_token(path: Path) -> bytes:
     """Create a job's secret in a file that only its owner can read, and return it."""
     token = os.urandom(_TOKEN_BYTES)

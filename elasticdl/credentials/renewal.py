@@ -8,11 +8,10 @@ nothing but the new key from the request. New connections take the new files; op
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 
+from elasticdl.background import Background
 from elasticdl.credentials.authority import expiry, make_request
 from elasticdl.credentials.files import TlsFiles, write_private
 from elasticdl.errors import ElasticdlError
@@ -31,7 +30,7 @@ def pause_seconds(now: float, expires: float, life_seconds: float) -> float:
     return max(0.0, expires - life_seconds / 3 - now)
 
 
-class Renewal:
+class Renewal(Background):
     """Renews a certificate within its block; a context manager."""
 
     def __init__(
@@ -50,25 +49,11 @@ class Renewal:
                 ElasticdlError; then it is asked again.
             life_seconds: How long a certificate is good.
         """
+        super().__init__("certificate")
         self._files = files
         self._name = name
         self._sign = sign
         self._life_seconds = life_seconds
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="certificate", daemon=True)
-
-    def __enter__(self) -> Renewal:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Not waited for: it may be waiting for a master that is gone.
-        self._ended.set()
 
     def renew(self) -> None:
         """Replace key and certificate now.
@@ -84,7 +69,7 @@ class Renewal:
     def _run(self) -> None:
         retry_seconds = max(_SHORTEST_PAUSE_SECONDS, self._life_seconds * _RETRY_SHARE)
         wait = self._until_due()
-        while not self._ended.wait(wait):
+        while not self._stop.wait(wait):
             try:
                 self.renew()
                 wait = max(_SHORTEST_PAUSE_SECONDS, self._until_due())

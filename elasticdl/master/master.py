@@ -237,7 +237,7 @@ class Master:
             await self._caught_up()
             await server.start()
             where = json.dumps({"address": address, "pid": os.getpid()})
-            _write_whole(self._job_dir / process.ADDRESS_FILE, where)
+            process.write_whole(self._job_dir / process.ADDRESS_FILE, where)
             log.info("the master listens at %s", address)
             await self._until_ended()
             if self.core.has_ended:
@@ -339,7 +339,7 @@ class Master:
     def _leave_picture(self) -> None:
         """Write the job's last picture, for those who ask when no master is there."""
         try:
-            _write_whole(self._job_dir / process.PICTURE_FILE, status_to_json(self.status()))
+            process.write_whole(self._job_dir / process.PICTURE_FILE, status_to_json(self.status()))
         except OSError as error:
             log.warning("the job's last picture cannot be written: %s", error)
 
@@ -464,10 +464,3 @@ def _cannot_listen(host: str, port: int) -> str:
         f"--master_port={port}: the port is taken by another process on this machine{other}; "
         "choose another one, or 0 for any that is free"
     )
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is whole when it is there."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(path)

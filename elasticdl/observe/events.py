@@ -84,9 +84,18 @@ def _read_file(path: Path) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return  # being written
-            try:
-                event = json.loads(line)
-                event["time"] + 0.0
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{path}:{number}: expected an event as JSON: {error}") from error
-            yield event
+            yield parse_event(line, f"{path}:{number}")
+
+
+def parse_event(line: bytes | str, where: str) -> dict[str, Any]:
+    """Return the event of a line.
+
+    Raises:
+        DataError: It is none; names `where`.
+    """
+    try:
+        event: dict[str, Any] = json.loads(line)
+        event["time"] + 0.0
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{where}: expected an event as JSON, found {line!r}: {error}") from error
+    return event

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from elasticdl.errors import DataError
-from elasticdl.observe.events import FOLDER
+from elasticdl.observe.events import FOLDER, parse_event
 
 
 class Tail:
@@ -56,7 +54,7 @@ class EventTail:
             tail = self._tails.get(path)
             if tail is None:
                 tail = self._tails[path] = Tail(path, self._start(path))
-            found += [_event(path, line) for line in tail.lines()]
+            found += [parse_event(line, str(path)) for line in tail.lines()]
         new = [event for event in found if event["time"] >= self._since]
         return sorted(new, key=lambda event: float(event["time"]))
 
@@ -64,12 +62,3 @@ class EventTail:
         """Return where to begin: nothing is new in a file that was not written to since."""
         stat = path.stat()
         return stat.st_size if stat.st_mtime < self._since else 0
-
-
-def _event(path: Path, line: str) -> dict[str, Any]:
-    try:
-        event: dict[str, Any] = json.loads(line)
-        event["time"] + 0.0
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: expected an event as JSON, found {line!r}: {error}") from error
-    return event

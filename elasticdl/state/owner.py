@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 from typing import Any
+
+from elasticdl.proc import boot_id, stat_fields
 
 
 def this_process() -> dict[str, Any]:
@@ -32,16 +33,10 @@ def name_of(owner: dict[str, Any]) -> str:
 
 def _machine() -> dict[str, str]:
     """What the numbers of processes are good for: one boot of a machine, one container on it."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return {"boot": boot, "pids": os.readlink("/proc/self/ns/pid")}
+    return {"boot": boot_id(), "pids": os.readlink("/proc/self/ns/pid")}
 
 
 def _started(pid: int) -> int | None:
-    """Return when a process began, in clock ticks since boot; None if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The second field is the command's name in parentheses and may hold anything.
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    """Return when a process began, in clock ticks since boot; None if it has ended."""
+    fields = stat_fields(pid)
+    return None if fields is None or fields[0] in "ZX" else int(fields[19])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from types import TracebackType
-from typing import Self
 
+from elasticdl.background import Background
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import MasterClient, Progress, Role
 from elasticdl.observe.events import EventLog
@@ -17,7 +15,7 @@ from elasticdl.worker.route import Route
 log = logging.getLogger(__name__)
 
 
-class Heartbeat:
+class Heartbeat(Background):
     """A thread that reports every few seconds; used as a context.
 
     The master answers with where the ps replicas are, when that has changed; the route is told.
@@ -38,24 +36,10 @@ class Heartbeat:
         self._interval_seconds = interval_seconds
         self._events = events
         self._route = route or Route()
-        self._stop = threading.Event()
+        super().__init__("heartbeat")
         self._last_problem = ""  # said once, not with each beat
-        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.progress: Callable[[], Progress] = Progress
         """Replaced once there is a worker whose progress can be told."""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # Not joined: a call to a master that is away would hold the process.
-        self._stop.set()
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_seconds):

@@ -9,8 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
 
+from elasticdl.background import Background
 from elasticdl.job import MasterClient
 from elasticdl.process import TIMED_OUT_EXIT_CODE
 from elasticdl.worker.stages import Work
@@ -22,7 +22,7 @@ _STDERR = 2  # a model file may have replaced `sys.stderr` by what is no file
 _TELL_SECONDS = 10.0  # so long may the master take to hear it
 
 
-class Watch:
+class Watch(Background):
     """A thread that looks every few seconds; used as a context.
 
     Work that takes too long ends the process: the stacks of all threads go to its log, the master
@@ -52,6 +52,7 @@ class Watch:
             silence_seconds: After so long without a heartbeat the master gives a worker up.
             is_ending: Whether work that takes too long ends the process; else it is only told.
         """
+        super().__init__("watch")
         self._watchdog = watchdog
         self._under_way = under_way
         self._master = master
@@ -60,12 +61,6 @@ class Watch:
         self._stacks_after_seconds = 0.7 * silence_seconds
         self._is_ending = is_ending
         self._told: Work | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(
         self,
@@ -73,7 +68,7 @@ class Watch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()
+        super().__exit__(kind, error, trace)
         self._thread.join()
         faulthandler.cancel_dump_traceback_later()
 

@@ -20,6 +20,7 @@ from elasticdl.errors import UnavailableError
 from elasticdl.job import JobStatus, Role
 from elasticdl.master.phases import Phase
 from elasticdl.observe.events import FOLDER
+from elasticdl.observe.tail import Tail
 from elasticdl.process import process_name
 from elasticdl.rpc.client import JobClient
 
@@ -38,21 +39,12 @@ class EventTail:
     """The events of one process of a job, as they are written."""
 
     def __init__(self, job_dir: Path, role: Role, index: int = 0) -> None:
-        self._path = job_dir / FOLDER / f"{role}-{index}.jsonl"
-        self._offset = 0
+        self._tail = Tail(job_dir / FOLDER / f"{role}-{index}.jsonl")
         self.events: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
         """Return the events that are new."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                content = file.read()
-        except FileNotFoundError:
-            return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        new = [json.loads(line) for line in whole.splitlines()]
+        new = [json.loads(line) for line in self._tail.lines()]
         self.events += new
         return new
 

@@ -54,7 +54,7 @@ def prepare(config: JobConfig) -> Path:
         credentials.prepare(config.cluster, job_dir)
         path = job_dir / process.CONFIG_FILE
         if not path.exists():  # a folder that has it is the folder of a job
-            write_whole(path, _settled(config, job_dir).model_dump_json(indent=2))
+            process.write_whole(path, _settled(config, job_dir).model_dump_json(indent=2))
     except OSError as error:
         raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
     return job_dir
@@ -102,13 +102,6 @@ def clear(job_dir: Path) -> None:
     """Remove what an earlier run of the job has left of its end, and where its master was."""
     for name in (process.ADDRESS_FILE, process.PICTURE_FILE, END_FILE):
         (job_dir / name).unlink(missing_ok=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is whole when it is there."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text)
-    os.replace(partial, path)
 
 
 def _settled(config: JobConfig, job_dir: Path) -> JobConfig:

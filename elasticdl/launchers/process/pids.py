@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import NamedTuple
+
+from elasticdl.proc import boot_id, start_time
 
 
 class _Ref(NamedTuple):
@@ -54,18 +55,3 @@ def open_same(ref: str) -> int | None:
         return pidfd
     os.close(pidfd)
     return None
-
-
-def boot_id() -> str:
-    """Return what the kernel has drawn when the machine was started."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def start_time(pid: int) -> int | None:
-    """Return when the process began, in clock ticks since boot; None if there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # The second field is the command's name in parentheses and may hold anything.
-    return int(stat.rpartition(")")[2].split()[19])

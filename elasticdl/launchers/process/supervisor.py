@@ -20,7 +20,7 @@ from elasticdl import process
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.process import children
-from elasticdl.launchers.process.folder import END_FILE, write_whole
+from elasticdl.launchers.process.folder import END_FILE
 from elasticdl.launchers.process.logs import last_error, log_path
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.observe.events import EventLog
@@ -104,7 +104,7 @@ class Supervisor:
             self._events.close()
         if end is not None:
             words = {"status": end.status, "message": end.message}
-            write_whole(self._job_dir / END_FILE, json.dumps(words))
+            process.write_whole(self._job_dir / END_FILE, json.dumps(words))
         return end
 
     def _until_ended(self) -> End | None:

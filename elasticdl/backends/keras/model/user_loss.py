@@ -73,7 +73,7 @@ class UserLoss:
         """Return the form to use; None if the function cannot be traced with any."""
         args = keras.tree.map_structure(_made_up, (labels, outputs, weights))
         traced: list[_Form] = []
-        for form in _FORMS:
+        for form in _differing_forms(labels, outputs):
             try:
                 with _silenced():
                     graph = _graph_of(self._function, form, *args)
@@ -106,7 +106,7 @@ class UserLoss:
     def _first_that_does_not_raise(self, labels: Any, outputs: Any, weights: Any) -> Any:
         """Call the function as it is: one that needs values cannot be traced, but may be run."""
         raised: list[tuple[Any, Exception]] = []
-        for form in _FORMS:
+        for form in _differing_forms(labels, outputs):
             given = form.of(labels, outputs)
             try:
                 values = self._function(*given, **weights)
@@ -124,6 +124,20 @@ class UserLoss:
                     f"{describe(given[0])}: {_text(other)}"
                 ) from other
         raise first
+
+
+def _differing_forms(labels: Any, outputs: Any) -> list[_Form]:
+    """Return the forms in which the function is given something else than in those before."""
+    found: dict[Any, _Form] = {}
+    for form in _FORMS:
+        given = keras.tree.flatten(form.of(labels, outputs))
+        found.setdefault(tuple(map(_kind, given)), form)
+    return list(found.values())
+
+
+def _kind(value: Any) -> Any:
+    is_tensor = isinstance(value, tf.Tensor)
+    return (value.shape.rank, value.dtype) if is_tensor else id(value)
 
 
 def _graph_of(

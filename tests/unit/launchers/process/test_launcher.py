@@ -18,7 +18,8 @@ from elasticdl.launchers.process.children import spawn
 from elasticdl.launchers.process.launcher import ProcessLauncher, _reason
 from elasticdl.launchers.process.logs import last_words, log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
-from elasticdl.launchers.process.pids import ref_of, start_time
+from elasticdl.launchers.process.pids import ref_of
+from elasticdl.proc import start_time
 from elasticdl.process import LIFELINE_VARIABLE
 
 SECONDS = 30.0
