@@ -1,0 +1,138 @@
+"""Statistics of a data set's columns: the file that `elasticdl data analyze` writes.
+
+`docs/statistics.md` has the format. Model files read it through `elasticdl.preprocessing`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from elasticdl.errors import ConfigError, DataError
+
+VERSION = 1
+Number = int | float
+
+
+class _Part(BaseModel):
+    """A part of the file. Fields of later versions are not refused: they are left out."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Distinct(_Part):
+    """How many different values a column has.
+
+    relative_error: Standard error of `count` as a part of it; 0 if the count is exact.
+    """
+
+    count: int = Field(ge=0)
+    is_exact: bool = True
+    relative_error: float = Field(default=0.0, ge=0)
+
+
+class Vocabulary(_Part):
+    """Values of a column with how often they occur; the most frequent first, then by value.
+
+    threshold: Values that occur more rarely are left out.
+    is_complete: All other values are here. Otherwise there is no room for the rarer ones.
+    count_error: The counts may be too low by up to so much; 0 if they are exact.
+    """
+
+    values: list[str] | list[int]
+    counts: list[int]
+    threshold: int = Field(default=1, ge=1)
+    is_complete: bool = True
+    count_error: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _each_has_a_count(self) -> Vocabulary:
+        if len(self.values) != len(self.counts):
+            raise ValueError(f"{len(self.values)} values have {len(self.counts)} counts")
+        return self
+
+
+class Column(_Part):
+    """Statistics of one column. Numbers are None where the column is text, or has no values.
+
+    count: Records that have a value. missing: those that have none (empty, null, NaN).
+    num_values: Values in all; more than `count` where records have several.
+    infinite: Values that are infinite. They are in `num_values` and nowhere else.
+    stddev: Of the values themselves (divided by n, not by n - 1).
+    quantiles: Of probability 0, 1/(n-1), 2/(n-1), ... 1, for n quantiles; values of the column.
+    quantile_error: Largest error of a quantile's rank, as a part of all values (with 99 %
+        probability); 0 if they are exact.
+    boundaries: Of buckets that have about equally many values. They ascend; equal ones are one.
+    """
+
+    kind: Literal["int64", "float", "text"]
+    count: int = Field(ge=0)
+    missing: int = Field(ge=0)
+    num_values: int = Field(ge=0)
+    infinite: int = Field(default=0, ge=0)
+    min: Number | None = None
+    max: Number | None = None
+    mean: float | None = None
+    stddev: float | None = None
+    quantiles: list[Number] = []
+    quantile_error: float = Field(default=0.0, ge=0)
+    boundaries: list[Number] = []
+    distinct: Distinct
+    vocabulary: Vocabulary | None = None
+
+
+class Source(_Part):
+    """What was read: as it was named on the command line, and what was found there."""
+
+    path: str
+    num_files: int = Field(ge=0)
+
+
+class Statistics(_Part):
+    """Statistics of a data set."""
+
+    format: Literal["elasticdl-statistics"] = "elasticdl-statistics"
+    version: Literal[1] = 1
+    source: Source
+    num_records: int = Field(ge=0)
+    columns: dict[str, Column]
+
+    def column(self, name: str) -> Column:
+        """Return the statistics of a column.
+
+        Raises:
+            ConfigError: There is none of this name; says which there are.
+        """
+        found = self.columns.get(name)
+        if found is None:
+            raise ConfigError(
+                f"the statistics of {self.source.path} have no column {name!r}; they have "
+                f"{', '.join(self.columns)}"
+            )
+        return found
+
+
+def read_statistics(path: str | Path) -> Statistics:
+    """Read what `elasticdl data analyze --output=PATH` wrote.
+
+    Raises:
+        DataError: There is no such file, or it holds something else.
+    """
+    try:
+        text = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read: {error.strerror}; "
+            f"`elasticdl data analyze DATA --output={path}` writes it"
+        ) from error
+    try:
+        return Statistics.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise DataError(
+            f"{path}: not a file of `elasticdl data analyze` (version {VERSION}): "
+            f"{place}: {first['msg']}"
+        ) from error
