@@ -16,6 +16,8 @@ from pydantic import (
 )
 
 from elasticdl.job import Strategy
+from elasticdl.settings import reader_params
+from elasticdl.settings.data import DataSection
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.section import Command, Only, Section
 
@@ -90,23 +92,6 @@ class ModelSection(Section):
         NonNegativeInt,
         Field(description="Keras Embedding tables above this size are moved to the ps replicas."),
     ] = 2 * 1024 * 1024
-
-
-class DataSection(Section):
-    """Data."""
-
-    training_data: Annotated[
-        str, Field(description="Files, folder or glob of training records."), _TRAIN
-    ] = ""
-    validation_data: Annotated[
-        str, Field(description="Files, folder or glob of validation records."), _EVALUATE
-    ] = ""
-    prediction_data: Annotated[
-        str, Field(description="Files, folder or glob of records to predict."), _PREDICT
-    ] = ""
-    data_reader_params: Annotated[
-        str, Field(description='Settings of the data reader: "delimiter=,;skip_header=true".')
-    ] = ""
 
 
 class TrainingSection(Section):
@@ -591,6 +576,12 @@ class JobConfig(Section):
         return values | {
             "training": training | {"distribution_strategy": str(Strategy.PARAMETER_SERVER)}
         }
+
+    def shown(self) -> dict[str, Any]:
+        """Return all settings as values of JSON, with *** for what is secret in them."""
+        values = self.model_dump(mode="json")
+        values["data"]["data_reader_params"] = reader_params.shown(self.data.data_reader_params)
+        return values
 
     @classmethod
     def read(cls, path: Path) -> JobConfig:

@@ -254,13 +254,20 @@ def inherited_lifeline() -> int | None:
     return descriptor
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     """Write a file of the job so that it is whole when it is there.
+
+    Args:
+        path: The file.
+        text: What is in it.
+        mode: Who may read and write it, less the process' umask.
 
     Raises:
         OSError: It cannot be written.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    partial.touch(mode)
     partial.write_text(text)
     partial.replace(path)
 

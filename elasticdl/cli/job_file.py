@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 import textwrap
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +52,16 @@ def read(path: Path, command: Command) -> dict[str, str]:
 def write(path: Path, command: Command, config: JobConfig, given: Mapping[str, str]) -> None:
     """Write a file of which `read` makes the same configuration.
 
-    The flags that were given stand in it; all others are comments, with their defaults.
+    The flags that were given stand in it; all others are comments, with their defaults. A file with
+    a password in it is for its owner alone.
 
     Raises:
         ConfigError: The file is there, or cannot be written.
     """
     text = "\n".join(_lines(command, config, given)) + "\n"
     try:
-        with path.open("x") as file:
+        is_secret = config.shown() != config.model_dump(mode="json")
+        with open(path, "x", opener=partial(os.open, mode=0o600 if is_secret else 0o666)) as file:
             file.write(text)
     except FileExistsError as error:
         raise ConfigError(

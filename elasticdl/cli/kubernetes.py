@@ -7,6 +7,7 @@ import rich_click as click
 from elasticdl.cli import preflight
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
+from elasticdl.settings import reader_params
 
 
 def dry_run(config: JobConfig) -> int:
@@ -19,6 +20,12 @@ def dry_run(config: JobConfig) -> int:
         raise ConfigError(
             "--dry_run prints what is asked of Kubernetes: give --image_name, or "
             "--launcher=kubernetes for the stock image"
+        )
+    if secrets := reader_params.secrets_of(config.data.data_reader_params):
+        name = next(iter(secrets))
+        raise ConfigError(
+            f"--dry_run prints no secrets, and {name} of --data_reader_params is one: expected "
+            f"{name}=env:NAME with --envs=NAME=secret:SECRET/KEY, or {name}=file:PATH of a volume"
         )
     preflight.check(config)
     from elasticdl.launchers.kubernetes.client import library

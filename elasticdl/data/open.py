@@ -8,7 +8,7 @@ from typing import Any
 
 from elasticdl.data.base import DataReader
 from elasticdl.data.custom import make_custom_reader
-from elasticdl.data.params import FLAG, Params
+from elasticdl.data.params import Params
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.data.paths import expand_paths
 from elasticdl.data.recordio import MAGIC as RECORDIO_MAGIC
@@ -16,6 +16,7 @@ from elasticdl.data.recordio import RecordIOReader
 from elasticdl.data.text import TextReader
 from elasticdl.data.tfrecord import HEADER_BYTES, TFRecordReader, starts_like_tfrecord
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.settings.reader_params import FLAG
 
 _MAGICS = ((RECORDIO_MAGIC, "recordio"), (b"PAR1", "parquet"))
 _EXTENSIONS = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from elasticdl.errors import ConfigError, ModelError
-from elasticdl.model_spec import parse_params
+from elasticdl.errors import ConfigError
+from elasticdl.settings import reader_params
+from elasticdl.settings.reader_params import FLAG
 
-FLAG = "--data_reader_params"
 _DELIMITERS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "space": " ", "pipe": "|"}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -17,14 +17,14 @@ class Params:
     """Values by name, each taken once by the reader that knows it.
 
     Raises:
-        ConfigError: A setting is not `name=value`, has a value of the wrong kind, or (when the
-            reader is done) is known to nobody.
+        ConfigError: A setting is not `name=value`, refers to what is not there, has a value of the
+            wrong kind, or (when the reader is done) is known to nobody.
     """
 
     def __init__(self, text: str) -> None:
         try:
-            self._values = parse_params(text, FLAG)
-        except ModelError as error:
+            self._values = reader_params.parse(text)
+        except ValueError as error:
             raise ConfigError(str(error)) from error
         self._known: set[str] = set()
 

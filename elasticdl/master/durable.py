@@ -16,6 +16,7 @@ from elasticdl.master.actions import Action
 from elasticdl.master.core import JobCore
 from elasticdl.master.phases import ENDED
 from elasticdl.master.tasks import make_tasks
+from elasticdl.settings import reader_params
 from elasticdl.state.base import Fact, Snapshot, State
 
 _FACTS_PER_SNAPSHOT = 20_000
@@ -190,13 +191,13 @@ def open_job(
     if snapshot is None and not facts:
         data = load()
         core = _make_core(config, data)  # before anything is written: it may be refused
-        created: Fact = ["created", config.model_dump(mode="json"), _shards(data), uuid.uuid4().hex]
+        created: Fact = ["created", config.shown(), _shards(data), uuid.uuid4().hex]
         state.append([created])
         return DurableJob(core, state, created, 1, clock), True
     created = facts.pop(0) if snapshot is None else snapshot["created"]
     if created[0] != "created":
         raise StateError(f"the job's journal begins with {created[0]!r}, expected 'created'")
-    _check_same(created[1], config.model_dump(mode="json"))
+    _check_same(created[1], config.shown())
     job = DurableJob(_make_core(config, _data(created[2])), state, created, len(facts), clock)
     job._replay(snapshot, facts)
     return job, False
@@ -243,10 +244,15 @@ def differing_flags(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     Where the job's folder is does not matter: the job is what lies in it.
     """
     return [
-        f"--{name.rpartition('.')[2]} was {json.dumps(old)}, is {json.dumps(new)}"
+        f"--{name.rpartition('.')[2]} was {_shown(name, old)}, is {_shown(name, new)}"
         for name, old, new in _differences("", before, now)
         if name != "cluster.job_dir"
     ]
+
+
+def _shown(name: str, value: Any) -> str:
+    is_params = name == "data.data_reader_params" and isinstance(value, str)
+    return json.dumps(reader_params.shown(value) if is_params else value)
 
 
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

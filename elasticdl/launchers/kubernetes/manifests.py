@@ -1,7 +1,8 @@
 """What is asked of Kubernetes to begin a job; `--dry_run` prints just this.
 
 The Secret with the job's token is not among it: the first pod of the master makes it, so that no
-secret passes through a terminal or a file.
+secret passes through a terminal or a file. Passwords that the user has put into the settings of the
+data reader are; such a job is not printed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.launchers.kubernetes.model_folder import Packed, pack
 from elasticdl.launchers.kubernetes.pods import Manifest, Plan, pod_spec
 from elasticdl.launchers.kubernetes.settle import has_lasting_state, settle
+from elasticdl.settings import reader_params
 from elasticdl.settings.pods import parse_annotations
 
 _MASTER_RETURNS = 1000
@@ -46,6 +48,9 @@ def manifests(config: JobConfig) -> list[Manifest]:
         model = {"data": packed.text, "binaryData": packed.binary}
         objects.append(_object(settled, "v1", "ConfigMap", names.model_map_of(job_name), model))
     objects.append(_object(settled, "v1", "ConfigMap", job_name, {"data": settings}))
+    if secrets := reader_params.secrets_of(config.data.data_reader_params):
+        content = {"type": "Opaque", "stringData": secrets}
+        objects.append(_object(settled, "v1", "Secret", names.data_secret_of(job_name), content))
     objects.append(spec.service(master_service(settled)))
     objects.append(master_job(Plan(settled, packed.paths), spec))
     return objects

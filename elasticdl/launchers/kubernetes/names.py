@@ -17,6 +17,7 @@ MASTER_PORT = 50001
 JOB_DIR = "/job"
 SETTINGS_DIR = "/etc/elasticdl/settings"  # the ConfigMap NAME
 SECRET_DIR = "/etc/elasticdl/secret"  # the Secret NAME
+DATA_SECRET_DIR = "/etc/elasticdl/data_secret"  # the Secret NAME-data, if there is one
 MODEL_DIR = "/etc/elasticdl/model_zoo"  # the ConfigMap NAME-model
 CONFIG_KEY = "job.json"
 CLUSTER_SPEC_KEY = "cluster_spec.py"
@@ -49,6 +50,11 @@ def selector_of_replicas(job_name: str) -> str:
 def model_map_of(job_name: str) -> str:
     """Return the name of the ConfigMap with the model folder."""
     return f"{job_name}-model"
+
+
+def data_secret_of(job_name: str) -> str:
+    """Return the name of the Secret with the passwords of the data reader."""
+    return f"{job_name}-data"
 
 
 def host_of_master(config: JobConfig, namespace: str) -> str:

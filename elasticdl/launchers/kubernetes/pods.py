@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.job import Role
 from elasticdl.launchers.kubernetes import names
 from elasticdl.settings import pods as words
+from elasticdl.settings import reader_params
 from elasticdl.settings.pods import Volume
 
 Manifest = dict[str, Any]
@@ -220,6 +222,10 @@ def _volumes(plan: Plan, role: Role) -> tuple[list[Manifest], list[Manifest]]:
         volumes.append({"name": "model", "configMap": model})
         mounts.append({"name": "model", "mountPath": names.MODEL_DIR, "readOnly": True})
     sources: dict[tuple[str, str, str], str] = {}  # what a volume is made of -> its name
+    if role is not Role.PS and _has_data_secret(config):
+        data = {"secretName": names.data_secret_of(job), "defaultMode": _SECRET_MODE}
+        volumes.append({"name": "data-secret", "secret": data})
+        mounts.append({"name": "data-secret", "mountPath": names.DATA_SECRET_DIR, "readOnly": True})
     for volume in config.kubernetes.volumes():
         key = (volume.claim_name, volume.host_path, volume.host_path_type)
         if key not in sources:
@@ -228,6 +234,11 @@ def _volumes(plan: Plan, role: Role) -> tuple[list[Manifest], list[Manifest]]:
         mount = {"name": sources[key], "mountPath": volume.mount_path}
         mounts.append(mount | ({"subPath": volume.sub_path} if volume.sub_path else {}))
     return volumes, mounts
+
+
+def _has_data_secret(config: JobConfig) -> bool:
+    folder = Path(names.DATA_SECRET_DIR)
+    return bool(reader_params.names_of_files(config.data.data_reader_params, folder))
 
 
 def _source(volume: Volume) -> Manifest:

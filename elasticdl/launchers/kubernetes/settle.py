@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.kubernetes import names
+from elasticdl.settings import reader_params
 
 _FILE = "sqlite://"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
@@ -16,6 +17,8 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 def settle(config: JobConfig) -> JobConfig:
     """Return the settings with which the pods of a job run.
+
+    What is secret in the settings of the data reader is in files, of a Secret.
 
     Without a volume, each pod has a job folder of its own. Then a ps replica leaves no recovery
     checkpoints where its successor could find them.
@@ -37,6 +40,8 @@ def settle(config: JobConfig) -> JobConfig:
     if kubernetes.cluster_spec is not None:
         path = Path(names.SETTINGS_DIR, names.CLUSTER_SPEC_KEY)
         kubernetes = kubernetes.model_copy(update={"cluster_spec": path})
+    params = reader_params.with_files(config.data.data_reader_params, Path(names.DATA_SECRET_DIR))
+    data = config.data.model_copy(update={"data_reader_params": params})
     checkpoint = config.checkpoint
     if not has_lasting_job_dir(config):
         _check_no_recovery_is_asked_for(config)
@@ -45,6 +50,7 @@ def settle(config: JobConfig) -> JobConfig:
         update={
             "cluster": cluster,
             "model": model,
+            "data": data,
             "kubernetes": kubernetes,
             "checkpoint": checkpoint,
         }

@@ -17,7 +17,7 @@ from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
 from elasticdl.launchers.kubernetes.retry import Backoff, persistently
 
 _LEFTOVER_ATTEMPTS = 12  # with pauses up to ten seconds: what a job before left is being deleted
-_KINDS = {"ConfigMap": "configmaps", "Service": "services"}
+_KINDS = {"ConfigMap": "configmaps", "Service": "services", "Secret": "secrets"}
 
 T = TypeVar("T")
 

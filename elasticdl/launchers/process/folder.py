@@ -54,7 +54,8 @@ def prepare(config: JobConfig) -> Path:
         credentials.prepare(config.cluster, job_dir)
         path = job_dir / process.CONFIG_FILE
         if not path.exists():  # a folder that has it is the folder of a job
-            process.write_whole(path, _settled(config, job_dir).model_dump_json(indent=2))
+            # It may have a password of --data_reader_params.
+            process.write_whole(path, _settled(config, job_dir).model_dump_json(indent=2), 0o600)
     except OSError as error:
         raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
     return job_dir

@@ -102,3 +102,11 @@ def test_wait_and_detach_exclude_each_other(ran, capsys):
 def test_what_cannot_be_detached_is_refused(capsys, flags, complaint):
     assert run_command(["train", *NEEDED, *flags]) == 1
     assert complaint in capsys.readouterr().err
+
+
+def test_a_file_with_a_password_is_for_its_owner_alone(ran, file):
+    words = ["train", *NEEDED, f"--write_config={file}"]
+    assert run_command([*words, "--data_reader_params=password=hunter2"]) == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert run_command(["train", f"--config={file}"]) == 0
+    assert ran[0][0].data.data_reader_params == "password=hunter2"

@@ -111,3 +111,17 @@ def test_the_rights_of_a_namespace_and_an_account_of_ones_own(capsys):
     assert binding["subjects"] == [
         {"kind": "ServiceAccount", "name": "trainer", "namespace": "team"}
     ]
+
+
+def test_a_job_with_a_password_is_not_printed(capsys):
+    code, out, err = run(capsys, *COMMAND, "--data_reader_params=password=hunter2", "--dry_run")
+    assert code != 0
+    assert "expected password=env:NAME with --envs=NAME=secret:SECRET/KEY" in err
+    assert "hunter2" not in out + err
+
+
+def test_a_password_in_the_name_of_data_is_refused(capsys):
+    code, out, err = run(capsys, *COMMAND, "--training_data=mysql://me:hunter2@db/x", "--dry_run")
+    assert code == 2
+    assert "--training_data=mysql://me:***@db/x" in " ".join(err.split())
+    assert "hunter2" not in out + err

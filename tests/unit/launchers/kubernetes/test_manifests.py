@@ -46,6 +46,28 @@ def test_the_settings_travel_as_the_pods_need_them(make_config):
     assert str(config.model.model_zoo) == "/etc/elasticdl/model_zoo"
 
 
+def test_passwords_of_the_data_reader_travel_in_a_secret_alone(make_config):
+    config = make_config(data_reader_params="user=me;password=hunter2")
+    objects = by_kind(manifests(config))
+    secret = objects.pop(("Secret", "test-edl-data"))
+    assert secret["stringData"] == {"password": "hunter2"}
+    assert "hunter2" not in json.dumps(list(objects.values()))
+    settled = JobConfig.model_validate_json(objects["ConfigMap", "test-edl"]["data"]["job.json"])
+    where = "/etc/elasticdl/data_secret"
+    assert settled.data.data_reader_params == f"user=me;password=file:{where}/password"
+    mount = {"name": "data-secret", "mountPath": where, "readOnly": True}
+    for spec in (pod_spec_of(objects), pod_of(config)["spec"]):
+        assert mount in spec["containers"][0]["volumeMounts"]
+    ps = Replica(Role.PS, 0, "test-edl-ps-0-abcde", ["python", "-m", "x"])
+    spec = replica_pod(Plan(settle(config)), ps, owner_reference("test-edl", "uid-1"))["spec"]
+    assert mount not in spec["containers"][0]["volumeMounts"]
+
+
+def test_without_a_password_there_is_no_such_secret(make_config):
+    config = make_config(data_reader_params="password=env:DB", envs="DB=secret:a/b")
+    assert not any(item["kind"] == "Secret" for item in manifests(config))
+
+
 def test_the_model_folder_travels_file_by_file(make_config, tmp_path):
     (tmp_path / "zoo" / "mnist" / "words.bin").write_bytes(b"\xff\x00")
     (tmp_path / "zoo" / "mnist" / "__pycache__").mkdir()

@@ -1,0 +1,157 @@
+"""What of `--data_reader_params` is a secret, and how it is shown, moved and read.
+
+A secret is the value of a setting with such a name (`password`, `db_password`, `access_key`), or a
+URL with a password in it. A reference says where a value is instead of the value itself: `env:NAME`
+or `file:PATH`; it may stand for any setting, and is no secret.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+FLAG = "--data_reader_params"
+HIDDEN = "***"
+
+_SECRET_NAME = re.compile(
+    r"(.*_)?(password|passwd|pwd|passphrase|secret|credentials?)"
+    r"|(.*_)?(access|account|api|private|secret)_key"
+    r"|token|(.*_)?(access|api|auth|bearer|sas|security|session)_token",
+    re.IGNORECASE,
+)
+_PASSWORD_OF_URL = re.compile(r"(?P<user>\w+://[^/@\s]*?):[^/\s]*@")
+_VARIABLE = re.compile(r"env:(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+_FILE = re.compile(r"file:(?P<path>/(?!/).*)")
+"""Not `file://...`, which is a URL."""
+
+
+def parse(text: str) -> dict[str, Any]:
+    """Return the settings of a reader; values are Python literals, or else text.
+
+    Secrets are always text. References are followed.
+
+    Raises:
+        ValueError: An item is no `name=value`, or what it refers to is not there. No message has a
+            secret in it.
+    """
+    return {name: _value(name, word) for name, word in _items(text)}
+
+
+def shown(text: str) -> str:
+    """Return the settings as they may be shown to anybody, with secrets replaced by ***."""
+    try:
+        items = list(_items(text))
+    except ValueError:
+        return HIDDEN  # nobody can tell what in it is a secret
+    return ";".join(f"{name}={_shown(name, word)}" for name, word in items)
+
+
+def secrets_of(text: str) -> dict[str, str]:
+    """Return the secrets that stand in the settings themselves, by the name of their setting.
+
+    Raises:
+        ValueError: As `parse`.
+    """
+    return {name: _unquoted(word) for name, word in _items(text) if _is_secret(name, word)}
+
+
+def with_files(text: str, folder: Path) -> str:
+    """Return the settings with each secret replaced by a reference to a file of its name."""
+    words = (
+        (name, f"file:{folder / name}" if _is_secret(name, word) else word)
+        for name, word in _items(text)
+    )
+    return ";".join(f"{name}={word}" for name, word in words)
+
+
+def names_of_files(text: str, folder: Path) -> list[str]:
+    """Return the settings whose values are in files of a folder, as `with_files` leaves them."""
+    return [name for name, word in _items(text) if word == f"file:{folder / name}"]
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL has a password in it."""
+    return _PASSWORD_OF_URL.search(url) is not None
+
+
+def without_password(url: str) -> str:
+    """Return a URL with *** instead of its password."""
+    return _PASSWORD_OF_URL.sub(rf"\g<user>:{HIDDEN}@", url)
+
+
+def _items(text: str) -> Iterator[tuple[str, str]]:
+    last = ""
+    for number, item in enumerate(text.split(";"), start=1):
+        if not item.strip():
+            continue
+        name, equals, word = (part.strip() for part in item.partition("="))
+        if not equals or not name.isidentifier():
+            raise ValueError(f"{FLAG}: expected name=value, found {_found(item, number, last)}")
+        last = name
+        yield name, word
+
+
+def _found(item: str, number: int, last: str) -> str:
+    """Say what was found; what follows a secret may be a part of it."""
+    if not _SECRET_NAME.fullmatch(last):
+        return repr(item.strip())
+    return f"none as item {number}, after {last}; env:NAME and file:PATH may have a ';' in them"
+
+
+def _is_secret(name: str, word: str) -> bool:
+    if _VARIABLE.fullmatch(word) or _FILE.fullmatch(word):
+        return False
+    return _SECRET_NAME.fullmatch(name) is not None or has_password(word)
+
+
+def _shown(name: str, word: str) -> str:
+    if not _is_secret(name, word):
+        return word
+    return HIDDEN if _SECRET_NAME.fullmatch(name) else without_password(word)
+
+
+def _value(name: str, word: str) -> Any:
+    variable, file = _VARIABLE.fullmatch(word), _FILE.fullmatch(word)
+    if variable is not None:
+        return _of_variable(name, variable["name"])
+    if file is not None:
+        return _of_file(name, Path(file["path"]))
+    return _unquoted(word) if _is_secret(name, word) else _literal(word)
+
+
+def _of_variable(name: str, variable: str) -> str:
+    value = os.environ.get(variable)
+    if value is None:
+        raise ValueError(
+            f"{FLAG}: {name}=env:{variable}: this process has no such environment variable; set "
+            f"it where the job is started, on Kubernetes by --envs={variable}=secret:SECRET/KEY"
+        )
+    return value
+
+
+def _of_file(name: str, path: Path) -> str:
+    try:
+        return path.read_text().removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ValueError(
+            f"{FLAG}: {name}=file:{path}: cannot be read: {why}; every worker and the master read "
+            "it"
+        ) from None
+
+
+def _literal(word: str) -> Any:
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError):
+        return word
+
+
+def _unquoted(word: str) -> str:
+    """Return a text without the quotes that make a Python literal of it."""
+    value = _literal(word)
+    return value if isinstance(value, str) else word

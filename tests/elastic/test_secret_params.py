@@ -1,0 +1,112 @@
+"""A whole job whose data needs a password: it reaches the readers, and lies nowhere else."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+
+PASSWORD = "swordfish-4711"
+NUM_RECORDS = 400
+
+MODEL = f"""
+import numpy as np
+from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable
+
+
+class Database:
+    def __init__(self, password):
+        if password != {PASSWORD[::-1]!r}[::-1]:
+            raise RuntimeError("access denied")
+
+    def create_shards(self):
+        return {{"clicks": (0, {NUM_RECORDS})}}
+
+    def read_records(self, task):
+        for number in range(task.start, task.end):
+            yield str(number)
+
+
+def custom_data_reader(data_path, password):
+    return Database(password)
+
+
+def forward():
+    return ArrayModel(
+        tables=[ArrayTable("t", 1)],
+        ids=lambda features: [features],
+        predict=lambda dense, rows, features: rows[0][..., 0],
+        gradients=lambda dense, rows, features, labels: (0.0, [np.zeros_like(rows[0])], {{}}),
+    )
+
+
+def feed(records, mode, metadata):
+    return np.array([int(record) for record in records]), np.zeros(len(records), np.float32)
+
+
+def optimizer():
+    return ArrayOptimizer(learning_rate=0.1)
+"""
+
+
+def train(folder: Path, params: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    (folder / "zoo").mkdir(exist_ok=True)
+    (folder / "zoo" / "model.py").write_text(MODEL)
+    flags = {
+        "model_zoo": folder / "zoo",
+        "model_def": "model.forward",
+        "training_data": "clicks",
+        "data_reader_params": params,
+        "distribution_strategy": "ParameterServerStrategy",
+        "num_workers": 2,
+        "minibatch_size": 20,
+        "num_minibatches_per_task": 2,
+        "job_dir": folder / "job",
+        "summary": folder / "summary.json",
+        "log_level": "DEBUG",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "elasticdl.cli.main", "train"]
+        + [f"--{name}={value}" for name, value in flags.items()],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def places_of(password: str, folder: Path) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(path.name for path in files if password.encode() in path.read_bytes())
+
+
+def test_a_password_is_in_the_settings_of_its_job_alone_and_only_its_owner_reads_them(tmp_path):
+    done = train(tmp_path, f"password={PASSWORD}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "summary.json").read_text())["status"] == "finished"
+    assert places_of(PASSWORD, tmp_path) == ["job.json"]
+    assert (tmp_path / "job" / "job.json").stat().st_mode & 0o777 == 0o600
+    assert PASSWORD not in done.stdout + done.stderr
+
+    # It is not told by a complaint either, and a wrong one is refused by the user's own reader.
+    again = train(tmp_path, "password=other")
+    assert again.returncode != 0
+    assert '--data_reader_params was "password=***", is "password=***"' in again.stderr
+    assert PASSWORD not in again.stdout + again.stderr
+
+
+def test_a_password_of_the_environment_lies_in_no_file(tmp_path):
+    done = train(tmp_path, "password=env:CLICKS_PASSWORD", CLICKS_PASSWORD=PASSWORD)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert places_of(PASSWORD, tmp_path) == []
+    assert PASSWORD not in done.stdout + done.stderr
+
+
+def test_a_password_that_is_not_there_is_named_by_its_setting(tmp_path):
+    done = train(tmp_path, "password=env:CLICKS_PASSWORD")
+    assert done.returncode != 0
+    assert "password=env:CLICKS_PASSWORD: this process has no such" in done.stdout + done.stderr
