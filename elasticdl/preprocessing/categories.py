@@ -1,0 +1,154 @@
+"""Layers that make ids of categories.
+
+Their hash is that of string ids in the parameter store, FarmHash's Fingerprint64, which TensorFlow
+has as `tf.strings.to_hash_bucket_fast` and Rust as `crates/edl-store/src/fingerprint.rs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.errors import ModelError
+from elasticdl.preprocessing.base import ElementLayer, RawLayer, as_tensor, like, strings_of
+from elasticdl.preprocessing.numbers import positive
+
+SEPARATOR = "_X_"  # what tf.ragged.cross puts between the parts of a cross
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class HashedCross(RawLayer):
+    """Makes one id of each combination of two or more features.
+
+    The id is Fingerprint64 of the values as strings, joined by `_X_`, modulo `num_bins`:
+    `keras.layers.Hashing(num_bins)` of that string gives the same.
+
+    Dense features of one shape give an id for each place. If one feature is sparse or ragged, all
+    are taken as lists of values by record, and a record gets an id for each combination of its
+    values, as a ragged tensor; a record that lacks one of the features gets none.
+
+    Args:
+        num_bins: How many ids there are, up to 2**63 - 1. An `elasticdl.layers.Embedding` without
+            `input_dim` has rows for those that occur alone.
+    """
+
+    def __init__(self, num_bins: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_bins = positive("num_bins", num_bins, self)
+        if self.num_bins >= 2**63:
+            raise ModelError(
+                f"HashedCross {self.name!r}: num_bins must be below 2**63, found {num_bins}"
+            )
+
+    def call(self, inputs: Any) -> Any:
+        """Return the ids, int64."""
+        features = [as_tensor(feature) for feature in self._checked(inputs)]
+        if any(isinstance(feature, tf.SparseTensor | tf.RaggedTensor) for feature in features):
+            crossed = tf.ragged.cross([_lists(feature) for feature in features])
+            return crossed.with_flat_values(self._ids(crossed.flat_values))
+        return self._ids(tf.strings.join([strings_of(f) for f in features], SEPARATOR))
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Say what a symbolic call gives."""
+        features = self._checked(inputs)
+        if any(f.sparse or getattr(f, "ragged", False) for f in features):
+            return keras.KerasTensor((features[0].shape[0], None), "int64", ragged=True)
+        return keras.KerasTensor(features[0].shape, "int64")
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the first feature."""
+        return input_shape[0]
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {**super().get_config(), "num_bins": self.num_bins}
+
+    def _ids(self, strings: Any) -> Any:
+        return tf.strings.to_hash_bucket_fast(strings, self.num_bins)
+
+    def _checked(self, inputs: Any) -> Sequence[Any]:
+        if not isinstance(inputs, list | tuple) or len(inputs) < 2:
+            raise ModelError(
+                f"HashedCross {self.name!r} is called with a list of two or more features, found "
+                f"{inputs!r}"
+            )
+        return inputs
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class IndexLookup(ElementLayer):
+    """Gives the place of a string in a vocabulary; what is not in it comes after.
+
+    A string that is no word of the vocabulary gets `len(vocabulary) + Fingerprint64 modulo
+    num_oov_tokens`. Integers are looked up as their decimals.
+
+    Args:
+        vocabulary: Words, all different, or the path of a file with one a line. The layer keeps
+            the words, so that the exported model needs no file.
+        num_oov_tokens: How many ids there are for other strings.
+    """
+
+    def __init__(self, vocabulary: Any, num_oov_tokens: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.vocabulary = _words(vocabulary, self.name)
+        self.num_oov_tokens = positive("num_oov_tokens", num_oov_tokens, self)
+        with tf.init_scope():
+            words = tf.lookup.KeyValueTensorInitializer(
+                tf.constant(self.vocabulary, tf.string),
+                tf.range(len(self.vocabulary), dtype=tf.int64),
+            )
+            self.table = tf.lookup.StaticVocabularyTable(words, self.num_oov_tokens)
+
+    def vocab_size(self) -> int:
+        """Return how many ids there are: `input_dim` of an embedding of them."""
+        return len(self.vocabulary) + self.num_oov_tokens
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {
+            **super().get_config(),
+            "vocabulary": list(self.vocabulary),
+            "num_oov_tokens": self.num_oov_tokens,
+        }
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Say what a symbolic call gives."""
+        return like(inputs, inputs.shape, "int64")
+
+    def _of_values(self, values: Any) -> Any:
+        return self.table.lookup(strings_of(values))
+
+    def _output_dtype(self) -> str:
+        return "int64"
+
+
+def _lists(feature: Any) -> Any:
+    """Return the strings of a feature, one list of them for each record."""
+    if isinstance(feature, tf.SparseTensor):
+        return feature.with_values(strings_of(feature.values))
+    if isinstance(feature, tf.RaggedTensor):
+        return feature.with_flat_values(strings_of(feature.flat_values))
+    strings = strings_of(feature)
+    return strings[:, None] if strings.shape.rank == 1 else strings
+
+
+def _words(vocabulary: Any, layer: str) -> list[str]:
+    if isinstance(vocabulary, str | Path):
+        path = Path(vocabulary)
+        if not path.is_file():
+            raise ModelError(
+                f"IndexLookup {layer!r}: vocabulary is {str(path)!r}, and there is no such file; "
+                "give a file of one word a line, or a list of words"
+            )
+        vocabulary = path.read_text(encoding="utf-8").splitlines()
+    words = [word if isinstance(word, str) else str(word) for word in vocabulary]
+    if not words:
+        raise ModelError(f"IndexLookup {layer!r}: vocabulary has no word")
+    if len(set(words)) < len(words):
+        double = next(word for word in words if words.count(word) > 1)
+        raise ModelError(f"IndexLookup {layer!r}: vocabulary has {double!r} more than once")
+    return words

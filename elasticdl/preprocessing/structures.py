@@ -1,0 +1,194 @@
+"""Layers that change how values lie: ragged, sparse, several features beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.errors import ModelError
+from elasticdl.preprocessing.base import RawLayer, as_tensor, map_values
+
+
+class _Lists(RawLayer):
+    """What `ToRagged` and `ToSparse` have in common: a list of values for each record."""
+
+    def __init__(self, sep: str | None = ",", ignore_value: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.sep = sep
+        self.ignore_value = ignore_value
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {**super().get_config(), "sep": self.sep, "ignore_value": self.ignore_value}
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return (records, unknown)."""
+        return (input_shape[0], None)
+
+    def _ragged(self, inputs: Any) -> Any:
+        """Return the values of each record that are not ignored, in their order."""
+        lists = _as_lists(as_tensor(inputs))
+        if lists.dtype == tf.string and self.sep:
+            # "1,2" beside "3" in one record gives three values.
+            lists = tf.strings.split(lists, self.sep).merge_dims(1, 2)
+        ignored = self.ignore_value
+        if ignored is None:
+            ignored = "" if lists.dtype == tf.string else -1
+        kept = tf.not_equal(lists.values, tf.cast(ignored, lists.dtype))
+        return tf.ragged.boolean_mask(lists, lists.with_values(kept))
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class ToRagged(_Lists):
+    """Gives a ragged tensor of each record's values, leaving out those that only fill.
+
+    Args:
+        sep: Strings are cut here: "a,b" is two values. None: they are taken as they are.
+        ignore_value: What fills; None: "" of strings, -1 of numbers.
+    """
+
+    def call(self, inputs: Any) -> Any:
+        """Return a ragged tensor of (records, values)."""
+        return self._ragged(inputs)
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Say what a symbolic call gives."""
+        return keras.KerasTensor((inputs.shape[0], None), inputs.dtype, ragged=True)
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class ToSparse(_Lists):
+    """Gives a sparse tensor of each record's values, leaving out those that only fill.
+
+    What is left keeps its column, except where strings were cut: then it is put to the left.
+
+    Args:
+        ignore_value: What fills; None: "" of strings, -1 of numbers.
+        sep: Strings are cut here; None: they are taken as they are.
+    """
+
+    def __init__(self, ignore_value: Any = None, sep: str | None = None, **kwargs: Any) -> None:
+        super().__init__(sep=sep, ignore_value=ignore_value, **kwargs)
+
+    def call(self, inputs: Any) -> Any:
+        """Return a sparse tensor of (records, columns)."""
+        inputs = as_tensor(inputs)
+        if isinstance(inputs, tf.RaggedTensor) or (inputs.dtype == tf.string and self.sep):
+            return self._ragged(inputs).to_sparse()
+        ignored = self.ignore_value
+        if ignored is None:
+            ignored = "" if inputs.dtype == tf.string else -1
+        if isinstance(inputs, tf.SparseTensor):
+            return tf.sparse.retain(inputs, tf.not_equal(inputs.values, ignored))
+        kept = tf.not_equal(inputs, tf.cast(ignored, inputs.dtype))
+        indices = tf.where(kept)
+        return tf.SparseTensor(
+            indices, tf.gather_nd(inputs, indices), tf.shape(inputs, out_type=tf.int64)
+        )
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Say what a symbolic call gives."""
+        shape = inputs.shape if len(inputs.shape) > 1 else (inputs.shape[0], None)
+        return keras.KerasTensor(shape, inputs.dtype, sparse=True)
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class ConcatenateWithOffset(RawLayer):
+    """Moves the ids of each feature by a number of its own and puts them beside each other.
+
+    So several features share one table: with sizes 10 and 5 and offsets 0 and 10, the ids of the
+    second begin at 10. Features may be dense, sparse or ragged; with a ragged one the result is
+    ragged, else with a sparse one it is sparse.
+
+    Args:
+        offsets: A number for each feature; None: ids stay as they are.
+        axis: Along which they are put; the last one.
+    """
+
+    def __init__(self, offsets: Sequence[int] | None = None, axis: int = -1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.offsets = None if offsets is None else [int(offset) for offset in offsets]
+        self.axis = int(axis)
+
+    def call(self, inputs: Any) -> Any:
+        """Return the ids of all features."""
+        features = [as_tensor(feature) for feature in self._checked(inputs)]
+        offsets = self.offsets or [0] * len(features)
+        moved = [_moved(ids, by) for ids, by in zip(features, offsets, strict=True)]
+        if any(isinstance(feature, tf.RaggedTensor) for feature in moved):
+            return tf.concat([_as_ragged(feature) for feature in moved], self.axis)
+        if any(isinstance(feature, tf.SparseTensor) for feature in moved):
+            return tf.sparse.concat(self.axis, [_as_sparse(feature) for feature in moved])
+        return tf.concat(moved, self.axis)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of all features together."""
+        shape = list(input_shape[0])
+        widths = [one[self.axis] for one in input_shape]
+        shape[self.axis] = None if None in widths else sum(widths)
+        return tuple(shape)
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Say what a symbolic call gives."""
+        features = self._checked(inputs)
+        shape = self.compute_output_shape([feature.shape for feature in features])
+        ragged = any(getattr(feature, "ragged", False) for feature in features)
+        sparse = not ragged and any(feature.sparse for feature in features)
+        if ragged:
+            shape = tuple(None if k else n for k, n in enumerate(shape))
+        return keras.KerasTensor(shape, features[0].dtype, sparse=sparse, ragged=ragged)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {**super().get_config(), "offsets": self.offsets, "axis": self.axis}
+
+    def _checked(self, inputs: Any) -> Sequence[Any]:
+        if not isinstance(inputs, list | tuple):
+            raise ModelError(
+                f"ConcatenateWithOffset {self.name!r} is called with a list of features, found "
+                f"{inputs!r}"
+            )
+        if self.offsets is not None and len(self.offsets) != len(inputs):
+            raise ModelError(
+                f"ConcatenateWithOffset {self.name!r} has {len(self.offsets)} offsets and is "
+                f"called with {len(inputs)} features; expected one offset for each"
+            )
+        return inputs
+
+
+def _moved(ids: Any, by: int) -> Any:
+    return map_values(lambda values: values + tf.cast(by, values.dtype), ids)
+
+
+def _as_lists(tensor: Any) -> Any:
+    """Return a ragged tensor with one list of values for each record."""
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor.merge_dims(1, -1) if tensor.shape.rank > 2 else tensor
+    if isinstance(tensor, tf.SparseTensor):
+        return _as_ragged(tensor)
+    if tensor.shape.rank == 1:
+        tensor = tensor[:, None]
+    elif tensor.shape.rank > 2:
+        tensor = tf.reshape(tensor, [tf.shape(tensor)[0], -1])
+    return tf.RaggedTensor.from_tensor(tensor)
+
+
+def _as_ragged(tensor: Any) -> Any:
+    if isinstance(tensor, tf.RaggedTensor):
+        return tensor
+    if isinstance(tensor, tf.SparseTensor):  # its values need not begin at column 0
+        return tf.RaggedTensor.from_value_rowids(
+            tensor.values, tensor.indices[:, 0], tensor.dense_shape[0], validate=False
+        )
+    return tf.RaggedTensor.from_tensor(tensor)
+
+
+def _as_sparse(tensor: Any) -> Any:
+    if isinstance(tensor, tf.SparseTensor):
+        return tensor
+    shape = tf.shape(tensor, out_type=tf.int64)
+    indices = tf.where(tf.ones_like(tensor, tf.bool))
+    return tf.SparseTensor(indices, tf.reshape(tensor, [-1]), shape)
