@@ -45,6 +45,10 @@ def _threads(value: object) -> object:
     raise ValueError(f"--worker_threads: expected auto or a number above 0, found {value!r}")
 
 
+STATISTICS_VARIABLE = "ELASTICDL_STATISTICS"
+"""Environment variable with the path of `--statistics`, for model files."""
+
+
 class ModelSection(Section):
     """Model."""
 
@@ -57,6 +61,13 @@ class ModelSection(Section):
     model_params: Annotated[
         str, Field(description='Arguments of the model function: "units=64;dropout=0.1".')
     ] = ""
+    statistics: Annotated[
+        Path | None,
+        Field(
+            description="What `elasticdl data analyze` wrote; model files read it with "
+            "elasticdl.preprocessing.statistics."
+        ),
+    ] = None
     loss: Annotated[str, Field(description="Name of the loss function in the module."), _TRAIN] = (
         "loss"
     )

@@ -6,13 +6,14 @@ import ast
 import difflib
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from elasticdl.config import ModelSection
+from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.errors import ModelError
 from elasticdl.start_up import quiet_tensorflow
 
@@ -41,6 +42,8 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     Raises:
         ModelError: The module or a function is missing; names the file and the nearest name.
     """
+    if section.statistics is not None:  # without the flag, what the user's environment says
+        os.environ[STATISTICS_VARIABLE] = str(section.statistics.resolve())
     module, model_name = _import_module(section)
 
     def find(name: str, required: bool = False) -> Any:

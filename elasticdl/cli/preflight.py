@@ -21,6 +21,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.model_spec import parse_params
 from elasticdl.state.open import check_state
+from elasticdl.statistics import read_statistics
 
 
 def check(config: JobConfig) -> None:
@@ -44,6 +45,8 @@ def check(config: JobConfig) -> None:
     if names is not None and config.model.custom_data_reader not in names:
         for flag in ("training_data", "validation_data", "prediction_data"):
             _check_data(flag, config)
+    if config.model.statistics is not None:
+        read_statistics(config.model.statistics)
     _check_sources(config)
     _check_destinations(config)
 

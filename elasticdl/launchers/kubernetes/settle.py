@@ -36,7 +36,13 @@ def settle(config: JobConfig) -> JobConfig:
     )
     model, kubernetes = config.model, config.kubernetes
     if kubernetes.sends_model_zoo:
-        model = model.model_copy(update={"model_zoo": Path(names.MODEL_DIR)})
+        zoo, statistics = model.model_zoo.absolute(), model.statistics
+        if statistics is not None and statistics.absolute().is_relative_to(zoo):
+            # It travels in the model folder; elsewhere its path is one of the pods' already.
+            statistics = Path(names.MODEL_DIR, statistics.absolute().relative_to(zoo))
+        model = model.model_copy(
+            update={"model_zoo": Path(names.MODEL_DIR), "statistics": statistics}
+        )
     if kubernetes.cluster_spec is not None:
         path = Path(names.SETTINGS_DIR, names.CLUSTER_SPEC_KEY)
         kubernetes = kubernetes.model_copy(update={"cluster_spec": path})

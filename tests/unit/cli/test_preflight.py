@@ -75,6 +75,8 @@ def test_a_package_may_hold_the_functions_itself(place):
         ({"feed": "fed"}, ModelError, r"expected a function 'fed' or 'dataset_fn' .--feed."),
         ({"optimizer": "sgd"}, ModelError, r"expected a function 'sgd' .--optimizer."),
         ({"model_params": "units"}, ModelError, "--model_params: expected name=value"),
+        ({"statistics": "nowhere"}, DataError, "nowhere: cannot be read: No such file"),
+        ({"statistics": "data.csv"}, DataError, "data.csv: not a file of `elasticdl data analyze`"),
         ({"training_data": "nowhere"}, DataError, "--training_data: nowhere: no such file"),
         ({"training_data": "*.rec"}, DataError, r"--training_data: \*.rec: no file matches"),
         ({"training_data": "saved"}, DataError, "--training_data: saved: this folder has no data"),

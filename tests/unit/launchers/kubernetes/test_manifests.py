@@ -46,6 +46,16 @@ def test_the_settings_travel_as_the_pods_need_them(make_config):
     assert str(config.model.model_zoo) == "/etc/elasticdl/model_zoo"
 
 
+def test_statistics_travel_in_the_model_folder_or_are_on_a_volume(make_config):
+    for given, in_pods in {
+        "zoo/mnist/statistics.json": "/etc/elasticdl/model_zoo/mnist/statistics.json",
+        "/data/statistics.json": "/data/statistics.json",
+    }.items():
+        objects = by_kind(manifests(make_config(statistics=given)))
+        data = objects["ConfigMap", "test-edl"]["data"]
+        assert str(JobConfig.model_validate_json(data["job.json"]).model.statistics) == in_pods
+
+
 def test_passwords_of_the_data_reader_travel_in_a_secret_alone(make_config):
     config = make_config(data_reader_params="user=me;password=hunter2")
     objects = by_kind(manifests(config))
