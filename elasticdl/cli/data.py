@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import rich_click as click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from elasticdl.errors import ConfigError, DataError
+from elasticdl.cli.amounts import size
+from elasticdl.cli.convert import convert, reader_params
+from elasticdl.errors import DataError
 
 if TYPE_CHECKING:  # the commands import what they need, so that --help need not wait
-    from elasticdl.data.base import DataReader, Records
-    from elasticdl.data.convert import Encode, OnProgress
+    from elasticdl.data.base import Records
 
 _SHOWN_BYTES = 64
 _SHOWN_VALUES = 6
-
-_reader_params = click.option(
-    "--data_reader_params",
-    "params",
-    default="",
-    help='Settings of the reader, as for training: "skip_header=true;delimiter=tab;format=csv".',
-)
 
 
 @click.group(name="data")
@@ -39,146 +31,12 @@ def data() -> None:
     """
 
 
-@data.command()
-@click.argument("source")
-@click.argument("destination", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "format_name",
-    type=click.Choice(["recordio", "tfrecord"]),
-    help="Format to write. Default: by the extension of DESTINATION, or else recordio.",
-)
-@click.option(
-    "--codec",
-    type=click.Choice(["none", "zstd", "deflate"]),
-    help="Compression of RecordIO blocks. Default: zstd.",
-)
-@click.option(
-    "--records_per_file",
-    type=click.IntRange(min=1),
-    help="Write files of so many records; DESTINATION is then a new folder.",
-)
-@click.option(
-    "--as",
-    "encoding",
-    type=click.Choice(["raw", "example"]),
-    default="raw",
-    show_default=True,
-    help="Write records as they are, or rows of CSV or Parquet as tf.train.Example.",
-)
-@click.option(
-    "--types",
-    default="",
-    help='Types of CSV columns for --as example, "day=int64;delay=float;carrier=bytes". '
-    "Those not named are found by reading the data once more.",
-)
-@click.option(
-    "--missing",
-    multiple=True,
-    default=("", "NA"),
-    show_default='"" and "NA"',
-    help="A field that stands for no value in a CSV column of numbers; may be given several times.",
-)
-@_reader_params
-@click.option("--overwrite", is_flag=True, help="Replace DESTINATION if it is a file that exists.")
-def convert(
-    source: str,
-    destination: Path,
-    format_name: Literal["recordio", "tfrecord"] | None,
-    codec: str | None,
-    records_per_file: int | None,
-    encoding: str,
-    types: str,
-    missing: tuple[str, ...],
-    params: str,
-    overwrite: bool,
-) -> None:
-    """Write the records of SOURCE to DESTINATION as RecordIO or TFRecord.
-
-    \b
-    Examples:
-      elasticdl data convert train.tfrecord train.recordio --codec zstd
-      elasticdl data convert 'logs/*.csv' train --records_per_file 100000 \\
-        --as example --data_reader_params skip_header=true
-    """  # noqa: D301 - the backspace is click's mark for lines that it must not join
-    from elasticdl.data.convert import Target
-    from elasticdl.data.convert import convert as write
-    from elasticdl.data.open import open_reader
-
-    name = format_name or _format_of_destination(destination)
-    if name == "tfrecord" and codec not in (None, "none"):
-        raise ConfigError(f"--codec {codec}: TFRecord files are not compressed; write RecordIO")
-    _check_destination(destination, records_per_file, overwrite)
-    target = Target(destination, name, codec or "zstd", records_per_file)
-    reader = open_reader(source, params)
-    num_records = sum(shard.num_records for shard in reader.shards())
-    with _progress("converting", num_records) as on_progress:
-        encode = _encoder(reader, encoding, types, missing)
-        files = write(reader, encode, target, on_progress)
-    size = sum(file.stat().st_size for file in files)
-    Console().print(
-        f"{num_records:,} records in {len(files):,} {name} file{'s'[: len(files) != 1]}, "
-        f"{_size(size)}: {destination}",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _format_of_destination(destination: Path) -> Literal["recordio", "tfrecord"]:
-    return "tfrecord" if destination.suffix in (".tfrecord", ".tfrecords") else "recordio"
-
-
-def _check_destination(destination: Path, records_per_file: int | None, overwrite: bool) -> None:
-    if records_per_file is None and destination.is_dir():
-        raise DataError(
-            f"{destination}: is a folder; name a file in it, or give --records_per_file"
-        )
-    if records_per_file is None and destination.exists() and not overwrite:
-        raise DataError(f"{destination}: exists; give --overwrite to replace it")
-
-
-def _encoder(reader: DataReader, encoding: str, types: str, missing: tuple[str, ...]) -> Encode:
-    from elasticdl.data.convert import as_examples, raw
-
-    if encoding == "raw":
-        if types:
-            raise ConfigError("--types is for --as example")
-        return raw
-    num_records = sum(shard.num_records for shard in reader.shards())
-    with _progress("finding types", num_records) as on_progress:
-        return as_examples(reader, _parse_types(types), frozenset(missing), on_progress)
-
-
-def _parse_types(types: str) -> dict[str, str]:
-    kinds: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in types.split(";"))):
-        name, equals, kind = part.partition("=")
-        if not equals:
-            raise ConfigError(f"--types: expected column=type, found {part!r}")
-        kinds[name.strip()] = kind.strip()
-    return kinds
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[OnProgress]:
-    """Show how far something is, if somebody looks; it vanishes when done."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda num_records: progress.advance(task, num_records)
+data.add_command(convert)
 
 
 @data.command()
 @click.argument("source")
-@_reader_params
+@reader_params
 def count(source: str, params: str) -> None:
     """Count the records of SOURCE, by file and in all."""
     from elasticdl.data.open import open_reader
@@ -206,7 +64,7 @@ def count(source: str, params: str) -> None:
     help="Show so many records of each file.",
 )
 @click.option("--verify", is_flag=True, help="Read everything and check all checksums.")
-@_reader_params
+@reader_params
 @click.pass_context
 def inspect(context: click.Context, source: str, num_shown: int, verify: bool, params: str) -> None:
     """Show what files of SOURCE hold: size, blocks, index, torn tails and the first records.
@@ -229,7 +87,7 @@ def _inspect(path: str, num_shown: int, verify: bool, params: str) -> bool:
     try:
         format_name = format_of([path])
         facts["format"] = format_name
-        facts["size"] = _size(Path(path).stat().st_size)
+        facts["size"] = size(Path(path).stat().st_size)
         if format_name == "recordio":
             problem = _recordio_facts(path, facts, verify)
         else:
@@ -255,7 +113,7 @@ def _recordio_facts(path: str, facts: dict[str, str], verify: bool) -> str:
     facts["blocks"] = f"{len(blocks):,}"
     if blocks:
         codecs = Counter(block.codec for block in blocks)
-        facts["blocks"] += f" of {_size(raw_bytes // len(blocks))} on average"
+        facts["blocks"] += f" of {size(raw_bytes // len(blocks))} on average"
         facts["blocks by codec"] = ", ".join(f"{name}: {n:,}" for name, n in codecs.most_common())
         facts["ratio"] = f"{raw_bytes / max(1, stored_bytes):.2f}"
     facts["index"] = {
@@ -400,12 +258,3 @@ def _repairer(format_name: str) -> Callable[[Path, bool], tuple[int, int, bool]]
     if format_name == "tfrecord":
         return repair_tfrecord
     raise DataError(f"a {format_name} file cannot be repaired, only RecordIO and TFRecord")
-
-
-def _size(num_bytes: int) -> str:
-    size = float(num_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-        size /= 1024
-    raise AssertionError("the last unit returns")

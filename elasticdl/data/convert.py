@@ -41,12 +41,12 @@ class Target:
     """Where records go: `path` is a file, or, with `records_per_file`, a new folder of files."""
 
     path: Path
-    format: Literal["recordio", "tfrecord"]
+    format: Literal["recordio", "tfrecord", "parquet"]
     codec: str = "none"
     records_per_file: int | None = None
 
     def writer(self, path: Path) -> RecordWriter | TFRecordWriter:
-        """Open a writer of one file."""
+        """Open a writer of one file of records."""
         if self.format == "tfrecord":
             return TFRecordWriter(path)
         return RecordWriter(path, codec=self.codec)
@@ -67,7 +67,7 @@ def convert(
             for batch in batches:
                 writer.write_many(batch)
         return [target.path]
-    with _staged_folder(target.path) as folder:
+    with staged_folder(target.path) as folder:
         names = _write_parts(batches, folder, target, target.records_per_file)
         if not names:
             raise DataError(f"{target.path}: not written, for there are no records")
@@ -109,7 +109,7 @@ def _pieces(
 
 
 @contextmanager
-def _staged_folder(path: Path) -> Iterator[Path]:
+def staged_folder(path: Path) -> Iterator[Path]:
     """Give a folder to write to, which becomes `path` if nothing is raised."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise DataError(f"{path}: exists and is not an empty folder; choose another or remove it")

@@ -53,14 +53,7 @@ class Params:
 
     def delimiter(self, default: str) -> str:
         """Return the character between the fields of a line; it may be given by its name."""
-        value = self.text("delimiter", default)
-        value = _DELIMITERS.get(value, value)
-        if len(value) != 1:
-            raise ConfigError(
-                f"{FLAG}: delimiter={value}: expected one character, or one of "
-                + ", ".join(name for name in _DELIMITERS if name.isalpha())
-            )
-        return value
+        return delimiter_named(self.text("delimiter", default), f"{FLAG}: ")
 
     def finish(self, what: str) -> None:
         """Refuse settings that `what` does not know."""
@@ -73,3 +66,18 @@ class Params:
     def _take(self, name: str, default: Any) -> Any:
         self._known.add(name)
         return self._values.get(name, default)
+
+
+def delimiter_named(value: str, where: str) -> str:
+    """Return the one character that a delimiter is, given by itself or by its name.
+
+    Raises:
+        ConfigError: It is neither; the message begins with `where`.
+    """
+    value = _DELIMITERS.get(value, value)
+    if len(value) != 1:
+        raise ConfigError(
+            f"{where}delimiter={value}: expected one character, or one of "
+            + ", ".join(name for name in _DELIMITERS if name.isalpha())
+        )
+    return value

@@ -30,7 +30,7 @@ class ParquetReader:
     """
 
     def __init__(self, paths: Sequence[str], columns: Sequence[str] = ()) -> None:
-        self._arrow, self._parquet = _import_pyarrow()
+        self._arrow, self._parquet = import_pyarrow()
         self._paths = tuple(paths)
         self._schema = self._open(self._paths[0]).schema_arrow
         self._columns = tuple(columns) or tuple(self._schema.names)
@@ -119,13 +119,18 @@ class ParquetReader:
                 )
 
 
-def _import_pyarrow() -> tuple[Any, Any]:
+def import_pyarrow(what: str = "Parquet files") -> tuple[Any, Any]:
+    """Import pyarrow and its Parquet part, which are an extra.
+
+    Raises:
+        ConfigError: They are not installed; `what` is said to need them.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "Parquet files need pyarrow, which is not installed: pip install 'elasticdl[parquet]'"
+            f"{what} need pyarrow, which is not installed: pip install 'elasticdl[parquet]'"
         ) from error
     return pyarrow, pyarrow.parquet
 

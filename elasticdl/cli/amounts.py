@@ -1,0 +1,55 @@
+"""How much of something there is, and how much of it is done, for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+Advance = Callable[[int], None]
+
+
+@contextmanager
+def record_progress(what: str, total: int) -> Iterator[Advance]:
+    """Show how many records are dealt with, if somebody looks; it vanishes when done."""
+    with _progress(what, total, MofNCompleteColumn()) as advance:
+        yield advance
+
+
+@contextmanager
+def byte_progress(what: str, total: int) -> Iterator[Advance]:
+    """Show how many bytes are dealt with, and how fast, in the same way."""
+    with _progress(what, total, DownloadColumn(), TransferSpeedColumn()) as advance:
+        yield advance
+
+
+@contextmanager
+def _progress(what: str, total: int, *amounts: ProgressColumn) -> Iterator[Advance]:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda amount: progress.advance(task, amount)
+
+
+def size(num_bytes: int) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    amount = float(num_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("the last unit returns")

@@ -1,0 +1,237 @@
+"""Lines of fields to folders of record files: all of them or nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from elasticdl.data.convert import Target, staged_folder
+from elasticdl.data.lines.files import PartFile, encoder, open_part
+from elasticdl.data.lines.parse import BadLine, Parsed, parse
+from elasticdl.data.lines.schema import Schema
+from elasticdl.data.lines.source import read_blocks
+from elasticdl.data.lines.split import Split
+from elasticdl.errors import DataError
+
+TRAINING, VALIDATION = "train", "val"
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """What to do about lines that are no records.
+
+    limit: Leave out so many, telling `on_skipped` of each; one more ends the conversion.
+    """
+
+    limit: int = 0
+    on_skipped: Callable[[BadLine], None] = lambda line: None
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What was written: the number of records by the folder's name, and of lines left out."""
+
+    num_records: dict[str, int]
+    num_files: int
+    num_skipped: int
+
+
+def convert_lines(
+    paths: Sequence[str],
+    schema: Schema,
+    target: Target,
+    split: Split | None,
+    errors: Errors,
+    on_progress: Callable[[int], None],
+    num_threads: int | None = None,
+) -> Converted:
+    """Write the records of text files to a new folder, in their order.
+
+    Args:
+        paths: Text files, plain or compressed.
+        schema: The fields of their lines.
+        target: `path` is the folder; with a split it has the folders `train` and `val`.
+        split: Which records are for validation.
+        errors: What to do about lines that are no records.
+        on_progress: Told how many bytes more of the files were dealt with.
+        num_threads: How many parse and encode; each waits for nobody but the reader.
+
+    Raises:
+        DataError: A file cannot be read, or has more bad lines than the limit.
+    """
+    names = (TRAINING, VALIDATION) if split else ("",)
+    with staged_folder(target.path) as folder, ExitStack() as stack:
+        outputs = {name: _Output(replace(target, path=folder / name)) for name in names}
+        for output in outputs.values():
+            output.target.path.mkdir(exist_ok=True)
+            stack.push(output.leave)
+        pool = stack.enter_context(ThreadPoolExecutor(num_threads or num_cores(), "convert"))
+        num_skipped = _Counter(errors)
+        blocks = read_blocks(paths, schema.header, partial(_check_header, schema))
+        parsed = in_order(pool, lambda block: parse(block, schema), blocks)
+        pieces = _pieces(parsed, split, outputs, num_skipped, on_progress)
+        encode = encoder(target)
+        for (name, ends_file, columns), piece in in_order(
+            pool, lambda piece: (piece, encode(piece[2])), pieces
+        ):
+            outputs[name].write(piece, ends_file, columns)
+        for output in outputs.values():
+            output.close()
+        _require_records(outputs, paths, num_skipped.count)
+    return Converted(
+        {name: output.num_records for name, output in outputs.items()},
+        sum(output.num_files for output in outputs.values()),
+        num_skipped.count,
+    )
+
+
+def num_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def in_order(
+    pool: ThreadPoolExecutor, function: Callable[[_In], _Out], items: Iterable[_In]
+) -> Iterator[_Out]:
+    """Map in parallel, keeping the order; as many are ahead as keep all threads busy."""
+    ahead = 2 * pool._max_workers
+    waiting: deque[Future[_Out]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _check_header(schema: Schema, path: str, header: bytes) -> None:
+    names = header.decode(errors="replace").split(schema.delimiter)
+    if len(names) != len(schema.fields):
+        raise DataError(
+            f"{path}: its header has {len(names)} fields, expected {len(schema.fields)}: "
+            f"{', '.join(schema.fields)}"
+        )
+    for number, (name, field) in enumerate(zip(names, schema.fields, strict=True), 1):
+        if name != field and name in schema.kinds:
+            raise DataError(
+                f"{path}: field {number} of its header is {name}, in the schema it is {field}; "
+                "columns have one order in both"
+            )
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Counts the lines left out, up to the limit."""
+
+    errors: Errors
+    count: int = 0
+
+    def note(self, bad: Sequence[BadLine]) -> None:
+        for line in bad:
+            if self.count == self.errors.limit:
+                raise DataError(self._message(line))
+            self.count += 1
+            self.errors.on_skipped(line)
+
+    def _message(self, line: BadLine) -> str:
+        if self.errors.limit == 0:
+            return f"{line}; nothing was written (--on_error=skip leaves such lines out)"
+        return (
+            f"{line}; that is one more than the {self.count:,} lines that may be left out "
+            "(--error_limit); nothing was written"
+        )
+
+
+_Piece = tuple[str, bool, pa.Table]  # name of the output, whether its file ends, records
+
+
+def _pieces(
+    parsed: Iterable[Parsed],
+    split: Split | None,
+    outputs: dict[str, _Output],
+    skipped: _Counter,
+    on_progress: Callable[[int], None],
+) -> Iterator[_Piece]:
+    for block in parsed:
+        skipped.note(block.bad)
+        if split is None:
+            yield from outputs[""].cut("", block.table)
+        else:
+            chosen = split.is_validation(block.rows)
+            yield from outputs[TRAINING].cut(TRAINING, block.table.filter(pa.array(~chosen)))
+            yield from outputs[VALIDATION].cut(VALIDATION, block.table.filter(pa.array(chosen)))
+        on_progress(block.num_bytes)
+
+
+@dataclass(slots=True)
+class _Output:
+    """A folder that gets files of `records_per_file` records.
+
+    num_cut: Records that were dealt out to be encoded; they run ahead of those written.
+    """
+
+    target: Target
+    num_cut: int = 0
+    num_records: int = 0
+    num_files: int = 0
+    part: PartFile | None = dataclasses.field(default=None, init=False)
+
+    def cut(self, name: str, table: pa.Table) -> Iterator[_Piece]:
+        """Cut records where files end."""
+        limit = self.target.records_per_file
+        start = 0
+        while start < table.num_rows:
+            room = table.num_rows if limit is None else limit - self.num_cut % limit
+            piece = table.slice(start, room)
+            self.num_cut += piece.num_rows
+            start += piece.num_rows
+            yield name, limit is not None and self.num_cut % limit == 0, piece
+
+    def write(self, piece: object, ends_file: bool, table: pa.Table) -> None:
+        """Write a piece to the present file, or begin one."""
+        if self.part is None:
+            path = self.target.path / f"part-{self.num_files:05d}.{self.target.format}"
+            self.part = open_part(self.target, path, table.schema)
+            self.num_files += 1
+        self.part.write(piece)
+        self.num_records += table.num_rows
+        if ends_file:
+            self.close()
+
+    def close(self) -> None:
+        """End the present file."""
+        part, self.part = self.part, None
+        if part is not None:
+            part.close()
+
+    def leave(self, kind: object, value: object, traceback: object) -> bool:
+        """Give up the present file, if it was not ended."""
+        if self.part is not None:
+            self.part.discard()
+        return False
+
+
+def _require_records(outputs: dict[str, _Output], paths: Sequence[Path | str], bad: int) -> None:
+    for name, output in outputs.items():
+        if output.num_records == 0:
+            what = f"for {name} " if name else ""
+            raise DataError(
+                f"{paths[0]}: not converted, for there are no records {what}"
+                f"({bad:,} lines were left out)"
+            )

@@ -1,0 +1,120 @@
+"""Columns to files of records: pieces are encoded in parallel, and written in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from elasticdl import _core
+from elasticdl.data.convert import Target
+
+ROW_GROUP_RECORDS = 65_536
+_FORMATS = ("recordio", "tfrecord", "parquet")
+Format = Literal["recordio", "tfrecord", "parquet"]
+
+
+class PartFile(Protocol):
+    """A file that is being written."""
+
+    def write(self, piece: Any) -> None:
+        """Add what `encoder` made of a table."""
+        ...
+
+    def close(self) -> None:
+        """Write the rest."""
+        ...
+
+    def discard(self) -> None:
+        """Give up; what is left of it is no file of the name."""
+        ...
+
+
+def encoder(target: Target) -> Callable[[pa.Table], Any]:
+    """Return what is to be done to a table before it is written; any thread may do it."""
+    return _keep if target.format == "parquet" else examples_of
+
+
+def open_part(target: Target, path: Path, schema: pa.Schema) -> PartFile:
+    """Begin a file."""
+    if target.format == "parquet":
+        codec = {"deflate": "gzip"}.get(target.codec, target.codec)
+        return _ParquetPart(pq.ParquetWriter(path, schema, compression=codec))
+    return _RecordPart(target.writer(path))
+
+
+def examples_of(table: pa.Table) -> list[bytes]:
+    """Encode rows as `tf.train.Example`; a field without a value leaves its feature out."""
+    columns = [(name, *_feature(_whole(table.column(name)))) for name in sorted(table.schema.names)]
+    return _core.encode_examples(columns, table.num_rows)
+
+
+def _keep(table: pa.Table) -> pa.Table:
+    return table
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+
+
+def _feature(array: pa.Array) -> tuple[Any, np.ndarray[Any, np.dtype[np.int64]]]:
+    """Return the values that there are, and where those of each row begin."""
+    splits = np.zeros(len(array) + 1, dtype=np.int64)
+    np.cumsum(np.asarray(pc.is_valid(array)), out=splits[1:])
+    present = array.drop_null()
+    if pa.types.is_integer(present.type):
+        return np.ascontiguousarray(present.to_numpy(zero_copy_only=False), np.int64), splits
+    offsets = np.frombuffer(present.buffers()[1], dtype=np.int32)
+    offsets = offsets[present.offset : present.offset + len(present) + 1]
+    data = present.buffers()[2]
+    text = b"" if data is None else data.slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes()
+    return (text, (offsets - offsets[0]).astype(np.int64)), splits
+
+
+@dataclass(slots=True)
+class _RecordPart:
+    writer: _core.RecordWriter | _core.TFRecordWriter
+
+    def write(self, piece: list[bytes]) -> None:
+        self.writer.write_many(piece)
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def discard(self) -> None:
+        self.writer.discard()
+
+
+@dataclass(slots=True)
+class _ParquetPart:
+    """Row groups all have `ROW_GROUP_RECORDS` rows but for the last, wherever pieces end."""
+
+    writer: pq.ParquetWriter
+    waiting: list[pa.Table] = field(default_factory=list)
+    num_waiting: int = 0
+
+    def write(self, piece: pa.Table) -> None:
+        self.waiting.append(piece)
+        self.num_waiting += piece.num_rows
+        while self.num_waiting >= ROW_GROUP_RECORDS:
+            rows = pa.concat_tables(self.waiting)
+            self._write_group(rows.slice(0, ROW_GROUP_RECORDS))
+            rest = rows.slice(ROW_GROUP_RECORDS)
+            self.waiting, self.num_waiting = [rest], rest.num_rows
+
+    def close(self) -> None:
+        if self.num_waiting:
+            self._write_group(pa.concat_tables(self.waiting))
+        self.writer.close()
+
+    def discard(self) -> None:
+        self.writer.close()
+
+    def _write_group(self, rows: pa.Table) -> None:
+        self.writer.write_table(rows, row_group_size=ROW_GROUP_RECORDS)
