@@ -1,0 +1,368 @@
+"""A table as a model sees it: which columns are numbers, which are ids, and what the label is.
+
+from elasticdl.preprocessing.tabular import Bucket, Category, Cross, Label, Number, Table
+
+TABLE = Table(
+    [
+        Number("age"),
+        Bucket("age", [18, 25, 35, 50]),
+        Category("city", 1000),
+        Cross(["age", "city"], 100_000),
+    ],
+    label=Label("income", positive=">50K"),
+)
+feed = TABLE.feed
+
+def forward():
+    inputs = TABLE.inputs()
+    columns = TABLE.encode(inputs)
+    deep = keras.layers.Dense(64, activation="relu")(columns.flat(8))
+    return keras.Model(inputs, columns.linear() + keras.layers.Dense(1)(deep))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from elasticdl.errors import ModelError
+from elasticdl.layers.embedding import PLAIN_WEIGHT_LIMIT_BYTES, Embedding
+from elasticdl.preprocessing import statistics
+from elasticdl.preprocessing.categories import HashedCross, IndexLookup
+from elasticdl.preprocessing.numbers import Normalizer
+from elasticdl.preprocessing.records import ColumnType, parser_of
+from elasticdl.preprocessing.sparse_embedding import SparseEmbedding
+from elasticdl.preprocessing.structures import ConcatenateWithOffset, ToRagged
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number, given to the model as `(x - mean) / stddev`.
+
+    mean, stddev: None: those of `--statistics`, and 0 and 1 without it.
+    log: Take log(1 + x) first, of negative numbers 0; mean and stddev are then of that, and 0 and 1
+        where they are not given.
+    missing: Stands for what is missing.
+    """
+
+    name: str
+    mean: float | None = None
+    stddev: float | None = None
+    log: bool = False
+    missing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A number as the id of its bucket.
+
+    boundaries: Where buckets begin, ascending; None: those of `--statistics`, which must be given.
+    """
+
+    name: str
+    boundaries: Sequence[float] | None = None
+    missing: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A string, or whole number, as an id.
+
+    by: A number of hash buckets, or a vocabulary, which has one id more for other values.
+    dtype: "string" or "int64": how the value is in the data.
+    """
+
+    name: str
+    by: int | Sequence[str] | Sequence[int]
+    dtype: Literal["string", "int64"] = "string"
+
+
+@dataclass(frozen=True, slots=True)
+class Cross:
+    """The combination of columns as one id of `num_bins`; numbers take part with their bucket."""
+
+    names: Sequence[str]
+    num_bins: int
+
+    @property
+    def name(self) -> str:
+        """What the column is called."""
+        return "_X_".join(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """A string that lists values, cut at `sep`; the values are ids as those of a `Category`."""
+
+    name: str
+    by: int | Sequence[str]
+    sep: str = "|"
+    combiner: Literal["sum", "mean", "sqrtn"] = "mean"
+
+
+Column = Number | Bucket | Category | Cross | Tags
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What is to be predicted.
+
+    positive: Words that mean 1.0, of which all others mean 0.0; None: the column has numbers.
+    dtype: Of a column of numbers.
+    """
+
+    name: str
+    positive: str | Sequence[str] | None = None
+    dtype: Literal["float32", "int64"] = "float32"
+
+
+class Table:
+    """The columns of a data set, how each reaches the model, and the label.
+
+    Args:
+        columns: What the model is given. A number may be there twice, as `Number` and `Bucket`.
+        label: What is predicted.
+        file_columns: Names of a CSV file's fields, where neither a header nor
+            `--data_reader_params="columns=..."` says them.
+        records: "csv": a record is a line. "example": it is a serialised `tf.train.Example`. Rows
+            of Parquet files and tables come as columns, and need neither.
+        delimiter: Between the fields of a line.
+        missing: A word that stands for a missing number in a line, beside the empty one.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        label: Label,
+        file_columns: Sequence[str] = (),
+        records: Literal["csv", "example"] = "csv",
+        delimiter: str = ",",
+        missing: str = "",
+    ) -> None:
+        self.columns = list(columns)
+        self.label = label
+        self._types = dict(_types(self.columns))
+        self._label_type = ColumnType(
+            "string" if label.positive is not None else label.dtype, 0 if not label.positive else ""
+        )
+        self._file_columns = tuple(file_columns)
+        self._records = records
+        self._delimiter = delimiter
+        self._missing = missing
+        self._check()
+
+    def feed(self, dataset: Any, mode: Any, metadata: Any) -> Any:
+        """Turn records into (features, label), in predictions into features: a model file's feed.
+
+        Each feature has shape (1,).
+        """
+        from elasticdl.job import Mode
+
+        names = tuple(metadata.column_names) or self._file_columns
+        types = dict(self._types)
+        if mode != Mode.PREDICTION:
+            types[self.label.name] = self._label_type
+        parse = parser_of(
+            dataset.element_spec, types, names, self._records, self._delimiter, self._missing
+        )
+
+        def example(record: Any) -> Any:
+            columns = parse(record)
+            features = {name: columns[name][None] for name in self._types}
+            return features if mode == Mode.PREDICTION else (features, self._label_of(columns))
+
+        dataset = dataset.map(example)
+        return dataset.shuffle(1024) if mode == Mode.TRAINING else dataset
+
+    def inputs(self) -> dict[str, Any]:
+        """Return a `keras.Input` of shape (1,) for each column of the data that is used."""
+        return {
+            name: keras.Input((1,), dtype=kind.dtype, name=name)
+            for name, kind in self._types.items()
+        }
+
+    def encode(self, inputs: dict[str, Any]) -> EncodedTable:
+        """Return the inputs as numbers, as ids of one range, and as lists of ids."""
+        numbers = [_number(c, inputs[c.name]) for c in self.columns if isinstance(c, Number)]
+        ids, sizes = [], []
+        for column in self.columns:
+            if isinstance(column, Bucket | Category | Cross):
+                of_column, size = self._ids(column, inputs)
+                ids.append(keras.ops.cast(of_column, "int64"))
+                sizes.append(size)
+        lists = []
+        for column in self.columns:
+            if isinstance(column, Tags):
+                values = ToRagged(column.sep, name=f"{column.name}_list")(inputs[column.name])
+                layer, size = _by(column.by, column.name)
+                lists.append((column, layer(values), size))
+        offsets = [sum(sizes[:k]) for k in range(len(sizes))]
+        return EncodedTable(
+            keras.layers.Concatenate(name="numbers")(numbers)
+            if len(numbers) > 1
+            else numbers[0]
+            if numbers
+            else None,
+            ConcatenateWithOffset(offsets, name="ids")(ids) if ids else None,
+            sum(sizes),
+            lists,
+        )
+
+    def _ids(self, column: Bucket | Category | Cross, inputs: dict[str, Any]) -> tuple[Any, int]:
+        """Return the ids of a column, and how many there can be."""
+        if isinstance(column, Cross):
+            parts = [self._part(name, inputs) for name in column.names]
+            return HashedCross(column.num_bins)(parts), column.num_bins
+        if isinstance(column, Bucket):
+            boundaries = _boundaries(column)
+            ids = keras.layers.Discretization(boundaries)(inputs[column.name])
+            return ids, len(boundaries) + 1
+        layer, size = _by(column.by, column.name)
+        return layer(inputs[column.name]), size
+
+    def _part(self, name: str, inputs: dict[str, Any]) -> Any:
+        buckets = [c for c in self.columns if isinstance(c, Bucket) and c.name == name]
+        return self._ids(buckets[0], inputs)[0] if buckets else inputs[name]
+
+    def _label_of(self, columns: dict[str, Any]) -> Any:
+        value, positive = columns[self.label.name], self.label.positive
+        if positive is None:
+            return value[None]
+        words = [positive] if isinstance(positive, str) else list(positive)
+        return tf.cast(tf.reduce_any(tf.equal(tf.strings.strip(value), words)), tf.float32)[None]
+
+    def _check(self) -> None:
+        known = [(type(c), c.name) for c in self.columns]
+        for kind, name in known:
+            if known.count((kind, name)) > 1:
+                raise ModelError(f"Table: {kind.__name__}({name!r}) is there more than once")
+            if name == self.label.name:
+                raise ModelError(f"Table: {name!r} is the label, and among the columns, too")
+        for column in self.columns:
+            for part in column.names if isinstance(column, Cross) else ():
+                if self._types[part].dtype == "float32" and (Bucket, part) not in known:
+                    raise ModelError(
+                        f"Table: {column.name!r} crosses the number {part!r}; say Bucket({part!r}, "
+                        "...) beside it, whose ids are crossed"
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTable:
+    """What the columns of a table have become.
+
+    numbers: (records, n) or None.
+    ids: (records, m), int64; each column has a range of its own below `num_ids`. Or None.
+    lists: (column, ragged ids, how many there can be) of each `Tags`.
+    """
+
+    numbers: Any
+    ids: Any
+    num_ids: int
+    lists: list[tuple[Tags, Any, int]]
+
+    def vectors(self, dim: int, name: str = "vectors", **settings: Any) -> Any:
+        """Return a vector for each id, and one for each list: (records, fields, dim).
+
+        Args:
+            dim: Width of a vector.
+            name: Of the embedding; lists have embeddings of their own, `NAME_COLUMN`.
+            **settings: Of `elasticdl.layers.Embedding`.
+        """
+        found = []
+        if self.ids is not None:
+            found.append(Embedding(dim, _rows(self.num_ids, dim), name=name, **settings)(self.ids))
+        for column, ids, size in self.lists:
+            layer = SparseEmbedding(
+                _rows(size, dim),
+                dim,
+                combiner=column.combiner,
+                name=f"{name}_{column.name}",
+                **settings,
+            )
+            found.append(keras.layers.Reshape((1, dim))(layer(ids)))
+        if not found:
+            raise ModelError("Table: no column has ids, so there are no vectors of them")
+        return keras.layers.Concatenate(axis=1)(found) if len(found) > 1 else found[0]
+
+    def linear(self, name: str = "weights") -> Any:
+        """Return a linear model of all columns: (records, 1)."""
+        terms = []
+        if self.ids is not None or self.lists:
+            weights = self.vectors(1, name, embeddings_initializer="zeros")
+            terms.append(keras.ops.sum(weights, axis=1))
+        if self.numbers is not None:
+            terms.append(keras.layers.Dense(1, name=f"{name}_of_numbers")(self.numbers))
+        return terms[0] if len(terms) == 1 else keras.layers.add(terms)
+
+    def flat(self, dim: int, name: str = "vectors", **settings: Any) -> Any:
+        """Return all numbers and vectors of a record beside each other."""
+        found = []
+        if self.ids is not None or self.lists:
+            found.append(keras.layers.Flatten()(self.vectors(dim, name, **settings)))
+        if self.numbers is not None:
+            found.append(self.numbers)
+        return keras.layers.Concatenate()(found) if len(found) > 1 else found[0]
+
+
+def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
+    """Yield the type of each column of the data that is used."""
+    missing: dict[str, float] = {}
+    for column in columns:
+        if isinstance(column, Number | Bucket):
+            if missing.setdefault(column.name, column.missing) != column.missing:
+                raise ModelError(
+                    f"Table: {column.name!r} has missing={missing[column.name]} and "
+                    f"missing={column.missing}; it can stand for one number"
+                )
+            yield column.name, ColumnType("float32", column.missing)
+        elif isinstance(column, Category | Tags):
+            dtype = column.dtype if isinstance(column, Category) else "string"
+            yield column.name, ColumnType(dtype, "" if dtype == "string" else -1)
+    named = {column.name for column in columns if not isinstance(column, Cross)}
+    for column in columns:
+        if isinstance(column, Cross):
+            for name in column.names:
+                if name not in named:  # only crossed
+                    yield name, ColumnType("string", "")
+
+
+def _number(column: Number, value: Any) -> Any:
+    has_statistics = not column.log
+    mean, stddev = column.mean, column.stddev
+    if mean is None:
+        mean = statistics.get_avg(column.name, 0.0) if has_statistics else 0.0
+    if stddev is None:
+        stddev = statistics.get_stddev(column.name, 1.0) if has_statistics else 1.0
+    if column.log:
+        value = keras.ops.log1p(keras.ops.maximum(value, 0.0))
+    return Normalizer(mean, stddev or 1.0)(value)  # a column of one value is 0 everywhere
+
+
+def _boundaries(column: Bucket) -> list[float]:
+    if column.boundaries is not None:
+        return [float(boundary) for boundary in column.boundaries]
+    found = [float(boundary) for boundary in statistics.get_bucket_boundaries(column.name, [])]
+    if not found:
+        raise ModelError(
+            f"Bucket({column.name!r}) has no boundaries: run elasticdl data analyze and give its "
+            "file as --statistics, or write them here"
+        )
+    return found
+
+
+def _by(by: int | Sequence[str] | Sequence[int], name: str) -> tuple[Any, int]:
+    """Return the layer that makes ids of values, and how many there can be."""
+    if isinstance(by, int):
+        return keras.layers.Hashing(by, name=f"{name}_id"), by
+    layer = IndexLookup(by, name=f"{name}_id")
+    return layer, layer.vocab_size()
+
+
+def _rows(num_ids: int, dim: int) -> int | None:
+    """Return `input_dim` where a table of all ids is small enough to be an ordinary one."""
+    return num_ids if num_ids * dim * 4 <= PLAIN_WEIGHT_LIMIT_BYTES else None
