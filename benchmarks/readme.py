@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
+
+from benchmarks.svg import box, line, svg, text
 
 FOLDER = Path(__file__).parent
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -199,43 +200,35 @@ def picture(documents: Mapping[str, Document]) -> str:
     for number, (title, stages) in enumerate(jobs):
         top = _GAP + number * (len(LANES) * _LANE + _GAP)
         parts += _job(title.replace("`", ""), stages, top + 12)
-    return _svg(parts, _LEFT + _WIDTH + 20, height)
-
-
-def _svg(parts: Sequence[str], width: int, height: int) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" '
-        f'height="{height}" font-family="sans-serif" font-size="11">\n'
-        '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n"
-    )
+    return svg(parts, _LEFT + _WIDTH + 20, height)
 
 
 def _legend() -> str:
     shown = {**_COLOURS, "waits": "#e8e8e8"}
     names = [name for name in shown if not name.endswith(" wait")]
     return "".join(
-        _box(10 + 95 * place, 8, 12, 12, shown[name]) + _text(27 + 95 * place, 18, name)
+        box(10 + 95 * place, 8, 12, 12, shown[name]) + text(27 + 95 * place, 18, name)
         for place, name in enumerate(names)
     )
 
 
 def _job(title: str, stages: Mapping[str, float], top: int) -> Iterator[str]:
     elapsed = stages["elapsed"]
-    yield _text(10, top - 4, f"{title}, {elapsed:.1f} us a record of one worker", is_bold=True)
+    yield text(10, top - 4, f"{title}, {elapsed:.1f} us a record of one worker", is_bold=True)
     # Threads run beside each other: none is much longer than what elapses.
     lengths: Sequence[float] = [sum(stages.get(s, 0) for s in lane.stages) for lane in LANES]
     scale = _WIDTH / max(elapsed, *lengths)
     for number, lane in enumerate(LANES):
         y, x = top + number * _LANE, float(_LEFT)
-        yield _text(10, y + 12, lane.name)
+        yield text(10, y + 12, lane.name)
         for stage in lane.stages:
             width = stages.get(stage, 0.0) * scale
             hint = f"{stage}: {stages.get(stage, 0.0):.1f} us"
-            yield _box(x, y + 1, width, _LANE - 3, _COLOURS[stage], hint)
+            yield box(x, y + 1, width, _LANE - 3, _COLOURS[stage], hint)
             x += width
     x = _LEFT + elapsed * scale
     bottom = top + len(LANES) * _LANE
-    yield f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="black"/>'
+    yield line(x, top, x, bottom)
 
 
 def ablation_picture(document: Document) -> str:
@@ -248,32 +241,19 @@ def ablation_picture(document: Document) -> str:
         job, _, switch = row["what"].partition(": ")
         with_it, without = row["best"]["ours"], row["best"]["peer"]
         if job != before:
-            parts.append(_text(10, y + _LANE, job, is_bold=True))
+            parts.append(text(10, y + _LANE, job, is_bold=True))
             parts += _bar(y + _LANE + 4, "as it is", with_it, scale)
             y, before = y + 2 * _LANE + 4, job
         parts += _bar(y, f"without {switch}", without, scale, f", {times(with_it / without)} with")
         y += _LANE
-    return _svg(parts, _SWITCHES + _WIDTH, y + _LANE // 2)
+    return svg(parts, _SWITCHES + _WIDTH, y + _LANE // 2)
 
 
 def _bar(y: int, name: str, rate: float, scale: float, more: str = "") -> Iterator[str]:
-    yield _text(10, y + 12, name)
+    yield text(10, y + 12, name)
     colour = _COLOURS["feed" if more else "compute"]
-    yield _box(_SWITCHES, y + 1, rate * scale, _LANE - 3, colour)
-    yield _text(_SWITCHES + round(rate * scale) + 6, y + 12, f"{figure(rate)}{more}")
-
-
-def _box(x: float, y: float, width: float, height: float, colour: str, hint: str = "") -> str:
-    inner = f"<title>{escape(hint)}</title>" if hint else ""
-    return (
-        f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}" fill="{colour}">'
-        f"{inner}</rect>"
-    )
-
-
-def _text(x: float, y: float, text: str, is_bold: bool = False) -> str:
-    weight = ' font-weight="bold"' if is_bold else ""
-    return f'<text x="{x}" y="{y}"{weight}>{escape(text)}</text>'
+    yield box(_SWITCHES, y + 1, rate * scale, _LANE - 3, colour)
+    yield text(_SWITCHES + round(rate * scale) + 6, y + 12, f"{figure(rate)}{more}")
 
 
 if __name__ == "__main__":
