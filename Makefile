@@ -69,7 +69,7 @@ wheel: $(VENV)/.packages ## Build a wheel into dist/, which installs without Rus
 # A wheel in dist/ is taken as it is; then the image is built without Rust.
 ENGINE ?= docker
 BASE_IMAGE ?= python:3.11-slim-bookworm
-EXTRAS ?= kubernetes,parquet,tensorflow
+EXTRAS ?= kubernetes,etcd,parquet,tensorflow
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE ?= elasticdl:$(VERSION)
 image: ## Build the image of elasticdl with ENGINE (docker; podman, buildah), from dist/ if it has a wheel.
@@ -169,11 +169,11 @@ test-kubelet: kubernetes-tools ## Test that a real kubelet says the same (needs 
 bench: build ## Measure elasticdl against its peers (benchmarks/results/).
 	@set -e; for file in $(filter-out $(STORE_BENCHMARKS),$(BENCHMARKS)); do \
 	    echo "== $$file"; $(PYTHON) $$file; done
-	@$(PYTHON) benchmarks/readme.py
+	@$(PYTHON) -m benchmarks.readme
 
 bench-store: build ## Measure the parameter store and its wire.
 	@set -e; for file in $(STORE_BENCHMARKS); do echo "== $$file"; $(PYTHON) $$file; done
-	@$(PYTHON) benchmarks/readme.py
+	@$(PYTHON) -m benchmarks.readme
 
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh

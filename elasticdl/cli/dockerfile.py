@@ -10,7 +10,7 @@ USER = "1000:1000"  # of the pods too; a number, so that a cluster sees that it 
 MODEL_DIR = "/model_zoo"
 CLUSTER_SPEC_DIR = "/cluster_spec"
 _PACKAGES_DIR = "/packages"
-EXTRAS = "kubernetes,parquet,tensorflow"
+EXTRAS = "kubernetes,etcd,parquet,tensorflow"
 
 
 @dataclass(frozen=True, slots=True)
