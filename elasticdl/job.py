@@ -57,6 +57,21 @@ class Role(StrEnum):
     PS = "ps"
 
 
+class Label(StrEnum):
+    """What a process does with a second of its time. A worker's is that of its computing thread."""
+
+    STARTING = "starting"  # not yet ready to take part
+    TRAIN = "train"
+    WAIT_FOR_DATA = "wait for data"
+    WAIT_FOR_PARAMETERS = "wait for parameters"
+    EVALUATE = "evaluate"  # runs the model without training it: predictions too
+    CHECKPOINT = "checkpoint"  # writes the model: exports too
+    RE_FORM = "re-form"  # agrees with others on who takes part
+    RECOVER = "recover"  # makes good what was lost, or waits until that is done
+    PENDING = "pending"  # waits for processes to be started
+    IDLE = "idle"  # there is nothing for it to do
+
+
 class TaskKind(StrEnum):
     """What a worker does with a task."""
 
@@ -296,6 +311,37 @@ class PsRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process of any role says of itself with each heartbeat; totals since it began.
+
+    began: when, in seconds since 1970; it tells a process from its successor. label: what it is at
+    now. label_seconds: add up to the time since it began. The bytes are those of tensors and what
+    frames them; calls of the master are not in them.
+    """
+
+    began: float
+    label: Label
+    label_seconds: dict[str, float]
+    cpu_seconds: float
+    resident_bytes: int
+    bytes_sent: int
+    bytes_received: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """What the master answers to a heartbeat.
+
+    interval_seconds: until the next one. route: where the ps replicas are, if that is news.
+    is_recovering: whether parameters are lost and not yet restored.
+    """
+
+    interval_seconds: float
+    route: PsRoute | None = None
+    is_recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Recovery:
     """A ps replica that was lost and is back, and what it lacked of what had been done."""
 
@@ -320,6 +366,7 @@ class MemberStatus:
     seconds: float  # since it was planned, or has registered
     silent_seconds: float  # since it was heard of
     tasks_done: int  # by a worker
+    usage: Usage | None = None  # as it said last
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,16 +455,22 @@ class MasterClient(Protocol):
     back-off and never looks like "no more tasks".
     """
 
-    def register_worker(self, worker_id: int, pid: int) -> None:
-        """Announce a worker process that is about to ask for tasks."""
+    def register_worker(self, worker_id: int, pid: int) -> float:
+        """Announce a worker process that is about to ask for tasks.
+
+        Returns how often it is to send a heartbeat, in seconds.
+        """
         ...
 
     def has_callbacks(self, worker_id: int) -> None:
         """Say that the model file has callbacks that the job is to call."""
         ...
 
-    def register_ps(self, index: int, address: str, pid: int) -> None:
-        """Announce a ps replica that listens at `address` and has restored its checkpoint."""
+    def register_ps(self, index: int, address: str, pid: int) -> float:
+        """Announce a ps replica that listens at `address` and has restored its checkpoint.
+
+        Returns how often it is to send a heartbeat, in seconds.
+        """
         ...
 
     def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
@@ -457,11 +510,23 @@ class MasterClient(Protocol):
         ...
 
     def heartbeat(
-        self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
-    ) -> PsRoute | None:
+        self,
+        role: Role,
+        index: int,
+        progress: Progress | None = None,
+        generation: int = -1,
+        usage: Usage | None = None,
+        interval_seconds: float = 0.0,
+    ) -> HeartbeatAnswer:
         """Say that the process is alive.
 
-        Returns where the ps replicas are, if that is another `PsRoute` than the one of the
-        generation given; -1 asks for none.
+        Args:
+            role: Of the process.
+            index: Its number among those.
+            progress: Of a worker.
+            generation: Of the `PsRoute` that it knows; -1 asks for none.
+            usage: What it did with its time.
+            interval_seconds: After which it sends the next one, if it is not told another; 0: as
+                the job is set up.
         """
         ...

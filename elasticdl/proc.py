@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 
@@ -14,6 +16,20 @@ def start_time(pid: int) -> int | None:
     """Return when a process began, in clock ticks since boot; None if there is none."""
     fields = stat_fields(pid)
     return None if fields is None else int(fields[19])
+
+
+def seconds_since_start() -> float:
+    """Return how long ago this process began."""
+    ticks = start_time(os.getpid())
+    assert ticks is not None, "a process sees itself"
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return max(0.0, age)
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process holds."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def stat_fields(pid: int) -> list[str] | None:

@@ -112,9 +112,10 @@ def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
 @_JOB
 @click.option("--follow", "-f", is_flag=True, help="Go on up to the end of the job.")
 @click.option("--json", "as_json", is_flag=True, help="Print each event as JSON, a line each.")
-def events(name: str, follow: bool, as_json: bool) -> None:
+@click.option("--beats", is_flag=True, help="Also what processes say with each heartbeat.")
+def events(name: str, follow: bool, as_json: bool, beats: bool) -> None:
     """Print what has happened to a job."""
-    for event in _find(name).events(follow):
+    for event in _find(name).events(follow, with_beats=beats):
         click.echo(json.dumps(event) if as_json else _event_line(event))
 
 

@@ -178,12 +178,15 @@ class Job(Protocol):
         """
         ...
 
-    def events(self, follow: bool, since: float = 0.0) -> Iterator[dict[str, Any]]:
+    def events(
+        self, follow: bool, since: float = 0.0, with_beats: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """Yield the events of the job (`elasticdl.observe.events`) from a time on.
 
         Args:
             follow: Go on up to the end of the job.
             since: Seconds since 1970.
+            with_beats: Also what comes with each heartbeat, as far as it is kept.
         """
         ...
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from elasticdl.job import Role
 from elasticdl.launchers.base import ProcessHandle
+from elasticdl.observe.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,8 @@ class AskWatermarks:
 class Note:
     """Something for the log and the event log."""
 
-    event: str
+    kind: Kind
     text: str
-    fields: dict[str, Any] = field(default_factory=dict)
     is_warning: bool = False
 
 

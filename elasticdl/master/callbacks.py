@@ -18,6 +18,7 @@ from elasticdl.master.ledger import Ledger
 from elasticdl.master.phases import Phase
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
+from elasticdl.observe.kinds import LearningRateSet, TrainingStopped
 
 
 class Callbacks:
@@ -86,10 +87,10 @@ class Callbacks:
         self._queue_first()
         if result.learning_rate not in (None, rate_before):
             text = f"a callback sets the learning rate to {result.learning_rate:.6g}"
-            self._act(Note("learning rate", text, {"learning_rate": result.learning_rate}))
+            self._act(Note(LearningRateSet(result.learning_rate), text))
         if result.stop and not self._ledger.is_stopped and phase is Phase.TRAINING:
             self._ledger.stop_training()
-            self._act(Note("training stopped", f"{result.stop} stops training"))
+            self._act(Note(TrainingStopped(), f"{result.stop} stops training"))
 
     def drop(self) -> None:
         """Call no callback any more: one of them has failed too often."""

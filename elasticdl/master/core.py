@@ -24,6 +24,7 @@ from elasticdl.job import (
     Task,
     TaskKind,
     TaskReport,
+    Usage,
     Wait,
 )
 from elasticdl.launchers.base import Exited, Pending, ProcessHandle, Started
@@ -44,6 +45,8 @@ from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.master.training_metrics import TrainingMetrics
+from elasticdl.observe import kinds
+from elasticdl.observe.kinds import Kind
 
 _LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
@@ -74,7 +77,10 @@ class JobCore:
             minibatch_size=config.training.minibatch_size,
         )
         self.members = Membership(
-            self.journal, config.cluster.heartbeat_timeout_seconds, self._forget_worker
+            self.journal,
+            config.cluster.heartbeat_timeout_seconds,
+            self._forget_worker,
+            config.cluster.heartbeat_seconds,
         )
         self.evaluations = Evaluations(
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
@@ -83,6 +89,7 @@ class JobCore:
         self.training_metrics = TrainingMetrics()
         self.counters = Counters(self.journal)
         self._actions: list[Action] = []
+        self._interval_seconds = config.cluster.heartbeat_seconds  # as it was told last
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.callbacks = Callbacks(
             self.journal, tasks, self.ledger, self.evaluations, self.meter, self._act
@@ -138,7 +145,7 @@ class JobCore:
         if self.has_ended:
             return
         self.counters.resumed_job()
-        self._note("resumed", f"the job goes on, {self.ledger.num_done} tasks are done")
+        self._note(kinds.Resumed(), f"the job goes on, {self.ledger.num_done} tasks are done")
         self.holder.resumed(now)
         self._advance(now)
 
@@ -154,11 +161,20 @@ class JobCore:
             self.members.excuse(late, now)
         if late > _LATE_SECONDS:
             text = f"the master stood still for {late:.1f} s; nobody is taken as lost for that"
-            self._note("late", text, is_warning=True, seconds=late)
+            self._note(kinds.MasterLate(late), text, is_warning=True)
+        self._tell_interval()
         for member in self.members.silent(now):
             words = f"nothing was heard of it for {now - member.last_heard:.0f} s"
             self._give_up(member, words, now)
         self._advance(now)
+
+    def _tell_interval(self) -> None:
+        interval, before = self.members.interval_seconds, self._interval_seconds
+        if interval != before:
+            self._interval_seconds = interval
+            count = self.members.num_alive(Role.WORKER) + self.members.num_alive(Role.PS)
+            text = f"{count} processes send a heartbeat each {interval:.3g} s"
+            self._note(kinds.HeartbeatInterval(interval, count), text)
 
     def stop(self, reason: str, now: float) -> None:
         """Cancel the job."""
@@ -172,16 +188,20 @@ class JobCore:
 
     # --- members of the job ----------------------------------------------------------------------
 
-    def register_worker(self, worker_id: int, session: str, pid: int, now: float) -> None:
-        """A worker announces itself. A new process at an old index takes nothing over."""
+    def register_worker(self, worker_id: int, session: str, pid: int, now: float) -> float:
+        """A worker announces itself. A new process at an old index takes nothing over.
+
+        Returns how often it is to send a heartbeat.
+        """
         member = self.members.find(Role.WORKER, worker_id)
         if member is not None and member.is_alive and member.session != session:
             self.processes.replaced(member, now)
         member = self.members.register(Role.WORKER, worker_id, session, pid, "", now)
         if not member.gone:
-            self._note("registered", f"{member.name} is here", process=member.name, pid=pid)
+            self._note(kinds.Registered(member.name, pid), f"{member.name} is here")
             self.holder.registered(member, now)
         self._advance(now)
+        return self.members.tell_interval(member, 0.0)
 
     def has_callbacks(self, now: float) -> None:
         """A worker says that the model file has callbacks that the job is to call."""
@@ -189,8 +209,8 @@ class JobCore:
             self.callbacks.declare()
             self._advance(now)
 
-    def register_ps(self, index: int, session: str, pid: int, address: str, now: float) -> None:
-        """A ps replica announces itself.
+    def register_ps(self, index: int, session: str, pid: int, address: str, now: float) -> float:
+        """A ps replica announces itself; return how often it is to send a heartbeat.
 
         Raises:
             ElasticdlError: The job has no such replica, or another process is that replica.
@@ -198,9 +218,10 @@ class JobCore:
         self.holder.admit(index, session)
         member = self.members.register(Role.PS, index, session, pid, address, now)
         text = f"{member.name} listens at {address}"
-        self._note("registered", text, process=member.name, pid=pid, address=address)
+        self._note(kinds.Registered(member.name, pid, address), text)
         self.holder.registered(member, now)
         self._advance(now)
+        return self.members.tell_interval(member, 0.0)
 
     def restore_point(
         self, index: int, num_unsound: int = 0, problem: str = ""
@@ -227,13 +248,40 @@ class JobCore:
             self._enter(self._phase_after(self.phase), now)
 
     def heartbeat(
-        self, role: Role, index: int, session: str, progress: Progress | None, now: float
-    ) -> None:
-        """A process says that it is alive."""
+        self,
+        role: Role,
+        index: int,
+        session: str,
+        progress: Progress | None,
+        now: float,
+        usage: Usage | None = None,
+        interval_seconds: float = 0.0,
+    ) -> float:
+        """A process says that it is alive; return how long it is to wait until it says so again.
+
+        Args:
+            role: Of the process.
+            index: Its number.
+            session: What tells it from others at that number.
+            progress: How far it is, of a worker.
+            now: The time.
+            usage: What it did with its time.
+            interval_seconds: After which it sends its next heartbeat; 0: as the job is set up.
+        """
         member = self.members.heard(role, index, session, now)
-        if member is not None and progress is not None:
+        if member is None:
+            return self.members.interval_seconds
+        member.usage = usage or member.usage
+        if progress is not None:
             self.meter.heard(index, progress, now)
             self._advance(now)
+        return self.members.tell_interval(member, interval_seconds)
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether parameters that training needs are lost, and not yet restored."""
+        is_begun = self.phase is not Phase.PENDING and not self.has_ended
+        return is_begun and not self.holder.is_complete
 
     def leave(self, role: Role, index: int, session: str, now: float) -> bool:
         """A process was asked to end, by others; return whether it is to hand over what it has."""
@@ -440,7 +488,7 @@ class JobCore:
             self._finish(now)
             return
         self.history.enter(phase, now)
-        self._note("phase", f"the job is {phase}", phase=str(phase))
+        self._note(kinds.PhaseBegan(str(phase)), f"the job is {phase}")
         match phase:
             case Phase.TRAINING:
                 self.meter.begin(now)
@@ -465,7 +513,7 @@ class JobCore:
             self._fail(message, now)
             return
         self.history.fail_after_checkpoint(message)
-        self._note("stopping", f"{message}; writing a last checkpoint", is_warning=True)
+        self._note(kinds.JobStopping(), f"{message}; writing a last checkpoint", is_warning=True)
 
     def _finish(self, now: float) -> None:
         shortcomings = self.shortcomings()
@@ -474,11 +522,12 @@ class JobCore:
         else:
             message = "; ".join(part for part in (self.callbacks.stopped, self.message) if part)
             self.history.end(Phase.FINISHED, message, now)
-            self._note("ended", "the job is finished", phase=str(Phase.FINISHED))
+            self._note(kinds.JobEnded(str(Phase.FINISHED)), "the job is finished")
 
     def _fail(self, message: str, now: float) -> None:
         self.history.end(Phase.FAILED, message, now)
-        self._note("ended", f"the job failed: {message}", is_warning=True, phase=str(Phase.FAILED))
+        ended = kinds.JobEnded(str(Phase.FAILED))
+        self._note(ended, f"the job failed: {message}", is_warning=True)
 
     def shortcomings(self) -> list[str]:
         """Say what the job has not done, and will fail for."""
@@ -525,17 +574,18 @@ class JobCore:
             text = ", ".join(f"{name} {value:.6g}" for name, value in sorted(of.metrics.items()))
             loss = self.meter.epoch_loss(of.epoch)
             self._note(
-                "training metrics",
+                kinds.TrainingMetricsMeasured(
+                    epoch=of.epoch,
+                    loss=loss,
+                    recent_loss=self.meter.loss,
+                    metrics=of.metrics,
+                    recent_metrics=of.recent,
+                    num_records=of.num_records,
+                ),
                 f"epoch {of.epoch + 1}, {of.num_records} records: {text}",
-                epoch=of.epoch,
-                loss=loss,
-                recent_loss=self.meter.loss,
-                metrics=of.metrics,
-                recent_metrics=of.recent,
-                num_records=of.num_records,
             )
         elif report.outcome is Outcome.FAILED:
-            self._note("training metrics failed", report.message, is_warning=True)
+            self._note(kinds.TrainingMetricsFailed(), report.message, is_warning=True)
         self._advance(now)
         return is_new
 
@@ -555,16 +605,16 @@ class JobCore:
         elif settled is Settled.DONE and task.kind is TaskKind.METRICS:
             self.evaluations.finish(task.evaluation_id, report.metrics)
             text = ", ".join(f"{name} {value:.6g}" for name, value in report.metrics.items())
-            self._note("evaluation", f"evaluation: {text}", metrics=report.metrics)
+            self._note(kinds.Evaluated(report.metrics), f"evaluation: {text}")
             self.callbacks.evaluated(task.evaluation_id)
         elif settled is Settled.DONE and task.kind is TaskKind.CALLBACKS:
             assert report.callbacks is not None
             self.callbacks.ran(report.callbacks, self.phase)
         elif settled is Settled.REQUEUED and report.outcome is Outcome.FAILED:
-            self._note("task failed", report.message, is_warning=True, task=task.id)
+            self._note(kinds.TaskFailed(task.id), report.message, is_warning=True)
 
     def _set_aside(self, task: Task, message: str, now: float) -> None:
-        self._note("task set aside", message, is_warning=True, task=task.id)
+        self._note(kinds.TaskSetAside(task.id), message, is_warning=True)
         if self.ledger.num_done == 0:
             tries = self.config.training.max_task_retries + 1
             self._fail(f"no task succeeded, and one failed {tries} times: {message}", now)
@@ -577,8 +627,8 @@ class JobCore:
     def _act(self, action: Action) -> None:
         self._actions.append(action)
 
-    def _note(self, event: str, text: str, is_warning: bool = False, **fields: Any) -> None:
-        self._act(Note(event, text, fields, is_warning))
+    def _note(self, kind: Kind, text: str, is_warning: bool = False) -> None:
+        self._act(Note(kind, text, is_warning))
 
     # --- snapshot --------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
     Finished,
+    HeartbeatAnswer,
     JobStatus,
     Lease,
     Position,
@@ -24,6 +25,7 @@ from elasticdl.job import (
     Role,
     TaskAudit,
     TaskReport,
+    Usage,
     Wait,
 )
 from elasticdl.master.actions import Note
@@ -87,15 +89,17 @@ class InProcessMaster:
         if not is_new:
             self._do(lambda: self._core.resume(self._now()))
 
-    def register_worker(self, worker_id: int, pid: int) -> None:
+    def register_worker(self, worker_id: int, pid: int) -> float:
         """Announce the worker that is about to ask for tasks."""
-        self._do(lambda: self._core.register_worker(worker_id, self._session, pid, self._now()))
+        return self._do(
+            lambda: self._core.register_worker(worker_id, self._session, pid, self._now())
+        )
 
     def has_callbacks(self, worker_id: int) -> None:
         """Say that the model file has callbacks that the job is to call."""
         self._do(lambda: self._core.has_callbacks(self._now()))
 
-    def register_ps(self, index: int, address: str, pid: int) -> None:
+    def register_ps(self, index: int, address: str, pid: int) -> float:
         """Refuse: a job in one process has no ps replicas."""
         raise ElasticdlError("a job in one process has no ps replicas")
 
@@ -124,11 +128,18 @@ class InProcessMaster:
         return False
 
     def heartbeat(
-        self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
-    ) -> PsRoute | None:
+        self,
+        role: Role,
+        index: int,
+        progress: Progress | None = None,
+        generation: int = -1,
+        usage: Usage | None = None,
+        interval_seconds: float = 0.0,
+    ) -> HeartbeatAnswer:
         """Say how far the worker is."""
-        self._do(lambda: self._core.heartbeat(role, index, self._session, progress, self._now()))
-        return None
+        session = self._session
+        self._do(lambda: self._core.heartbeat(role, index, session, progress, self._now(), usage))
+        return HeartbeatAnswer(interval_seconds)
 
     def stop(self, reason: str) -> None:
         """Cancel the job, for example because the worker raised."""

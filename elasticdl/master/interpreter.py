@@ -32,6 +32,7 @@ from elasticdl.master.parameters.holder import (
 )
 from elasticdl.master.parameters.proof import Replicas
 from elasticdl.master.parameters.schedule import WholeCheckpoint
+from elasticdl.observe.kinds import RowsExpired
 
 log = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ class Interpreter:
         except ElasticdlError as error:
             log.warning("rows could not expire, the next pass will look again: %s", error)
             return _nothing
-        return (lambda: self._tell(actions.Note("expired", text))) if text else _nothing
+        return (lambda: self._tell(actions.Note(RowsExpired(), text))) if text else _nothing
 
     def _ask_audit(self) -> Then:
         try:

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +25,7 @@ from elasticdl import process
 from elasticdl.addresses import Listening, is_loopback, join
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.errors import ConfigError, TakenOverError
-from elasticdl.job import JobStatus, PsRoute, Role
+from elasticdl.job import JobStatus, Progress, PsRoute, Role, Usage
 from elasticdl.launchers.base import (
     Exited,
     Launcher,
@@ -41,11 +42,16 @@ from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
+from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.phases import Phase
+from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.servicer import make_server
-from elasticdl.master.status import picture
-from elasticdl.observe.events import EventLog
-from elasticdl.observe.tail import EventTail
+from elasticdl.master.status import label_of, picture
+from elasticdl.observe import kinds
+from elasticdl.observe.events import EventLog, line_of, newest
+from elasticdl.observe.kinds import Kind
+from elasticdl.observe.labels import LabelClock
+from elasticdl.observe.usage import kind_of, measure
 from elasticdl.rpc.messages import status_to_json
 from elasticdl.rpc.security import add_port
 
@@ -59,6 +65,7 @@ _PATIENCE_WITH_JOURNAL_SECONDS = 5.0
 _SECONDS_BETWEEN_COMPLAINTS = 10.0
 _LOOK_AT_JOURNAL_SECONDS = 1.0
 _LEAVE_JOURNAL_SECONDS = 5.0  # for a journal that is away to come back before the master leaves
+_EVENTS_TAKEN_OVER = 10_000  # of the masters before, that the next one remembers
 _REBIND_SECONDS = 5.0  # for the port of the master before to be free
 
 
@@ -101,6 +108,8 @@ class Master:
         self._listening = listening or Listening()
         self._access = make_access(self.core.ps_route)
         self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
+        self._labels = LabelClock()
+        self._remembered = RememberedEvents()
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._was_told = False
@@ -108,6 +117,8 @@ class Master:
         self._is_closing = False
         self._is_taken_over = False
         self._tells_of_journal_at = _PATIENCE_WITH_JOURNAL_SECONDS
+        self._tells_usage_at = 0.0
+        self._lag = LoopLag(self._tell_holds)
         self._leaves_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = {
@@ -150,6 +161,7 @@ class Master:
         await self._commit.written()
 
     def _ring(self) -> None:
+        self._labels.enter(label_of(self.core))
         bell, self._bell = self._bell, asyncio.Event()
         bell.set()
 
@@ -164,9 +176,19 @@ class Master:
         """Return a picture of the job."""
         return picture(self.core, self.now())
 
-    def events(self, since: float) -> EventTail:
-        """Return what reads the events of the job from a time on."""
-        return EventTail(self._job_dir, since)
+    @property
+    def events(self) -> RememberedEvents:
+        """The events that this master remembers."""
+        return self._remembered
+
+    def heard(self, role: Role, index: int, progress: Progress | None, usage: Usage | None) -> None:
+        """Remember what a process said of itself, for those who ask for events."""
+        now = time.time()
+        if progress is not None:
+            kind = kinds.WorkerProgress(**asdict(progress))
+            self._remembered.add(line_of(now, role, index, kind))
+        if usage is not None:
+            self._remembered.add(line_of(now, role, index, kind_of(usage)))
 
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
@@ -210,8 +232,12 @@ class Master:
         async with contextlib.AsyncExitStack() as ends:
             ends.callback(self._job.close)
             ends.callback(self._commit.close)
+            for event in newest(self._job_dir, Role.MASTER, 0, _EVENTS_TAKEN_OVER):
+                self._remembered.add(event)
             self._events = EventLog(self._job_dir, Role.MASTER, 0)
             ends.callback(self._events.close)
+            watching = asyncio.ensure_future(self._lag.watch())
+            ends.callback(watching.cancel)
             for pool in self._threads.values():
                 ends.callback(pool.shutdown, wait=False, cancel_futures=True)
             ends.callback(self._cancel_effects)
@@ -243,10 +269,11 @@ class Master:
             if self.core.has_ended:
                 await self._wind_up()
             elif self._leaves_for:
-                self._note(Note("paused", f"{self._leaves_for}; another master can go on"))
+                self._note(Note(kinds.Paused(), f"{self._leaves_for}; another master can go on"))
                 # What is said or done from here on, because all end, is no event of the job.
                 self._is_closing = True
                 await server.stop(grace=None)
+            self._write(kind_of(measure(self._labels)))
         if not self.core.has_ended:
             return process.STOPPED_EXIT_CODE
         return 0 if self.core.phase is Phase.FINISHED else 1
@@ -289,6 +316,7 @@ class Master:
                 continue
             next_tick = self.now() + tick_seconds
             self._tell_of_journal()
+            self._tell_usage()
             # While the journal is away the job stands still. The next tick is late, and excuses it.
             if self._commit.seconds_behind <= tick_seconds:
                 self.happen(lambda: self.core.tick(self.now()))
@@ -312,6 +340,18 @@ class Master:
         if self._broken.done():
             self._broken.result()
 
+    def _tell_usage(self) -> None:
+        """Say what this process did with its time, as others do with their heartbeats."""
+        if self.now() >= self._tells_usage_at:
+            self._tells_usage_at = self.now() + self.core.config.cluster.heartbeat_seconds
+            self._write(kind_of(measure(self._labels)))
+            self._write(kinds.EventLoop(round(self._lag.take_longest(), 4)))
+
+    def _tell_holds(self, holds: Holds) -> None:
+        text = f"the master was busy with one thing for {holds.longest_seconds:.2f} s"
+        kind = kinds.LoopHeld(round(holds.longest_seconds, 4), holds.count)
+        self._note(Note(kind, text, is_warning=True))
+
     def _tell_of_journal(self) -> None:
         """Say now and then that the journal is away, and once that it is back."""
         seconds = self._commit.seconds_behind
@@ -319,10 +359,10 @@ class Master:
             self._tells_of_journal_at = seconds + _SECONDS_BETWEEN_COMPLAINTS
             why = f" ({self._job.journal_trouble})" if self._job.journal_trouble else ""
             text = f"the job's journal has taken nothing for {seconds:.0f} s{why}; still trying"
-            self._note(Note("journal", text, is_warning=True))
+            self._note(Note(kinds.JournalNews(), text, is_warning=True))
         elif seconds < _PATIENCE_WITH_JOURNAL_SECONDS < self._tells_of_journal_at:
             self._tells_of_journal_at = _PATIENCE_WITH_JOURNAL_SECONDS
-            self._note(Note("journal", "the job's journal is back"))
+            self._note(Note(kinds.JournalNews(), "the job's journal is back"))
 
     async def _wind_up(self) -> None:
         """Let the workers leave, stop all that is left, and tell whoever asks how it went."""
@@ -401,7 +441,10 @@ class Master:
 
     def _note(self, note: Note) -> None:
         log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
-        self._events.write(note.event, text=note.text, **note.fields)
+        self._write(note.kind, note.text)
+
+    def _write(self, kind: Kind, text: str = "") -> None:
+        self._remembered.add(self._events.write(kind, text))
 
     # --- processes -------------------------------------------------------------------------------
 

@@ -10,11 +10,13 @@ when it starts, so that one which was given up and still speaks is told from its
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
-from elasticdl.job import Role
+from elasticdl.job import Role, Usage
+from elasticdl.master import heartbeats
 from elasticdl.master.journal import Journal
 
 START_TIMEOUT_SECONDS = 300.0
@@ -51,6 +53,8 @@ class Member:
     is_running: bool = False  # its launcher has said so
     is_up: bool = False  # it has asked for work, or sent a heartbeat
     since: float = 0.0  # when it was planned, has registered, or this master began
+    interval_seconds: float = 0.0  # the longest until its next heartbeat, as both sides know
+    usage: Usage | None = None  # as it said last
 
     def is_process(self, handle: str) -> bool:
         """Whether it is the process of that handle; "": one that could not be started."""
@@ -89,6 +93,12 @@ class Member:
         return f"{'ps replica' if self.role is Role.PS else self.role} {self.index}"
 
 
+_NOT_JOURNALLED = frozenset(
+    {"last_heard", "pending", "is_running", "is_up", "since", "interval_seconds", "usage"}
+)
+_JOURNALLED = [field.name for field in fields(Member) if field.name not in _NOT_JOURNALLED]
+
+
 class Membership:
     """The processes of the job.
 
@@ -101,15 +111,18 @@ class Membership:
         journal: Journal,
         heartbeat_timeout_seconds: float,
         forgotten: Callable[[int], None] = lambda index: None,
+        heartbeat_seconds: float = 1.0,
     ) -> None:
         """Start without members; `forgotten` is told the index of each worker that is forgotten."""
         self._journal = journal
         self._forgotten = forgotten
         self._heartbeat_timeout_seconds = heartbeat_timeout_seconds
+        self._heartbeat_seconds = heartbeat_seconds
         self.tick_seconds = min(_LONGEST_TICK_SECONDS, heartbeat_timeout_seconds / 10)
         """How often to look who is silent."""
         self._members: dict[tuple[Role, int], Member] = {}
         self._next_worker = 0
+        self._alive: Counter[Role] | None = None  # how many of each role; None: to be counted
         journal.handle("plan", self._apply_plan)
         journal.handle("started", self._apply_started)
         journal.handle("register", self._apply_register)
@@ -171,6 +184,19 @@ class Membership:
         member.last_heard, member.is_up = now, True
         return member
 
+    def tell_interval(self, member: Member, said_seconds: float) -> float:
+        """Return how long a process is to wait until its next heartbeat.
+
+        It is held to the longer one of this and what it keeps now: an answer may get lost.
+
+        Args:
+            member: The process.
+            said_seconds: What it says that it keeps; 0: what the user asked for.
+        """
+        interval = self.interval_seconds
+        member.interval_seconds = max(said_seconds, interval)
+        return interval
+
     def stopping(self, member: Member) -> None:
         """Note that a process was asked to end."""
         self._journal.record("stopping", str(member.role), member.index)
@@ -195,8 +221,13 @@ class Membership:
             if not member.gone
             and (member.is_running or member.session)
             and now - member.last_heard
-            > (self._heartbeat_timeout_seconds if member.is_up else START_TIMEOUT_SECONDS)
+            > (self._timeout_seconds(member) if member.is_up else START_TIMEOUT_SECONDS)
         ]
+
+    def _timeout_seconds(self, member: Member) -> float:
+        return heartbeats.timeout_seconds(
+            self._heartbeat_timeout_seconds, self._heartbeat_seconds, member.interval_seconds
+        )
 
     def excuse(self, seconds: float, now: float) -> None:
         """Do not count so much of everybody's silence: nobody was listening meanwhile."""
@@ -224,7 +255,15 @@ class Membership:
 
     def num_alive(self, role: Role) -> int:
         """Return how many processes have spoken and were not lost since."""
-        return sum(member.is_alive for member in self._members.values() if member.role is role)
+        if self._alive is None:  # something was recorded: else nobody has to be looked at
+            self._alive = Counter(m.role for m in self._members.values() if m.is_alive)
+        return self._alive[role]
+
+    @property
+    def interval_seconds(self) -> float:
+        """How often each process sends a heartbeat, with so many as there are."""
+        num_alive = self.num_alive(Role.WORKER) + self.num_alive(Role.PS)
+        return heartbeats.interval_seconds(num_alive, self._heartbeat_seconds)
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -232,6 +271,7 @@ class Membership:
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_plan(self, role: str, index: int) -> None:
+        self._alive = None
         before = self._members.get((Role(role), index))
         handle = "" if before is None or before.has_exited else before.handle
         self._members[Role(role), index] = Member(Role(role), index, before=handle)
@@ -246,6 +286,7 @@ class Membership:
         if member is None:
             self._apply_plan(role, index)
             member = self._members[Role(role), index]
+        self._alive = None
         member.session, member.pid, member.address = session, pid, address
         member.incarnation += 1
         # Somebody new at this index, whatever became of the one before.
@@ -259,6 +300,7 @@ class Membership:
         self._members[Role(role), index].is_leaving = True
 
     def _apply_gone(self, role: str, index: int, why: str) -> None:
+        self._alive = None
         self._members[Role(role), index].gone = why
         self._forget_dead(Role(role), index)
 
@@ -279,19 +321,18 @@ class Membership:
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
-        # What the next master does not know.
-        unknown = {
-            "last_heard": 0.0,
-            "pending": "",
-            "is_running": False,
-            "is_up": False,
-            "since": 0.0,
-        }
-        members = [asdict(member) | unknown for member in self._members.values()]
+        members = [
+            {name: getattr(member, name) for name in _JOURNALLED}
+            for member in self._members.values()
+        ]
         return {"members": members, "next_worker": self._next_worker}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
-        found = [Member(**(m | {"role": Role(m["role"])})) for m in snapshot["members"]]
+        found = [
+            Member(**({name: m[name] for name in _JOURNALLED} | {"role": Role(m["role"])}))
+            for m in snapshot["members"]
+        ]
+        self._alive = None
         self._members = {(member.role, member.index): member for member in found}
         self._next_worker = snapshot["next_worker"]

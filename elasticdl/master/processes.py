@@ -17,6 +17,7 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.holder import Holder
 from elasticdl.master.phases import CLOSING
 from elasticdl.master.progress import Meter
+from elasticdl.observe import kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Processes:
         for member in present[num_workers:]:
             self._members.stopping(member)
             text = f"{member.name} is to leave"
-            self._act(Note("stopping", text, {"process": member.name}))
+            self._act(Note(kinds.ProcessStopping(member.name), text))
             if member.pending:
                 self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
 
@@ -118,12 +119,12 @@ class Processes:
         if member.pending != why:
             self._members.pending(member, why)
             text = f"{member.name} is pending: {why}"
-            self._act(Note("pending", text, {"process": member.name, "why": why}))
+            self._act(Note(kinds.ProcessPending(member.name, why), text))
 
     def runs(self, member: Member, now: float) -> None:
         """A process runs."""
         if member.pending:
-            self._act(Note("runs", f"{member.name} runs", {"process": member.name}))
+            self._act(Note(kinds.ProcessRuns(member.name), f"{member.name} runs"))
         self._members.runs(member, now)
 
     def leaves(self, member: Member, now: float) -> None:
@@ -131,7 +132,7 @@ class Processes:
         if member.is_leaving:
             return
         self._members.leaving(member)
-        self._act(Note("leaving", f"{member.name} is asked to end", {"process": member.name}))
+        self._act(Note(kinds.ProcessLeaving(member.name), f"{member.name} is asked to end"))
         if member.role is Role.WORKER and self.are_workers_needed and not member.is_stopping:
             self._plan(Role.WORKER, now)
 
@@ -142,8 +143,8 @@ class Processes:
         else:  # slow, which says nothing of its end
             there = position.of(self._ledger.task(position.task_id))
             text = f"{member.name} has been at {there} for {position.seconds:.0f} s"
-            fields = {"process": member.name, **asdict(position)}
-            self._act(Note("slow", text, fields, is_warning=True))
+            kind = kinds.Slow(member.name, **asdict(position))
+            self._act(Note(kind, text, is_warning=True))
 
     def lose(
         self,
@@ -182,11 +183,11 @@ class Processes:
         is_needed = member.role is Role.PS or self.are_workers_needed
         is_replaced = member.is_leaving and member.role is Role.WORKER
         is_expected = member.is_stopping or is_replaced or not is_needed
-        fields = {"process": member.name, "reason": str(exited.reason)}
         if is_expected:
-            self._act(Note("left", text, fields))
+            self._act(Note(kinds.ProcessLeft(member.name, str(exited.reason)), text))
             return loss
-        self._act(Note("lost", text, fields, is_warning=was_watched))
+        kind = kinds.ProcessLost(member.name, str(exited.reason))
+        self._act(Note(kind, text, is_warning=was_watched))
         done = self._ledger.done_by_worker.get(member.index, 0)
         ended = relaunch.Ended(
             member.role,
@@ -273,7 +274,7 @@ class Processes:
             text = f"{len(task_ids)} tasks of {member.name} go to others"
             if are_suspects:
                 text += ", one at a time: it may have died of one of them"
-            self._act(Note("requeued", text, {"process": member.name, "tasks": task_ids}))
+            self._act(Note(kinds.Requeued(member.name, task_ids), text))
 
     def _counts(self, member: Member, last_words: str) -> relaunch.Counts:
         return relaunch.Counts(
@@ -294,7 +295,7 @@ class Processes:
                 self._plan(member.role, now, member.index if member.role is Role.PS else None)
             case relaunch.Decision.GIVE_UP:
                 note = f"{member.name} is not replaced: {verdict.why}"
-                self._act(Note("not replaced", note))
+                self._act(Note(kinds.NotReplaced(), note))
             case relaunch.Decision.FAIL_JOB:
                 return f"{text} ({verdict.why})"
         return ""

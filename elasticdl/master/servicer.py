@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
@@ -11,11 +10,11 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from elasticdl.errors import ElasticdlError, StateError
-from elasticdl.job import JobStatus, PsRoute
+from elasticdl.job import JobStatus, Progress, Role, Usage
 from elasticdl.master.certificates import JobAuthority, Renewals
 from elasticdl.master.core import JobCore
+from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.status import members
-from elasticdl.observe.tail import EventTail
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages
 from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication, Defects
@@ -57,12 +56,17 @@ class Front(Protocol):
         """Return the checkpoint that a ps replica is to restore; "" if none."""
         ...
 
+    def heard(self, role: Role, index: int, progress: Progress | None, usage: Usage | None) -> None:
+        """Remember what a process said of itself, for those who ask for events."""
+        ...
+
     def status(self) -> JobStatus:
         """Return a picture of the job."""
         ...
 
-    def events(self, since: float) -> EventTail:
-        """Return what reads the events of the job from a time on."""
+    @property
+    def events(self) -> RememberedEvents:
+        """The events that the master remembers."""
         ...
 
     def was_told_the_end(self) -> None:
@@ -83,11 +87,11 @@ class Servicer(MasterServicer):
     async def RegisterWorker(self, request: Any, context: Any) -> Any:
         """A worker process announces itself."""
         core, now = self._master.core, self._master.now()
-        await self._event(
+        interval = await self._event(
             context,
             lambda: core.register_worker(request.worker_id, request.session, request.pid, now),
         )
-        return pb.RegisterWorkerResponse()
+        return pb.RegisterWorkerResponse(heartbeat_seconds=interval)
 
     async def HasCallbacks(self, request: Any, context: Any) -> Any:
         """A worker says that the model file has callbacks."""
@@ -98,13 +102,13 @@ class Servicer(MasterServicer):
     async def RegisterPs(self, request: Any, context: Any) -> Any:
         """A ps replica announces itself."""
         core, now = self._master.core, self._master.now()
-        await self._event(
+        interval = await self._event(
             context,
             lambda: core.register_ps(
                 request.index, request.session, request.pid, request.address, now
             ),
         )
-        return pb.RegisterPsResponse()
+        return pb.RegisterPsResponse(heartbeat_seconds=interval)
 
     async def RestorePoint(self, request: Any, context: Any) -> Any:
         """A ps replica that has been started asks what to begin with."""
@@ -171,15 +175,28 @@ class Servicer(MasterServicer):
             else None
         )
 
-        def heartbeat() -> PsRoute:
-            role = messages.role_from_message(request.role)
-            core.heartbeat(role, request.index, request.session, progress, now)
-            return core.ps_route()
+        usage = messages.usage_from_message(request.usage) if request.HasField("usage") else None
 
-        route = await self._event(context, heartbeat)
-        if request.ps_generation in (-1, route.generation):
-            return pb.HeartbeatResponse()
-        return pb.HeartbeatResponse(ps_route=messages.route_to_message(route))
+        def heartbeat() -> Any:
+            role = messages.role_from_message(request.role)
+            interval = core.heartbeat(
+                role,
+                request.index,
+                request.session,
+                progress,
+                now,
+                usage,
+                request.interval_seconds,
+            )
+            self._master.heard(role, request.index, progress, usage)
+            answer = pb.HeartbeatResponse(
+                interval_seconds=interval, is_recovering=core.is_recovering
+            )
+            if request.ps_generation not in (-1, core.holder.generation):
+                answer.ps_route.CopyFrom(messages.route_to_message(core.ps_route()))
+            return answer
+
+        return await self._event(context, heartbeat)
 
     async def Leave(self, request: Any, context: Any) -> Any:
         """A process was asked to end."""
@@ -213,18 +230,37 @@ class Servicer(MasterServicer):
                 await changed
 
     async def WatchEvents(self, request: Any, context: Any) -> AsyncIterator[Any]:
-        """Give the events that are in the master's folder, and those that are added."""
-        tail = self._master.events(request.since)
+        """Give the events that the master remembers, and those that are added."""
+        offset = 0
         while True:
             is_last = not request.follow or self._master.core.has_ended
             await self._answer(context, self._master.written())  # notes follow what is written
-            for event in await asyncio.to_thread(tail.events, is_last):
-                yield pb.Event(json=json.dumps(event))
+            has_more = True
+            while has_more:
+                page = self._master.events.page(offset, with_beats=request.with_beats)
+                offset, has_more = page.next_offset, page.has_more
+                for event in page.events:
+                    if event.time >= request.since:
+                        yield pb.Event(json=event.json)
             if is_last:
                 return
             changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
             await asyncio.sleep(_PICTURE_SECONDS)
             await changed
+
+    async def GetEvents(self, request: Any, context: Any) -> Any:
+        """Give a page of the events that the master remembers."""
+        await self._answer(context, self._master.written())
+        events = self._master.events
+        offset = max(0, request.offset) if request.log == events.log else 0
+        page = events.page(offset, request.limit, request.with_beats)
+        return pb.GetEventsResponse(
+            log=events.log,
+            json=[event.json for event in page.events],
+            next_offset=page.next_offset,
+            has_more=page.has_more,
+            has_gap=page.has_gap,
+        )
 
     async def SetNumWorkers(self, request: Any, context: Any) -> Any:
         """Go on with so many workers."""

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from elasticdl.job import JobStatus, MemberStatus, Role, Task
+from elasticdl.job import JobStatus, Label, MemberStatus, Role, Task
 from elasticdl.master.core import JobCore
 from elasticdl.master.phases import Phase
 
+_LABELS = {
+    Phase.PENDING: Label.PENDING,
+    Phase.TRAINING: Label.TRAIN,
+    Phase.PREDICTING: Label.EVALUATE,
+    Phase.EVALUATING: Label.EVALUATE,
+    Phase.EXPORTING: Label.CHECKPOINT,
+    Phase.CHECKPOINTING: Label.CHECKPOINT,
+    Phase.AUDITING: Label.CHECKPOINT,
+    Phase.FINISHED: Label.IDLE,
+    Phase.FAILED: Label.IDLE,
+}
 _WORDS = {Phase.TRAINING: "running", Phase.PREDICTING: "running"}
 
 
@@ -56,6 +67,11 @@ def picture(core: JobCore, now: float) -> JobStatus:
     )
 
 
+def label_of(core: JobCore) -> Label:
+    """Return what the job as a whole is at: the label of the master's time."""
+    return Label.RECOVER if core.is_recovering else _LABELS[core.phase]
+
+
 def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
     """Return the processes of the job that are not known to be gone."""
     return tuple(
@@ -70,6 +86,7 @@ def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
             tasks_done=core.ledger.done_by_worker.get(member.index, 0)
             if member.role is Role.WORKER
             else 0,
+            usage=member.usage,
         )
         for role in (Role.WORKER, Role.PS)
         for member in core.members.present(role)

@@ -1,28 +1,55 @@
-"""The event log: one JSON object a line, a file for each process, read back as one history."""
+"""The event log: one JSON object a line, read back as one history. `docs/events.md` has its schema.
+
+Each process has two files, one for facts and one for what comes with each heartbeat, so that the
+second kind never pushes the first one out. A file that is full is followed by one with the next
+number, and only the newest few stay: a job of weeks does not fill a disk.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import json
 import logging
 import os
+import re
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from elasticdl.errors import DataError
+from elasticdl.observe.kinds import SCHEMA, EventsLost, Kind, Opened
 
 FOLDER = "events"
+BEATS = "beats"
+
+FILE_BYTES = 8 << 20
+NUM_FILES = 4
+"""A process keeps so many files of facts, and as many of beats, of so many bytes each."""
 
 log = logging.getLogger(__name__)
 
 
-class EventLog:
-    """Adds events to `JOB_DIR/events/ROLE-INDEX.jsonl`.
+def line_of(time: float, role: str, index: int, kind: Kind, text: str = "") -> dict[str, Any]:
+    """Return an event as readers get it."""
+    line = {"time": time, "role": role, "index": index, "event": kind.event, **kind.fields}
+    if text:
+        line["text"] = text
+    return line
 
-    A line has `time` (seconds since 1970), `role`, `index`, `event`, and what the event has to
-    say. `role` is an `elasticdl.job.Role`, or "supervisor" for the root of a local job. A line is
+
+def encode(line: dict[str, Any]) -> bytes:
+    """Return an event as it is in a file, with the end of its line."""
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+class EventLog:
+    """Adds the events of one process to `JOB_DIR/events/ROLE-INDEX.jsonl` and `.beats.jsonl`.
+
+    `role` is an `elasticdl.job.Role`, or "supervisor" for the root of a local job. A line is
     written as a whole: a process that is killed leaves no torn one, but if the machine went down
     with it.
 
@@ -31,46 +58,121 @@ class EventLog:
     """
 
     def __init__(
-        self, job_dir: Path, role: str, index: int, clock: Callable[[], float] = time.time
+        self,
+        job_dir: Path,
+        role: str,
+        index: int,
+        clock: Callable[[], float] = time.time,
+        file_bytes: int = FILE_BYTES,
     ) -> None:
         """Open the log of one process; events are added after those that are there."""
         folder = job_dir / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        self._who = {"role": str(role), "index": index}
+        self._role, self._index = str(role), index
         self._clock = clock
-        # Unbuffered: each write is one system call that appends one line.
-        self._file = (folder / f"{role}-{index}.jsonl").open("ab", buffering=0)
+        self._facts = _Files(folder, f"{role}-{index}", file_bytes)
+        self._beats = _Files(folder, f"{role}-{index}.{BEATS}", file_bytes)
         self._num_lost = 0
+        self._lock = threading.Lock()
+        self.write(Opened(SCHEMA, os.getpid()))
 
-    def write(self, event: str, **fields: Any) -> None:
-        """Add an event. `fields` are as JSON has them, and do not hide what every line has."""
-        assert not fields.keys() & {"time", *self._who}
+    def write(self, kind: Kind, text: str = "") -> dict[str, Any]:
+        """Add an event; return it as readers get it. For any thread."""
+        with self._lock:
+            return self._write(kind, text)
+
+    def _write(self, kind: Kind, text: str) -> dict[str, Any]:
+        line = line_of(self._clock(), self._role, self._index, kind, text)
         try:
             if self._num_lost:
-                self._append("events lost", num_lost=self._num_lost)
+                lost = EventsLost(self._num_lost)
+                self._append(line_of(line["time"], self._role, self._index, lost), lost)
                 self._num_lost = 0
-            self._append(event, **fields)
+            self._append(line, kind)
         except OSError as error:
             if not self._num_lost:
-                log.warning("%s cannot be written, events are lost: %s", self._file.name, error)
+                log.warning("an event log cannot be written, events are lost: %s", error)
             self._num_lost += 1
+        return line
 
-    def _append(self, event: str, **fields: Any) -> None:
-        line = {"time": self._clock(), **self._who, "event": event, **fields}
-        encoded = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    def _append(self, line: dict[str, Any], kind: Kind) -> None:
+        files = self._beats if kind.is_beat else self._facts
+        files.append(encode(line))
+
+    def close(self) -> None:
+        """Close the files."""
+        self._facts.close()
+        self._beats.close()
+
+
+class _Files:
+    """Files that are written one after the other: NAME.jsonl, NAME.1.jsonl, NAME.2.jsonl, ...
+
+    A file is only added to, and is never renamed; so whoever reads one is never misled.
+    """
+
+    def __init__(self, folder: Path, name: str, file_bytes: int) -> None:
+        self._folder, self._name, self._file_bytes = folder, name, file_bytes
+        self._file: BinaryIO | None = None  # opened with the first line
+
+    def append(self, encoded: bytes) -> None:
+        """Add a line.
+
+        Raises:
+            OSError: It cannot be added, and nothing of it was; names the file.
+        """
+        try:
+            self._write(encoded)
+        except OSError as error:
+            name = self._file.name if self._file is not None else self._name
+            raise OSError(f"{name}: {error}") from error
+
+    def _write(self, encoded: bytes) -> None:
+        if self._file is None:
+            self._file = self._open(max(self._numbers(), default=0))
+        elif os.fstat(self._file.fileno()).st_size + len(encoded) > self._file_bytes:
+            self._go_on()
         num_written = self._file.write(encoded)
         if num_written != len(encoded):
             descriptor = self._file.fileno()
             os.ftruncate(descriptor, os.fstat(descriptor).st_size - num_written)
             raise OSError("a line did not fit on the disk")
 
-    def close(self) -> None:
-        """Close the file."""
+    def _go_on(self) -> None:
+        assert self._file is not None
+        number = max(self._numbers(), default=0) + 1
+        following = self._open(number)
         self._file.close()
+        self._file = following
+        for old in self._numbers():
+            if old <= number - NUM_FILES:
+                self._path(old).unlink(missing_ok=True)
+
+    def _open(self, number: int) -> BinaryIO:
+        # Unbuffered: each write is one system call that appends one line.
+        return self._path(number).open("ab", buffering=0)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{self._name}{f'.{number}' if number else ''}.jsonl"
+
+    def paths(self) -> list[Path]:
+        """Return the files that are there, oldest first."""
+        return [self._path(number) for number in sorted(self._numbers())]
+
+    def _numbers(self) -> list[int]:
+        """Return the numbers of the files that are there."""
+        is_its = re.compile(re.escape(self._name) + r"(?:\.(\d+))?\.jsonl").fullmatch
+        names = [path.name for path in self._folder.iterdir()] if self._folder.exists() else []
+        found = map(is_its, names)
+        return [int(match[1] or 0) for match in found if match is not None]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
 
 def read_events(job_dir: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all processes of a job, oldest first.
+    """Yield the events of all processes of a job, oldest first; also those of unknown kinds.
 
     Raises:
         DataError: A line is not an event; names file and line.
@@ -79,12 +181,28 @@ def read_events(job_dir: Path) -> Iterator[dict[str, Any]]:
     yield from heapq.merge(*map(_read_file, files), key=lambda event: event["time"])
 
 
+def newest(job_dir: Path, role: str, index: int, count: int) -> Iterable[dict[str, Any]]:
+    """Return the last facts of the processes that were at an index, oldest first.
+
+    Raises:
+        DataError: A line is not an event; names file and line.
+    """
+    files = _Files(job_dir / FOLDER, f"{role}-{index}", FILE_BYTES)
+    events = (event for path in files.paths() for event in _read_file(path))
+    return deque(events, maxlen=count)
+
+
 def _read_file(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # it was too old
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return  # being written
             yield parse_event(line, f"{path}:{number}")
+
+
+def is_of_beats(path: Path) -> bool:
+    """Whether a file has what came with heartbeats, and no facts."""
+    return f".{BEATS}." in path.name
 
 
 def parse_event(line: bytes | str, where: str) -> dict[str, Any]:

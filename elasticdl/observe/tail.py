@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from elasticdl.observe.events import FOLDER, parse_event
+from elasticdl.observe.events import FOLDER, is_of_beats, parse_event
 
 
 class Tail:
@@ -33,11 +33,21 @@ class Tail:
 
 
 class EventTail:
-    """The events of all processes of a job from a time on, as they are added."""
+    """The events of all processes of a job from a time on, as they are added.
 
-    def __init__(self, job_dir: Path, since: float) -> None:
-        """Read the event logs of the job in a folder; `since` is in seconds since 1970."""
+    Files come and go: each is named once, and only added to.
+    """
+
+    def __init__(self, job_dir: Path, since: float, with_beats: bool = True) -> None:
+        """Read the event logs of the job in a folder.
+
+        Args:
+            job_dir: The folder.
+            since: From this time on, in seconds since 1970.
+            with_beats: Also what comes with each heartbeat.
+        """
         self._folder = job_dir / FOLDER
+        self._with_beats = with_beats
         self._since = since
         self._tails: dict[Path, Tail] = {}
 
@@ -51,6 +61,8 @@ class EventTail:
         """
         found = []
         for path in sorted(self._folder.glob("*.jsonl")):
+            if not self._with_beats and is_of_beats(path):
+                continue
             tail = self._tails.get(path)
             if tail is None:
                 tail = self._tails[path] = Tail(path, self._start(path))
@@ -60,5 +72,8 @@ class EventTail:
 
     def _start(self, path: Path) -> int:
         """Return where to begin: nothing is new in a file that was not written to since."""
-        stat = path.stat()
+        try:
+            stat = path.stat()
+        except FileNotFoundError:  # it was too old
+            return 0
         return stat.st_size if stat.st_mtime < self._since else 0

@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,7 +14,10 @@ from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError, ElasticdlError
-from elasticdl.job import Role
+from elasticdl.job import Label, MasterClient, Role
+from elasticdl.observe.events import EventLog
+from elasticdl.observe.labels import LabelClock
+from elasticdl.observe.usage import kind_of, measure
 from elasticdl.rpc.client import GrpcMasterClient
 
 log = logging.getLogger(__name__)
@@ -30,8 +34,16 @@ def main() -> None:
 def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
     """Serve the parameters until this process is asked to end."""
     seconds, progress = arguments.config.cluster.heartbeat_seconds, Progress()
-    with shown(progress, lambda: master.heartbeat(Role.PS, arguments.index), seconds):
-        store = make_store(arguments.config, arguments.index, master.restore_point, progress)
+    labels = LabelClock()
+    heartbeats = Heartbeats(master, arguments.index, seconds, labels)
+
+    def restore_point(index: int, num_unsound: int, problem: str) -> str:
+        folder = master.restore_point(index, num_unsound, problem)
+        labels.enter(Label.RECOVER if folder else Label.STARTING)
+        return folder
+
+    with shown(progress, heartbeats.beat, seconds):
+        store = make_store(arguments.config, arguments.index, restore_point, progress)
     training = arguments.config.training
     if training.staleness_lr_modulation:
         store.modulate_learning_rate()
@@ -47,12 +59,61 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
     )
     try:
         address = arguments.listening.at(port_of(server.address))
-        master.register_ps(arguments.index, address, os.getpid())
-        pause = threading.Event()  # never set: SIGTERM ends the process
-        while not pause.wait(seconds):
-            master.heartbeat(Role.PS, arguments.index)
+        heartbeats.interval_seconds = master.register_ps(arguments.index, address, os.getpid())
+        heartbeats.serve(EventLog(arguments.job_dir, Role.PS, arguments.index))
     finally:
         server.stop()
+
+
+class Heartbeats:
+    """Tells the master that this ps replica is alive, and what it did with its time.
+
+    Its store is served by threads that know nothing of Python. So while it serves, the time that
+    these worked counts as training, and the rest as idle: processor seconds, as far as there were
+    seconds.
+    """
+
+    def __init__(
+        self, master: MasterClient, index: int, interval_seconds: float, labels: LabelClock
+    ) -> None:
+        self._master = master
+        self._index = index
+        self.interval_seconds = interval_seconds
+        self._labels = labels
+        self._idle_seconds = self._cpu_seconds = 0.0
+
+    def serve(self, events: EventLog) -> None:
+        """Send heartbeats until this process is asked to end."""
+        self._labels.enter(Label.IDLE)
+        self._cpu_seconds = time.process_time()
+        pause = threading.Event()  # never set: SIGTERM ends the process
+        try:
+            while not pause.wait(self.interval_seconds):
+                self.beat(events)
+        finally:
+            self._split()
+            events.write(kind_of(measure(self._labels)))
+
+    def beat(self, events: EventLog | None = None) -> None:
+        """Send one."""
+        self._split()
+        used = measure(self._labels)
+        if events is not None:
+            events.write(kind_of(used))
+        answer = self._master.heartbeat(
+            Role.PS, self._index, usage=used, interval_seconds=self.interval_seconds
+        )
+        self.interval_seconds = answer.interval_seconds
+
+    def _split(self) -> None:
+        """Count what was worked since the last heartbeat as training."""
+        if self._labels.label is not Label.IDLE:
+            return
+        worked = time.process_time() - self._cpu_seconds
+        passed = self._labels.seconds()[Label.IDLE] - self._idle_seconds
+        self._labels.move(Label.IDLE, min(worked, passed), to=Label.TRAIN)
+        self._cpu_seconds += worked
+        self._idle_seconds = self._labels.seconds()[Label.IDLE]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -14,6 +15,7 @@ import grpc
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.job import (
     Finished,
+    HeartbeatAnswer,
     JobStatus,
     Lease,
     Position,
@@ -21,6 +23,7 @@ from elasticdl.job import (
     PsRoute,
     Role,
     TaskReport,
+    Usage,
     Wait,
 )
 from elasticdl.rpc import elasticdl_pb2 as pb
@@ -30,6 +33,21 @@ from elasticdl.rpc.elasticdl_pb2_grpc import CertificatesStub, MasterStub
 
 ENDED = ("finished", "failed")
 """`JobStatus.status` of a job that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPage:
+    """Events that a master remembers.
+
+    has_more: the next page is not empty. has_gap: between the page before and this one there were
+    events that the master has forgotten, or another master has taken over.
+    """
+
+    events: tuple[dict[str, Any], ...]
+    log: str
+    next_offset: int
+    has_more: bool
+    has_gap: bool
 
 
 class GrpcMasterClient:
@@ -59,12 +77,13 @@ class GrpcMasterClient:
         self._session = uuid.uuid4().hex  # tells this process from its successor
         self._requests = itertools.count(1)
 
-    def register_worker(self, worker_id: int, pid: int) -> None:
-        """Announce a worker process that is about to ask for tasks."""
-        self._connection.call(
+    def register_worker(self, worker_id: int, pid: int) -> float:
+        """Announce a worker process; return how often it is to send a heartbeat."""
+        answer = self._connection.call(
             self._master.RegisterWorker,
             pb.RegisterWorkerRequest(worker_id=worker_id, pid=pid, session=self._session),
         )
+        return float(answer.heartbeat_seconds)
 
     def has_callbacks(self, worker_id: int) -> None:
         """Say that the model file has callbacks that the job is to call."""
@@ -72,12 +91,13 @@ class GrpcMasterClient:
             self._master.HasCallbacks, pb.HasCallbacksRequest(worker_id=worker_id)
         )
 
-    def register_ps(self, index: int, address: str, pid: int) -> None:
-        """Announce a ps replica that listens at `address` and has restored its checkpoint."""
-        self._connection.call(
+    def register_ps(self, index: int, address: str, pid: int) -> float:
+        """Announce a ps replica; return how often it is to send a heartbeat."""
+        answer = self._connection.call(
             self._master.RegisterPs,
             pb.RegisterPsRequest(index=index, address=address, pid=pid, session=self._session),
         )
+        return float(answer.heartbeat_seconds)
 
     def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
         """Return the checkpoint of this job that a ps replica is to restore; "" if none."""
@@ -136,19 +156,33 @@ class GrpcMasterClient:
         return bool(answer.is_awaited)
 
     def heartbeat(
-        self, role: Role, index: int, progress: Progress | None = None, generation: int = -1
-    ) -> PsRoute | None:
-        """Say that the process is alive; return where the ps replicas are, if that is news."""
+        self,
+        role: Role,
+        index: int,
+        progress: Progress | None = None,
+        generation: int = -1,
+        usage: Usage | None = None,
+        interval_seconds: float = 0.0,
+    ) -> HeartbeatAnswer:
+        """Say that the process is alive."""
         request = pb.HeartbeatRequest(
             role=messages.role_to_message(role),
             index=index,
             session=self._session,
             ps_generation=generation,
+            interval_seconds=interval_seconds,
         )
         if progress is not None:
             request.progress.CopyFrom(messages.progress_to_message(progress))
+        if usage is not None:
+            request.usage.CopyFrom(messages.usage_to_message(usage))
         answer = self._connection.call(self._master.Heartbeat, request)
-        return messages.route_from_message(answer.ps_route) if answer.HasField("ps_route") else None
+        has_route = answer.HasField("ps_route")
+        return HeartbeatAnswer(
+            answer.interval_seconds,
+            messages.route_from_message(answer.ps_route) if has_route else None,
+            answer.is_recovering,
+        )
 
     def renew_certificate(self, request: bytes) -> bytes:
         """Return the next certificate of this process, for the key of a request; both in PEM."""
@@ -212,13 +246,18 @@ class JobClient:
                     stream.cancel()
 
     def events(
-        self, follow: bool, since: float = 0.0, give_up_seconds: float | None = None
+        self,
+        follow: bool,
+        since: float = 0.0,
+        give_up_seconds: float | None = None,
+        with_beats: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        """Yield the events that the master knows, from a time on (seconds since 1970).
+        """Yield the events that the master remembers, from a time on (seconds since 1970).
 
         Args:
             follow: Go on up to the end of the job; a master that dies is waited for.
             since: The time.
+            with_beats: Also what comes with each heartbeat.
             give_up_seconds: Raise UnavailableError after so long without a master; None: never.
         """
         retry = self._connection.retry(give_up_seconds)
@@ -226,7 +265,7 @@ class JobClient:
             stream = None
             try:
                 stream = self._master.WatchEvents(
-                    pb.WatchEventsRequest(since=since, follow=follow),
+                    pb.WatchEventsRequest(since=since, follow=follow, with_beats=with_beats),
                     metadata=self._connection.metadata,
                     wait_for_ready=give_up_seconds is None,
                 )
@@ -241,6 +280,33 @@ class JobClient:
             finally:
                 if stream is not None:
                     stream.cancel()
+
+    def events_page(
+        self,
+        after: EventsPage | None = None,
+        limit: int = 0,
+        with_beats: bool = True,
+        give_up_seconds: float | None = None,
+    ) -> EventsPage:
+        """Return the events that the master remembers, a page at a time.
+
+        Args:
+            after: The page before; None: the first one.
+            limit: So many events at most; 0: as many as the master gives at once.
+            with_beats: Also what comes with each heartbeat.
+            give_up_seconds: Raise UnavailableError after so long without a master; None: never.
+        """
+        request = pb.GetEventsRequest(limit=limit, with_beats=with_beats)
+        if after is not None:
+            request.log, request.offset = after.log, after.next_offset
+        answer = self._connection.call(self._master.GetEvents, request, give_up_seconds)
+        return EventsPage(
+            tuple(map(json.loads, answer.json)),
+            answer.log,
+            answer.next_offset,
+            answer.has_more,
+            answer.has_gap or (after is not None and after.log != answer.log),
+        )
 
     def set_num_workers(self, num_workers: int, give_up_seconds: float | None = None) -> None:
         """Have the job go on with so many workers."""

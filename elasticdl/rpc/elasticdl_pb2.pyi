@@ -268,12 +268,17 @@ Global___RegisterWorkerRequest: _TypeAlias = RegisterWorkerRequest  # noqa: Y015
 class RegisterWorkerResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
+    heartbeat_seconds: _builtins.float
+    """how often it is to send a heartbeat"""
     def __init__(
         self,
+        *,
+        heartbeat_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -345,12 +350,17 @@ Global___RegisterPsRequest: _TypeAlias = RegisterPsRequest  # noqa: Y015
 class RegisterPsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _builtins.int
+    heartbeat_seconds: _builtins.float
+    """how often it is to send a heartbeat"""
     def __init__(
         self,
+        *,
+        heartbeat_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat_seconds", b"heartbeat_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -925,13 +935,19 @@ class HeartbeatRequest(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     PS_GENERATION_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     index: _builtins.int
     session: _builtins.str
     ps_generation: _builtins.int
     """of the PsRoute that the process knows; -1: it needs none"""
+    interval_seconds: _builtins.float
+    """until its next one, as far as it was told; 0: as set up"""
     @_builtins.property
     def progress(self) -> Global___Progress: ...
+    @_builtins.property
+    def usage(self) -> Global___Usage: ...
     def __init__(
         self,
         *,
@@ -940,14 +956,82 @@ class HeartbeatRequest(_message.Message):
         session: _builtins.str = ...,
         progress: Global___Progress | None = ...,
         ps_generation: _builtins.int = ...,
+        usage: Global___Usage | None = ...,
+        interval_seconds: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["progress", b"progress", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "progress", b"progress", "ps_generation", b"ps_generation", "role", b"role", "session", b"session"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "interval_seconds", b"interval_seconds", "progress", b"progress", "ps_generation", b"ps_generation", "role", b"role", "session", b"session", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
+
+@_typing.final
+class Usage(_message.Message):
+    """What a process did with its time, and what it used; totals since it began."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LabelSecondsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    BEGAN_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    LABEL_SECONDS_FIELD_NUMBER: _builtins.int
+    CPU_SECONDS_FIELD_NUMBER: _builtins.int
+    RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
+    BYTES_SENT_FIELD_NUMBER: _builtins.int
+    BYTES_RECEIVED_FIELD_NUMBER: _builtins.int
+    began: _builtins.float
+    """seconds since 1970"""
+    label: _builtins.str
+    """what it is at"""
+    cpu_seconds: _builtins.float
+    resident_bytes: _builtins.int
+    """now"""
+    bytes_sent: _builtins.int
+    """of tensors"""
+    bytes_received: _builtins.int
+    @_builtins.property
+    def label_seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """add up to the time since it began"""
+
+    def __init__(
+        self,
+        *,
+        began: _builtins.float = ...,
+        label: _builtins.str = ...,
+        label_seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        cpu_seconds: _builtins.float = ...,
+        resident_bytes: _builtins.int = ...,
+        bytes_sent: _builtins.int = ...,
+        bytes_received: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "cpu_seconds", b"cpu_seconds", "label", b"label", "label_seconds", b"label_seconds", "resident_bytes", b"resident_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
@@ -1008,6 +1092,12 @@ class HeartbeatResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PS_ROUTE_FIELD_NUMBER: _builtins.int
+    INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
+    IS_RECOVERING_FIELD_NUMBER: _builtins.int
+    interval_seconds: _builtins.float
+    """until the next heartbeat"""
+    is_recovering: _builtins.bool
+    """parameters are lost, and not yet restored"""
     @_builtins.property
     def ps_route(self) -> Global___PsRoute:
         """only if it is another than the one known"""
@@ -1016,10 +1106,12 @@ class HeartbeatResponse(_message.Message):
         self,
         *,
         ps_route: Global___PsRoute | None = ...,
+        interval_seconds: _builtins.float = ...,
+        is_recovering: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ps_route", b"ps_route"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ps_route", b"ps_route"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval_seconds", b"interval_seconds", "is_recovering", b"is_recovering", "ps_route", b"ps_route"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1110,19 +1202,23 @@ class WatchEventsRequest(_message.Message):
 
     SINCE_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    WITH_BEATS_FIELD_NUMBER: _builtins.int
     since: _builtins.float
     """seconds since 1970"""
     follow: _builtins.bool
     """up to the end of the job"""
+    with_beats: _builtins.bool
+    """also what comes with each heartbeat of each process"""
     def __init__(
         self,
         *,
         since: _builtins.float = ...,
         follow: _builtins.bool = ...,
+        with_beats: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "since", b"since", "with_beats", b"with_beats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1148,6 +1244,74 @@ class Event(_message.Message):
 Global___Event: _TypeAlias = Event  # noqa: Y015
 
 @_typing.final
+class GetEventsRequest(_message.Message):
+    """Events are numbered by each master; `log` tells its numbers from those of another one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    WITH_BEATS_FIELD_NUMBER: _builtins.int
+    log: _builtins.str
+    """of the page before; empty at first"""
+    offset: _builtins.int
+    """the `next_offset` of the page before; 0 at first"""
+    limit: _builtins.int
+    """events, at most; 0: as many as the master gives at once"""
+    with_beats: _builtins.bool
+    def __init__(
+        self,
+        *,
+        log: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        limit: _builtins.int = ...,
+        with_beats: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "log", b"log", "offset", b"offset", "with_beats", b"with_beats"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetEventsRequest: _TypeAlias = GetEventsRequest  # noqa: Y015
+
+@_typing.final
+class GetEventsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOG_FIELD_NUMBER: _builtins.int
+    JSON_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
+    HAS_MORE_FIELD_NUMBER: _builtins.int
+    HAS_GAP_FIELD_NUMBER: _builtins.int
+    log: _builtins.str
+    """another than asked for: the page is the first one of another master"""
+    next_offset: _builtins.int
+    has_more: _builtins.bool
+    """the next page is not empty"""
+    has_gap: _builtins.bool
+    """events at `offset` and after it are no longer remembered"""
+    @_builtins.property
+    def json(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        log: _builtins.str = ...,
+        json: _abc.Iterable[_builtins.str] | None = ...,
+        next_offset: _builtins.int = ...,
+        has_more: _builtins.bool = ...,
+        has_gap: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_gap", b"has_gap", "has_more", b"has_more", "json", b"json", "log", b"log", "next_offset", b"next_offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetEventsResponse: _TypeAlias = GetEventsResponse  # noqa: Y015
+
+@_typing.final
 class Member(_message.Message):
     """A process of the job."""
 
@@ -1161,6 +1325,7 @@ class Member(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     SILENT_SECONDS_FIELD_NUMBER: _builtins.int
     TASKS_DONE_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     index: _builtins.int
     state: _builtins.str
@@ -1175,6 +1340,10 @@ class Member(_message.Message):
     """since it was heard of"""
     tasks_done: _builtins.int
     """workers"""
+    @_builtins.property
+    def usage(self) -> Global___Usage:
+        """as it said last"""
+
     def __init__(
         self,
         *,
@@ -1186,10 +1355,11 @@ class Member(_message.Message):
         seconds: _builtins.float = ...,
         silent_seconds: _builtins.float = ...,
         tasks_done: _builtins.int = ...,
+        usage: Global___Usage | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "index", b"index", "pid", b"pid", "role", b"role", "seconds", b"seconds", "silent_seconds", b"silent_seconds", "state", b"state", "tasks_done", b"tasks_done"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "index", b"index", "pid", b"pid", "role", b"role", "seconds", b"seconds", "silent_seconds", b"silent_seconds", "state", b"state", "tasks_done", b"tasks_done", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

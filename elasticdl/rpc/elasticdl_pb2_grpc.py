@@ -99,6 +99,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.WatchEventsRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.Event.FromString,
                 _registered_method=True)
+        self.GetEvents = channel.unary_unary(
+                '/elasticdl.v1.Master/GetEvents',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetEventsRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetEventsResponse.FromString,
+                _registered_method=True)
         self.SetNumWorkers = channel.unary_unary(
                 '/elasticdl.v1.Master/SetNumWorkers',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.SetNumWorkersRequest.SerializeToString,
@@ -198,7 +203,14 @@ class MasterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchEvents(self, request, context):
-        """What has happened, from the event log of the master: so far, or as it goes on.
+        """What has happened, as far as the master remembers: so far, or as it goes on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetEvents(self, request, context):
+        """The same, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -285,6 +297,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.WatchEvents,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.WatchEventsRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.Event.SerializeToString,
+            ),
+            'GetEvents': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetEvents,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetEventsRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetEventsResponse.SerializeToString,
             ),
             'SetNumWorkers': grpc.unary_unary_rpc_method_handler(
                     servicer.SetNumWorkers,
@@ -648,6 +665,33 @@ class Master:
             '/elasticdl.v1.Master/WatchEvents',
             elasticdl_dot_rpc_dot_elasticdl__pb2.WatchEventsRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetEvents(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/GetEvents',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.GetEventsRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.GetEventsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -60,7 +60,9 @@ class MasterStub:
     WatchStatus: _grpc.UnaryStreamMultiCallable[_elasticdl_pb2.WatchStatusRequest, _elasticdl_pb2.JobStatus]
     """One picture at once, one after each change (at most every 100 ms), and the last one of the job."""
     WatchEvents: _grpc.UnaryStreamMultiCallable[_elasticdl_pb2.WatchEventsRequest, _elasticdl_pb2.Event]
-    """What has happened, from the event log of the master: so far, or as it goes on."""
+    """What has happened, as far as the master remembers: so far, or as it goes on."""
+    GetEvents: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetEventsRequest, _elasticdl_pb2.GetEventsResponse]
+    """The same, a page at a time."""
     SetNumWorkers: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.SetNumWorkersRequest, _elasticdl_pb2.SetNumWorkersResponse]
     """Adds workers to a running job, or takes some away."""
     Stop: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.StopRequest, _elasticdl_pb2.StopResponse]
@@ -93,7 +95,9 @@ class MasterAsyncStub(MasterStub):
     WatchStatus: _aio.UnaryStreamMultiCallable[_elasticdl_pb2.WatchStatusRequest, _elasticdl_pb2.JobStatus]  # type: ignore[assignment]
     """One picture at once, one after each change (at most every 100 ms), and the last one of the job."""
     WatchEvents: _aio.UnaryStreamMultiCallable[_elasticdl_pb2.WatchEventsRequest, _elasticdl_pb2.Event]  # type: ignore[assignment]
-    """What has happened, from the event log of the master: so far, or as it goes on."""
+    """What has happened, as far as the master remembers: so far, or as it goes on."""
+    GetEvents: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetEventsRequest, _elasticdl_pb2.GetEventsResponse]  # type: ignore[assignment]
+    """The same, a page at a time."""
     SetNumWorkers: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.SetNumWorkersRequest, _elasticdl_pb2.SetNumWorkersResponse]  # type: ignore[assignment]
     """Adds workers to a running job, or takes some away."""
     Stop: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.StopRequest, _elasticdl_pb2.StopResponse]  # type: ignore[assignment]
@@ -201,7 +205,15 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         request: _elasticdl_pb2.WatchEventsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_elasticdl_pb2.Event], _abc.AsyncIterator[_elasticdl_pb2.Event]]:
-        """What has happened, from the event log of the master: so far, or as it goes on."""
+        """What has happened, as far as the master remembers: so far, or as it goes on."""
+
+    @_abc_1.abstractmethod
+    def GetEvents(
+        self,
+        request: _elasticdl_pb2.GetEventsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.GetEventsResponse, _abc.Awaitable[_elasticdl_pb2.GetEventsResponse]]:
+        """The same, a page at a time."""
 
     @_abc_1.abstractmethod
     def SetNumWorkers(

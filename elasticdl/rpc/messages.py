@@ -16,6 +16,7 @@ from elasticdl.job import (
     EpochLedger,
     Finished,
     JobStatus,
+    Label,
     Lease,
     MemberStatus,
     MetricStates,
@@ -31,6 +32,7 @@ from elasticdl.job import (
     Task,
     TaskKind,
     TaskReport,
+    Usage,
     Wait,
 )
 from elasticdl.rpc import elasticdl_pb2 as pb
@@ -285,6 +287,36 @@ def route_from_message(message: pb.PsRoute) -> PsRoute:
     return PsRoute(message.generation, tuple(message.addresses))
 
 
+def usage_to_message(usage: Usage) -> pb.Usage:
+    """Pack what a process did with its time."""
+    return pb.Usage(
+        began=usage.began,
+        label=str(usage.label),
+        label_seconds=usage.label_seconds,
+        cpu_seconds=usage.cpu_seconds,
+        resident_bytes=usage.resident_bytes,
+        bytes_sent=usage.bytes_sent,
+        bytes_received=usage.bytes_received,
+    )
+
+
+def usage_from_message(message: pb.Usage) -> Usage:
+    """Unpack what a process did with its time."""
+    try:
+        label = Label(message.label)
+    except ValueError as error:
+        raise MessageError(f"expected a label of {list(map(str, Label))}: {error}") from error
+    return Usage(
+        began=message.began,
+        label=label,
+        label_seconds=dict(message.label_seconds),
+        cpu_seconds=message.cpu_seconds,
+        resident_bytes=message.resident_bytes,
+        bytes_sent=message.bytes_sent,
+        bytes_received=message.bytes_received,
+    )
+
+
 def progress_to_message(progress: Progress) -> pb.Progress:
     """Pack what a worker says of itself."""
     return pb.Progress(
@@ -359,7 +391,9 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
 
 def member_to_message(member: MemberStatus) -> pb.Member:
     """Pack a process of the job."""
-    return pb.Member(**(asdict(member) | {"role": role_to_message(member.role)}))
+    usage = None if member.usage is None else usage_to_message(member.usage)
+    of_message = {"role": role_to_message(member.role), "usage": usage}
+    return pb.Member(**(asdict(member) | of_message))
 
 
 def _member_from_message(message: pb.Member) -> MemberStatus:
@@ -372,6 +406,7 @@ def _member_from_message(message: pb.Member) -> MemberStatus:
         seconds=message.seconds,
         silent_seconds=message.silent_seconds,
         tasks_done=message.tasks_done,
+        usage=usage_from_message(message.usage) if message.HasField("usage") else None,
     )
 
 

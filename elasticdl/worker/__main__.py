@@ -6,6 +6,7 @@ from elasticdl import process
 from elasticdl._core import PsClient
 from elasticdl.job import Role
 from elasticdl.observe.events import EventLog
+from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.worker.assemble import assemble
 from elasticdl.worker.departure import Departure
@@ -28,9 +29,10 @@ def main() -> None:
 
 def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
     """Take part in the job until it is finished."""
+    labels = LabelClock()
     departure = Departure(master, arguments.index)
     process.when_asked_to_end(departure.begin)
-    master.register_worker(arguments.index, os.getpid())
+    interval = master.register_worker(arguments.index, os.getpid())
 
     route = Route()
 
@@ -44,21 +46,23 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             tls=arguments.tls.as_tuple() if arguments.tls else None,
         )
 
-    interval = arguments.config.cluster.heartbeat_seconds
     events = EventLog(arguments.job_dir, Role.WORKER, arguments.index)
-    with Heartbeat(master, arguments.index, interval, events, route) as heartbeat:
+    with Heartbeat(master, arguments.index, interval, events, route, labels) as heartbeat:
         worker = assemble(
             arguments.config,
             arguments.index,
             master,
             lambda: connect(master.ps_route, dial, route),
             route,
+            labels,
         )
         departure.worker = worker
         heartbeat.progress = worker.progress
+        heartbeat.follow = lambda answer: worker.recover(answer.is_recovering)
         watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
-        silence = arguments.config.cluster.heartbeat_timeout_seconds
-        with Watch(watchdog, worker.under_way, master, arguments.index, interval, silence):
+        cluster = arguments.config.cluster
+        look, silence = cluster.heartbeat_seconds, cluster.heartbeat_timeout_seconds
+        with Watch(watchdog, worker.under_way, master, arguments.index, look, silence):
             process.run_to_own_failure(worker.run)
             departure.finish()
 

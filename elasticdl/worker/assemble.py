@@ -16,6 +16,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import MasterClient, Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.observe.labels import LabelClock
 from elasticdl.process import IS_BUILT
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.exchange import NoParameterSource, StoreExchange, Training
@@ -39,6 +40,7 @@ def assemble(
     master: MasterClient,
     connect: Callable[[], PsClient],
     route: Route | None = None,
+    labels: LabelClock | None = None,
 ) -> Worker:
     """Return a worker that is ready to run.
 
@@ -54,7 +56,7 @@ def assemble(
     log.info("%s", threads)
     if config.checkpoint.saved_model is None:
         return _assemble_trainer(
-            config, worker_id, master, connect, route, spec, readers, threads.count
+            config, worker_id, master, connect, route, spec, readers, threads.count, labels
         )
     model = load_saved_model(
         spec, _metadata(config, readers), config.checkpoint.saved_model, threads.count
@@ -64,7 +66,15 @@ def assemble(
     sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
     source, has_own_reader = NoParameterSource(), spec.custom_data_reader is not None
     return Worker(
-        config, worker_id, master, model, source, readers, sink, has_own_reader=has_own_reader
+        config,
+        worker_id,
+        master,
+        model,
+        source,
+        readers,
+        sink,
+        has_own_reader=has_own_reader,
+        labels=labels,
     )
 
 
@@ -77,6 +87,7 @@ def _assemble_trainer(
     spec: ModelSpec,
     readers: dict[TaskKind, DataReader],
     num_threads: int,
+    labels: LabelClock | None,
 ) -> Worker:
     try:
         trainer = load_trainer(
@@ -106,11 +117,20 @@ def _assemble_trainer(
     sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
     has_own_reader = spec.custom_data_reader is not None
     worker = Worker(
-        config, worker_id, master, trainer, exchange, readers, sink, training, has_own_reader
+        config,
+        worker_id,
+        master,
+        trainer,
+        exchange,
+        readers,
+        sink,
+        training,
+        has_own_reader,
+        labels,
     )
 
     def look_up(sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
-        with worker.waiting("ids", "compute", "evaluate", "predict"):
+        with worker.looking_up("ids", "compute", "evaluate", "predict"):
             return exchange.look_up(sites, training)
 
     trainer.set_lookup(look_up)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import asdict
+from types import TracebackType
 
 from elasticdl.background import Background
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import MasterClient, Progress, Role
+from elasticdl.job import HeartbeatAnswer, MasterClient, Progress, Role, Usage
+from elasticdl.observe import usage
 from elasticdl.observe.events import EventLog
+from elasticdl.observe.kinds import WorkerProgress
+from elasticdl.observe.labels import LabelClock
 from elasticdl.worker.route import Route
 
 log = logging.getLogger(__name__)
 
 
 class Heartbeat(Background):
-    """A thread that reports every few seconds; used as a context.
+    """A thread that reports now and then; used as a context.
 
-    The master answers with where the ps replicas are, when that has changed; the route is told.
-    With an event log, what is reported is also written there: the seconds of each stage tell
-    afterwards where the time of a worker went.
+    The master answers how long to wait until the next report, and where the ps replicas are, when
+    that has changed; the route is told. With an event log, what is reported is also written there:
+    the seconds under each label, and of each stage, tell afterwards where the time of a worker
+    went.
     """
 
     def __init__(
@@ -30,30 +35,70 @@ class Heartbeat(Background):
         interval_seconds: float,
         events: EventLog | None = None,
         route: Route | None = None,
+        labels: LabelClock | None = None,
+        traffic: usage.Traffic = usage.no_traffic,
     ) -> None:
+        """Prepare to report.
+
+        Args:
+            master: To whom.
+            worker_id: Who this is.
+            interval_seconds: Until the master says otherwise.
+            events: Where to write it as well.
+            route: Told where the ps replicas are.
+            labels: What the worker did with its time.
+            traffic: Counts its bytes on the tensor plane.
+        """
         self._master = master
         self._worker_id = worker_id
         self._interval_seconds = interval_seconds
         self._events = events
         self._route = route or Route()
+        self._labels = labels or LabelClock()
+        self._traffic = traffic
         super().__init__("heartbeat")
         self._last_problem = ""  # said once, not with each beat
         self.progress: Callable[[], Progress] = Progress
         """Replaced once there is a worker whose progress can be told."""
+        self.follow: Callable[[HeartbeatAnswer], None] = lambda answer: None
+        """Told what the master answers; replaced once there is a worker who wants to know."""
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_seconds):
             self.beat()
 
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        self._write(self.progress(), usage.measure(self._labels, self._traffic))
+
+    def _write(self, progress: Progress, used: Usage) -> None:
+        if self._events is not None:
+            self._events.write(WorkerProgress(**asdict(progress)))
+            self._events.write(usage.kind_of(used))
+
     def beat(self) -> None:
         """Report once. Whatever goes wrong, the worker is alive, and the next beat says so."""
         try:
             progress = self.progress()
-            if self._events is not None:
-                self._events.write("progress", **asdict(progress))
-            news = self._master.heartbeat(Role.WORKER, self._worker_id, progress, self._route.known)
-            if news is not None:
-                self._route.follow(news)
+            used = usage.measure(self._labels, self._traffic)
+            self._write(progress, used)
+            answer = self._master.heartbeat(
+                Role.WORKER,
+                self._worker_id,
+                progress,
+                self._route.known,
+                used,
+                self._interval_seconds,
+            )
+            self._interval_seconds = answer.interval_seconds or self._interval_seconds
+            self.follow(answer)
+            if answer.route is not None:
+                self._route.follow(answer.route)
         except Exception as error:
             if self._stop.is_set():
                 return  # the connection was closed meanwhile

@@ -31,6 +31,7 @@ from elasticdl.data.base import DataReader, Records
 from elasticdl.errors import ModelError, place_of
 from elasticdl.job import (
     Finished,
+    Label,
     Lease,
     MasterClient,
     Mode,
@@ -42,7 +43,9 @@ from elasticdl.job import (
     TaskReport,
     Wait,
 )
+from elasticdl.observe.labels import LabelClock
 from elasticdl.process import STOPPED_EXIT_CODE
+from elasticdl.worker.activity import Activity
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
 from elasticdl.worker.exchange import (
@@ -82,6 +85,7 @@ class Worker:
         sink: Callable[[], PredictionSink],
         training: Training | None = None,
         has_own_reader: bool = False,
+        labels: LabelClock | None = None,
     ) -> None:
         """Put a worker together.
 
@@ -95,6 +99,7 @@ class Worker:
             sink: Makes what predictions are written to.
             training: Of a training job.
             has_own_reader: Whether the reader is the user's code.
+            labels: Where its time is counted.
         """
         self._config = config
         self._worker_id = worker_id
@@ -105,6 +110,7 @@ class Worker:
         self._readers = readers
         self._has_own_reader = has_own_reader
         self._clock = StageClock()
+        self._activity = Activity(labels or LabelClock())
         self._progress = Progress()
         self._protocol: LeaseProtocol[PendingPull] = LeaseProtocol(
             max_in_flight=config.pipeline_depth + 1,
@@ -134,6 +140,7 @@ class Worker:
         for thread in threads:
             thread.start()
         self._guard(self._compute)
+        self._activity.end()
         self._computed.end()
         self._has_computed.set()
         if self._is_leaving:
@@ -208,9 +215,15 @@ class Worker:
         """Return what of the user's code or the framework runs now; for the watch's thread."""
         return self._clock.under_way()
 
-    def waiting(self, *stages: str) -> contextlib.AbstractContextManager[None]:
-        """Have stages not count as under way within the block; for what they wait for."""
-        return self._clock.waiting(*stages)
+    @contextlib.contextmanager
+    def looking_up(self, *stages: str) -> Iterator[None]:
+        """Have stages not count as under way within the block: they look up rows meanwhile."""
+        with self._clock.waiting(*stages), self._activity.looking_up():
+            yield
+
+    def recover(self, is_recovering: bool) -> None:
+        """Take in whether parameters are lost and not yet restored; for the heartbeat's thread."""
+        self._activity.recover(is_recovering)
 
     # --- feed ------------------------------------------------------------------------------------
 
@@ -232,10 +245,12 @@ class Worker:
 
     def _leases(self) -> Iterator[Lease]:
         while not self._stop.is_set():
+            self._activity.feed(Label.IDLE)
             with self._clock.measure("lease"):
                 answer = self._master.lease(self._worker_id)
             match answer:
                 case Lease():
+                    self._activity.feed(Label.WAIT_FOR_DATA)
                     yield answer
                 case Wait(seconds):
                     with self._clock.measure("no task"):
@@ -246,14 +261,19 @@ class Worker:
     def _feed_lease(self, running: Running) -> TaskReport:
         """Feed what a lease asks for; return its report, with what `feed` made of the task."""
         lease, task = running.lease, running.lease.task
+        if lease.generation > self._source.generation:
+            self._activity.feed(Label.RECOVER)
         self._source.reach(lease.generation)
+        self._activity.feed(Label.WAIT_FOR_DATA)
         mode = _MODES.get(task.kind)
         report = TaskReport(task.id, lease.number, Outcome.DONE)
         if mode is None:
             return report
         start = num_minibatches = num_examples = 0
         if self._protocol.asks_where_to_begin(lease):
+            self._activity.feed(Label.WAIT_FOR_PARAMETERS)
             start = self._trained.exchange.start_index(lease)
+            self._activity.feed(Label.WAIT_FOR_DATA)
         if running.is_training and lease.number > 1:
             log.info("task %d, lease %d: goes on at minibatch %d", task.id, lease.number, start)
         minibatches = self._model.minibatches(
@@ -305,6 +325,7 @@ class Worker:
     # --- prepare ---------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
+        self._activity.prepare_here()
         for item in self._fed:
             if item.minibatch is not None and self._protocol.goes_on(item.running):
                 try:
@@ -313,6 +334,7 @@ class Worker:
                     raise
                 except (Exception, SystemExit) as error:
                     item = self._failed(Stage.PREPARE, item, error)
+                self._activity.prepare(None)
             self._prepared.put(item)
         self._prepared.end()
 
@@ -320,10 +342,13 @@ class Worker:
         """Take an item into flight and pull what it computes on."""
         brought = None
         if item.running.is_training and self._model.ids_need_parameters:
+            self._activity.prepare(Label.WAIT_FOR_PARAMETERS)
             with self._clock.measure("staleness wait"):
                 self._wait_for_room(item, None)
+        self._activity.prepare(Label.WAIT_FOR_DATA)
         with self._enter("ids", item.running, item.place):
             item.ids = self._model.ids(minibatch)
+        self._activity.prepare(Label.WAIT_FOR_PARAMETERS)
         if item.running.is_training and not self._model.ids_need_parameters:
             with self._clock.measure("staleness wait"):
                 brought = self._wait_for_room(item, self._pull_with_push(item))
@@ -353,6 +378,7 @@ class Worker:
 
     def _compute(self) -> None:
         for item in self._waited(self._prepared):
+            self._activity.compute(item.running.lease.task.kind)
             try:
                 match self._protocol.arrives(item.running, item.report):
                     case Arrival.STEP:
@@ -367,11 +393,13 @@ class Worker:
                         pass
             except (Exception, SystemExit) as error:
                 item = self._failed(Stage.COMPUTE, item, error)
+            self._activity.hand_over()
             self._computed.put(item)
 
     def _waited(self, channel: Channel[Item]) -> Iterator[Item]:
         items = iter(channel)
         while True:
+            self._activity.wait()
             with self._clock.measure("compute wait"):
                 item = next(items, None)
             if item is None:
@@ -382,13 +410,15 @@ class Worker:
         self._computation.step(item)
         while item.result is not None and self._protocol.pushes_from_compute(item.running):
             try:
-                item.committed = self._push(item, item.result)
+                with self._activity.waiting_for_parameters():
+                    item.committed = self._push(item, item.result)
                 break
             except Exception as error:
                 match self._protocol.failed(Stage.PUSH_FROM_COMPUTE, item.running, error):
                     case Ruling.RECOMPUTE:
                         item.running.recomputed += 1
-                        self._pull(item)
+                        with self._activity.waiting_for_parameters():
+                            self._pull(item)
                         self._computation.step(item)
                     case Ruling.LOST:
                         self._lost(item.running, error)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import logging
+import math
 import re
 import socket
 import time
@@ -26,6 +28,7 @@ from elasticdl.rpc.client import JobClient
 
 _LOOK_SECONDS = 0.5
 _DIRECT_SECONDS = 1.0
+_CONNECT_SECONDS = 5.0  # to a master; if there is none, another pod is looked for
 _SILENCE_SECONDS = 3600.0  # of a log that is followed
 
 log = logging.getLogger(__name__)
@@ -221,11 +224,30 @@ class KubernetesJob:
                 raise LaunchError(f"the log of {pod_name} cannot be read: {error}") from error
             # Its pod or its node is gone; what follows tells.
 
-    def events(self, follow: bool, since: float = 0.0) -> Iterator[dict[str, Any]]:
-        """Yield the lines of the master's log, and what keeps its pod from being started."""
+    def events(
+        self, follow: bool, since: float = 0.0, with_beats: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Yield what the master remembers, and what keeps its pod from being started.
+
+        Of a job that has ended, what its master has logged: there is nobody to ask any more.
+        """
         yield from self._until_it_begins(follow)
+        while not self._has_ended(self._job()):
+            try:
+                with contextlib.closing(self.connect(_CONNECT_SECONDS)) as client:
+                    for event in client.events(follow, since, _CONNECT_SECONDS, with_beats):
+                        since = math.nextafter(event["time"], math.inf)
+                        yield event
+                return
+            except UnavailableError as error:
+                log.debug("the events go on with the next master: %s", error)
+                if not follow:
+                    break
+        yield from self._logged_events(since)
+
+    def _logged_events(self, since: float) -> Iterator[dict[str, Any]]:
         try:
-            for line in self.logs(Role.MASTER, 0, follow):
+            for line in self.logs(Role.MASTER, 0, follow=False):
                 event = _event(line)
                 if event is not None and event["time"] >= since:
                     yield event

@@ -172,9 +172,11 @@ class LocalJob:
         tail = Tail(path)
         yield from self._growing(tail.lines, follow)
 
-    def events(self, follow: bool, since: float = 0.0) -> Iterator[dict[str, Any]]:
+    def events(
+        self, follow: bool, since: float = 0.0, with_beats: bool = False
+    ) -> Iterator[dict[str, Any]]:
         """Yield the events in the job's folder."""
-        tail = EventTail(self._job_dir, since)
+        tail = EventTail(self._job_dir, since, with_beats)
         yield from self._growing(tail.events, follow)
 
     def interrupt(self, at_once: bool = False) -> None:

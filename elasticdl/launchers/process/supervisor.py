@@ -23,6 +23,7 @@ from elasticdl.launchers.process import children
 from elasticdl.launchers.process.folder import END_FILE
 from elasticdl.launchers.process.logs import last_error, log_path
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
+from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog
 
 NAME = "supervisor"
@@ -75,7 +76,7 @@ class Supervisor:
             LaunchError: It cannot be started.
         """
         if warning:
-            self._events.write("warning", text=warning)
+            self._events.write(kinds.Warned(), warning)
         children.become_subreaper()
         self._start_master()
 
@@ -166,7 +167,7 @@ class Supervisor:
         self._num_restarts += 1
         text = f"the master was killed by {signal.Signals(-code).name}; it is started again"
         _log.warning(text)
-        self._events.write("master lost", text=text)
+        self._events.write(kinds.MasterLost(), text)
         self._start_master()
         return True
 
@@ -194,7 +195,7 @@ class Supervisor:
             left = ", ".join(map(str, children.children()))
             text = f"processes that cannot be ended: {left}"
             _log.error(text)
-            self._events.write("left behind", text=text)
+            self._events.write(kinds.LeftBehind(), text)
         if self._master is not None and self._master.returncode is None:
             self._master.returncode = -signal.SIGKILL  # was reaped with the others
 

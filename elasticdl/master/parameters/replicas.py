@@ -23,6 +23,7 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.holder import Answer, Verdict, Watermarks, WatermarksFailed
 from elasticdl.master.parameters.requests import Parts, Requests
 from elasticdl.master.parameters.schedule import WholeCheckpoint
+from elasticdl.observe.kinds import CheckpointUnsound, PsRecovered
 
 
 class PsReplicas:
@@ -96,8 +97,7 @@ class PsReplicas:
         if num_unsound:
             instead = f"version {point.version:,}" if point else "the start of the job"
             text = f"ps replica {index} goes back to {instead}: {problem}"
-            fields = {"replica": index, "problem": problem}
-            self._act(Note("checkpoint unsound", text, fields, is_warning=True))
+            self._act(Note(CheckpointUnsound(index, problem), text, is_warning=True))
         if candidates:
             self._journal.record("ps restores", index, point.version if point else 0)
         return point
@@ -165,10 +165,13 @@ class PsReplicas:
         recovery = self._recovery(member, lacks, now)
         lost = [] if self._is_replayed else to_ranges(lack.task_id for lack in lacks)
         self._journal.record("ps back", member.session, asdict(recovery), lost)
-        fields = {"process": member.name, **asdict(recovery)}
-        if not self._is_replayed:  # tasks, and their minibatches [first, end)
-            fields["lost"] = [(k.task_id, k.have, k.have + k.minibatches) for k in lacks]
-        self._act(Note("ps recovered", describe(recovery), fields))
+        ranges = (
+            ()
+            if self._is_replayed
+            else [(k.task_id, k.have, k.have + k.minibatches) for k in lacks]
+        )
+        kind = PsRecovered(member.name, **asdict(recovery), lost=ranges)
+        self._act(Note(kind, describe(recovery)))
 
     def _recovery(self, member: Member, lacks: Sequence[Lack], now: float) -> Recovery:
         return Recovery(

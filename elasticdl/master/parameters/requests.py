@@ -37,6 +37,7 @@ from elasticdl.master.parameters.schedule import CheckpointSchedule
 from elasticdl.master.phases import CLOSING, Phase
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
+from elasticdl.observe import kinds
 
 _TIMES_UNREACHABLE = 5  # in a row; each costs the master seconds
 
@@ -199,7 +200,7 @@ class Requests:
             return Verdict()
         deleted = self.schedule.written(version)
         text = f"checkpoint of version {version} is written"
-        self._act(Note("checkpoint", text, {"version": version}))
+        self._act(Note(kinds.CheckpointWritten(version), text))
         if deleted:
             self._act(DeleteCheckpoints(tuple(deleted)))
         is_last = request.purpose is Purpose.LAST_CHECKPOINT
@@ -211,8 +212,7 @@ class Requests:
         is_again = self._end(answer.was_unreachable)
         self.schedule.ended(now - request.began, now)
         text = f"checkpoint of version {answer.version}: {answer.message}"
-        fields = {"version": answer.version}
-        self._act(Note("checkpoint failed", text, fields, is_warning=True))
+        self._act(Note(kinds.CheckpointFailed(answer.version), text, is_warning=True))
         if request.purpose is Purpose.RECOVERY or self._history.has_ended:
             return Verdict()
         self._history.say(text)

@@ -210,7 +210,7 @@ def test_nobody_is_lost_because_the_master_stood_still(master_kit):
     play.core.tick(1.0)
     play.core.tick(1000.0)  # it was suspended
     assert play.do(StopProcess) == []
-    (note,) = [note for note in play.do(Note) if note.event == "late"]
+    (note,) = [note for note in play.do(Note) if note.kind.event == "late"]
     assert "stood still for 998.0 s" in note.text
     play.core.heartbeat(Role.WORKER, 1, "s", None, 1000.1)
     for now in range(1001, 1030):

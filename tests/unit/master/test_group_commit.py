@@ -11,6 +11,7 @@ from elasticdl.master import durable
 from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.group_commit import GroupCommit
+from elasticdl.observe.kinds import Resumed
 from elasticdl.state.memory import MemoryState
 
 
@@ -50,7 +51,7 @@ class Kit:
 
         def event():
             self.job.core.history.say(text)
-            self.job.core._act(Note("said", text))
+            self.job.core._act(Note(Resumed(), text))
             return text
 
         return self.commit.happen(event)
@@ -128,7 +129,7 @@ def test_actions_follow_their_facts_in_order(play):
         kit.say("a")
         await rounds()
         kit.say("b")
-        kit.commit.happen(lambda: kit.job.core._act(Note("said", "no fact")))
+        kit.commit.happen(lambda: kit.job.core._act(Note(Resumed(), "no fact")))
         await rounds()
         assert kit.done == []
         kit.state.may_write.release(2)

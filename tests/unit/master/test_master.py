@@ -20,13 +20,27 @@ from elasticdl.errors import (
     TakenOverError,
     UnavailableError,
 )
-from elasticdl.job import Finished, Lease, Outcome, PsRoute, Role, Shard, TaskKind, TaskReport
+from elasticdl.job import (
+    Finished,
+    Label,
+    Lease,
+    Outcome,
+    Progress,
+    PsRoute,
+    Role,
+    Shard,
+    TaskKind,
+    TaskReport,
+    Usage,
+)
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import master as master_module
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.master import Master
 from elasticdl.observe.events import read_events
+from elasticdl.observe.kinds import typed
+from elasticdl.observe.usage import kind_of
 from elasticdl.process import STOPPED_EXIT_CODE
 from elasticdl.rpc.client import GrpcMasterClient, JobClient
 from elasticdl.rpc.messages import status_from_json
@@ -263,6 +277,58 @@ def test_commands_are_told_of_members_events_and_the_end(run, connect, tmp_path)
     assert (left.status, left.message) == ("failed", "stopped: no longer wanted")
 
 
+def test_a_command_without_the_files_of_the_job_is_told_of_all_that_happens(run, connect):
+    running = run(num_ps=1, num_workers=1)
+    ps, worker, command = connect(running), connect(running), connect(running, JobClient)
+    ps.register_ps(0, "host:1", 11)
+    assert worker.register_worker(0, 22) == 1.0
+    usage = Usage(5.0, Label.TRAIN, {"starting": 2.0, "train": 1.0}, 0.5, 1000, 10, 20)
+    worker.heartbeat(Role.WORKER, 0, Progress(num_records=7), usage=usage)
+    page = command.events_page(limit=2)
+    events = list(page.events)
+    while page.has_more:
+        page = command.events_page(page, limit=2)
+        events += page.events
+        assert not page.has_gap
+    said = {event["event"]: event for event in events if event["role"] == "worker"}
+    assert said["progress"]["num_records"] == 7
+    assert typed(said["usage"]) == kind_of(usage)
+    assert {"phase", "registered"} <= {event["event"] for event in events}
+    members = command.status(with_members=True).members
+    assert [m.usage for m in members if m.role is Role.WORKER] == [usage]
+    beats = [e for e in command.events(follow=False, with_beats=True) if e["event"] == "usage"]
+    assert usage.label_seconds in [beat["label_seconds"] for beat in beats]
+    assert all(e["event"] != "usage" for e in command.events(follow=False))
+
+
+def test_the_next_master_remembers_the_facts_of_the_one_before(run, connect):
+    running = run(num_ps=1, num_workers=1)
+    connect(running).register_ps(0, "host:1", 11)
+    before = connect(running, JobClient).events_page()
+    running.crash()
+    again = connect(run(state=running.state, num_ps=1, num_workers=1), JobClient)
+    page = again.events_page(before)
+    assert page.has_gap  # another master, with numbers of its own
+    names = [event["event"] for event in page.events]
+    assert "resumed" in names
+    assert "registered" in names
+
+
+def test_the_labels_of_the_master_add_up_to_its_time(run, connect, tmp_path):
+    running = run(num_ps=1, num_workers=1, heartbeat_seconds=0.05, heartbeat_timeout_seconds=0.5)
+    connect(running).register_ps(0, "host:1", 11)
+    worker = connect(running)
+    worker.register_worker(0, 22)
+    work_off(worker, 0, running)
+    running.join()
+    usages = [e for e in read_events(tmp_path) if e["event"] == "usage" and e["role"] == "master"]
+    last = usages[-1]
+    assert sum(last["label_seconds"].values()) == pytest.approx(
+        last["time"] - last["began"], abs=0.1
+    )
+    assert {"starting", "train"} <= last["label_seconds"].keys()
+
+
 def test_pictures_come_after_each_task(run, connect):
     running = run(num_ps=1)
     connect(running).register_ps(0, "host:1", 1)
@@ -329,13 +395,13 @@ def test_heartbeat_tells_where_a_lost_ps_replica_came_back(run, connect):
     worker = connect(running)
     connect(running).register_ps(0, "host:1", 1)
     assert worker.ps_route() == PsRoute(0, ("host:1",))
-    assert worker.heartbeat(Role.WORKER, 0, generation=0) is None
+    assert worker.heartbeat(Role.WORKER, 0, generation=0).route is None
     running.launcher.exits(Role.PS, 0)
     running.launcher.wait_for(Role.PS, 0)
     assert connect(running).restore_point(0) == ""
     connect(running).register_ps(0, "host:2", 2)
     assert worker.ps_route() == PsRoute(1, ("host:2",))
-    assert worker.heartbeat(Role.WORKER, 0, generation=0) == PsRoute(1, ("host:2",))
+    assert worker.heartbeat(Role.WORKER, 0, generation=0).route == PsRoute(1, ("host:2",))
 
 
 def test_full_disk_fails_the_last_checkpoint_and_keeps_the_one_before(run, connect, tmp_path):

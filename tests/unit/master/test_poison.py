@@ -43,7 +43,7 @@ class Fleet:
         self.core.announce(worker, "s", position, self.play.now)
 
     def notes(self, event):
-        return [note.text for note in self.play.do(Note) if note.event == event]
+        return [note.text for note in self.play.do(Note) if note.kind.event == event]
 
     def warm(self, worker):
         """Have a worker do a task that is no suspect."""

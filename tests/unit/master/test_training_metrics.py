@@ -120,9 +120,9 @@ def test_a_job_ends_with_the_numbers_of_its_last_epoch(master_kit):
     assert status.recent_train_metrics == {"acc": 0.25}
     assert status.train_metrics_records == 60
     assert status.epoch_loss == pytest.approx(3.0)
-    notes = [note for note in play.do(Note) if note.event == "training metrics"]
-    assert notes[-1].fields["metrics"] == {"acc": 0.5}
-    assert notes[-1].fields["loss"] == pytest.approx(3.0)
+    notes = [note for note in play.do(Note) if note.kind.event == "training metrics"]
+    assert notes[-1].kind.metrics == {"acc": 0.5}
+    assert notes[-1].kind.loss == pytest.approx(3.0)
 
 
 def test_what_a_lost_worker_measured_is_lost_with_it(master_kit):

@@ -6,8 +6,9 @@ import threading
 
 import pytest
 
-from elasticdl.job import Progress, PsRoute, Role
-from elasticdl.observe.events import EventLog
+from elasticdl.job import HeartbeatAnswer, Label, Progress, PsRoute, Role
+from elasticdl.observe.events import EventLog, read_events
+from elasticdl.observe.labels import LabelClock
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.route import Route
 
@@ -16,15 +17,17 @@ class NotingMaster:
     """Notes the beats and says what it was given to say."""
 
     def __init__(self, *answers):
-        self.beats = []
+        self.beats, self.intervals, self.usages = [], [], []
         self._answers = list(answers)
         self.changed = threading.Condition()
 
-    def heartbeat(self, role, index, progress=None, generation=-1):
+    def heartbeat(self, role, index, progress, generation, usage, interval_seconds):
         with self.changed:
             self.beats.append((role, index, progress, generation))
+            self.intervals.append(interval_seconds)
+            self.usages.append(usage)
             self.changed.notify_all()
-        answer = self._answers.pop(0) if self._answers else None
+        answer = self._answers.pop(0) if self._answers else HeartbeatAnswer(0.0)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -44,7 +47,8 @@ class MovesAtTheSecondTry:
 
 def test_full_disk_does_not_silence_a_worker(tmp_path, caplog):
     (tmp_path / "events").mkdir()
-    (tmp_path / "events" / "worker-3.jsonl").symlink_to("/dev/full")
+    for name in ("worker-3.jsonl", "worker-3.beats.jsonl"):
+        (tmp_path / "events" / name).symlink_to("/dev/full")
     master = NotingMaster()
     with contextlib.closing(EventLog(tmp_path, Role.WORKER, 3)) as events:
         heartbeat = Heartbeat(master, 3, 1.0, events)
@@ -52,7 +56,40 @@ def test_full_disk_does_not_silence_a_worker(tmp_path, caplog):
         heartbeat.beat()
     assert master.beats == [(Role.WORKER, 3, Progress(), -1)] * 2
     (record,) = caplog.records
-    assert "worker-3.jsonl cannot be written, events are lost" in record.getMessage()
+    assert "cannot be written, events are lost: " in record.getMessage()
+    assert "worker-3.jsonl: [Errno 28]" in record.getMessage()
+
+
+def test_the_master_sets_the_interval_and_hears_which_one_is_kept():
+    master = NotingMaster(HeartbeatAnswer(5.0), HeartbeatAnswer(0.0))
+    heartbeat = Heartbeat(master, 3, 1.0)
+    for _ in range(3):
+        heartbeat.beat()
+    assert master.intervals == [1.0, 5.0, 5.0]
+
+
+def test_each_beat_says_where_the_time_went_and_the_log_has_it_up_to_the_end(tmp_path):
+    now = [100.0]
+    labels = LabelClock(clock=lambda: now[0], seconds_before=2.0, wall_clock=lambda: 1000.0)
+    master = NotingMaster()
+    with contextlib.closing(EventLog(tmp_path, Role.WORKER, 3)) as events:
+        heartbeat = Heartbeat(master, 3, 60.0, events, labels=labels, traffic=lambda: (7, 8))
+        with heartbeat:
+            now[0] += 3.0
+            labels.enter(Label.TRAIN)
+            now[0] += 4.0
+            heartbeat.beat()
+            now[0] += 1.0
+    (usage,) = master.usages
+    assert (usage.began, usage.label, usage.label_seconds) == (
+        998.0,
+        Label.TRAIN,
+        {"starting": 5.0, "train": 4.0},
+    )
+    assert (usage.bytes_sent, usage.bytes_received) == (7, 8)
+    assert usage.resident_bytes > 1_000_000
+    last = [event for event in read_events(tmp_path) if event["event"] == "usage"][-1]
+    assert last["label_seconds"] == {"starting": 5.0, "train": 5.0}
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("defect")])
@@ -88,7 +125,7 @@ def test_route_that_could_not_be_followed_is_asked_for_again(caplog):
     route = Route()
     client = MovesAtTheSecondTry()
     route.begin(client, 0)
-    moved = PsRoute(1, ("host:1",))
+    moved = HeartbeatAnswer(0.0, PsRoute(1, ("host:1",)))
     master = NotingMaster(moved, moved)
     heartbeat = Heartbeat(master, 0, 1.0, route=route)
     for _ in range(3):

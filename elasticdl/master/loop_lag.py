@@ -1,0 +1,71 @@
+"""Watches how long the master's event loop is held: meanwhile nobody is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from elasticdl.master.group_commit import LONGEST_HOLD_SECONDS
+
+_LOOK_SECONDS = 0.02
+_SECONDS_BETWEEN_COMPLAINTS = 10.0
+_OWN_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """Times for which the loop did nothing that was due, because this process was busy."""
+
+    longest_seconds: float
+    count: int
+
+
+class LoopLag:
+    """Wakes up many times a second and looks how late it is.
+
+    What holds the loop is an event that takes long, or another thread that keeps Python's lock. A
+    machine that is busy with others makes it late as well; that is told apart by the processor time
+    of this process, and counted in `longest_seconds` alone.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[Holds], None],
+        limit_seconds: float = LONGEST_HOLD_SECONDS,
+        clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        """Prepare to watch; `tell` hears now and then of holds above the limit."""
+        self._tell = tell
+        self._limit_seconds = limit_seconds
+        self._clock, self._cpu_clock = clock, cpu_clock
+        self._longest = self._longest_own = 0.0  # since they were last taken
+        self._count = 0
+        self._told_at = -_SECONDS_BETWEEN_COMPLAINTS
+
+    async def watch(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            began, cpu_began = self._clock(), self._cpu_clock()
+            await asyncio.sleep(_LOOK_SECONDS)
+            late = self._clock() - began - _LOOK_SECONDS
+            self.note(late, self._cpu_clock() - cpu_began)
+
+    def note(self, late_seconds: float, cpu_seconds: float) -> None:
+        """Take in one look: how late it was, and what the process computed meanwhile."""
+        self._longest = max(self._longest, late_seconds)
+        if late_seconds > self._limit_seconds and cpu_seconds >= _OWN_SHARE * late_seconds:
+            self._longest_own = max(self._longest_own, late_seconds)
+            self._count += 1
+        now = self._clock()
+        if self._count and now - self._told_at >= _SECONDS_BETWEEN_COMPLAINTS:
+            self._told_at = now
+            holds, self._longest_own, self._count = Holds(self._longest_own, self._count), 0.0, 0
+            self._tell(holds)
+
+    def take_longest(self) -> float:
+        """Return how late the loop was at most since the last call, for whatever reason."""
+        longest, self._longest = self._longest, 0.0
+        return longest

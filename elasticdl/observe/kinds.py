@@ -1,0 +1,468 @@
+"""The schema of the event log: every kind of event, its fields and their units, and who writes it.
+
+`docs/events.md` is made from this module (`python -m elasticdl.observe.document`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, get_type_hints
+
+SCHEMA = 1
+"""Grows when a kind or field is removed, or means something else. What is added changes nothing:
+readers keep kinds and fields that they do not know."""
+
+MASTER, WORKER, SUPERVISOR, EACH = "master", "worker", "supervisor", "each process"
+
+Process = Annotated[str, 'name of a process, such as "worker 3" or "ps replica 0"']
+TaskId = Annotated[int, "id of the task"]
+Version = Annotated[int, "model version of the checkpoint"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One fact. Beside its fields a line has `time`, `role`, `index`, `event` and often `text`.
+
+    is_beat: written with each heartbeat, so these are kept for a limited time only.
+    """
+
+    event: ClassVar[str]
+    writer: ClassVar[str] = MASTER
+    is_beat: ClassVar[bool] = False
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What it says, by the names of the schema."""
+        return dict(self.__dict__)
+
+
+# --- the event log itself ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Opened(Kind):
+    """A process begins to write to its log. Totals of the process at that index begin anew."""
+
+    event: ClassVar[str] = "opened"
+    writer: ClassVar[str] = EACH
+    schema: Annotated[int, "version of this schema"]
+    pid: Annotated[int, "process id on its machine"]
+
+
+@dataclass(frozen=True)
+class EventsLost(Kind):
+    """The log could be written to again."""
+
+    event: ClassVar[str] = "events lost"
+    writer: ClassVar[str] = EACH
+    num_lost: Annotated[int, "events that could not be written before"]
+
+
+# --- what comes with each heartbeat --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkerProgress(Kind):
+    """How far a worker is."""
+
+    event: ClassVar[str] = "progress"
+    writer: ClassVar[str] = WORKER
+    is_beat: ClassVar[bool] = True
+    num_records: Annotated[int, "examples trained since the process began"]
+    loss_sum: Annotated[float, "sum over these of the loss"]
+    num_minibatches: Annotated[int, "minibatches trained since the process began"]
+    model_version: Annotated[int, "updates that the parameters had"]
+    stage_seconds: Annotated[Mapping[str, float], "seconds in each stage since the process began"]
+
+
+@dataclass(frozen=True)
+class ProcessUsage(Kind):
+    """What a process did with its time, and what it used, since it began."""
+
+    event: ClassVar[str] = "usage"
+    writer: ClassVar[str] = EACH
+    is_beat: ClassVar[bool] = True
+    began: Annotated[float, "when the process began, seconds since 1970; tells it from others"]
+    label: Annotated[str, "what it is at now"]
+    label_seconds: Annotated[
+        Mapping[str, float], "seconds under each label; together the time since it began"
+    ]
+    cpu_seconds: Annotated[float, "processor seconds, user and system, of all its threads"]
+    resident_bytes: Annotated[int, "bytes of memory that it holds now"]
+    bytes_sent: Annotated[int, "bytes sent on the tensor plane"]
+    bytes_received: Annotated[int, "bytes received on the tensor plane"]
+
+
+@dataclass(frozen=True)
+class EventLoop(Kind):
+    """How late the master's event loop was; meanwhile nobody is answered."""
+
+    event: ClassVar[str] = "event loop"
+    is_beat: ClassVar[bool] = True
+    longest_seconds: Annotated[float, "seconds, at most since the event before, for any reason"]
+
+
+# --- the job -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PhaseBegan(Kind):
+    """The job goes on to its next phase."""
+
+    event: ClassVar[str] = "phase"
+    phase: Annotated[str, "training, predicting, evaluating, exporting, checkpointing or auditing"]
+
+
+@dataclass(frozen=True)
+class JobEnded(Kind):
+    """The job has ended."""
+
+    event: ClassVar[str] = "ended"
+    phase: Annotated[str, "finished or failed"]
+
+
+@dataclass(frozen=True)
+class JobStopping(Kind):
+    """The job will fail, once its last checkpoint is written."""
+
+    event: ClassVar[str] = "stopping"
+
+
+@dataclass(frozen=True)
+class Resumed(Kind):
+    """A master goes on with the job of one that was lost or paused."""
+
+    event: ClassVar[str] = "resumed"
+
+
+@dataclass(frozen=True)
+class Paused(Kind):
+    """The master leaves the job as it is; another one can go on."""
+
+    event: ClassVar[str] = "paused"
+
+
+@dataclass(frozen=True)
+class MasterLate(Kind):
+    """The master stood still, so nobody is given up for silence in that time."""
+
+    event: ClassVar[str] = "late"
+    seconds: Annotated[float, "seconds that its clock tick came late"]
+
+
+@dataclass(frozen=True)
+class LoopHeld(Kind):
+    """The master was busy with one thing for too long, and answered nobody meanwhile."""
+
+    event: ClassVar[str] = "loop held"
+    seconds: Annotated[float, "longest hold since the last such event"]
+    num_holds: Annotated[int, "holds above the limit since the last such event"]
+
+
+@dataclass(frozen=True)
+class HeartbeatInterval(Kind):
+    """Processes are told to send their heartbeats at another interval, for their number."""
+
+    event: ClassVar[str] = "heartbeat interval"
+    seconds: Annotated[float, "seconds between two heartbeats of a process"]
+    num_members: Annotated[int, "processes of the job"]
+
+
+@dataclass(frozen=True)
+class JournalNews(Kind):
+    """The job's journal is away, or is back."""
+
+    event: ClassVar[str] = "journal"
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Registered(Kind):
+    """A process is ready to take part."""
+
+    event: ClassVar[str] = "registered"
+    process: Process
+    pid: Annotated[int, "process id on its machine"]
+    address: Annotated[str, "HOST:PORT of a ps replica; empty for a worker"] = ""
+
+
+@dataclass(frozen=True)
+class ProcessPending(Kind):
+    """A process waits to be started by its launcher."""
+
+    event: ClassVar[str] = "pending"
+    process: Process
+    why: Annotated[str, "what it waits for, in the launcher's words"]
+
+
+@dataclass(frozen=True)
+class ProcessRuns(Kind):
+    """A process that was pending runs."""
+
+    event: ClassVar[str] = "runs"
+    process: Process
+
+
+@dataclass(frozen=True)
+class ProcessStopping(Kind):
+    """A worker gets no more tasks, because the job goes on with fewer."""
+
+    event: ClassVar[str] = "scaled down"
+    process: Process
+
+
+@dataclass(frozen=True)
+class ProcessLeaving(Kind):
+    """A process was asked to end, by others than the master."""
+
+    event: ClassVar[str] = "leaving"
+    process: Process
+
+
+@dataclass(frozen=True)
+class ProcessLeft(Kind):
+    """A process has ended, as was expected."""
+
+    event: ClassVar[str] = "left"
+    process: Process
+    reason: Annotated[str, "finished, failed, killed, preempted, out of memory, node lost, unknown"]
+
+
+@dataclass(frozen=True)
+class ProcessLost(Kind):
+    """A process has ended, or fell silent, and was still needed."""
+
+    event: ClassVar[str] = "lost"
+    process: Process
+    reason: Annotated[str, "finished, failed, killed, preempted, out of memory, node lost, unknown"]
+
+
+@dataclass(frozen=True)
+class NotReplaced(Kind):
+    """A process that was lost is not started again."""
+
+    event: ClassVar[str] = "not replaced"
+
+
+@dataclass(frozen=True)
+class PsRecovered(Kind):
+    """A ps replica that was lost is back."""
+
+    event: ClassVar[str] = "ps recovered"
+    process: Process
+    replica: Annotated[int, "index of the replica"]
+    version: Annotated[int, "model version that it was restored to; 0 if it began empty"]
+    tasks: Annotated[int, "tasks that it lacked"]
+    minibatches: Annotated[int, "minibatches that it lacked"]
+    records: Annotated[int, "records in these"]
+    is_replayed: Annotated[bool, "whether it is given them again"]
+    seconds: Annotated[float, "seconds from its loss until workers were told where it is"]
+    lost: Annotated[
+        Sequence[tuple[int, int, int]],
+        "with `--ps_recovery=latest`: task, first and end of the minibatches that it lost",
+    ] = ()
+
+
+# --- tasks and training --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Requeued(Kind):
+    """Tasks of a process that was lost go to others."""
+
+    event: ClassVar[str] = "requeued"
+    process: Process
+    tasks: Annotated[Sequence[int], "ids of the tasks"]
+
+
+@dataclass(frozen=True)
+class TaskFailed(Kind):
+    """A task failed and is tried again."""
+
+    event: ClassVar[str] = "task failed"
+    task: TaskId
+
+
+@dataclass(frozen=True)
+class TaskSetAside(Kind):
+    """A task failed too often and is left out; the job will fail."""
+
+    event: ClassVar[str] = "task set aside"
+    task: TaskId
+
+
+@dataclass(frozen=True)
+class Slow(Kind):
+    """A worker is at one stage for long."""
+
+    event: ClassVar[str] = "slow"
+    process: Process
+    task_id: TaskId
+    lease: Annotated[int, "number of the lease of the task"]
+    minibatch: Annotated[int, "which minibatch of the task; -1: none in particular"]
+    stage: Annotated[str, "feed, ids, pull, compute, push, ..."]
+    seconds: Annotated[float, "seconds that it has been there"]
+    is_overdue: Annotated[bool, "whether the worker ends itself for that"]
+
+
+@dataclass(frozen=True)
+class TrainingMetricsMeasured(Kind):
+    """Loss and metrics over training records."""
+
+    event: ClassVar[str] = "training metrics"
+    epoch: Annotated[int, "epoch, from 0"]
+    loss: Annotated[float | None, "mean over the records of the epoch so far"]
+    recent_loss: Annotated[float | None, "mean over recent records"]
+    metrics: Annotated[Mapping[str, float], "of the epoch so far, by name"]
+    recent_metrics: Annotated[Mapping[str, float], "of recent records, by name"]
+    num_records: Annotated[int, "records that `metrics` are of"]
+
+
+@dataclass(frozen=True)
+class TrainingMetricsFailed(Kind):
+    """Metrics of training could not be computed."""
+
+    event: ClassVar[str] = "training metrics failed"
+
+
+@dataclass(frozen=True)
+class Evaluated(Kind):
+    """An evaluation is complete."""
+
+    event: ClassVar[str] = "evaluation"
+    metrics: Annotated[Mapping[str, float], "by name"]
+
+
+@dataclass(frozen=True)
+class LearningRateSet(Kind):
+    """A callback sets the learning rate."""
+
+    event: ClassVar[str] = "learning rate"
+    learning_rate: Annotated[float, "from now on"]
+
+
+@dataclass(frozen=True)
+class TrainingStopped(Kind):
+    """A callback stops training."""
+
+    event: ClassVar[str] = "training stopped"
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckpointWritten(Kind):
+    """A checkpoint is whole."""
+
+    event: ClassVar[str] = "checkpoint"
+    version: Version
+
+
+@dataclass(frozen=True)
+class CheckpointFailed(Kind):
+    """A checkpoint could not be written."""
+
+    event: ClassVar[str] = "checkpoint failed"
+    version: Version
+
+
+@dataclass(frozen=True)
+class CheckpointUnsound(Kind):
+    """A ps replica cannot be restored from a checkpoint, and goes back to an older one."""
+
+    event: ClassVar[str] = "checkpoint unsound"
+    replica: Annotated[int, "index of the replica"]
+    problem: Annotated[str, "what is wrong with the checkpoint"]
+
+
+@dataclass(frozen=True)
+class RowsExpired(Kind):
+    """Rows of embedding tables have come to their end."""
+
+    event: ClassVar[str] = "expired"
+
+
+# --- the root of a local job ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Warned(Kind):
+    """Something to know of how the job was started."""
+
+    event: ClassVar[str] = "warning"
+    writer: ClassVar[str] = SUPERVISOR
+
+
+@dataclass(frozen=True)
+class MasterLost(Kind):
+    """The master was killed and is started again."""
+
+    event: ClassVar[str] = "master lost"
+    writer: ClassVar[str] = SUPERVISOR
+
+
+@dataclass(frozen=True)
+class LeftBehind(Kind):
+    """Processes cannot be ended."""
+
+    event: ClassVar[str] = "left behind"
+    writer: ClassVar[str] = SUPERVISOR
+
+
+KINDS: Mapping[str, type[Kind]] = types.MappingProxyType(
+    {kind.event: kind for kind in Kind.__subclasses__()}
+)
+"""Every kind of this schema, by the name that is in `event`."""
+
+
+def typed(event: Mapping[str, Any]) -> Kind | None:
+    """Return what an event says, as its kind; None if this schema does not know the kind.
+
+    Fields that it does not know are left out.
+
+    Raises:
+        TypeError: A field is missing.
+    """
+    kind = KINDS.get(event["event"])
+    if kind is None:
+        return None
+    names = {one.name for one in dataclasses.fields(kind)}
+    return kind(**{name: value for name, value in event.items() if name in names})
+
+
+@dataclass(frozen=True)
+class Field:
+    """What the schema says of a field."""
+
+    name: str
+    type: str
+    means: str
+    is_optional: bool
+
+
+def fields_of(kind: type[Kind]) -> list[Field]:
+    """Return the fields of a kind, in order."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = []
+    for one in dataclasses.fields(kind):
+        of, means = hints[one.name].__origin__, hints[one.name].__metadata__[0]
+        is_optional = one.default is not dataclasses.MISSING
+        found.append(Field(one.name, _json_type(of), means, is_optional))
+    return found
+
+
+def _json_type(of: Any) -> str:
+    simple = {int: "integer", float: "number", str: "string", bool: "true or false"}
+    if of in simple:
+        return simple[of]
+    if of == float | None:
+        return "number or null"
+    if "Mapping" in str(of):
+        return "object of numbers"
+    return "array"

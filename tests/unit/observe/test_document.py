@@ -1,0 +1,42 @@
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+import elasticdl
+from elasticdl.job import Label
+from elasticdl.observe.document import rewritten
+from elasticdl.observe.kinds import KINDS, fields_of
+
+PACKAGE = Path(elasticdl.__file__).parent
+PAGE = PACKAGE.parent / "docs" / "events.md"
+
+
+def test_the_page_has_the_schema_of_the_code():
+    page = PAGE.read_text()
+    assert page == rewritten(page), "run: python -m elasticdl.observe.document docs/events.md"
+
+
+def test_the_page_explains_each_label():
+    page = PAGE.read_text()
+    assert [label for label in Label if f"\n| {label} |" not in page] == []
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_a_kind_says_what_its_fields_mean_and_hides_none_that_every_line_has(kind):
+    fields = fields_of(kind)
+    assert all(field.means for field in fields)
+    taken = {"time", "role", "index", "event", "text"}
+    assert not taken & {field.name for field in fields}
+    assert dataclasses.is_dataclass(kind)
+
+
+def test_each_kind_is_written_somewhere():
+    sources = "\n".join(
+        path.read_text()
+        for path in PACKAGE.rglob("*.py")
+        if path.name not in ("kinds.py", "document.py")
+    )
+    made = set(re.findall(r"\b([A-Z]\w+)\(", sources))
+    assert {kind.__name__ for kind in KINDS.values()} <= made

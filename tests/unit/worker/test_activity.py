@@ -1,0 +1,96 @@
+"""The label of the computing thread, from what the threads of a worker are at."""
+
+import threading
+
+import pytest
+
+from elasticdl.job import Label, TaskKind
+from elasticdl.observe.labels import LabelClock
+from elasticdl.worker.activity import Activity
+
+
+@pytest.fixture
+def labels():
+    return LabelClock(clock=lambda: 0.0, seconds_before=0.0)
+
+
+@pytest.fixture
+def activity(labels):
+    return Activity(labels)
+
+
+def test_a_worker_starts_until_it_waits_for_its_first_minibatch(labels, activity):
+    activity.feed(Label.WAIT_FOR_DATA)
+    assert labels.label is Label.STARTING
+    activity.wait()
+    assert labels.label is Label.WAIT_FOR_DATA
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"),
+    [
+        (TaskKind.TRAINING, Label.TRAIN),
+        (TaskKind.EVALUATION, Label.EVALUATE),
+        (TaskKind.EXPORT, Label.CHECKPOINT),
+    ],
+)
+def test_while_it_computes_nobody_else_matters(labels, activity, kind, label):
+    activity.compute(kind)
+    activity.feed(Label.IDLE)
+    activity.prepare(Label.WAIT_FOR_PARAMETERS)
+    assert labels.label is label
+
+
+def test_while_it_waits_the_thread_next_to_it_says_for_what(labels, activity):
+    activity.wait()
+    assert labels.label is Label.IDLE
+    activity.feed(Label.WAIT_FOR_DATA)
+    assert labels.label is Label.WAIT_FOR_DATA
+    activity.prepare(Label.WAIT_FOR_PARAMETERS)
+    assert labels.label is Label.WAIT_FOR_PARAMETERS
+    activity.feed(Label.IDLE)
+    assert labels.label is Label.WAIT_FOR_PARAMETERS
+    activity.prepare(None)
+    assert labels.label is Label.IDLE
+
+
+def test_parameters_that_are_lost_are_recovered_and_not_waited_for(labels, activity):
+    activity.wait()
+    activity.prepare(Label.WAIT_FOR_PARAMETERS)
+    activity.recover(True)
+    assert labels.label is Label.RECOVER
+    activity.compute(TaskKind.TRAINING)
+    assert labels.label is Label.TRAIN
+    activity.hand_over()
+    assert labels.label is Label.RECOVER
+    activity.recover(False)
+    assert labels.label is Label.WAIT_FOR_PARAMETERS
+
+
+def test_a_look_up_in_the_middle_of_a_computation_waits_for_parameters(labels, activity):
+    activity.compute(TaskKind.TRAINING)
+    with activity.looking_up():
+        assert labels.label is Label.WAIT_FOR_PARAMETERS
+    assert labels.label is Label.TRAIN
+
+
+def test_a_look_up_of_the_thread_that_prepares_does_not_stop_the_computation(labels, activity):
+    activity.compute(TaskKind.TRAINING)
+
+    def prepare():
+        activity.prepare_here()
+        with activity.looking_up():
+            seen.append(labels.label)
+
+    seen = []
+    thread = threading.Thread(target=prepare)
+    thread.start()
+    thread.join()
+    assert seen == [Label.TRAIN]
+
+
+def test_a_push_of_its_own_is_waited_for_and_then_it_goes_on(labels, activity):
+    activity.compute(TaskKind.TRAINING)
+    with activity.waiting_for_parameters():
+        assert labels.label is Label.WAIT_FOR_PARAMETERS
+    assert labels.label is Label.TRAIN
