@@ -29,6 +29,19 @@ _ONLY_RAW = {
     name: f"--{name}" for name in ("schema", "validation", "seed", "on_error", "error_limit")
 }
 
+types_option = click.option(
+    "--types",
+    default="",
+    help='Types of CSV columns for --as example or analyze, "day=int64;delay=float;x=bytes". '
+    "Those not named are found by reading the data once more.",
+)
+missing_option = click.option(
+    "--missing",
+    multiple=True,
+    default=("", "NA"),
+    show_default='"" and "NA"',
+    help="A field that stands for no value in a CSV column of numbers; may be given several times.",
+)
 reader_params = click.option(
     "--data_reader_params",
     "params",
@@ -66,19 +79,8 @@ reader_params = click.option(
     show_default=True,
     help="Write records as they are, or rows of CSV or Parquet as tf.train.Example.",
 )
-@click.option(
-    "--types",
-    default="",
-    help='Types of CSV columns for --as example, "day=int64;delay=float;carrier=bytes". '
-    "Those not named are found by reading the data once more.",
-)
-@click.option(
-    "--missing",
-    multiple=True,
-    default=("", "NA"),
-    show_default='"" and "NA"',
-    help="A field that stands for no value in a CSV column of numbers; may be given several times.",
-)
+@types_option
+@missing_option
 @reader_params
 @click.option(
     "--from",
@@ -206,10 +208,15 @@ def _encoder(reader: DataReader, encoding: str, types: str, missing: tuple[str, 
         return raw
     num_records = sum(shard.num_records for shard in reader.shards())
     with record_progress("finding types", num_records) as on_progress:
-        return as_examples(reader, _parse_types(types), frozenset(missing), on_progress)
+        return as_examples(reader, parse_types(types), frozenset(missing), on_progress)
 
 
-def _parse_types(types: str) -> dict[str, str]:
+def parse_types(types: str) -> dict[str, str]:
+    """Return the kinds of columns by their names, as --types has them.
+
+    Raises:
+        ConfigError: A part is not `column=type`.
+    """
     kinds: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in types.split(";"))):
         name, equals, kind = part.partition("=")

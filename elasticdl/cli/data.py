@@ -1,4 +1,4 @@
-"""`elasticdl data`: convert, count, inspect and repair files of records."""
+"""`elasticdl data`: convert, analyze, count, inspect and repair files of records."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from elasticdl.cli.amounts import size
+from elasticdl.cli.analyze import analyze
 from elasticdl.cli.convert import convert, reader_params
 from elasticdl.errors import DataError
 
@@ -25,13 +26,14 @@ _SHOWN_VALUES = 6
 
 @click.group(name="data")
 def data() -> None:
-    """Convert, count, inspect and repair files of records.
+    """Convert, analyze, count, inspect and repair files of records.
 
     SOURCE is a file, a folder, a glob, or several of these with commas between them.
     """
 
 
 data.add_command(convert)
+data.add_command(analyze)
 
 
 @data.command()

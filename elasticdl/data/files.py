@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Protocol
@@ -71,3 +72,8 @@ class FileReader:
             values = file.read(next_record, end, CHUNK_BYTES)
             yield Records(next_record, values=values)
             next_record += len(values)
+
+
+def num_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -64,6 +64,11 @@ class TextReader(FileReader):
         return self._delimiter
 
     @property
+    def has_header(self) -> bool:
+        """Whether the first line of each file names the columns."""
+        return self._skip_header
+
+    @property
     def metadata(self) -> Metadata:
         """The names of the columns, as given or as the first file's header says."""
         if self._column_names or not self._skip_header:

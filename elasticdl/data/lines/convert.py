@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from elasticdl.data.convert import Target, staged_folder
+from elasticdl.data.files import num_cores
 from elasticdl.data.lines.files import PartFile, encoder, open_part
 from elasticdl.data.lines.parse import BadLine, Parsed, parse
 from elasticdl.data.lines.schema import Schema
@@ -95,11 +95,6 @@ def convert_lines(
         sum(output.num_files for output in outputs.values()),
         num_skipped.count,
     )
-
-
-def num_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def in_order(

@@ -1,0 +1,132 @@
+"""`elasticdl data analyze`: statistics of the columns of data, as a file for model files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from elasticdl.cli.amounts import record_progress
+from elasticdl.cli.convert import missing_option, parse_types, reader_params, types_option
+from elasticdl.errors import DataError
+from elasticdl.process import write_whole
+
+if TYPE_CHECKING:
+    from elasticdl.statistics import Column, Number, Statistics
+
+
+@click.command()
+@click.argument("source")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Write this JSON file, whose format docs/statistics.md describes; one of this name is "
+    "replaced.",
+)
+@click.option(
+    "--num_buckets",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Buckets of about equally many values, of which the boundaries are told.",
+)
+@click.option(
+    "--vocabulary_limit",
+    type=click.IntRange(min=0),
+    default=100_000,
+    show_default=True,
+    help="Most values of a vocabulary, the most frequent ones.",
+)
+@click.option(
+    "--vocabulary_threshold",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Leave values out of a vocabulary that occur more rarely.",
+)
+@click.option(
+    "--distinct_limit",
+    type=click.IntRange(min=1),
+    default=10_000_000,
+    show_default=True,
+    help="A column with more different values than this is estimated: their number by HyperLogLog, "
+    "quantiles and what is frequent from a sample.",
+)
+@types_option
+@missing_option
+@reader_params
+def analyze(
+    source: str,
+    output: Path,
+    num_buckets: int,
+    vocabulary_limit: int,
+    vocabulary_threshold: int,
+    distinct_limit: int,
+    types: str,
+    missing: tuple[str, ...],
+    params: str,
+) -> None:
+    """Write statistics of the columns of SOURCE: a JSON file that model files read.
+
+    \b
+    Examples:
+      elasticdl data analyze dac_records/train --output statistics.json
+      elasticdl data analyze 'logs/*.csv' --output logs.json --data_reader_params skip_header=true
+    """  # noqa: D301 - the backspace is click's mark for lines that it must not join
+    from elasticdl.data.analyze import Limits
+    from elasticdl.data.analyze import analyze as compute
+    from elasticdl.data.files import num_cores
+    from elasticdl.data.tables import open_database
+
+    if not output.parent.is_dir():
+        raise DataError(f"{output.parent}: no such folder; create it first")
+    limits = Limits(num_buckets, distinct_limit, vocabulary_limit, vocabulary_threshold)
+    began = time.monotonic()
+    with (
+        open_database(source, params, parse_types(types), missing, num_cores()) as database,
+        record_progress("analyzing columns", len(database.columns)) as on_progress,
+    ):
+        statistics = compute(database, source, limits, on_progress)
+    try:
+        write_whole(output, statistics.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise DataError(f"{output}: cannot be written: {error.strerror}") from error
+    _show(statistics, output, time.monotonic() - began)
+
+
+def _show(statistics: Statistics, output: Path, seconds: float) -> None:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("column", overflow="fold")
+    table.add_column("kind")
+    for name in ("missing", "distinct", "min", "mean", "max"):
+        table.add_column(name, justify="right")
+    for name, column in statistics.columns.items():
+        table.add_row(Text(name), *_row(column, statistics.num_records))
+    console = Console()
+    console.print(table)
+    rate = statistics.num_records / max(seconds, 1e-9)
+    console.print(
+        f"{statistics.num_records:,} records ({rate:,.0f} records/s): {output}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _row(column: Column, num_records: int) -> list[str]:
+    sign = "" if column.distinct.is_exact else "~"
+    return [
+        column.kind,
+        f"{column.missing / max(1, num_records):.1%}",
+        f"{sign}{column.distinct.count:,}",
+        *(_number(value) for value in (column.min, column.mean, column.max)),
+    ]
+
+
+def _number(value: Number | None) -> str:
+    return "" if value is None else f"{value:.6g}"

@@ -1,0 +1,306 @@
+"""Statistics of the columns of any data, by DuckDB: exact, up to a number of distinct values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.data.tables import TABLE, Database, quoted
+from elasticdl.errors import ConfigError
+from elasticdl.statistics import Column, Distinct, Number, Source, Statistics, Vocabulary
+
+NUM_QUANTILES = 101
+SAMPLE_RECORDS = 200_000
+HYPERLOGLOG_ERROR = 0.026
+"""Standard error of DuckDB's HyperLogLog, as a test measures it."""
+_INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+_TEXTS = ("VARCHAR", "BLOB", "DATE", "TIME", "UUID", "ENUM", "TIMESTAMP", "INTERVAL")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is told of a column.
+
+    num_buckets: Boundaries cut the values into so many buckets.
+    distinct_limit: Columns that have more different values than that are estimated.
+    vocabulary_limit: Most values of a vocabulary.
+    vocabulary_threshold: Values that occur more rarely are left out of it.
+    """
+
+    num_buckets: int = 10
+    distinct_limit: int = 10_000_000
+    vocabulary_limit: int = 100_000
+    vocabulary_threshold: int = 1
+
+
+def analyze(
+    database: Database, path: str, limits: Limits, on_progress: Callable[[int], None]
+) -> Statistics:
+    """Return the statistics of all columns.
+
+    Args:
+        database: Has the records.
+        path: What the data was called on the command line.
+        limits: How much is told of a column.
+        on_progress: Told how many columns more are done.
+
+    Raises:
+        ConfigError: A column has a type without values, such as a struct.
+        DataError: The data cannot be read.
+    """
+    (num_records,) = database.ask(f"SELECT count(*) FROM {TABLE}").fetchone()
+    columns = {}
+    for name, type_name in database.columns.items():
+        columns[name] = _column(
+            database, _values(name, type_name, database.row), num_records, limits
+        )
+        on_progress(1)
+    source = Source(path=path, num_files=database.num_files)
+    return Statistics(source=source, num_records=num_records, columns=columns)
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """How the values of a column are asked for.
+
+    source: A query in brackets: values as `v` (null if there is none), the row's number as `r`.
+    """
+
+    kind: Literal["int64", "float", "text"]
+    column: str
+    is_list: bool
+    source: str
+
+
+def _values(name: str, type_name: str, row: str) -> _Values:
+    is_list = type_name.endswith("]") and type_name.count("[") == 1
+    element = type_name.partition("[")[0] if is_list else type_name
+    column = f"{quoted(name)}::{element}[]" if is_list else quoted(name)
+    value = f"unnest({column})" if is_list else column
+    inner = f"SELECT {value} AS x, {row} AS r FROM {TABLE}"
+    base = element.partition("(")[0]
+    kind: Literal["int64", "float", "text"]
+    if base in _INTEGERS or base == "BOOLEAN":
+        kind, v = "int64", "x::BIGINT"
+    elif base in ("FLOAT", "DOUBLE", "DECIMAL", "UBIGINT", "HUGEINT", "UHUGEINT"):
+        kind, v = "float", "CASE WHEN isnan(x::DOUBLE) THEN NULL ELSE x::DOUBLE END"
+    elif base == "BLOB":
+        kind, v = "text", "CASE WHEN octet_length(x) > 0 THEN x END"
+    elif base.startswith(_TEXTS):
+        kind, v = "text", "nullif(x::VARCHAR, '')"
+    else:
+        raise ConfigError(
+            f"column {name!r} is {type_name}, of which there are no statistics; "
+            "choose others by --data_reader_params=columns=..."
+        )
+    return _Values(kind, column, is_list, f"(SELECT {v} AS v, r FROM ({inner}))")
+
+
+def _column(database: Database, values: _Values, num_records: int, limits: Limits) -> Column:
+    estimate = _estimate(database, values, num_records, limits)
+    if estimate is not None:
+        return _estimated(database, values, num_records, estimate, limits)
+    if values.kind == "text":
+        return _exact_text(database, values, num_records, limits)
+    return _exact_numbers(database, values, num_records, limits)
+
+
+def _estimate(database: Database, values: _Values, num_records: int, limits: Limits) -> int | None:
+    """Return about how many values are different, if they are too many to be counted."""
+    if num_records <= limits.distinct_limit and not values.is_list:
+        return None
+    query = f"SELECT approx_count_distinct(v) FROM {values.source}"
+    (estimate,) = database.ask(query).fetchone()
+    return estimate if estimate > limits.distinct_limit else None
+
+
+def _how_many(
+    database: Database, values: _Values, num_records: int, num_values: int, infinite: int = 0
+) -> dict[str, Any]:
+    present = num_values
+    if values.is_list:
+        query = f"SELECT count_if(len({values.column}) > 0) FROM {TABLE}"
+        (present,) = database.ask(query).fetchone()
+    return {
+        "kind": values.kind,
+        "count": present,
+        "missing": num_records - present,
+        "num_values": num_values,
+        "infinite": infinite,
+    }
+
+
+def _exact_numbers(database: Database, values: _Values, num_records: int, limits: Limits) -> Column:
+    found = database.ask(
+        f"SELECT v, count(*) AS n FROM {values.source} WHERE v IS NOT NULL GROUP BY v ORDER BY v"
+    ).fetchnumpy()
+    numbers, counts = np.asarray(found["v"]), np.asarray(found["n"], dtype=np.int64)
+    num_values = int(counts.sum())
+    is_finite = np.isfinite(numbers)
+    numbers, counts = numbers[is_finite], counts[is_finite]
+    total = int(counts.sum())
+    common = _how_many(database, values, num_records, num_values, num_values - total)
+    common["distinct"] = Distinct(count=len(numbers))
+    if values.kind == "int64":
+        common["vocabulary"] = _vocabulary(numbers, counts, limits)
+    if total == 0:
+        return Column(**common)
+    mean = float(np.dot(numbers, counts / total))
+    return Column(
+        **common,
+        min=numbers[0].item(),
+        max=numbers[-1].item(),
+        mean=mean,
+        stddev=math.sqrt(float(np.dot((numbers - mean) ** 2, counts / total))),
+        quantiles=quantiles(numbers, counts, np.linspace(0, 1, NUM_QUANTILES)),
+        boundaries=boundaries(numbers, counts, limits.num_buckets),
+    )
+
+
+def _exact_text(database: Database, values: _Values, num_records: int, limits: Limits) -> Column:
+    database.ask(
+        f"CREATE OR REPLACE TEMP TABLE counts AS SELECT v, count(*) AS n FROM {values.source} "
+        "WHERE v IS NOT NULL GROUP BY v"
+    )
+    answer = database.ask("SELECT count(*), coalesce(sum(n), 0) FROM counts").fetchone()
+    num_distinct, num_values = (int(number) for number in answer)
+    rows = _most_frequent(database, limits)
+    is_complete = len(rows) <= limits.vocabulary_limit
+    return Column(
+        **_how_many(database, values, num_records, num_values),
+        distinct=Distinct(count=num_distinct),
+        vocabulary=_of_rows(rows[: limits.vocabulary_limit], limits, is_complete),
+    )
+
+
+def _estimated(
+    database: Database, values: _Values, num_records: int, num_distinct: int, limits: Limits
+) -> Column:
+    is_infinite = "isinf(v)" if values.kind == "float" else "false"
+    query = f"SELECT count(v), count_if({is_infinite}) FROM {values.source}"
+    num_values, infinite = database.ask(query).fetchone()
+    common = _how_many(database, values, num_records, num_values, infinite)
+    common["distinct"] = Distinct(
+        count=num_distinct, is_exact=False, relative_error=HYPERLOGLOG_ERROR
+    )
+    sample = _sample(values.source, num_values, is_infinite)
+    if values.kind != "float":
+        common["vocabulary"] = _frequent(database, values.source, sample, limits)
+    if values.kind == "text":
+        return Column(**common)
+    low, high, mean, deviation = database.ask(
+        f"SELECT min(v), max(v), avg(v), stddev_pop(v) FROM {values.source} WHERE NOT {is_infinite}"
+    ).fetchone()
+    found = database.ask(f"{sample} ORDER BY v").fetchnumpy()
+    numbers, counts = np.asarray(found["v"]), np.asarray(found["n"], dtype=np.int64)
+    middle = quantiles(numbers, counts, np.linspace(0, 1, NUM_QUANTILES))[1:-1]
+    return Column(
+        **common,
+        min=low,
+        max=high,
+        mean=mean,
+        stddev=deviation,
+        quantiles=[low, *middle, high],
+        quantile_error=sampling_error(int(counts.sum())),
+        boundaries=boundaries(numbers, counts, limits.num_buckets),
+    )
+
+
+def _frequent(database: Database, source: str, sample: str, limits: Limits) -> Vocabulary | None:
+    """Count the values that are frequent in a sample: exact counts, but rarer ones may lack."""
+    database.ask(
+        f"CREATE OR REPLACE TEMP TABLE candidates AS {sample} ORDER BY n DESC "
+        f"LIMIT {2 * limits.vocabulary_limit}"
+    )
+    database.ask(
+        f"CREATE OR REPLACE TEMP TABLE counts AS SELECT v, count(*) AS n FROM {source} "
+        "SEMI JOIN candidates USING (v) GROUP BY v"
+    )
+    rows = _most_frequent(database, limits)
+    return _of_rows(rows[: limits.vocabulary_limit], limits, is_complete=False)
+
+
+def _sample(source: str, num_values: int, is_infinite: str) -> str:
+    """Return a query of values and counts of a sample of rows, the same each time."""
+    every = max(1, num_values // SAMPLE_RECORDS)
+    return (
+        f"SELECT v, count(*) AS n FROM {source} WHERE v IS NOT NULL AND NOT {is_infinite} "
+        f"AND hash(r) % {every} = 0 GROUP BY v"
+    )
+
+
+def _most_frequent(database: Database, limits: Limits) -> list[tuple[Any, int]]:
+    """Return the values of a vocabulary, and one more if there are more than its limit."""
+    rows: list[tuple[Any, int]] = database.ask(
+        f"SELECT v, n FROM counts WHERE n >= {limits.vocabulary_threshold} "
+        f"ORDER BY n DESC, v LIMIT {limits.vocabulary_limit + 1}"
+    ).fetchall()
+    return rows
+
+
+def _of_rows(rows: list[tuple[Any, int]], limits: Limits, is_complete: bool) -> Vocabulary | None:
+    """Make a vocabulary; None if values are not text in UTF-8."""
+    try:
+        values = [v.decode() if isinstance(v, bytes) else v for v, _ in rows]
+    except UnicodeDecodeError:
+        return None
+    return Vocabulary(
+        values=values,
+        counts=[n for _, n in rows],
+        threshold=limits.vocabulary_threshold,
+        is_complete=is_complete,
+    )
+
+
+def _vocabulary(values: NDArray[np.int64], counts: NDArray[np.int64], limits: Limits) -> Vocabulary:
+    chosen = np.flatnonzero(counts >= limits.vocabulary_threshold)
+    order = chosen[np.lexsort((values[chosen], -counts[chosen]))]
+    kept = order[: limits.vocabulary_limit]
+    return Vocabulary(
+        values=values[kept].tolist(),
+        counts=counts[kept].tolist(),
+        threshold=limits.vocabulary_threshold,
+        is_complete=len(kept) == len(order),
+    )
+
+
+def sampling_error(num_values: int) -> float:
+    """Return the bound of Dvoretzky, Kiefer and Wolfowitz on a rank's error, with 99 %.
+
+    Massart, "The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality", 1990.
+    """
+    return math.sqrt(math.log(2 / 0.01) / (2 * num_values))
+
+
+def quantiles(
+    values: NDArray[Any], counts: NDArray[np.int64], levels: NDArray[np.float64]
+) -> list[Number]:
+    """Return for each level the least value to which at least that part of the values come up.
+
+    Args:
+        values: Different values, ascending.
+        counts: How often each occurs.
+        levels: From 0 to 1.
+    """
+    ends = np.cumsum(counts)
+    ranks = np.maximum(1, np.ceil(levels * ends[-1] - 1e-9))
+    found: list[Number] = values[np.searchsorted(ends, ranks)].tolist()
+    return found
+
+
+def boundaries(values: NDArray[Any], counts: NDArray[np.int64], num_buckets: int) -> list[Number]:
+    """Return where buckets of about equally many values begin; the first has no beginning.
+
+    A value belongs to the bucket whose boundary is the last that is not above it, as in
+    `keras.layers.Discretization`.
+    """
+    levels = np.arange(1, num_buckets) / num_buckets
+    ends = np.cumsum(counts)
+    begins = np.searchsorted(ends, levels * ends[-1], side="left") + 1
+    begins = begins[begins < len(values)]
+    return sorted(set(values[begins].tolist()))

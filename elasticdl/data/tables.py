@@ -1,0 +1,259 @@
+"""Data of any reader as a table that DuckDB can ask questions of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from elasticdl.data.base import DataReader, Records
+from elasticdl.data.csv_columns import KINDS
+from elasticdl.data.example import decode_example
+from elasticdl.data.open import open_reader
+from elasticdl.data.parquet import ParquetReader, import_pyarrow
+from elasticdl.data.text import TextReader
+from elasticdl.errors import ConfigError, DataError
+
+TABLE = "data"
+ROW = "_row"
+_LINES = "lines"
+_EMPTY_EXAMPLES = (b"", b"\n\0")
+_SQL_KINDS = {"int64": "BIGINT", "float": "DOUBLE", "bytes": "VARCHAR"}
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A connection whose table `data` has the records.
+
+    row: An expression that is a number of each row, the same whenever it is asked for.
+    columns: Names and DuckDB's types.
+    """
+
+    connection: Any
+    row: str
+    columns: dict[str, str]
+    num_files: int
+
+    def ask(self, query: str) -> Any:
+        """Run a query. Its errors are those of the data."""
+        return run(self.connection, query)
+
+
+@contextmanager
+def open_database(
+    source: str,
+    params: str,
+    types: Mapping[str, str],
+    missing: tuple[str, ...],
+    num_threads: int,
+) -> Iterator[Database]:
+    """Make a table of some data. Parquet files are read in place, all else is copied to disk.
+
+    Args:
+        source: A file, folder, glob or list of these.
+        params: Settings of the reader.
+        types: Kinds of CSV columns that are not to be found out.
+        missing: Fields of CSV that stand for no value.
+        num_threads: How many answer a query.
+
+    Raises:
+        ConfigError: The records have no columns, or a setting is wrong.
+        DataError: The data cannot be read.
+    """
+    duckdb = _import_duckdb()
+    reader = open_reader(source, params)
+    if types and not isinstance(reader, TextReader):
+        raise ConfigError("--types is for CSV; other files have types of their own")
+    with TemporaryDirectory(prefix="elasticdl-analyze-") as folder:
+        settings = {
+            "threads": num_threads,
+            "temp_directory": f"{folder}/spill",
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        with duckdb.connect(f"{folder}/data.duckdb", config=settings) as connection:
+            row = _fill(connection, reader, source, types, missing)
+            columns = run(connection, f"DESCRIBE {TABLE}").fetchall()
+            kinds = {name: kind for name, kind, *_ in columns if name != row}
+            yield Database(connection, row, kinds, len(reader.shards()))
+
+
+def quoted(name: str) -> str:
+    """Return a name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def run(connection: Any, query: str) -> Any:
+    """Run a query.
+
+    Raises:
+        DataError: The data does not let it be answered.
+    """
+    duckdb = _import_duckdb()
+    try:
+        return connection.execute(query)
+    except duckdb.Error as error:
+        raise DataError(_first_line(error)) from error
+
+
+def _import_duckdb() -> Any:
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "statistics need DuckDB, which is not installed: pip install 'elasticdl[statistics]'"
+        ) from error
+    import_pyarrow("statistics")
+    return duckdb
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _fill(
+    connection: Any,
+    reader: DataReader,
+    source: str,
+    types: Mapping[str, str],
+    missing: tuple[str, ...],
+) -> str:
+    """Make the table; return the expression that numbers its rows."""
+    shards = reader.shards()
+    paths = [shard.name for shard in shards]
+    if not paths:
+        raise DataError(f"{source}: there are no records")
+    if isinstance(reader, ParquetReader):
+        reader.metadata  # noqa: B018 - compares the files' schemas
+        columns = ", ".join(map(quoted, reader.metadata.column_names))
+        relation = connection.read_parquet(paths, file_row_number=True)
+        relation.select(f"{columns}, file_row_number").create_view(TABLE)
+        return "file_row_number"
+    if isinstance(reader, TextReader):
+        _copy_csv(connection, reader, paths, types, missing)
+        return ROW
+    _copy_records(connection, reader)
+    return "rowid"
+
+
+def _copy_csv(
+    connection: Any,
+    reader: TextReader,
+    paths: list[str],
+    types: Mapping[str, str],
+    missing: tuple[str, ...],
+) -> None:
+    names = reader.metadata.column_names
+    if not names:
+        raise ConfigError(
+            "statistics need names for the columns: give --data_reader_params=skip_header=true if "
+            "the first line has them, or columns=a,b,c"
+        )
+    for name, kind in types.items():
+        if name not in names or kind not in KINDS:
+            raise ConfigError(
+                f"--types: {name}={kind}: expected a column ({', '.join(names)}) and "
+                f"a type ({', '.join(KINDS)})"
+            )
+    duckdb = _import_duckdb()
+    try:
+        lines = connection.read_csv(
+            paths,
+            header=reader.has_header,
+            names=list(names),
+            sep=reader.delimiter,
+            quotechar='"',
+            escapechar='"',
+            na_values=list(missing),
+            all_varchar=True,
+            null_padding=False,
+            ignore_errors=False,
+        )
+        lines.create(_LINES)
+    except duckdb.Error as error:
+        raise DataError(_csv_message(error)) from error
+    kinds = {name: _SQL_KINDS[kind] for name, kind in types.items()}
+    columns = [_typed(connection, name, kinds.get(name)) for name in names]
+    run(
+        connection,
+        f"CREATE VIEW {TABLE} AS SELECT {', '.join(columns)}, rowid AS {ROW} FROM {_LINES}",
+    )
+
+
+def _typed(connection: Any, name: str, kind: str | None) -> str:
+    """Return the column with the narrowest type that all its values have, or the one given."""
+    column = quoted(name)
+    narrowest = "BIGINT" if kind == "VARCHAR" else _narrowest(connection, column)
+    order = list(_SQL_KINDS.values())
+    if kind is not None and order.index(kind) < order.index(narrowest):
+        given = KINDS[order.index(kind)]
+        raise DataError(
+            f"column {name!r}: expected {given} (--types), but it has values that are none"
+        )
+    return f"{column}::{kind or narrowest} AS {column}"
+
+
+def _narrowest(connection: Any, column: str) -> str:
+    present = f"FROM {_LINES} WHERE {column} IS NOT NULL"
+    # Most columns of text show it at once; the others' different values are looked at.
+    for values in (
+        f"(SELECT {column} AS v {present} LIMIT 1000)",
+        f"(SELECT DISTINCT {column} AS v {present})",
+    ):
+        whole, real = run(
+            connection,
+            f"SELECT bool_and(regexp_full_match(v, '[+-]?[0-9]{{1,18}}')), "
+            f"bool_and(TRY_CAST(v AS DOUBLE) IS NOT NULL) FROM {values}",
+        ).fetchone()
+        if real is False:
+            return "VARCHAR"
+    return "BIGINT" if whole is not False else "DOUBLE"
+
+
+def _csv_message(error: Exception) -> str:
+    """What DuckDB says of a line, without its advice, which is of its own settings."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    facts = [line for line in lines[:4] if not line.startswith(("Possible", "*"))]
+    places = [line for line in lines[4:] if line.startswith("file =")]
+    return "; ".join([*facts, *places])
+
+
+def _copy_records(connection: Any, reader: DataReader) -> None:
+    """Copy the columns of a reader, or the features of its `tf.train.Example` records."""
+    pyarrow, _ = import_pyarrow()
+    known: set[str] = set()
+    for shard in reader.shards():
+        for records in reader.read(shard):
+            columns = records.columns or _features(records, shard.name)
+            chunk = pyarrow.table({n: pyarrow.array(list(c)) for n, c in columns.items()})
+            connection.register("chunk", chunk)
+            if not known:
+                run(connection, f"CREATE TABLE {TABLE} AS SELECT * FROM chunk")
+            else:
+                _add_columns(connection, set(columns) - known)
+                run(connection, f"INSERT INTO {TABLE} BY NAME SELECT * FROM chunk")
+            known |= set(columns)
+            connection.unregister("chunk")
+
+
+def _add_columns(connection: Any, new: set[str]) -> None:
+    kinds = {name: kind for name, kind, *_ in run(connection, "DESCRIBE chunk").fetchall()}
+    for name in sorted(new):
+        run(connection, f"ALTER TABLE {TABLE} ADD COLUMN {quoted(name)} {kinds[name]}")
+
+
+def _features(records: Records, source: str) -> dict[str, list[Any]]:
+    decoded: list[dict[str, list[Any]]] = []
+    for number, value in enumerate(records.values, records.start):
+        example = {} if value in _EMPTY_EXAMPLES else decode_example(value)
+        if example is None:
+            raise ConfigError(
+                f"{source}: record {number} is no tf.train.Example: its records have no columns "
+                "that statistics could be of"
+            )
+        decoded.append(example)
+    names = sorted({name for example in decoded for name in example})
+    return {name: [example.get(name, []) for example in decoded] for name in names}
