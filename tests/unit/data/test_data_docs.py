@@ -30,4 +30,4 @@ def test_every_command_of_the_page_runs(tmp_path):
 
     assert done.returncode == 0, done.stderr
     assert "left out: damaged.txt: line 100: column label: expected 0 or 1" in done.stderr
-    assert sorted(path.name for path in (tmp_path / "dac_records").iterdir()) == ["train", "val"]
+    assert {"train", "val"} < {path.name for path in (tmp_path / "dac_records").iterdir()}
