@@ -7,14 +7,39 @@ from typing import TYPE_CHECKING, Any
 from elasticdl.layers.life_cycle import CountAdmission, Expiry, ProbabilityAdmission
 
 if TYPE_CHECKING:
+    from elasticdl.layers.attention import Dice, TargetAttention
     from elasticdl.layers.embedding import Embedding
+    from elasticdl.layers.interactions import (
+        CompressedInteraction,
+        CrossNetwork,
+        FactorizationMachine,
+    )
 
-__all__ = ["CountAdmission", "Embedding", "Expiry", "ProbabilityAdmission"]
+__all__ = [
+    "CompressedInteraction",
+    "CountAdmission",
+    "CrossNetwork",
+    "Dice",
+    "Embedding",
+    "Expiry",
+    "FactorizationMachine",
+    "ProbabilityAdmission",
+    "TargetAttention",
+]
+
+_HOMES = {
+    "CompressedInteraction": "interactions",
+    "CrossNetwork": "interactions",
+    "Dice": "attention",
+    "Embedding": "embedding",
+    "FactorizationMachine": "interactions",
+    "TargetAttention": "attention",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Embedding":
-        from elasticdl.layers.embedding import Embedding
+    if name in _HOMES:
+        import importlib
 
-        return Embedding
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

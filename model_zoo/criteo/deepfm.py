@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from criteo.fields import NUM_IDS, NUM_NUMBERS, SIZES
 from elasticdl import Mode
-from elasticdl.layers import Embedding
+from elasticdl.layers import Embedding, FactorizationMachine
 
 DIM = 8
 HIDDEN = (128, 64)
@@ -50,9 +50,7 @@ def forward():
     vectors = keras.ops.concatenate([ScaledVectors(DIM)(numbers), vectors], axis=1)
 
     linear = keras.ops.sum(weights, axis=1) + keras.layers.Dense(1, use_bias=False)(numbers)
-    total = keras.ops.sum(vectors, axis=1)
-    squares = keras.ops.sum(vectors * vectors, axis=1)
-    pairs = 0.5 * keras.ops.sum(total * total - squares, axis=1, keepdims=True)
+    pairs = FactorizationMachine()(vectors)
 
     hidden = keras.layers.Flatten()(vectors)
     for units in HIDDEN:

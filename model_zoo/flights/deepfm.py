@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from elasticdl import Mode
-from elasticdl.layers import Embedding
+from elasticdl.layers import Embedding, FactorizationMachine
 from flights.fields import FIELDS, LABEL
 
 DIM = 8
@@ -30,9 +30,7 @@ def forward():
     vectors = Embedding(DIM, input_dim=NUM_IDS, name="vectors")(ids)
 
     linear = keras.ops.sum(weights, axis=1)
-    total = keras.ops.sum(vectors, axis=1)
-    squares = keras.ops.sum(vectors * vectors, axis=1)
-    pairs = 0.5 * keras.ops.sum(total * total - squares, axis=1, keepdims=True)
+    pairs = FactorizationMachine()(vectors)
 
     hidden = keras.layers.Flatten()(vectors)
     for units in HIDDEN:

@@ -1,0 +1,109 @@
+"""Layers of the deep interest network: what of a user's history matters for one item."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+
+ops = keras.ops
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class Dice(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
+    """The activation `p s + (1 - p) alpha s`, with p the sigmoid of the standardised s.
+
+    Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018, equation 3.
+    Mean and variance are those of the minibatch in training and moving averages otherwise; alpha is
+    learnt for each unit.
+    """
+
+    def __init__(self, epsilon: float = 1e-8, momentum: float = 0.99, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+        self.momentum = momentum
+        self.standardise = keras.layers.BatchNormalization(
+            momentum=momentum, epsilon=epsilon, center=False, scale=False
+        )
+
+    def build(self, input_shape: Any) -> None:
+        """Make alpha, one number a unit."""
+        self.standardise.build(input_shape)
+        self.alpha = self.add_weight(shape=(input_shape[-1],), initializer="zeros", name="alpha")
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Return the activations."""
+        share = ops.sigmoid(self.standardise(inputs, training=training))
+        return share * inputs + (1.0 - share) * self.alpha * inputs
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the input."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {**super().get_config(), "epsilon": self.epsilon, "momentum": self.momentum}
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class TargetAttention(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
+    """The sum of a history's vectors, each weighted by how it fits the target.
+
+    Zhou et al., "Deep Interest Network for Click-Through Rate Prediction", KDD 2018, equation 3 of
+    section 4.3: the weight is what a small network gives for (vector, target, vector - target,
+    vector * target). It is no softmax: a user with many fitting items has a longer sum.
+
+    Called with [target (records, dim), history (records, items, dim), is_item (records, items)],
+    where `is_item` is false for what only fills a history; gives (records, dim).
+
+    Args:
+        units: Of the hidden layers of the small network.
+        activation: Of the hidden layers; "dice" is `Dice`.
+    """
+
+    def __init__(
+        self, units: Sequence[int] = (36,), activation: Any = "dice", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.units = tuple(units)
+        self.activation = activation
+        self.hidden = [keras.layers.Dense(size) for size in self.units]
+        self.activations = [
+            Dice() if activation == "dice" else keras.layers.Activation(activation)
+            for _ in self.units
+        ]
+        self.score = keras.layers.Dense(1)
+
+    def build(self, input_shape: Any) -> None:
+        """Make the small network."""
+        _target, history, _is_item = input_shape
+        width = 4 * history[-1]
+        for dense, activation in zip(self.hidden, self.activations, strict=True):
+            dense.build((*history[:-1], width))
+            width = dense.units
+            activation.build((*history[:-1], width))
+        self.score.build((*history[:-1], width))
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Return the weighted sums."""
+        target, history, is_item = inputs
+        target = ops.broadcast_to(target[:, None, :], ops.shape(history))
+        met = ops.concatenate([history, target, history - target, history * target], axis=-1)
+        for dense, activation in zip(self.hidden, self.activations, strict=True):
+            met = dense(met)
+            met = (
+                activation(met, training=training)
+                if isinstance(activation, Dice)
+                else activation(met)
+            )
+        weights = self.score(met) * ops.cast(is_item, history.dtype)[:, :, None]
+        return ops.sum(weights * history, axis=1)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the target."""
+        return input_shape[0]
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {**super().get_config(), "units": list(self.units), "activation": self.activation}
