@@ -15,10 +15,14 @@ Parse = Callable[[Any], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """The type of a column, and what stands for a missing value."""
+    """The type of a column, and what stands for a missing value.
+
+    in_examples: The type that `tf.train.Example`s have, where it is another.
+    """
 
     dtype: str
     missing: Any
+    in_examples: str | None = None
 
 
 def parser_of(
@@ -46,11 +50,7 @@ def parser_of(
         _check_names(types, tuple(element_spec))
         return lambda record: {name: _typed(record[name], kind) for name, kind in types.items()}
     if records == "example":
-        features = {
-            name: tf.io.FixedLenFeature([], kind.dtype, kind.missing)
-            for name, kind in types.items()
-        }
-        return lambda record: tf.io.parse_single_example(record, features)
+        return _parser_of_examples(types)
     if not names:
         raise ModelError(
             "Table: the lines have no names of columns; give "
@@ -67,6 +67,20 @@ def parser_of(
         fields = tf.io.decode_csv(line, defaults, delimiter, na_value=missing)
         columns = dict(zip(names, fields, strict=True))
         return {name: columns[name] for name in types}
+
+    return parse
+
+
+def _parser_of_examples(types: Mapping[str, ColumnType]) -> Parse:
+    features = {}
+    for name, kind in types.items():
+        dtype = kind.in_examples or kind.dtype
+        missing = int(kind.missing) if dtype == "int64" else kind.missing
+        features[name] = tf.io.FixedLenFeature([], dtype, missing)
+
+    def parse(record: Any) -> dict[str, Any]:
+        example = tf.io.parse_single_example(record, features)
+        return {name: _typed(example[name], kind) for name, kind in types.items()}
 
     return parse
 

@@ -47,6 +47,7 @@ class Number:
     log: Take log(1 + x) first, of negative numbers 0; mean and stddev are then of that, and 0 and 1
         where they are not given.
     missing: Stands for what is missing.
+    dtype: "int64" where `tf.train.Example`s have whole numbers.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Number:
     stddev: float | None = None
     log: bool = False
     missing: float = 0.0
+    dtype: Literal["float32", "int64"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,13 @@ class Bucket:
     """A number as the id of its bucket.
 
     boundaries: Where buckets begin, ascending; None: those of `--statistics`, which must be given.
+    dtype: "int64" where `tf.train.Example`s have whole numbers.
     """
 
     name: str
     boundaries: Sequence[float] | None = None
     missing: float = 0.0
+    dtype: Literal["float32", "int64"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,15 +315,16 @@ class EncodedTable:
 
 def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
     """Yield the type of each column of the data that is used."""
-    missing: dict[str, float] = {}
+    settings: dict[str, Any] = {}
     for column in columns:
         if isinstance(column, Number | Bucket):
-            if missing.setdefault(column.name, column.missing) != column.missing:
+            of_this = {"missing": column.missing, "dtype": column.dtype}
+            if settings.setdefault(column.name, of_this) != of_this:
                 raise ModelError(
-                    f"Table: {column.name!r} has missing={missing[column.name]} and "
-                    f"missing={column.missing}; it can stand for one number"
+                    f"Table: Number({column.name!r}) and Bucket({column.name!r}) have "
+                    f"{settings[column.name]} and {of_this}; they are of one column, say the same"
                 )
-            yield column.name, ColumnType("float32", column.missing)
+            yield column.name, ColumnType("float32", column.missing, column.dtype)
         elif isinstance(column, Category | Tags):
             dtype = column.dtype if isinstance(column, Category) else "string"
             yield column.name, ColumnType(dtype, "" if dtype == "string" else -1)

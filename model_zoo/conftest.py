@@ -1,0 +1,93 @@
+"""What the tests of all models share: a job of a model file, run by the command line."""
+
+import importlib
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ZOO = Path(__file__).parent
+STRATEGIES = {
+    "Local": [],
+    "ParameterServerStrategy": ["--num_workers=1", "--num_ps_pods=2"],
+}
+# Nothing of elasticdl can be imported here.
+SCORE = """
+import json, sys
+sys.modules["elasticdl"] = None
+import numpy as np
+import tensorflow as tf
+features = {
+    name: tf.constant(values if isinstance(values[0][0], str) else np.array(values, dtype))
+    for name, (dtype, values) in json.loads(sys.argv[2]).items()
+}
+loaded = tf.saved_model.load(sys.argv[1])
+print(json.dumps(loaded.serve(features).numpy().tolist()))
+"""
+
+
+@dataclass
+class Commands:
+    """Commands of elasticdl on one model file; results lie in `folder`."""
+
+    model_def: str
+    folder: Path
+
+    def run(self, command, *flags):
+        """Run a job's command; return its summary."""
+        summary = self.folder / f"{command}.json"
+        summary.unlink(missing_ok=True)
+        own = [f"--model_zoo={ZOO}", f"--model_def={self.model_def}", f"--summary={summary}"]
+        self.call(command, *own, *flags)
+        return json.loads(summary.read_text())
+
+    def call(self, *words):
+        """Run any command; a failure shows all that it said."""
+        program = "from elasticdl.cli.main import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", program, *map(str, words)],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            cwd=self.folder,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def score(self, features):
+        """Return what the model in `folder / "export"` gives, in a TensorFlow without elasticdl.
+
+        `features`: name -> NumPy array of (records, 1).
+        """
+        columns = {name: (str(array.dtype), array.tolist()) for name, array in features.items()}
+        done = subprocess.run(
+            [sys.executable, "-c", SCORE, str(self.folder / "export"), json.dumps(columns)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def commands(tmp_path):
+    """Return a function that gives the commands of a model file."""
+    return lambda model_def: Commands(model_def, tmp_path)
+
+
+@pytest.fixture(params=STRATEGIES)
+def strategy(request):
+    """Return the flags of each strategy in turn."""
+    return [f"--distribution_strategy={request.param}", *STRATEGIES[request.param]]
+
+
+@pytest.fixture
+def load_zoo():
+    """Return a function that imports a module of the zoo, as a job does."""
+    if str(ZOO) not in sys.path:
+        sys.path.insert(0, str(ZOO))
+    return importlib.import_module
