@@ -2,7 +2,8 @@
 
 A certificate says who its process is in three ways: a DNS name of its role (`ps.elasticdl`), which
 peers check; a URI (`elasticdl://JOB/ps/0`), which the master reads when the process asks for the
-next one; and its purposes: a worker's is no server's.
+next one; and its purposes: a user's is no server's. A worker serves the other workers of its ring;
+its name keeps it from being taken for a master or a ps replica.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from elasticdl.job import Role
 USER = "user"
 """The role of commands such as `elasticdl train`, which speak to the master alone."""
 
-_SERVERS = (Role.MASTER, Role.PS)
+_SERVERS = (Role.MASTER, Role.PS, Role.WORKER)
 _CLOCK_SKEW = timedelta(minutes=10)  # by which clocks of two machines may differ
 _AUTHORITY_LIFE = timedelta(days=10 * 365)  # longer than a job lasts: it is not renewed
 

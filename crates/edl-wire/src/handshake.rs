@@ -96,6 +96,17 @@ pub const PS: Service = Service {
     client_names: &["worker.elasticdl", "master.elasticdl"],
 };
 
+/// The workers of an all-reduce ring: each listens, and connects to others.
+pub const RING: Service = Service {
+    server: "worker of the ring",
+    client: "worker of the ring",
+    client_label: b"elasticdl ring: client knows the token",
+    server_label: b"elasticdl ring: server knows the token",
+    local_prefix: "elasticdl-ring",
+    server_name: "worker.elasticdl",
+    client_names: &["worker.elasticdl"],
+};
+
 /// Which of several equal servers it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {

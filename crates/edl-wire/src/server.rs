@@ -63,7 +63,7 @@ pub struct Listening<'a> {
 
 /// A connection that has proven the token.
 pub struct Client<'a> {
-    socket: &'a Socket,
+    socket: &'a Arc<Socket>,
     stopping: &'a AtomicBool,
     id: u64,
 }
@@ -77,6 +77,12 @@ impl Client<'_> {
     /// False once the other end has gone, or the server is to stop.
     pub fn is_there(&self) -> bool {
         !self.stopping.load(Ordering::SeqCst) && self.socket.is_open()
+    }
+
+    /// The connection itself, for a service that speaks no frames of [`crate::op`]. It ends when
+    /// [`Handler::serve`] returns.
+    pub fn socket(&self) -> &Arc<Socket> {
+        self.socket
     }
 
     /// What it asks, one after the other.
@@ -296,7 +302,7 @@ fn begin(shared: &Arc<Shared>, id: u64, socket: Arc<Socket>, origin: Origin) {
     }
 }
 
-fn serve(shared: &Shared, socket: &Socket, id: u64, peer: &Origin, unproven: Unproven) {
+fn serve(shared: &Shared, socket: &Arc<Socket>, id: u64, peer: &Origin, unproven: Unproven) {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let identity = Identity {
         place: shared.place,

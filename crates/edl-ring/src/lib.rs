@@ -1,0 +1,34 @@
+//! All-reduce among the workers of a job: every rank gives a vector and gets the weighted sum.
+//!
+//! [`schedule`] says which numbers go where at which step; it knows no sockets. [`Ring::form`] makes
+//! the connections of one world, and [`Ring::all_reduce`] takes one of four ways: small vectors by
+//! recursive doubling, large ones around the ring, and both through shared memory where all ranks
+//! are on one host. The ranks of a ring watch each other: when one is lost, silent or late, the
+//! call ends on all others with an error that names it, and their gradients are as they were.
+//! `docs/designs/all-reduce.md` says why it is so.
+
+mod doubling;
+mod error;
+mod forming;
+mod hello;
+mod listener;
+mod message;
+mod numbers;
+mod pieces;
+mod pipeline;
+mod ring;
+pub mod schedule;
+#[cfg(target_os = "linux")]
+#[allow(
+    unsafe_code,
+    reason = "memory of several processes; argued where it begins"
+)]
+mod shared;
+mod verdict;
+mod watch;
+
+pub use edl_wire::{Credentials, TlsFiles, WireError};
+pub use error::RingError;
+pub use listener::RingListener;
+pub use ring::{Options, Request, Ring, World};
+pub use verdict::{Cause, Verdict};

@@ -1,0 +1,349 @@
+//! A ring: how it is formed, and which way a vector goes.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use edl_wire::Socket;
+
+use crate::doubling::{Doubling, SMALL_NUMBERS};
+use crate::error::RingError;
+use crate::forming::{Lanes, connect};
+use crate::listener::RingListener;
+use crate::message::{Header, NO_TIMEOUT, Trouble};
+use crate::numbers::{Finish, Weight};
+use crate::pieces::{Inputs, Outputs};
+use crate::pipeline::{Element, Pipeline, Reduction};
+#[cfg(target_os = "linux")]
+use crate::shared::{self, SharedMemory};
+use crate::watch::{Watch, Watched};
+
+/// A numbered agreement on who the ranks are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct World {
+    /// Tells one agreement from the next: it grows.
+    pub id: u64,
+    /// Which of the members this process is.
+    pub rank: u32,
+    /// The address of each rank's [`RingListener`].
+    pub members: Vec<String>,
+}
+
+/// How a ring is formed.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// All ranks are reached within this time, and have joined within as much again; else it is an
+    /// error.
+    pub timeout: Duration,
+    /// A neighbour that gives no sign of life for so long is given up.
+    pub silence: Duration,
+    /// Use Unix sockets between ranks on one host.
+    pub unix_sockets: bool,
+    /// Use shared memory if all ranks are on one host (it is found out by their Unix sockets).
+    pub shared_memory: bool,
+}
+
+/// What is to be reduced.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// How many samples the numbers of this rank are of; none count if it is 0.
+    pub weight: u64,
+    /// Divide the sum by the weight of all ranks.
+    pub mean: bool,
+    /// Send segments as bfloat16; sums are made in float32.
+    pub bfloat16: bool,
+    /// The reduction is over within this time, or it is an error.
+    pub timeout: Duration,
+}
+
+/// The ways to the other ranks.
+struct Ways {
+    // Dropped in this order: the watch says farewell, and shuts the connections down.
+    watch: Watch,
+    pipeline: Pipeline,
+    doubling: Doubling,
+    #[cfg(target_os = "linux")]
+    shared: Option<SharedMemory>,
+    /// The connections that others made.
+    _held: Vec<Sender<()>>,
+    transport: &'static str,
+}
+
+/// A formed ring. All ranks call [`Ring::all_reduce`] in the same order with as many numbers.
+pub struct Ring {
+    world: World,
+    ways: Option<Ways>,
+    /// What goes by recursive doubling.
+    small: Vec<f32>,
+    _listener: Arc<RingListener>,
+}
+
+impl Ring {
+    /// Forms the ring of a world: returns when all ranks have joined.
+    ///
+    /// # Errors
+    /// A rank that did not join in time, or has other members; it is named.
+    pub fn form(
+        listener: &Arc<RingListener>,
+        world: World,
+        options: &Options,
+    ) -> Result<Self, RingError> {
+        check(&world, options)?;
+        listener.forget_before(world.id);
+        let mut ring = Self {
+            world,
+            ways: None,
+            small: Vec::new(),
+            _listener: listener.clone(),
+        };
+        if ring.size() > 1 {
+            let deadline = Instant::now() + options.timeout;
+            let lanes = connect(listener, &ring.world, options, deadline)?;
+            ring.ways = Some(ring.ways_of(lanes, options)?);
+            ring.agree(options, Instant::now() + options.timeout)?;
+        }
+        Ok(ring)
+    }
+
+    /// What numbers go through.
+    pub fn transport(&self) -> &'static str {
+        match &self.ways {
+            None => "nothing",
+            #[cfg(target_os = "linux")]
+            Some(ways) if ways.shared.is_some() => "shared memory",
+            Some(ways) => ways.transport,
+        }
+    }
+
+    /// The world that it is the ring of.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    fn size(&self) -> usize {
+        self.world.members.len()
+    }
+
+    fn ways_of(&self, lanes: Lanes, options: &Options) -> Result<Ways, RingError> {
+        let (rank, size) = (self.world.rank as usize, self.size());
+        let mut numbers = vec![lanes.left.socket.clone(), lanes.right.socket.clone()];
+        numbers.extend(lanes.pairs.iter().map(|lane| lane.socket.clone()));
+        for socket in &numbers {
+            let set = socket.set_timeout(NO_TIMEOUT);
+            set.map_err(|error| RingError::System(format!("a socket of the ring: {error}")))?;
+        }
+        let transport = match (&*lanes.left.socket, &*lanes.right.socket) {
+            (Socket::Unix(_), Socket::Unix(_)) => "unix",
+            (Socket::Tls(_), _) | (_, Socket::Tls(_)) => "tls",
+            _ => "tcp",
+        };
+        let watch = Watch::start(Watched {
+            world: self.world.id,
+            rank: self.world.rank,
+            size: size as u32,
+            silence: options.silence,
+            neighbours: lanes.control.to_vec(),
+            numbers,
+        })?;
+        let pair = |peer: usize| {
+            let found = lanes.pairs.iter().find(|lane| lane.peer as usize == peer);
+            found.expect("a connection to each partner").clone()
+        };
+        let doubling = Doubling::new(rank, size, pair);
+        let reporter = watch.reporter();
+        let pipeline = Pipeline::start((rank, size), lanes.left, lanes.right, reporter)?;
+        Ok(Ways {
+            watch,
+            pipeline,
+            doubling,
+            #[cfg(target_os = "linux")]
+            shared: None,
+            _held: lanes.held,
+            transport,
+        })
+    }
+
+    /// Waits until all ranks are there, and finds out what all of them can use.
+    fn agree(&mut self, options: &Options, deadline: Instant) -> Result<(), RingError> {
+        let can_share = options.shared_memory && self.transport() == "unix";
+        if !self.all_say(can_share, deadline)? {
+            return Ok(());
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let shared = self.share_memory(deadline)?;
+            // One that has no memory to share has all go by the sockets.
+            if self.all_say(shared.is_some(), deadline)?
+                && let Some(ways) = &mut self.ways
+            {
+                ways.shared = shared;
+            }
+        }
+        Ok(())
+    }
+
+    /// True if all ranks say yes. All have to be asked in the same order.
+    fn all_say(&mut self, yes: bool, deadline: Instant) -> Result<bool, RingError> {
+        let size = self.world.members.len() as u64;
+        let Some(ways) = &mut self.ways else {
+            return Ok(yes);
+        };
+        let header = Header {
+            op: ways.watch.begin(deadline)?,
+            weight: u64::from(yes),
+            form: VOTE,
+            ..bytemuck::Zeroable::zeroed()
+        };
+        let votes = ways.doubling.run(header, &mut []);
+        let votes = votes.map_err(|trouble| ways.watch.settle(trouble))?;
+        ways.watch.finish();
+        Ok(votes == size)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn share_memory(&self, deadline: Instant) -> Result<Option<SharedMemory>, RingError> {
+        let Some(ways) = &self.ways else {
+            return Ok(None);
+        };
+        ways.watch.begin(deadline)?;
+        let (left, right) = ways.pipeline.lanes();
+        let place = (self.world.rank as usize, self.size());
+        let shared = shared::share(place, left, right);
+        let shared = shared.map_err(|trouble| ways.watch.settle(trouble))?;
+        ways.watch.finish();
+        Ok(shared)
+    }
+
+    /// Adds up what all ranks give, each number times its rank's weight, and writes the sum, or the
+    /// mean, into `out`: the same bits on all ranks. Returns the weight of all.
+    ///
+    /// The arrays of `gradients` are read as one vector, and those of `out` written as one; each of
+    /// `out` is as long as that of `gradients` at its place. Where nobody has samples the sum is 0.
+    ///
+    /// # Errors
+    /// [`RingError::Ended`] names the rank by which the ring has ended. `gradients` are as they were;
+    /// what is in `out` is of no use.
+    pub fn all_reduce(
+        &mut self,
+        gradients: &[&[f32]],
+        out: &mut [&mut [f32]],
+        request: &Request,
+    ) -> Result<u64, RingError> {
+        same_lengths(gradients, out)?;
+        let inputs = Inputs::new(gradients);
+        let mut outputs = Outputs::new(out);
+        let finish = if request.mean {
+            Finish::Mean
+        } else {
+            Finish::Sum
+        };
+        let Some(ways) = &mut self.ways else {
+            alone(&inputs, &mut outputs, request);
+            return Ok(request.weight);
+        };
+        let header = Header {
+            op: ways.watch.begin(Instant::now() + request.timeout)?,
+            count: inputs.len() as u64,
+            weight: request.weight,
+            form: u32::from(request.mean) | u32::from(request.bfloat16) << 1,
+            ..bytemuck::Zeroable::zeroed()
+        };
+        let element = if request.bfloat16 {
+            Element::Bf16
+        } else {
+            Element::F32
+        };
+        let mut reduction = Reduction {
+            header,
+            element,
+            finish,
+            inputs: &inputs,
+            outputs: &mut outputs,
+        };
+        let done = ways.reduce(&mut reduction, &mut self.small);
+        let total = done.map_err(|trouble| ways.watch.settle(trouble))?;
+        ways.watch.finish();
+        Ok(total)
+    }
+}
+
+/// What is no reduction.
+const VOTE: u32 = 1 << 31;
+
+impl Ways {
+    fn reduce(
+        &mut self,
+        reduction: &mut Reduction<'_, '_, '_>,
+        small: &mut Vec<f32>,
+    ) -> Result<u64, Trouble> {
+        #[cfg(target_os = "linux")]
+        if let Some(shared) = &mut self.shared {
+            return shared.run(reduction, &self.watch);
+        }
+        if reduction.inputs.len() > SMALL_NUMBERS {
+            return self.pipeline.run(reduction);
+        }
+        small.resize(reduction.inputs.len(), 0.0);
+        let weight = Weight::of(reduction.header.weight);
+        let whole = 0..small.len();
+        reduction
+            .inputs
+            .read(whole, |here, own| weight.scale(own, &mut small[here]));
+        let total = self.doubling.run(reduction.header, small)?;
+        reduction.finish.apply(total, small);
+        reduction.outputs.write(0, small);
+        Ok(total)
+    }
+}
+
+/// A ring of one: its mean is what it has, bit by bit.
+fn alone(inputs: &Inputs<'_>, outputs: &mut Outputs<'_, '_>, request: &Request) {
+    let weight = Weight::of(if request.mean {
+        request.weight.min(1)
+    } else {
+        request.weight
+    });
+    let mut scaled = Vec::new();
+    inputs.read(0..inputs.len(), |here, own| {
+        scaled.resize(own.len(), 0.0);
+        weight.scale(own, &mut scaled);
+        outputs.write(here.start, &scaled);
+    });
+}
+
+fn same_lengths(gradients: &[&[f32]], out: &[&mut [f32]]) -> Result<(), RingError> {
+    let found: Vec<usize> = out.iter().map(|part| part.len()).collect();
+    let wanted: Vec<usize> = gradients.iter().map(|part| part.len()).collect();
+    if found == wanted {
+        return Ok(());
+    }
+    Err(RingError::Invalid(format!(
+        "the arrays for the result have {found:?} numbers, expected {wanted:?} as the gradients"
+    )))
+}
+
+fn check(world: &World, options: &Options) -> Result<(), RingError> {
+    let World { id, rank, members } = world;
+    if *rank as usize >= members.len() {
+        return Err(RingError::Invalid(format!(
+            "ring {id}: rank {rank} of {} members; ranks are numbered from 0",
+            members.len()
+        )));
+    }
+    if members.len() > MAX_SIZE {
+        return Err(RingError::Invalid(format!(
+            "ring {id}: {} members, {MAX_SIZE} at most",
+            members.len()
+        )));
+    }
+    if options.silence < Duration::from_millis(10) {
+        return Err(RingError::Invalid(format!(
+            "ring {id}: a silence of {:?} is allowed, expected 10 ms at least",
+            options.silence
+        )));
+    }
+    Ok(())
+}
+
+/// More would have segments so small that a ring is the wrong way.
+const MAX_SIZE: usize = 4096;
