@@ -81,7 +81,15 @@ def test_learns_in_a_plain_python_session(spec, records):
     assert np.mean(accuracy(labels, model(features, training=True))) > 0.8
 
 
-def test_trains_in_a_local_job(digits, tmp_path):
+@pytest.mark.parametrize(
+    "model_def",
+    [
+        "mnist.model.custom_model",
+        "mnist.mnist_functional_api.custom_model",
+        "mnist.mnist_subclass.CustomModel",
+    ],
+)
+def test_trains_in_a_local_job(digits, tmp_path, model_def):
     from mnist.prepare import write
 
     num_training, num_validation = write(digits, tmp_path, validation_share=0.1)
@@ -91,7 +99,7 @@ def test_trains_in_a_local_job(digits, tmp_path):
         "from elasticdl.cli.main import main; main()",
         "train",
         f"--model_zoo={ZOO}",
-        "--model_def=mnist.model.custom_model",
+        f"--model_def={model_def}",
         f"--training_data={tmp_path / 'train'}",
         f"--validation_data={tmp_path / 'validation'}",
         "--minibatch_size=32",

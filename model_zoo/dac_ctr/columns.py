@@ -1,0 +1,37 @@
+"""The columns of Criteo's lines as `elasticdl data convert --from=criteo` writes them.
+
+13 whole numbers, each as a number and as the id of its bucket, and 26 categories, hashed. What
+`elasticdl data analyze` found (`--statistics`) gives the boundaries of buckets and the numbers of
+hash buckets; without it the defaults below hold.
+"""
+
+from elasticdl.preprocessing import statistics
+from elasticdl.preprocessing.tabular import Bucket, Category, Label, Number, Table
+
+NUMBERS = [f"I{number}" for number in range(1, 14)]
+CATEGORIES = [f"C{number}" for number in range(1, 27)]
+MISSING = -10  # below all that occurs: its bucket is the first
+BOUNDARIES = [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 300, 1000, 3000, 10_000, 50_000]
+DISTINCT = 50_000  # of a category, where nothing was analysed
+
+
+def boundaries(name):
+    """Return where buckets of a number begin; what is missing has one of its own."""
+    found = statistics.get_bucket_boundaries(name, BOUNDARIES)
+    return [MISSING + 1, *(boundary for boundary in found if boundary > MISSING + 1)]
+
+
+def num_bins(name):
+    """Return how many hash buckets a category has: twice its values, so that few of them meet."""
+    return max(100, 2 * statistics.get_distinct_count(name, DISTINCT))
+
+
+TABLE = Table(
+    [
+        *(Number(n, log=True, stddev=3.0, missing=MISSING, dtype="int64") for n in NUMBERS),
+        *(Bucket(n, boundaries(n), missing=MISSING, dtype="int64") for n in NUMBERS),
+        *(Category(n, num_bins(n)) for n in CATEGORIES),
+    ],
+    label=Label("label", dtype="int64"),
+    records="example",
+)
