@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from elasticdl.job import Role
 from elasticdl.launchers.base import ProcessHandle
+from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.observe.kinds import Kind
 
 
@@ -63,7 +65,13 @@ class DeletePrivateCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class AskAudit:
-    """Ask the replicas what they have applied; then `Audited` or `AuditFailed`."""
+    """Ask the replicas what they have applied; then `Audited` or `AuditFailed`.
+
+    prove: Makes the proof of what they say. It looks at each task of the job, so it is not for the
+        event loop; nothing that it reads changes while the answer is of worth.
+    """
+
+    prove: Callable[[Replicas], Proof]
 
 
 @dataclass(frozen=True, slots=True)

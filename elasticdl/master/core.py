@@ -31,6 +31,7 @@ from elasticdl.launchers.base import Exited, Pending, ProcessHandle, Started
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.callbacks import Callbacks
 from elasticdl.master.counters import Counters
+from elasticdl.master.course import Course
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
@@ -39,7 +40,7 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.choose import make_holder
 from elasticdl.master.parameters.holder import Answer, Audited
 from elasticdl.master.parameters.schedule import WholeCheckpoint
-from elasticdl.master.phases import ORDER, Phase
+from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Loss, Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
@@ -89,7 +90,6 @@ class JobCore:
         self.training_metrics = TrainingMetrics()
         self.counters = Counters(self.journal)
         self._actions: list[Action] = []
-        self._interval_seconds = config.cluster.heartbeat_seconds  # as it was told last
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.callbacks = Callbacks(
             self.journal, tasks, self.ledger, self.evaluations, self.meter, self._act
@@ -103,6 +103,15 @@ class JobCore:
             self.ledger,
             self.meter,
             self._act,
+        )
+        self.course = Course(
+            config,
+            self.history,
+            self.ledger,
+            self.members,
+            self.evaluations,
+            self.training_metrics,
+            self.holder,
         )
         self.processes = Processes(
             config.cluster,
@@ -162,19 +171,11 @@ class JobCore:
         if late > _LATE_SECONDS:
             text = f"the master stood still for {late:.1f} s; nobody is taken as lost for that"
             self._note(kinds.MasterLate(late), text, is_warning=True)
-        self._tell_interval()
+        self.processes.tell_interval()
         for member in self.members.silent(now):
             words = f"nothing was heard of it for {now - member.last_heard:.0f} s"
             self._give_up(member, words, now)
         self._advance(now)
-
-    def _tell_interval(self) -> None:
-        interval, before = self.members.interval_seconds, self._interval_seconds
-        if interval != before:
-            self._interval_seconds = interval
-            count = self.members.num_alive(Role.WORKER) + self.members.num_alive(Role.PS)
-            text = f"{count} processes send a heartbeat each {interval:.3g} s"
-            self._note(kinds.HeartbeatInterval(interval, count), text)
 
     def stop(self, reason: str, now: float) -> None:
         """Cancel the job."""
@@ -217,8 +218,8 @@ class JobCore:
         """
         self.holder.admit(index, session)
         member = self.members.register(Role.PS, index, session, pid, address, now)
-        text = f"{member.name} listens at {address}"
-        self._note(kinds.Registered(member.name, pid, address), text)
+        registered = kinds.Registered(member.name, pid, address)
+        self._note(registered, f"{member.name} listens at {address}")
         self.holder.registered(member, now)
         self._advance(now)
         return self.members.tell_interval(member, 0.0)
@@ -245,7 +246,7 @@ class JobCore:
         elif self.history.failing:
             self._fail(self.history.failing, now)
         else:
-            self._enter(self._phase_after(self.phase), now)
+            self._enter(self.course.after(self.phase), now)
 
     def heartbeat(
         self,
@@ -259,14 +260,7 @@ class JobCore:
     ) -> float:
         """A process says that it is alive; return how long it is to wait until it says so again.
 
-        Args:
-            role: Of the process.
-            index: Its number.
-            session: What tells it from others at that number.
-            progress: How far it is, of a worker.
-            now: The time.
-            usage: What it did with its time.
-            interval_seconds: After which it sends its next heartbeat; 0: as the job is set up.
+        `interval_seconds` is what it keeps now; 0: as the job is set up.
         """
         member = self.members.heard(role, index, session, now)
         if member is None:
@@ -316,7 +310,7 @@ class JobCore:
         if member.is_stopping or member.is_leaving:
             return Finished()
         if self.phase is Phase.TRAINING and not self.history.failing:
-            numbers = self.training_metrics.lease(now, is_last=self._is_trained)
+            numbers = self.training_metrics.lease(now, is_last=self.course.is_trained)
             if numbers is not None:
                 return numbers
         has_work = self.phase is not Phase.PENDING and self.ledger.next_id(worker_id) is not None
@@ -396,12 +390,7 @@ class JobCore:
         return member if is_it else None
 
     def process_exited(self, exited: Exited, now: float) -> None:
-        """A process has ended, or could not be started (its handle has no `ref` then).
-
-        Args:
-            exited: Which one, and why as far as the launcher knows.
-            now: The time.
-        """
+        """A process has ended, or could not be started (its handle has no `ref` then)."""
         member = self._member_of(exited.handle)
         if member is None:
             return  # known already, or the one before this member
@@ -435,53 +424,11 @@ class JobCore:
         if is_training and not is_failing and self.evaluations.is_due(self.meter.model_version):
             self._start_evaluation()
         if not is_failing:
-            is_last = self.phase is Phase.EVALUATING or not self._needs(Phase.EVALUATING)
-            self.callbacks.advance(self.phase, is_last and self._is_over(self.phase))
+            is_last = self.phase is Phase.EVALUATING or not self.course.needs(Phase.EVALUATING)
+            self.callbacks.advance(self.phase, is_last and self.course.is_over(self.phase))
         self.holder.ask_what_is_due(now)
-        if not is_failing and self._is_over(self.phase):
-            self._enter(self._phase_after(self.phase), now)
-
-    @property
-    def _is_trained(self) -> bool:
-        return self.ledger.is_trained and self.ledger.is_idle
-
-    def _is_over(self, phase: Phase) -> bool:
-        match phase:
-            case Phase.PENDING:
-                return self.holder.is_complete and self.members.num_alive(Role.WORKER) > 0
-            case Phase.TRAINING:
-                return self._is_trained and not self.training_metrics.is_behind
-            case Phase.EVALUATING | Phase.PREDICTING | Phase.EXPORTING:
-                return self.ledger.is_idle
-            case _:
-                return False  # ended by an event of its own
-
-    def _phase_after(self, phase: Phase) -> Phase:
-        """Return the next phase that this job needs."""
-        for candidate in ORDER[ORDER.index(phase) + 1 :]:
-            if self._needs(candidate):
-                return candidate
-        raise AssertionError("every job ends with FINISHED")
-
-    def _needs(self, phase: Phase) -> bool:
-        command, checkpoint = self.config.command, self.config.checkpoint
-        is_sound = not self.shortcomings()
-        match phase:
-            case Phase.TRAINING:
-                return command == "train"
-            case Phase.PREDICTING:
-                return command == "predict"
-            case Phase.EVALUATING:
-                return command != "predict" and self.evaluations.can_start and is_sound
-            case Phase.EXPORTING:
-                wanted = checkpoint.output or checkpoint.export_tables
-                return command == "train" and wanted is not None and is_sound
-            case Phase.CHECKPOINTING:
-                return command == "train" and checkpoint.checkpoint_dir is not None
-            case Phase.AUDITING:
-                return command == "train"
-            case _:
-                return True
+        if not is_failing and self.course.is_over(self.phase):
+            self._enter(self.course.after(self.phase), now)
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is Phase.FINISHED:
@@ -509,14 +456,14 @@ class JobCore:
         if self.has_ended or self.history.failing:
             return
         has_trained = self.phase in (Phase.TRAINING, Phase.EVALUATING, Phase.EXPORTING)
-        if not has_trained or not self._needs(Phase.CHECKPOINTING):
+        if not has_trained or not self.course.needs(Phase.CHECKPOINTING):
             self._fail(message, now)
             return
         self.history.fail_after_checkpoint(message)
         self._note(kinds.JobStopping(), f"{message}; writing a last checkpoint", is_warning=True)
 
     def _finish(self, now: float) -> None:
-        shortcomings = self.shortcomings()
+        shortcomings = self.course.shortcomings()
         if shortcomings:
             self._fail("; ".join(shortcomings), now)
         else:
@@ -528,11 +475,6 @@ class JobCore:
         self.history.end(Phase.FAILED, message, now)
         ended = kinds.JobEnded(str(Phase.FAILED))
         self._note(ended, f"the job failed: {message}", is_warning=True)
-
-    def shortcomings(self) -> list[str]:
-        """Say what the job has not done, and will fail for."""
-        set_aside = self.ledger.set_aside()
-        return [*self.history.problems, *([set_aside] if set_aside else [])]
 
     def _forget_worker(self, worker_id: int) -> None:
         """Keep only the sums of a worker that has long been dead; a part of a fact."""

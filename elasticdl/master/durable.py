@@ -19,6 +19,7 @@ from elasticdl.master.tasks import make_tasks
 from elasticdl.settings import reader_params
 from elasticdl.state.base import Fact, Snapshot, State
 
+_FORMAT = 2  # of the facts, and the order of tasks that they imply
 _FACTS_PER_SNAPSHOT = 20_000
 _SECONDS_BETWEEN_TIMES = 1.0
 T = TypeVar("T")
@@ -191,12 +192,19 @@ def open_job(
     if snapshot is None and not facts:
         data = load()
         core = _make_core(config, data)  # before anything is written: it may be refused
-        created: Fact = ["created", config.shown(), _shards(data), uuid.uuid4().hex]
+        created: Fact = ["created", config.shown(), _shards(data), uuid.uuid4().hex, _FORMAT]
         state.append([created])
         return DurableJob(core, state, created, 1, clock), True
     created = facts.pop(0) if snapshot is None else snapshot["created"]
     if created[0] != "created":
         raise StateError(f"the job's journal begins with {created[0]!r}, expected 'created'")
+    if created[4:] != [_FORMAT]:
+        raise StateError(
+            f"the job in the journal was begun by another version of elasticdl (format "
+            f"{created[4] if len(created) > 4 else 1}, expected {_FORMAT}), which hands out tasks "
+            "in another order; go on with that version, or begin a new job from its last "
+            "checkpoint (--checkpoint_dir_for_init)"
+        )
     _check_same(created[1], config.shown())
     job = DurableJob(_make_core(config, _data(created[2])), state, created, len(facts), clock)
     job._replay(snapshot, facts)

@@ -21,6 +21,7 @@ from elasticdl.job import Role, TaskAudit
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
+from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.holder import (
     Answer,
     Audited,
@@ -166,7 +167,7 @@ class Interpreter:
             case actions.ExpireRows():
                 self._run(self._expire_rows, Line.STORAGE)
             case actions.AskAudit():
-                self._run(self._ask_audit, Line.STORAGE)
+                self._run(lambda: self._ask_audit(action), Line.STORAGE)
             case actions.AskWatermarks():
                 self._run(lambda: self._ask_watermarks(action), Line.RECOVERY)
 
@@ -261,9 +262,10 @@ class Interpreter:
             return _nothing
         return (lambda: self._tell(actions.Note(RowsExpired(), text))) if text else _nothing
 
-    def _ask_audit(self) -> Then:
+    def _ask_audit(self, action: actions.AskAudit) -> Then:
         try:
-            return self._answer(Audited(self._access.audit(), self._access.tally()))
+            proof = action.prove(self._access.audit())
+            return self._answer(Audited((), proof, self._access.tally()))
         except ElasticdlError as error:
             was_unreachable = isinstance(error, UnavailableError)
             return self._answer(AuditFailed(str(error), was_unreachable))
@@ -271,7 +273,9 @@ class Interpreter:
     def _ask_watermarks(self, action: actions.AskWatermarks) -> Then:
         index, session = action.index, action.session
         try:
-            return self._answer(Watermarks(index, session, self._access.applied_by(action.address)))
+            found = self._access.applied_by(action.address)
+            applied = Applied.of({entry.task_id: entry.next_index for entry in found})
+            return self._answer(Watermarks(index, session, applied))
         except ElasticdlError as error:
             return self._answer(WatermarksFailed(index, session, str(error)))
 

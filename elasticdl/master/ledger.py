@@ -2,7 +2,8 @@
 
 It holds only what differs from "every task of the order before the cursor is done": the leases,
 the tasks that came back, and those set aside. So its snapshot does not grow with the data, and of
-its memory only the order of one epoch does.
+its memory only a byte for each task of one epoch does. No event walks all tasks; what is asked of
+all at once when a ps replica comes back (`lacks`) is computed on arrays.
 
 Parameters that were lost and restored lack tasks that were done: these come back too (`replay`),
 are leased before all others, and nothing is evaluated or exported before they are done again. See
@@ -19,13 +20,15 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.journal import Journal
+from elasticdl.master.lacks import Applied, Lacks, Made, Uneven, lacks_of_epoch, to_ranges
+from elasticdl.master.order import HandOuts
+from elasticdl.master.replays import Ranges, Replays
 from elasticdl.master.tasks import JobTasks
 
 _MESSAGES_SHOWN = 3
@@ -39,23 +42,6 @@ class Held:
     number: int
     request: int
     generation: int  # the ledger's, when it was handed out
-
-
-class Made(NamedTuple):
-    """What `feed` made of the records of a training task."""
-
-    minibatches: int
-    examples: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lack:
-    """A training task that is done, but restored parameters have only `have` minibatches of it."""
-
-    task_id: int
-    have: int
-    minibatches: int  # that it lacks
-    records: int  # in those
 
 
 class Settled(Enum):
@@ -91,23 +77,19 @@ class Ledger:
         self._tasks = tasks
         self._num_training, self._per_epoch = tasks.num_training, tasks.per_epoch
         self._journal = journal
-        self._seed = seed
-        self._shuffle = shuffle
         self._max_retries = max_retries
         self._minibatch_size = minibatch_size
         self.generation = 0
-        self._cursor = 0  # training tasks handed out at least once, over all epochs
-        self._order: range | NDArray[np.int64] = range(0)  # of the epoch at the cursor,
-        self._order_start = 0  # which began there
+        self._handed = HandOuts(tasks.per_epoch, seed, shuffle)
         self._returned: deque[int] = deque()  # training tasks that came back
         self._queued: deque[int] = deque()  # all other tasks, not leased
-        self._replays: deque[int] = deque()  # training tasks to be done again
-        self._replaying: set[int] = set()  # those, and the ones of them that are leased
+        self._replays = Replays()  # training tasks to be done again
         # Tasks that were done, where `feed` made more or fewer examples than there are records.
         self.uneven: dict[int, Made] = {}
         self._doing: dict[int, Held] = {}
         self._held: dict[int, set[int]] = {}  # worker -> tasks
-        # Only of tasks that came back: the number of the last lease, and how often it failed.
+        # Only of tasks that came back: the number of the last lease, less the times that it was
+        # replayed, and how often it failed.
         self._numbers: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._suspects: set[int] = set()
@@ -118,6 +100,8 @@ class Ledger:
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
         self.training_settled = [0] * tasks.num_epochs  # tasks done or set aside, by epoch
+        self._num_settled = 0  # over all epochs
+        self._first_open = 0  # no epoch before is incomplete
         self.training_records_done = 0
         self.other_records_done = 0  # evaluation and prediction
         appliers: dict[str, Callable[..., None]] = {
@@ -148,7 +132,7 @@ class Ledger:
         """
         task_id = self.next_id(worker_id)
         assert task_id is not None
-        number = self._numbers.get(task_id, 0) + 1
+        number = self._number(task_id) + 1
         self._journal.record("lease", task_id, worker_id, number, request)
         task, is_suspect = self._tasks.task(task_id), self.is_suspect(task_id)
         return Lease(task, number, states or {}, is_suspect=is_suspect)
@@ -238,23 +222,35 @@ class Ledger:
         """Forget tasks that were queued; those under lease are forgotten when they end."""
         self._journal.record("drop", task_ids.start, task_ids.stop)
 
-    def lacks(self, applied: Mapping[int, int]) -> list[Lack]:
+    def lacks(self, applied: Applied | Mapping[int, int]) -> Lacks:
         """Return the training tasks that are done, but not by parameters that were restored.
 
         Args:
             applied: Minibatches that these have, by task.
         """
-        waiting = (self._returned, self._replays, self._waiting_suspects)
-        open_ids = {*self._doing, *self.quarantined, *itertools.chain(*waiting)}
-        found = []
-        for task_id in self._handed_out():
-            have = applied.get(task_id, 0)
-            made = self.uneven.get(task_id) or self._usual(task_id)
-            if have < made.minibatches and task_id not in open_ids:
-                total = self._tasks.training.num_records_of(task_id % self._per_epoch)
-                records = min(total, max(0, made.examples - have * self._minibatch_size))
-                found.append(Lack(task_id, have, made.minibatches - have, records))
-        return found
+        found = applied if isinstance(applied, Applied) else Applied.of(applied)
+        uneven, records = Uneven(self.uneven), self._tasks.training.records_of_all()
+        parts = []
+        for epoch in range(self._handed.epoch + 1 if self._handed.count else 0):
+            first = epoch * self._per_epoch
+            is_done = self._is_done(epoch)
+            parts.append(
+                lacks_of_epoch(first, records, is_done, self._minibatch_size, found, uneven)
+            )
+        return Lacks.together(parts)
+
+    def _is_done(self, epoch: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return which tasks of an epoch were handed out, and do not wait, nor are held."""
+        first, stop = epoch * self._per_epoch, (epoch + 1) * self._per_epoch
+        is_done = self._handed.of_epoch(epoch)
+        waiting = (self._returned, self._waiting_suspects)
+        for task_id in itertools.chain(self._doing, self.quarantined, *waiting):
+            if first <= task_id < stop:
+                is_done[task_id - first] = False
+        for low, high in self._replays.waiting():
+            if low < stop and high > first:
+                is_done[max(low - first, 0) : high - first] = False
+        return is_done
 
     def replay(self, task_ids: Iterable[int]) -> None:
         """Go on with parameters that were lost and restored: these tasks are to be done again."""
@@ -285,20 +281,20 @@ class Ledger:
 
     def _next_suspect(self) -> int | None:
         for task_id in self._waiting_suspects:
-            if task_id < self._num_training or not self._replaying:
+            if task_id < self._num_training or self._replays.is_over:
                 return task_id
         return None
 
     def _next_usual(self) -> int | None:
         if self._replays:
-            return self._replays[0]
-        if self._queued and not self._replaying:
+            return self._replays.next_id
+        if self._queued and self._replays.is_over:
             return self._queued[0]
         if self._returned:
             return self._returned[0]
-        if self.is_stopped or self._cursor == self._num_training:
+        if self.is_stopped or self._handed.count == self._num_training:
             return None
-        return self._at_cursor()
+        return self._handed.next_id
 
     def is_current(self, worker_id: int, task_id: int, number: int) -> bool:
         """Whether a worker holds a task under this lease."""
@@ -329,7 +325,7 @@ class Ledger:
     @property
     def num_todo(self) -> int:
         """How many tasks wait to be leased, over all epochs."""
-        fresh = 0 if self.is_stopped else self._num_training - self._cursor
+        fresh = 0 if self.is_stopped else self._num_training - self._handed.count
         lines = (self._replays, self._returned, self._queued, self._waiting_suspects)
         return fresh + sum(len(line) for line in lines)
 
@@ -341,21 +337,19 @@ class Ledger:
     @property
     def is_whole(self) -> bool:
         """Whether nothing that was done has to be done again."""
-        return not self._replaying
+        return self._replays.is_over
 
     @property
     def is_trained(self) -> bool:
         """Whether every training task is done or set aside, of those that are begun at all."""
-        wanted = self._cursor if self.is_stopped else self._num_training
-        return sum(self.training_settled) == wanted
+        wanted = self._handed.count if self.is_stopped else self._num_training
+        return self._num_settled == wanted
 
     def begun(self) -> Callable[[int], bool]:
         """Return what tells whether a training task was ever leased; for the proof at the end."""
-        if self._cursor == self._num_training:
+        if self._handed.count == self._num_training:
             return lambda task_id: True
-        later = set(self._handed_out()).difference(range(self._order_start))
-        whole_epochs = self._order_start
-        return lambda task_id: task_id < whole_epochs or task_id in later
+        return self._handed.teller()
 
     def set_aside(self) -> str:
         """Say what became of the tasks that failed too often; "" if there are none."""
@@ -371,24 +365,26 @@ class Ledger:
     @property
     def epoch(self) -> int:
         """The first epoch that is not complete; the last one when all are."""
-        for epoch, settled in enumerate(self.training_settled):
-            if settled < self._per_epoch:
-                return epoch
-        return max(self._tasks.num_epochs - 1, 0)
+        last = max(self._tasks.num_epochs - 1, 0)
+        while self._first_open < last and (
+            self.training_settled[self._first_open] == self._per_epoch
+        ):
+            self._first_open += 1
+        return self._first_open
 
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_lease(self, task_id: int, worker_id: int, number: int, request: int) -> None:
         if task_id in self._suspects:
             self._waiting_suspects.remove(task_id)
-        elif self._replays and self._replays[0] == task_id:
-            self._replays.popleft()
+        elif self._replays.next_id == task_id:
+            self._replays.take()
         elif self._queued and self._queued[0] == task_id:
             self._queued.popleft()
         elif self._returned and self._returned[0] == task_id:
             self._returned.popleft()
-        elif task_id == self._at_cursor():
-            self._cursor += 1
+        elif task_id == self._handed.next_id:
+            self._handed.hand_out()
         else:
             raise ValueError(f"task {task_id} was not the next one")
         self._doing[task_id] = Held(worker_id, number, request, self.generation)
@@ -402,7 +398,7 @@ class Ledger:
         self._failures.pop(task_id, None)
         self._suspects.discard(task_id)
         self._silences.discard(task_id)
-        self._replaying.discard(task_id)
+        self._replays.end(task_id)
         self.uneven.pop(task_id, None)  # of an earlier time, before it was replayed
         if minibatches >= 0:
             self.uneven[task_id] = Made(minibatches, examples)
@@ -411,27 +407,29 @@ class Ledger:
         if task_id < self._num_training:
             epoch, number = divmod(task_id, self._per_epoch)
             self.training_settled[epoch] += 1
+            self._num_settled += 1
             self.training_records_done += self._tasks.training.num_records_of(number)
         else:
             self.other_records_done += self._tasks.task(task_id).shard.num_records
 
     def _apply_return(self, task_id: int) -> None:
-        self._numbers[task_id] = self._end(task_id).number
-        self._line(task_id).appendleft(task_id)
+        self._come_back(task_id)
+        self._put_back(task_id, first=True)
 
     def _apply_retry(self, task_id: int) -> None:
-        self._numbers[task_id] = self._end(task_id).number
+        self._come_back(task_id)
         self._failures[task_id] = self._failures.get(task_id, 0) + 1
-        self._line(task_id).append(task_id)
+        self._put_back(task_id, first=False)
 
     def _apply_quarantine(self, task_id: int, message: str) -> None:
-        self._numbers[task_id] = self._end(task_id).number
-        self._replaying.discard(task_id)
+        self._come_back(task_id)
+        self._replays.end(task_id)
         self._suspects.discard(task_id)
         self._silences.discard(task_id)
         self.quarantined[task_id] = message
         if task_id < self._num_training:
             self.training_settled[task_id // self._per_epoch] += 1
+            self._num_settled += 1
 
     def _apply_suspect(self, task_id: int) -> None:
         self._suspects.add(task_id)
@@ -448,29 +446,46 @@ class Ledger:
     def _apply_stop(self) -> None:
         self.is_stopped = True
 
-    def _apply_replay(self, ranges: list[list[int]]) -> None:
+    def _apply_replay(self, ranges: Ranges) -> None:
         self.generation += 1
-        for task_id in (id for first, stop in ranges for id in range(first, stop)):
-            # The lease that ended as done is one above the last that came back.
-            self._numbers[task_id] = self._numbers.get(task_id, 0) + 1
-            self._replays.append(task_id)
-            self._replaying.add(task_id)
-            epoch, number = divmod(task_id, self._per_epoch)
-            self.num_done -= 1
-            self.training_settled[epoch] -= 1
-            self.training_records_done -= self._tasks.training.num_records_of(number)
+        # The lease that ended as done is one above the last that came back: see `_number`.
+        self._replays.add(ranges)
+        if not ranges:
+            return
+        first_epoch, counts = self._tasks.count_by_epoch(ranges)
+        for epoch, count in enumerate(counts, start=first_epoch):
+            self.training_settled[epoch] -= count
+        self._first_open = min(self._first_open, first_epoch)
+        self._num_settled -= sum(counts)
+        self.num_done -= sum(counts)
+        self.training_records_done -= self._tasks.records_in(ranges)
+
+    def _number(self, task_id: int) -> int:
+        """Return the number of the last lease of a task, if it is not under lease now."""
+        return self._numbers.get(task_id, 0) + self._replays.times(task_id)
+
+    def _come_back(self, task_id: int) -> None:
+        """End the lease of a task that is not done."""
+        self._numbers[task_id] = self._end(task_id).number - self._replays.times(task_id)
+
+    def _put_back(self, task_id: int, first: bool) -> None:
+        """Have a task wait to be leased again."""
+        if task_id in self._suspects:
+            line = self._waiting_suspects
+        elif self._replays.is_out(task_id):
+            self._replays.put_back(task_id, first)
+            return
+        else:
+            line = self._returned if task_id < self._num_training else self._queued
+        if first:
+            line.appendleft(task_id)
+        else:
+            line.append(task_id)
 
     def _end(self, task_id: int) -> Held:
         held = self._doing.pop(task_id)
         self._held[held.worker_id].discard(task_id)
         return held
-
-    def _line(self, task_id: int) -> deque[int]:
-        if task_id in self._suspects:
-            return self._waiting_suspects
-        if task_id in self._replaying:
-            return self._replays
-        return self._returned if task_id < self._num_training else self._queued
 
     def _usual(self, task_id: int) -> Made:
         """Return what `feed` makes of a task if it makes one example of each record."""
@@ -485,42 +500,13 @@ class Ledger:
         made = Made(end_index, num_examples if num_examples >= 0 else usual.examples)
         return [] if made == usual else [made.minibatches, made.examples]
 
-    def _handed_out(self) -> Iterator[int]:
-        """Iterate over the training tasks that were handed out at least once."""
-        if not self._cursor:
-            return
-        self._at_order(self._cursor - 1)
-        yield from range(self._order_start)
-        yield from map(int, self._order[: self._cursor - self._order_start])
-
     def forget_worker(self, worker_id: int) -> None:
         """Forget a worker that has long been dead and holds nothing; a part of a fact."""
         self.done_by_worker.pop(worker_id, None)
         if not self._held.get(worker_id):
             self._held.pop(worker_id, None)
 
-    # --- order and snapshot ----------------------------------------------------------------------
-
-    def _at_cursor(self) -> int:
-        return self._at_order(self._cursor)
-
-    def _at_order(self, place: int) -> int:
-        """Return the task at a place in the orders of all epochs."""
-        position = place - self._order_start
-        if not 0 <= position < len(self._order):
-            epoch, position = divmod(place, self._per_epoch)
-            self._order_start = place - position
-            self._order = self._ids_in_order(epoch)
-        return int(self._order[position])
-
-    def _ids_in_order(self, epoch: int) -> range | NDArray[np.int64]:
-        ids = self._tasks.epoch_ids(epoch)
-        if not self._shuffle:
-            return ids
-        generator = np.random.default_rng([self._seed, epoch])
-        # Not as a list: making a million numbers of it would hold the event loop for too long.
-        order: NDArray[np.int64] = ids.start + generator.permutation(len(ids))
-        return order
+    # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it, but for numbers as keys, which it makes to strings.
@@ -528,11 +514,10 @@ class Ledger:
         Copies only: with a million tasks the event loop waits some hundredths of a second for it.
         """
         return {
-            "cursor": self._cursor,
+            "cursor": self._handed.count,
             "returned": list(self._returned),
             "queued": list(self._queued),
-            "replays": list(self._replays),
-            "replaying": sorted(self._replaying.difference(self._replays)),
+            "replays": self._replays.snapshot(),
             "uneven": dict(self.uneven),
             "generation": self.generation,
             "is_stopped": self.is_stopped,
@@ -554,11 +539,10 @@ class Ledger:
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
-        self._cursor = snapshot["cursor"]
+        self._handed.restore(snapshot["cursor"])
         self._returned = deque(snapshot["returned"])
         self._queued = deque(snapshot["queued"])
-        self._replays = deque(snapshot["replays"])
-        self._replaying = {*snapshot["replays"], *snapshot["replaying"]}
+        self._replays.restore(snapshot["replays"])
         self.uneven = {i: Made(*made) for i, made in _by_number(snapshot["uneven"])}
         self.generation = snapshot["generation"]
         self.is_stopped = snapshot["is_stopped"]
@@ -576,6 +560,7 @@ class Ledger:
         self.num_done = snapshot["num_done"]
         self.done_by_worker = dict(_by_number(snapshot["done_by_worker"]))
         self.training_settled = list(snapshot["training_settled"])
+        self._num_settled, self._first_open = sum(self.training_settled), 0
         self.training_records_done = snapshot["training_records_done"]
         self.other_records_done = snapshot["other_records_done"]
 
@@ -583,14 +568,3 @@ class Ledger:
 def _by_number(found: Mapping[Any, Any]) -> Iterator[tuple[int, Any]]:
     """Iterate over what was kept by number; JSON has made strings of the numbers."""
     return ((int(number), value) for number, value in found.items())
-
-
-def to_ranges(ids: Iterable[int]) -> list[list[int]]:
-    """Return numbers as ranges [first, stop), in order: as journals and snapshots have them."""
-    ranges: list[list[int]] = []
-    for number in sorted(ids):
-        if ranges and ranges[-1][1] == number:
-            ranges[-1][1] += 1
-        else:
-            ranges.append([number, number + 1])
-    return ranges

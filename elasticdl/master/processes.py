@@ -60,6 +60,7 @@ class Processes:
         self._holder = holder
         self._act = act
         self._positions: dict[int, Position] = {}
+        self._interval_seconds = settings.heartbeat_seconds  # of heartbeats, as was told last
 
     @property
     def are_workers_needed(self) -> bool:
@@ -212,6 +213,15 @@ class Processes:
         if handle.ref and not member.has_exited:
             self._act(StopProcess(handle))
         return loss
+
+    def tell_interval(self) -> None:
+        """Say so when processes are told another interval for their heartbeats."""
+        interval = self._members.interval_seconds
+        if interval != self._interval_seconds:
+            self._interval_seconds = interval
+            count = self._members.num_alive(Role.WORKER) + self._members.num_alive(Role.PS)
+            text = f"{count} processes send a heartbeat each {interval:.3g} s"
+            self._act(Note(kinds.HeartbeatInterval(interval, count), text))
 
     # --- decisions -------------------------------------------------------------------------------
 

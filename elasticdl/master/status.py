@@ -103,7 +103,7 @@ def _message(core: JobCore) -> str:
             if missing
             else []
         )
-        return "; ".join([*core.shortcomings(), *lost])
+        return "; ".join([*core.course.shortcomings(), *lost])
     if missing:
         return f"waiting for {missing} of {core.holder.num_processes} ps replicas"
     return "waiting for workers"

@@ -7,6 +7,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
 from elasticdl.config import JobConfig
 from elasticdl.errors import JobFailedError
 from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
@@ -35,6 +38,11 @@ class TaskTable:
             if shard.num_records % records_per_task
         }
 
+        self._short_numbers = np.fromiter(self._short.keys(), np.int64, len(self._short))
+        self._short_records = np.fromiter(self._short.values(), np.int64, len(self._short))
+        missing = np.cumsum(records_per_task - self._short_records)
+        self._missing_before = np.concatenate([np.zeros(1, np.int64), missing])
+
     def __len__(self) -> int:
         return self._first[-1]
 
@@ -49,6 +57,18 @@ class TaskTable:
     def num_records_of(self, number: int) -> int:
         """Return how many records a piece has."""
         return self._short.get(number, self._records_per_task)
+
+    def records_of_all(self) -> NDArray[np.int64]:
+        """Return how many records each piece has, shape (number of pieces,)."""
+        records = np.full(len(self), self._records_per_task, np.int64)
+        records[self._short_numbers] = self._short_records
+        return records
+
+    def records_before(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many records the pieces before each number have, all together."""
+        at = np.searchsorted(self._short_numbers, numbers)
+        before: NDArray[np.int64] = numbers * self._records_per_task - self._missing_before[at]
+        return before
 
 
 class ChosenPieces:
@@ -123,6 +143,27 @@ class JobTasks:
     def epoch_ids(self, epoch: int) -> range:
         """Ids of the training tasks of one epoch."""
         return range(epoch * self.per_epoch, (epoch + 1) * self.per_epoch)
+
+    def records_in(self, ranges: Sequence[Sequence[int]]) -> int:
+        """Return how many records ranges [first, stop) of training tasks have."""
+        epochs, numbers = np.divmod(np.asarray(ranges, np.int64), self.per_epoch)
+        before = epochs * self.training.num_records + self.training.records_before(numbers)
+        return int((before[:, 1] - before[:, 0]).sum())
+
+    def count_by_epoch(self, ranges: Sequence[Sequence[int]]) -> tuple[int, list[int]]:
+        """Count the training tasks of ascending ranges, which do not overlap, by epoch.
+
+        Returns:
+            The epoch of the first one, and how many there are in it and in each after it.
+        """
+        firsts, stops = np.asarray(ranges, np.int64).T
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - firsts)])
+        first_epoch, last_epoch = firsts[0] // self.per_epoch, (stops[-1] - 1) // self.per_epoch
+        edges = np.arange(first_epoch, last_epoch + 2) * self.per_epoch
+        # Of the ranges that begin before an edge only the last one may end after it.
+        begun = np.searchsorted(firsts, edges)
+        beyond = np.where(begun > 0, np.maximum(stops[begun - 1] - edges, 0), 0)
+        return int(first_epoch), np.diff(total[begun] - beyond).tolist()
 
     def task(self, task_id: int) -> Task:
         """Return the task of an id."""

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from elasticdl.job import PsRoute, Recovery, TaskAudit
+from elasticdl.job import PsRoute, Recovery
+from elasticdl.master.lacks import Applied
 from elasticdl.master.membership import Member
-from elasticdl.master.parameters.proof import Replicas
+from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint
 
 
@@ -38,6 +39,9 @@ class Audited:
     """What `AskAudit` asked for: what has been applied of every task."""
 
     replicas: Replicas
+    """Empty if there is a proof."""
+    proof: Proof | None = None
+    """Made of them already, beside the event loop."""
     tally: Mapping[str, int] = field(default_factory=dict)  # of `elasticdl.job.COUNTERS`
 
 
@@ -55,7 +59,7 @@ class Watermarks:
 
     index: int
     session: str
-    applied: Sequence[TaskAudit]
+    applied: Applied
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ See docs/designs/ps-recovery.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +18,8 @@ from elasticdl.job import PsRoute, Recovery, Role
 from elasticdl.master.actions import Action, AskWatermarks, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
-from elasticdl.master.ledger import Lack, Ledger, to_ranges
+from elasticdl.master.lacks import Lacks, to_ranges
+from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.holder import Answer, Verdict, Watermarks, WatermarksFailed
 from elasticdl.master.parameters.requests import Parts, Requests
@@ -159,11 +160,11 @@ class PsReplicas:
 
     def _take_in(self, member: Member, answer: Watermarks, now: float) -> None:
         """Go on with a successor: what it lacks is trained again, or is lost to it."""
-        lacks = self._ledger.lacks({entry.task_id: entry.next_index for entry in answer.applied})
+        lacks = self._ledger.lacks(answer.applied)
         if self._is_training:  # else it has all: nothing changes
-            self._ledger.replay(lack.task_id for lack in lacks if self._is_replayed)
+            self._ledger.replay(lacks.task_ids if self._is_replayed else ())
         recovery = self._recovery(member, lacks, now)
-        lost = [] if self._is_replayed else to_ranges(lack.task_id for lack in lacks)
+        lost = [] if self._is_replayed else to_ranges(lacks.task_ids)
         self._journal.record("ps back", member.session, asdict(recovery), lost)
         ranges = (
             ()
@@ -173,13 +174,13 @@ class PsReplicas:
         kind = PsRecovered(member.name, **asdict(recovery), lost=ranges)
         self._act(Note(kind, describe(recovery)))
 
-    def _recovery(self, member: Member, lacks: Sequence[Lack], now: float) -> Recovery:
+    def _recovery(self, member: Member, lacks: Lacks, now: float) -> Recovery:
         return Recovery(
             replica=member.index,
             version=self._restored.get(member.index, 0),
             tasks=len(lacks),
-            minibatches=sum(lack.minibatches for lack in lacks),
-            records=sum(lack.records for lack in lacks),
+            minibatches=int(lacks.minibatches.sum()),
+            records=int(lacks.records.sum()),
             is_replayed=self._is_replayed,
             seconds=now - self._lost_at.get(member.index, now),
         )

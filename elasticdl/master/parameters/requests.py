@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import astuple, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
 from elasticdl.config import JobConfig
@@ -32,7 +33,7 @@ from elasticdl.master.parameters.holder import (
     CheckpointWritten,
     Verdict,
 )
-from elasticdl.master.parameters.proof import Replicas, prove
+from elasticdl.master.parameters.proof import Proof, Replicas, prove
 from elasticdl.master.parameters.schedule import CheckpointSchedule
 from elasticdl.master.phases import CLOSING, Phase
 from elasticdl.master.progress import Meter
@@ -155,7 +156,7 @@ class Requests:
         version = self._meter.model_version
         self._journal.record("request", str(purpose), version, self._parts.generation, now)
         if purpose is Purpose.PROOF:
-            self._act(AskAudit())
+            self._act(AskAudit(self._prover()))
             return
         is_private = purpose is Purpose.RECOVERY
         if not is_private:
@@ -181,8 +182,8 @@ class Requests:
                 return self._written(request, version, now)
             case CheckpointFailed():
                 return self._not_written(request, answer, now)
-            case Audited(replicas):
-                return self._audited(request, replicas)
+            case Audited(replicas, proof):
+                return self._audited(request, proof or self._prover()(replicas))
             case AuditFailed(message, was_unreachable):
                 is_again = self._end(was_unreachable)
                 return Verdict(
@@ -224,20 +225,23 @@ class Requests:
         self._history.add_problem(text)
         return Verdict(is_phase_over=True)
 
-    def _audited(self, request: _Request, replicas: Replicas) -> Verdict:
+    def _prover(self) -> Callable[[Replicas], Proof]:
+        """Return what makes the proof; the job is idle until it is made, or it is void."""
+        return partial(
+            prove,
+            self._tasks,
+            self._config.training.minibatch_size,
+            skipped=self._meter.skipped,
+            lost=self._parts.lost_tasks,
+            uneven=self._ledger.uneven,
+            set_aside=self._ledger.quarantined.keys(),
+            begun=self._ledger.begun(),
+        )
+
+    def _audited(self, request: _Request, found: Proof) -> Verdict:
         self._journal.record("request ended", self._times_unreachable)
         if self._history.has_ended or request.generation != self._parts.generation:
             return Verdict()
-        found = prove(
-            self._tasks,
-            self._config.training.minibatch_size,
-            replicas,
-            self._meter.skipped,
-            self._parts.lost_tasks,
-            self._ledger.uneven,
-            self._ledger.quarantined.keys(),
-            self._ledger.begun(),
-        )
         self._history.proved(found.ledger, found.note)
         if found.problem:
             self._history.add_problem(f"ledger: {found.problem}")

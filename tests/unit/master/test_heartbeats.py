@@ -1,7 +1,7 @@
 """How often processes report, and how long they may be silent."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticdl.job import Role
@@ -10,6 +10,7 @@ from elasticdl.master.heartbeats import CALLS_PER_SECOND, interval_seconds, time
 from elasticdl.observe.kinds import HeartbeatInterval
 
 
+@settings(deadline=None)
 @given(num_members=st.integers(0, 100_000), least=st.floats(0.01, 60.0))
 def test_all_heartbeats_together_stay_in_the_budget_and_are_not_rarer_than_they_must(
     num_members, least

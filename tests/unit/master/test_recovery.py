@@ -25,6 +25,7 @@ from elasticdl.master.actions import (
     StopProcess,
     WriteCheckpoint,
 )
+from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.holder import (
     Audited,
     AuditFailed,
@@ -75,7 +76,7 @@ class Game:
     def back(self, index=1, minibatches=(), session=None):
         """A successor has registered and said how many minibatches it has of each task."""
         session = session or self.comes_up(index)
-        has = [TaskAudit(id, n, 10 * n) for id, n in enumerate(minibatches)]
+        has = Applied.of(dict(enumerate(minibatches)))
         self.core.answered(Watermarks(index, session, has), self.play.now)
 
     def master_restarts(self):

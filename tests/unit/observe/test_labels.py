@@ -1,4 +1,4 @@
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elasticdl.job import Label
@@ -10,6 +10,7 @@ STEPS = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(before=st.floats(0, 1e4), steps=STEPS, last=st.floats(0, 1e4))
 def test_labels_add_up_to_the_time_since_the_process_began(before, steps, last):
     now = [50.0]

@@ -1,0 +1,85 @@
+"""The course of a job: which phases it needs, and when each is over. Questions only."""
+
+from __future__ import annotations
+
+from elasticdl.config import JobConfig
+from elasticdl.job import Role
+from elasticdl.master.evaluation import Evaluations
+from elasticdl.master.history import JobHistory
+from elasticdl.master.ledger import Ledger
+from elasticdl.master.membership import Membership
+from elasticdl.master.parameters.holder import Holder
+from elasticdl.master.phases import ORDER, Phase
+from elasticdl.master.training_metrics import TrainingMetrics
+
+
+class Course:
+    """Says what comes next in a job, by what its parts know."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        history: JobHistory,
+        ledger: Ledger,
+        members: Membership,
+        evaluations: Evaluations,
+        training_metrics: TrainingMetrics,
+        holder: Holder,
+    ) -> None:
+        self._config = config
+        self._history = history
+        self._ledger = ledger
+        self._members = members
+        self._evaluations = evaluations
+        self._training_metrics = training_metrics
+        self._holder = holder
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether all training tasks are done, and nothing else is left to do now."""
+        return self._ledger.is_trained and self._ledger.is_idle
+
+    def is_over(self, phase: Phase) -> bool:
+        """Whether a phase has nothing left; some are ended by an event of their own."""
+        match phase:
+            case Phase.PENDING:
+                return self._holder.is_complete and self._members.num_alive(Role.WORKER) > 0
+            case Phase.TRAINING:
+                return self.is_trained and not self._training_metrics.is_behind
+            case Phase.EVALUATING | Phase.PREDICTING | Phase.EXPORTING:
+                return self._ledger.is_idle
+            case _:
+                return False
+
+    def after(self, phase: Phase) -> Phase:
+        """Return the next phase that this job needs."""
+        for candidate in ORDER[ORDER.index(phase) + 1 :]:
+            if self.needs(candidate):
+                return candidate
+        raise AssertionError("every job ends with FINISHED")
+
+    def needs(self, phase: Phase) -> bool:
+        """Whether the job goes through a phase."""
+        command, checkpoint = self._config.command, self._config.checkpoint
+        is_sound = not self.shortcomings()
+        match phase:
+            case Phase.TRAINING:
+                return command == "train"
+            case Phase.PREDICTING:
+                return command == "predict"
+            case Phase.EVALUATING:
+                return command != "predict" and self._evaluations.can_start and is_sound
+            case Phase.EXPORTING:
+                wanted = checkpoint.output or checkpoint.export_tables
+                return command == "train" and wanted is not None and is_sound
+            case Phase.CHECKPOINTING:
+                return command == "train" and checkpoint.checkpoint_dir is not None
+            case Phase.AUDITING:
+                return command == "train"
+            case _:
+                return True
+
+    def shortcomings(self) -> list[str]:
+        """Say what the job has not done, and will fail for."""
+        set_aside = self._ledger.set_aside()
+        return [*self._history.problems, *([set_aside] if set_aside else [])]
