@@ -15,7 +15,12 @@ if TYPE_CHECKING:
     from elasticdl.preprocessing.categories import HashedCross, IndexLookup
     from elasticdl.preprocessing.numbers import LogRound, Normalizer, RoundIdentity, ToNumber
     from elasticdl.preprocessing.sparse_embedding import SparseEmbedding
-    from elasticdl.preprocessing.structures import ConcatenateWithOffset, ToRagged, ToSparse
+    from elasticdl.preprocessing.structures import (
+        ConcatenateWithOffset,
+        ToDense,
+        ToRagged,
+        ToSparse,
+    )
 
 __all__ = [
     "ConcatenateWithOffset",
@@ -27,6 +32,7 @@ __all__ = [
     "Normalizer",
     "RoundIdentity",
     "SparseEmbedding",
+    "ToDense",
     "ToNumber",
     "ToRagged",
     "ToSparse",
@@ -42,6 +48,7 @@ _HOMES = {
     "Normalizer": "elasticdl.preprocessing.numbers",
     "RoundIdentity": "elasticdl.preprocessing.numbers",
     "SparseEmbedding": "elasticdl.preprocessing.sparse_embedding",
+    "ToDense": "elasticdl.preprocessing.structures",
     "ToNumber": "elasticdl.preprocessing.numbers",
     "ToRagged": "elasticdl.preprocessing.structures",
     "ToSparse": "elasticdl.preprocessing.structures",

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from elasticdl.errors import ModelError
 from elasticdl.preprocessing.base import RawLayer, as_tensor, map_values
+from elasticdl.preprocessing.numbers import positive
 
 
 class _Lists(RawLayer):
@@ -93,6 +94,41 @@ class ToSparse(_Lists):
         """Say what a symbolic call gives."""
         shape = inputs.shape if len(inputs.shape) > 1 else (inputs.shape[0], None)
         return keras.KerasTensor(shape, inputs.dtype, sparse=True)
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class ToDense(RawLayer):
+    """Gives a dense tensor of each record's values, the same number for each, filled at the end.
+
+    Args:
+        filling: Stands after a record's last value; None: "" of strings, 0 of numbers.
+        newest: Keep so many values of a record at most, the last ones. None: all, and as many
+            places as the longest record of the minibatch has.
+    """
+
+    def __init__(self, filling: Any = None, newest: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.filling = filling
+        self.newest = None if newest is None else positive("newest", newest, self)
+
+    def call(self, inputs: Any) -> Any:
+        """Return a tensor of (records, places): at most `newest`, as many as the longest has."""
+        lists = _as_lists(as_tensor(inputs))
+        if self.newest is not None:
+            lists = lists[:, -self.newest :]
+        return lists.to_tensor(self.filling)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return (records, unknown)."""
+        return (input_shape[0], None)
+
+    def compute_output_spec(self, inputs: Any) -> Any:
+        """Say what a symbolic call gives."""
+        return keras.KerasTensor((inputs.shape[0], None), inputs.dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {**super().get_config(), "filling": self.filling, "newest": self.newest}
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")

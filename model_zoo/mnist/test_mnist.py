@@ -89,7 +89,7 @@ def test_learns_in_a_plain_python_session(spec, records):
         "mnist.mnist_subclass.CustomModel",
     ],
 )
-def test_trains_in_a_local_job(digits, tmp_path, model_def):
+def test_trains_in_a_local_job(spec, digits, tmp_path, model_def):
     from mnist.prepare import write
 
     num_training, num_validation = write(digits, tmp_path, validation_share=0.1)

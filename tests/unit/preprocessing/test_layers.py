@@ -221,6 +221,17 @@ class TestStructures:
         sparse = preprocessing.ToSparse(sep=",")(inputs)
         assert tf.RaggedTensor.from_sparse(sparse).to_list() == expected
 
+    def test_lists_of_any_length_become_rows_of_one(self):
+        ids = tf.ragged.constant([[1, 2, 3], [], [4]], dtype=tf.int64)
+
+        dense = preprocessing.ToDense()(ids)
+        assert dense.numpy().tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]]
+        newest = preprocessing.ToDense(filling=-1, newest=2)
+        for lists in (ids, ids.to_sparse()):
+            assert newest(lists).numpy().tolist() == [[2, 3], [-1, -1], [4, -1]]
+        words = tf.ragged.constant([["a"], []])
+        assert preprocessing.ToDense()(words).numpy().tolist() == [[b"a"], [b""]]
+
     def test_numbers_that_fill_are_minus_one_or_what_is_said(self):
         ids = tf.constant([[-1, 4], [0, 0], [5, -1]], tf.int64)
 
