@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from elasticdl.data.base import DataReader
+from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
+from elasticdl.data.images import ImageFolderReader, is_image_folder
+from elasticdl.data.libsvm import LibsvmReader
 from elasticdl.data.params import Params
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.data.paths import expand_paths
 from elasticdl.data.recordio import MAGIC as RECORDIO_MAGIC
 from elasticdl.data.recordio import RecordIOReader
+from elasticdl.data.sql import SqlReader, is_database
 from elasticdl.data.text import TextReader
 from elasticdl.data.tfrecord import HEADER_BYTES, TFRecordReader, starts_like_tfrecord
 from elasticdl.errors import ConfigError, DataError
@@ -25,6 +30,7 @@ _EXTENSIONS = (
     (re.compile(r"\.(csv|tsv)$"), "csv"),
     (re.compile(r"\.(txt|text|jsonl)$"), "text"),
     (re.compile(r"\.(parquet|pq)$"), "parquet"),
+    (re.compile(r"\.(libsvm|svm|svmlight)$"), "libsvm"),
 )
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAKERS: dict[str, Callable[[Sequence[str], Params], DataReader]] = {
@@ -33,8 +39,10 @@ _MAKERS: dict[str, Callable[[Sequence[str], Params], DataReader]] = {
     "csv": lambda paths, params: TextReader.from_params(paths, params, is_csv=True),
     "text": lambda paths, params: TextReader.from_params(paths, params, is_csv=False),
     "parquet": lambda paths, params: ParquetReader(paths, params.names("columns")),
+    "libsvm": lambda paths, params: LibsvmReader(paths),
 }
-FORMATS = tuple(_MAKERS)
+_IMAGES = "images"
+FORMATS = (*_MAKERS, _IMAGES)
 
 
 def open_reader(
@@ -42,7 +50,7 @@ def open_reader(
     params: str = "",
     custom_data_reader: Callable[..., Any] | None = None,
 ) -> DataReader:
-    """Return the reader for a file, folder, glob or comma list of these.
+    """Return the reader for a file, folder, glob or comma list of these, or a database's URL.
 
     Args:
         path_expression: Where the data is; a custom reader makes of it what it likes.
@@ -58,14 +66,24 @@ def open_reader(
     settings = Params(params)
     if custom_data_reader is not None:
         return make_custom_reader(custom_data_reader, path_expression, settings.all())
-    paths = expand_paths(path_expression)
-    name = settings.text("format", "") or format_of(paths)
+    name, reader = _open(path_expression, settings)
+    settings.finish(f"the {name} reader")
+    return reader
+
+
+def _open(place: str, settings: Params) -> tuple[str, DataReader]:
+    """Return the name of a format and the reader."""
+    if is_database(place):
+        return "SQL", SqlReader.from_params(place, settings)
+    name = settings.text("format", "")
+    if name == _IMAGES or (not name and is_image_folder(place)):
+        return _IMAGES, ImageFolderReader(os.path.abspath(os.path.expanduser(place)))
+    paths = expand_paths(place)
+    name = name or format_of(paths)
     make = _MAKERS.get(name)
     if make is None:
         raise ConfigError(f"{FLAG}: format={name}: expected one of {', '.join(FORMATS)}")
-    reader = make(paths, settings)
-    settings.finish(f"the {name} reader")
-    return reader
+    return name, make(paths, settings)
 
 
 def format_of(paths: Sequence[str]) -> str:
@@ -95,13 +113,16 @@ def _format_of_file(path: str) -> str:
         if start.startswith(magic):
             return name
     for pattern, name in _EXTENSIONS:
-        if pattern.search(path.lower()):
+        if pattern.search(unpacked_name(path.lower())):
             return name
     if starts_like_tfrecord(start):
         return "tfrecord"
     if start.startswith(_GZIP_MAGIC):
-        raise DataError(f"{path}: compressed by gzip, so no record can be sought; unpack it first")
+        raise DataError(
+            f"{path}: compressed by gzip, and its name does not say what it holds; "
+            "name it so, for example .csv.gz"
+        )
     raise DataError(
-        f"{path}: of no known format (.recordio, .tfrecord, .csv, .txt, .parquet); "
+        f"{path}: of no known format (.recordio, .tfrecord, .csv, .txt, .parquet, .libsvm); "
         f"say which it is by {FLAG}=format={'|'.join(FORMATS)}"
     )

@@ -45,6 +45,13 @@ class Params:
         """Return a setting that is any text."""
         return str(self._take(name, default))
 
+    def number(self, name: str, default: int) -> int:
+        """Return a setting that is a whole number above 0."""
+        value = str(self._take(name, default))
+        if not value.isdecimal() or int(value) == 0:
+            raise ConfigError(f"{FLAG}: {name}={value}: expected a whole number above 0")
+        return int(value)
+
     def names(self, name: str) -> tuple[str, ...]:
         """Return a list of names, written with commas; empty if it is not set."""
         value = self._take(name, ())

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 
 from elasticdl._core import RecordReader
+from elasticdl.data.copies import readable
 from elasticdl.data.files import FileReader
 
 MAGIC = b"\x89EDLRIO\n"
@@ -20,7 +21,7 @@ class RecordIOReader(FileReader):
 
 
 def _open(path: str) -> RecordReader:
-    reader = RecordReader(path)
+    reader = RecordReader(readable(path))
     if reader.index_state == "rebuilt":
         _log.warning(
             "%s: its writer has not closed it; %d whole records are read "

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from elasticdl._core import LineReader
 from elasticdl.data.base import Metadata
+from elasticdl.data.copies import readable, unpacked_name
 from elasticdl.data.files import FileReader
 from elasticdl.data.params import Params
 from elasticdl.errors import DataError
@@ -17,7 +18,8 @@ class TextReader(FileReader):
     """Reads lines, without the line feed (and carriage return) at their end.
 
     Args:
-        paths: The files, in UTF-8 or any encoding that has ASCII's line feed.
+        paths: The files, in UTF-8 or any encoding that has ASCII's line feed. Those compressed by
+            gzip or zstd are unpacked first.
         skip_header: The first line of each file names the columns and is no record.
         skip_blank: Lines without any bytes are no records.
         quoted_newlines: A line feed between double quotes belongs to the record, as RFC 4180 has
@@ -37,7 +39,7 @@ class TextReader(FileReader):
         column_names: Sequence[str] = (),
     ) -> None:
         def open_file(path: str) -> LineReader:
-            return LineReader(path, skip_header, skip_blank, quoted_newlines)
+            return LineReader(readable(path), skip_header, skip_blank, quoted_newlines)
 
         super().__init__(paths, open_file)
         self._open_lines = open_file
@@ -48,7 +50,7 @@ class TextReader(FileReader):
     @classmethod
     def from_params(cls, paths: Sequence[str], params: Params, is_csv: bool) -> TextReader:
         """Make a reader from `--data_reader_params`; blank lines of CSV are skipped."""
-        is_tsv = all(path.endswith(".tsv") for path in paths)
+        is_tsv = all(unpacked_name(path).endswith(".tsv") for path in paths)
         return cls(
             paths,
             skip_header=params.flag("skip_header", False),

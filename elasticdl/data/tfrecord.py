@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from elasticdl._core import TFRecordReader as TFRecordFile
 from elasticdl._core import crc32c
+from elasticdl.data.copies import readable
 from elasticdl.data.files import FileReader
 
 _CRC_MASK_DELTA = 0xA282EAD8
@@ -13,10 +14,10 @@ HEADER_BYTES = 12
 
 
 class TFRecordReader(FileReader):
-    """Reads TFRecord files that are not compressed."""
+    """Reads TFRecord files. Those compressed by gzip or zstd are unpacked first."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        super().__init__(paths, TFRecordFile)
+        super().__init__(paths, lambda path: TFRecordFile(readable(path)))
 
 
 def starts_like_tfrecord(start: bytes) -> bool:

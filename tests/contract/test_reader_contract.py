@@ -1,7 +1,10 @@
 """What every data reader promises (elasticdl/data/base.py), checked of each with the same rows."""
 
 import csv
+import gzip
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +59,32 @@ def write_parquet(path: Path, lines: list[bytes]) -> None:
     parquet.write_table(table, path, row_group_size=3000)
 
 
+def write_compressed(path: Path, lines: list[bytes]) -> None:
+    write_csv(path, lines)
+    raw = path.read_bytes()
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(raw))
+    else:
+        arrow = pytest.importorskip("pyarrow")
+        path.write_bytes(arrow.compress(raw, "zstd", asbytes=True))
+
+
+def write_libsvm(path: Path, lines: list[bytes]) -> None:
+    """The text is as many features as it has letters."""
+    rows = csv.reader(one.decode() for one in lines)
+    path.write_text(
+        "".join(
+            f"{index} {' '.join(f'{n}:{n}.5' for n in range(len(text)))} # why\n"
+            for index, text in rows
+        )
+    )
+
+
+def text_of_features(ids, values) -> str:
+    assert values.tolist() == [n + 0.5 for n in ids.tolist()]
+    return "é" * len(ids)
+
+
 FILES: dict[str, tuple[str, Callable[[Path, list[bytes]], None], str]] = {
     "recordio": (".recordio", lambda path, lines: write_recordio(path, lines, "none"), ""),
     "recordio-zstd": (".rio", lambda path, lines: write_recordio(path, lines, "zstd"), ""),
@@ -65,7 +94,38 @@ FILES: dict[str, tuple[str, Callable[[Path, list[bytes]], None], str]] = {
     "csv-quoted": (".csv", write_csv, "skip_header=true;quoted_newlines=true"),
     "text": (".txt", lambda path, lines: path.write_bytes(b"\n".join(lines)), ""),
     "parquet": (".parquet", write_parquet, ""),
+    "csv-gzip": (".csv.gz", write_compressed, "skip_header=true"),
+    "csv-zstd": (".csv.zst", write_compressed, "skip_header=true"),
+    "libsvm": (".libsvm", write_libsvm, ""),
 }
+
+
+def open_database(folder: Path) -> Source:
+    """Tables whose keys have holes, and are not in the order of the rows."""
+    pytest.importorskip("sqlalchemy")
+    with closing(sqlite3.connect(folder / "data.db")) as database, database:
+        for file, count in enumerate(COUNTS):
+            database.execute(f"CREATE TABLE t{file} (id TEXT PRIMARY KEY, [index] INT, text TEXT)")
+            rows = [(f"{3 * number:08}", *row(file, number)) for number in range(count)]
+            database.executemany(f"INSERT INTO t{file} VALUES (?, ?, ?)", rows[::-1])
+    url = f"sqlite:///{folder}/data.db"
+    params = "table=t0,t1,t2;columns=index,text"
+    names = tuple(shard.name for shard in open_reader(url, params).shards())
+    return Source(lambda: open_reader(url, params), names)
+
+
+def open_images(folder: Path) -> Source:
+    """The image's bytes are the text, and a letter, for no image is empty."""
+    for file, count in enumerate(COUNTS):
+        (folder / f"class-{file}").mkdir()
+        for number in range(count):
+            index, text = row(file, number)
+            (folder / f"class-{file}/{index:08}.jpg").write_bytes(b"x" + text.encode())
+    names = tuple(str(folder / f"class-{file}") for file in range(len(COUNTS)))
+    return Source(lambda: open_reader(str(folder)), names)
+
+
+PLACES = {"sql": open_database, "images": open_images}
 
 
 class ReaderOfPresentStyle:
@@ -121,8 +181,11 @@ CUSTOM: dict[str, tuple[Callable[..., object], str]] = {
 }
 
 
-@pytest.fixture(params=[*FILES, *CUSTOM])
-def source(request, tmp_path) -> Source:
+@pytest.fixture(params=[*FILES, *PLACES, *CUSTOM])
+def source(request, tmp_path, monkeypatch) -> Source:
+    monkeypatch.setenv("ELASTICDL_DATA_CACHE", str(tmp_path / "_cache"))
+    if request.param in PLACES:
+        return PLACES[request.param](tmp_path)
     if request.param in CUSTOM:
         function, params = CUSTOM[request.param]
         reader = open_reader(str(tmp_path), params, function)
@@ -135,6 +198,18 @@ def source(request, tmp_path) -> Source:
     return Source(lambda: open_reader(str(tmp_path), params), tuple(map(str, paths)))
 
 
+def rows_of(columns):
+    """The rows of a chunk, however its format has them."""
+    if "image" in columns:
+        indexes = [int(Path(path).stem) for path in columns["path"]]
+        assert columns["label"].tolist() == [index // 1_000_000 for index in indexes]
+        return [(n, image.decode()[1:]) for n, image in zip(indexes, columns["image"], strict=True)]
+    if "ids" in columns:
+        features = map(text_of_features, columns["ids"], columns["values"])
+        return list(zip(map(int, columns["label"]), features, strict=True))
+    return list(zip(columns["index"], columns["text"], strict=True))
+
+
 def read_lines(reader: DataReader, shard: Shard) -> list[bytes]:
     """All records of a shard as lines; checks that chunks join without gaps."""
     lines: list[bytes] = []
@@ -144,8 +219,7 @@ def read_lines(reader: DataReader, shard: Shard) -> list[bytes]:
         assert records.start == shard.start + len(lines)
         if records.columns:
             assert all(len(column) == len(records) for column in records.columns.values())
-            columns = zip(records.columns["index"], records.columns["text"], strict=True)
-            lines += [f"{index},{text}".encode() for index, text in columns]
+            lines += [f"{index},{text}".encode() for index, text in rows_of(records.columns)]
         else:
             lines += records.values
     return lines
@@ -213,5 +287,7 @@ def test_reads_of_one_reader_may_alternate(source):
 def test_metadata_names_the_columns_that_the_format_knows(source, request):
     metadata = source.open().metadata
     format_name = request.node.callspec.params["source"]
-    has_columns = format_name.startswith(("csv", "parquet", "custom-rows"))
-    assert metadata.column_names == (("index", "text") if has_columns else ())
+    has_columns = format_name.startswith(("csv", "parquet", "custom-rows", "sql"))
+    names = {"images": ("image", "label", "path"), "libsvm": ("label", "ids", "values")}
+    expected_names = names.get(format_name, ("index", "text") if has_columns else ())
+    assert metadata.column_names == expected_names

@@ -1,0 +1,119 @@
+"""Files that a reader can seek in: of compressed ones an unpacked copy, made once a machine."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+import tempfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+from elasticdl.errors import ConfigError, DataError
+
+CACHE_VARIABLE = "ELASTICDL_DATA_CACHE"
+COMPRESSED = (".gz", ".zst")
+_MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_COPY_BYTES = 1 << 20
+
+
+def readable(path: str) -> str:
+    """Return the file itself, or, of one compressed by gzip or zstd, its copy that is not.
+
+    All processes of a machine share the copy. It is made anew when the file has changed.
+
+    Raises:
+        DataError: The file is cut short or damaged, or there is no room for the copy.
+    """
+    codec = _codec_of(path)
+    if codec is None:
+        return path
+    copy = _copy_of(path)
+    if not copy.exists():
+        _unpack(path, codec, copy)
+    return str(copy)
+
+
+def unpacked_name(path: str) -> str:
+    """Return the name without what says that the file is compressed."""
+    for ending in COMPRESSED:
+        if path.lower().endswith(ending):
+            return path[: -len(ending)]
+    return path
+
+
+def cache_folder() -> Path:
+    """Return where copies lie: `ELASTICDL_DATA_CACHE`, or a folder for temporary files."""
+    given = os.environ.get(CACHE_VARIABLE)
+    if given:
+        return Path(given)
+    return Path(tempfile.gettempdir()) / f"elasticdl-data-{os.getuid()}"
+
+
+def _codec_of(path: str) -> str | None:
+    if not path.lower().endswith(COMPRESSED):
+        return None
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    for magic, codec in _MAGICS.items():
+        if start.startswith(magic):
+            return codec
+    raise DataError(f"{path}: is not compressed by gzip or zstd, as its name says; rename it")
+
+
+def _copy_of(path: str) -> Path:
+    """Return the name of a file's copy: another for each content, as size and time tell it."""
+    status = os.stat(path)
+    identity = f"{os.path.realpath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return cache_folder() / f"{digest}-{unpacked_name(Path(path).name)}"
+
+
+def _unpack(path: str, codec: str, copy: Path) -> None:
+    try:
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_own(copy.parent)
+        descriptor, partial = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
+    except OSError as error:
+        raise DataError(
+            f"{copy.parent}: cannot be written: {error.strerror}; {CACHE_VARIABLE} names another "
+            "folder for unpacked files"
+        ) from error
+    try:
+        with os.fdopen(descriptor, "wb") as target, open(path, "rb") as source:
+            _copy(source, codec, target)
+        os.replace(partial, copy)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}") from error
+    finally:
+        Path(partial).unlink(missing_ok=True)
+
+
+def _copy(source: IO[bytes], codec: str, target: IO[bytes]) -> None:
+    stream: Any = gzip.GzipFile(fileobj=source) if codec == "gzip" else _zstd_stream(source)
+    shutil.copyfileobj(stream, target, _COPY_BYTES)
+
+
+def _zstd_stream(source: IO[bytes]) -> Any:
+    try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "files compressed by zstd need pyarrow, which is not installed: "
+            "pip install 'elasticdl[parquet]'"
+        ) from error
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(source, mode="r"), "zstd")
+
+
+def _require_own(folder: Path) -> None:
+    """Refuse a folder in which others could put files under the names of ours."""
+    if folder.stat().st_uid != os.getuid():
+        raise DataError(
+            f"{folder}: belongs to another user; {CACHE_VARIABLE} names another folder for "
+            "unpacked files"
+        )

@@ -1,0 +1,129 @@
+"""Folders of images: each folder in the folder is a class, as `keras` and `torchvision` have it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+
+from elasticdl.data.base import Metadata, Records
+from elasticdl.data.files import CHUNK_BYTES
+from elasticdl.errors import DataError
+from elasticdl.job import Shard
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+_CHUNK_IMAGES = 256
+
+
+class ImageFolderReader:
+    """Reads `FOLDER/CLASS/NAME.jpg`; other files are left alone.
+
+    A record has `image` (the bytes of the file, not decoded), `label` (number of its class: 0 for
+    the first by name) and `path` (`CLASS/NAME.jpg`). A class is a shard, its files are in order.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._classes = _folders(folder)
+        self._files = cache(_images)
+        if not self._classes:
+            raise DataError(
+                f"{folder}: expected a folder for each class of images, found none in it"
+            )
+
+    @property
+    def metadata(self) -> Metadata:
+        """The columns."""
+        kinds = {"image": object, "label": np.int64, "path": object}
+        return Metadata(tuple(kinds), {name: np.dtype(kind) for name, kind in kinds.items()})
+
+    def shards(self) -> list[Shard]:
+        """List the classes with their numbers of images."""
+        folders = [os.path.join(self._folder, name) for name in self._classes]
+        shards = [Shard(folder, 0, len(self._files(folder))) for folder in folders]
+        found = [shard for shard in shards if shard.num_records > 0]
+        if not found:
+            raise DataError(
+                f"{self._folder}: no images ({', '.join(EXTENSIONS)}) in its "
+                f"{len(shards):,} folders"
+            )
+        return found
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield the images of a class."""
+        name = os.path.basename(shard.name)
+        if os.path.dirname(shard.name) != self._folder or name not in self._classes:
+            raise DataError(
+                f"{shard.name}: not one of the {len(self._classes):,} classes of {self._folder}"
+            )
+        files = self._files(shard.name)
+        if shard.end > len(files):
+            raise DataError(
+                f"{shard.name}: images [{shard.start}, {shard.end}) were asked for, but it has "
+                f"{len(files)}; has the folder changed since they were counted?"
+            )
+        label = self._classes.index(name)
+        start = shard.start
+        while start < shard.end:
+            images = _read_some(shard.name, files[start : min(shard.end, start + _CHUNK_IMAGES)])
+            paths = [f"{name}/{file}" for file in files[start : start + len(images)]]
+            yield Records(
+                start,
+                columns={
+                    "image": _objects(images),
+                    "label": np.full(len(images), label, dtype=np.int64),
+                    "path": _objects(paths),
+                },
+            )
+            start += len(images)
+
+
+def is_image_folder(path: str) -> bool:
+    """Tell whether a folder has no files of its own, but a folder that begins with an image."""
+    if not os.path.isdir(path) or _images(path):
+        return False
+    return any(_images(os.path.join(path, name)) for name in _folders(path)[:3])
+
+
+def _folders(path: str) -> list[str]:
+    return sorted(entry.name for entry in _entries(path) if entry.is_dir())
+
+
+def _images(path: str) -> list[str]:
+    names = (entry.name for entry in _entries(path) if entry.is_file())
+    return sorted(name for name in names if name.lower().endswith(EXTENSIONS))
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if not entry.name.startswith((".", "_"))]
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _read_some(folder: str, files: list[str]) -> list[bytes]:
+    """Read one image at least, then no more once a chunk is full."""
+    images: list[bytes] = []
+    num_bytes = 0
+    for file in files:
+        path = os.path.join(folder, file)
+        try:
+            with open(path, "rb") as stream:
+                images.append(stream.read())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        if not images[-1]:
+            raise DataError(f"{path}: is empty; expected an image")
+        num_bytes += len(images[-1])
+        if num_bytes >= CHUNK_BYTES:
+            break
+    return images
+
+
+def _objects(values: list[bytes] | list[str]) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
+    out = np.empty(len(values), dtype=object)
+    out[:] = values
+    return out

@@ -1,0 +1,288 @@
+"""Tables of a database, through SQLAlchemy."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from elasticdl.data.base import Metadata, Records
+from elasticdl.data.files import CHUNK_RECORDS
+from elasticdl.data.params import Params
+from elasticdl.errors import ConfigError, DataError
+from elasticdl.job import Shard
+from elasticdl.settings.reader_params import FLAG
+
+ROWS_PER_SHARD = 100_000
+
+
+class SqlReader:
+    """Reads the rows of tables in the order of a key.
+
+    A shard is a range of keys, in which there may be holes: one scan of the keys alone finds where
+    each range begins and ends, and how many rows it has. Its name tells the range, so that a
+    worker needs no scan of its own. The rows must stay as they are while a job runs.
+
+    Args:
+        url: SQLAlchemy's, such as `sqlite:///clicks.db` or `postgresql+psycopg://host/db`.
+        tables: Tables with the same columns.
+        key: A column without null whose values are all different; the primary key without it.
+        columns: Which columns to read, in this order; all without it.
+        rows_per_shard: How many rows a range has at most.
+        login: `username` and `password`, where the URL has none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        tables: Sequence[str],
+        key: str = "",
+        columns: Sequence[str] = (),
+        rows_per_shard: int = ROWS_PER_SHARD,
+        login: Mapping[str, str] | None = None,
+    ) -> None:
+        self._alchemy = _import_sqlalchemy()
+        self._rows_per_shard = rows_per_shard
+        try:
+            given = {name: word for name, word in (login or {}).items() if word}
+            address = self._alchemy.make_url(url).set(**given)
+            self._engine = self._alchemy.create_engine(
+                address, poolclass=self._alchemy.pool.NullPool
+            )
+            self._place = self._engine.url.render_as_string(hide_password=True)
+        except (self._alchemy.exc.SQLAlchemyError, ImportError) as error:
+            raise ConfigError(f"{url.partition('://')[0]}://...: {_said(error)}") from error
+        _require_file(self._engine.url)
+        self._tables = {name: self._reflect(name) for name in tables}
+        self._key_name = key
+        self._columns = tuple(columns)
+        for name, table in self._tables.items():
+            self._check(name, table, next(iter(self._tables.values())))
+
+    @classmethod
+    def from_params(cls, url: str, params: Params) -> SqlReader:
+        """Make a reader from `--data_reader_params`.
+
+        Raises:
+            ConfigError: No table is named.
+        """
+        tables = params.names("table")
+        if not tables:
+            raise ConfigError(f"{FLAG}: expected table=NAME, which table of the database to read")
+        login = {"username": params.text("user", ""), "password": params.text("password", "")}
+        rows = params.number("rows_per_shard", ROWS_PER_SHARD)
+        return cls(url, tables, params.text("key", ""), params.names("columns"), rows, login)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The columns and the types of their arrays."""
+        return Metadata(tuple(self._dtypes), self._dtypes)
+
+    def shards(self) -> list[Shard]:
+        """List ranges of keys with their numbers of rows; reads the keys alone, once."""
+        return [shard for name in self._tables for shard in self._ranges(name)]
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield rows of a range."""
+        if shard.num_records == 0:
+            return
+        name, first, last = self._parse_name(shard.name)
+        table = self._tables[name]
+        key = self._key(table)
+        query = (
+            self._alchemy.select(*(table.c[column] for column in self._dtypes))
+            .where(key >= first, key <= last)
+            .order_by(key)
+            .offset(shard.start)
+            .limit(shard.num_records)
+        )
+        start = shard.start
+        for rows in self._chunks(query):
+            yield Records(start, columns=self._to_columns(rows, shard.name))
+            start += len(rows)
+        if start != shard.end:
+            raise DataError(
+                f"{self._place}: {shard.name}: rows [{shard.start}, {shard.end}) were asked for, "
+                f"but they end at {start}; has the table changed since they were counted?"
+            )
+
+    def _chunks(self, query: Any) -> Iterator[Sequence[Any]]:
+        try:
+            with self._engine.connect() as connection:
+                result = connection.execution_options(yield_per=CHUNK_RECORDS).execute(query)
+                yield from result.partitions()
+        except self._alchemy.exc.SQLAlchemyError as error:
+            raise DataError(f"{self._place}: cannot be read: {_said(error)}") from error
+
+    def _reflect(self, name: str) -> Any:
+        schema, _, table = name.rpartition(".")
+        metadata = self._alchemy.MetaData()
+        try:
+            return self._alchemy.Table(
+                table, metadata, schema=schema or None, autoload_with=self._engine
+            )
+        except self._alchemy.exc.NoSuchTableError as error:
+            names = ", ".join(self._alchemy.inspect(self._engine).get_table_names()) or "none"
+            raise DataError(f"{self._place}: no table {name!r}; it has {names}") from error
+        except self._alchemy.exc.SQLAlchemyError as error:
+            raise DataError(f"{self._place}: cannot be read: {_said(error)}") from error
+
+    def _check(self, name: str, table: Any, first: Any) -> None:
+        self._key(table)
+        for column in self._columns:
+            if column not in table.c:
+                raise ConfigError(
+                    f"{FLAG}: columns={column}: table {name} has {', '.join(table.c.keys())}"
+                )
+        if table.c.keys() != first.c.keys():
+            raise DataError(
+                f"{self._place}: table {name} has the columns {', '.join(table.c.keys())}, "
+                f"{first.name} has {', '.join(first.c.keys())}; expected the same"
+            )
+
+    def _key(self, table: Any) -> Any:
+        if self._key_name:
+            if self._key_name not in table.c:
+                raise ConfigError(
+                    f"{FLAG}: key={self._key_name}: table {table.name} has "
+                    f"{', '.join(table.c.keys())}"
+                )
+            return table.c[self._key_name]
+        if len(table.primary_key.columns) != 1:
+            raise ConfigError(
+                f"{FLAG}: table {table.name} has no primary key of one column: give key=COLUMN, a "
+                "column without null whose values are all different"
+            )
+        return next(iter(table.primary_key.columns))
+
+    def _ranges(self, name: str) -> Iterator[Shard]:
+        table = self._tables[name]
+        key = self._key(table)
+        first = last = None
+        count = 0
+        for rows in self._chunks(self._alchemy.select(key).order_by(key)):
+            for (value,) in rows:
+                if value is None or (count and value == last):
+                    raise DataError(
+                        f"{self._place}: table {name}: key {key.name} is {value!r} "
+                        f"{'in a row' if value is None else 'in two rows'}; expected a column "
+                        "without null whose values are all different"
+                    )
+                if count == self._rows_per_shard:
+                    yield _shard(name, first, last, count)
+                    count = 0
+                if count == 0:
+                    first = value
+                last = value
+                count += 1
+        if count:
+            yield _shard(name, first, last, count)
+
+    def _parse_name(self, name: str) -> tuple[str, Any, Any]:
+        table, _, text = name.partition(" ")
+        try:
+            first, last = json.loads(text)
+        except (ValueError, TypeError):
+            first = last = None
+        if table not in self._tables or first is None:
+            raise DataError(
+                f"{name}: not a range of {', '.join(self._tables)}; do all processes read the same "
+                "tables?"
+            )
+        return table, first, last
+
+    @cached_property
+    def _dtypes(self) -> dict[str, np.dtype[Any]]:
+        """Types that are the same for every chunk: whole numbers with null are float64."""
+        first = next(iter(self._tables.values()))
+        names = self._columns or tuple(first.c.keys())
+        return {name: self._dtype(name, first.c[name]) for name in names}
+
+    def _dtype(self, name: str, column: Any) -> np.dtype[Any]:
+        types = self._alchemy.types
+        if isinstance(column.type, types.Integer | types.Boolean):
+            has_null = column.nullable and any(
+                self._has_null(name, table) for table in self._tables.values()
+            )
+            return np.dtype(np.float64 if has_null else np.int64)
+        if isinstance(column.type, types.Numeric):  # Float is one
+            return np.dtype(np.float64)
+        if isinstance(column.type, types.Date | types.DateTime):
+            return np.dtype("datetime64[us]")
+        return np.dtype(object)
+
+    def _has_null(self, name: str, table: Any) -> bool:
+        query = self._alchemy.select(table.c[name]).where(table.c[name].is_(None)).limit(1)
+        return any(len(rows) > 0 for rows in self._chunks(query))
+
+    def _to_columns(self, rows: Sequence[Any], shard: str) -> dict[str, Any]:
+        columns: dict[str, Any] = {}
+        for (name, dtype), values in zip(
+            self._dtypes.items(), zip(*rows, strict=True), strict=True
+        ):
+            try:
+                columns[name] = _array(values, dtype)
+            except (TypeError, ValueError) as error:
+                raise DataError(
+                    f"{self._place}: {shard}: column {name!r}: expected {dtype}: {error}"
+                ) from error
+        return columns
+
+
+def is_database(place: str) -> bool:
+    """Tell whether a place is a database: a URL whose scheme is a dialect of SQLAlchemy's."""
+    scheme, colon, _ = place.partition("://")
+    dialects = ("sqlite", "postgresql", "mysql", "mariadb", "oracle", "mssql")
+    return colon != "" and scheme.partition("+")[0] in dialects
+
+
+def _require_file(url: Any) -> None:
+    """Refuse a file of SQLite's that is not there: it would be made."""
+    path = url.database or ":memory:"
+    is_file = url.get_backend_name() == "sqlite" and not path.startswith((":memory:", "file:"))
+    if is_file and not os.path.exists(path):
+        raise DataError(f"{path}: no such file (working folder: {os.getcwd()})")
+
+
+def _array(values: Sequence[Any], dtype: np.dtype[Any]) -> Any:
+    if dtype.kind == "O":
+        out = np.empty(len(values), dtype=object)
+        out[:] = ["" if value is None else value for value in values]
+        return out
+    if dtype.kind == "f":
+        return np.array([np.nan if value is None else value for value in values], dtype=dtype)
+    if dtype.kind == "i" and any(not isinstance(value, int) for value in values):
+        found = next(value for value in values if not isinstance(value, int))
+        raise ValueError(f"found {found!r}")
+    return np.array(values, dtype=dtype)
+
+
+def _shard(table: str, first: Any, last: Any, count: int) -> Shard:
+    try:
+        return Shard(f"{table} {json.dumps([first, last])}", 0, count)
+    except TypeError as error:
+        raise ConfigError(
+            f"{FLAG}: the keys of {table} are {type(first).__name__}; expected whole numbers or "
+            "text: give key=COLUMN"
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    """The driver's own words, which have no address and no password."""
+    cause = getattr(error, "orig", None) or error
+    return str(cause).partition("\n")[0]
+
+
+def _import_sqlalchemy() -> Any:
+    try:
+        import sqlalchemy
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "tables of a database need SQLAlchemy, which is not installed: "
+            "pip install 'elasticdl[sql]'"
+        ) from error
+    return sqlalchemy
