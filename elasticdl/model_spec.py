@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
+from elasticdl.earlier import offer_earlier_modules
 from elasticdl.errors import ModelError
 from elasticdl.start_up import quiet_tensorflow
 
@@ -109,6 +110,7 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
         sys.path.insert(0, str(zoo))
     path = zoo.joinpath(*module_name.split("."))
     quiet_tensorflow()
+    offer_earlier_modules()
     try:
         return importlib.import_module(module_name), function
     except ModuleNotFoundError as error:
@@ -117,7 +119,12 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
                 f"--model_def={section.model_def}: no module {module_name} in {zoo} "
                 f"(expected {path}.py)"
             ) from error
-        raise ModelError(f"{path}.py imports {error.name!r}, which is not installed") from error
+        hint = ""
+        if error.name and error.name.split(".")[0] == zoo.name:
+            hint = f"; what is in {zoo} is imported without {zoo.name!r}"
+        raise ModelError(
+            f"{path}.py imports {error.name!r}, which is not installed{hint}"
+        ) from error
     except SyntaxError as error:
         raise ModelError(f"{error.filename}:{error.lineno}: {error.msg}") from error
 

@@ -18,6 +18,7 @@ import rich_click as click
 from pydantic import ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 
+from elasticdl.cli.other_flags import OF_ELASTICDL_0, OF_KERAS
 from elasticdl.config import Command, JobConfig, Only, Section
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
@@ -107,39 +108,6 @@ def check_given(config: JobConfig, given: Container[str]) -> None:
             )
 
 
-# What Keras' compile and fit take, and what says it here.
-_OF_KERAS = {
-    "batch_size": "--minibatch_size",
-    "class_weight": "give sample weights as the third element of feed, such as "
-    "tf.gather(weights, label)",
-    "epochs": "--num_epochs",
-    "initial_epoch": "--num_epochs is how many are left; --checkpoint_dir_for_init has the "
-    "parameters",
-    "jit_compile": "wrap a part of the model in tf.function(jit_compile=True)",
-    "loss_weights": "add the weighted losses of the outputs up in the function loss",
-    "sample_weight": "give sample weights as the third element of feed",
-    "steps_per_epoch": "an epoch is all records of --training_data; give fewer files, or more "
-    "epochs",
-    "steps_per_execution": "steps overlap by themselves",
-    "validation_batch_size": "--minibatch_size is that of evaluations too",
-    "validation_freq": "--evaluation_steps counts updates",
-    "validation_split": "write records to evaluate on into files of --validation_data",
-    "validation_steps": "--evaluation_minibatches",
-    "verbose": "--summary has the numbers of the display",
-}
-
-
-# What earlier versions took, and what says it here.
-_OF_ELASTICDL_0 = {
-    "force_use_kube_config_file": "the kubeconfig is used where there is one",
-    "lr_staleness_modulation": "--staleness_lr_modulation",
-    "max_step": "--num_epochs, or a callback that stops",
-    "relaunch_on_worker_failure": "--max_relaunches",
-    "restart_policy": "the master asks for another pod, --max_relaunches times after failures",
-    "yaml": "--dry_run > FILE",
-}
-
-
 def unknown_flag(command: str, name: str) -> str:
     """Return what to say of a flag that a command does not have, with the nearest that it has."""
     name = name.lstrip("-").replace("-", "_")
@@ -147,10 +115,10 @@ def unknown_flag(command: str, name: str) -> str:
     if owners:
         homes = " and ".join(f"elasticdl {owner}" for owner in owners)
         return f"--{name} has no meaning for elasticdl {command}, only for {homes}"
-    if name in _OF_ELASTICDL_0:
-        return f"unknown flag --{name} (of ElasticDL 0.x); here: {_OF_ELASTICDL_0[name]}"
-    if name in _OF_KERAS:
-        return f"unknown flag --{name} (of Keras); here: {_OF_KERAS[name]}"
+    if name in OF_ELASTICDL_0:
+        return f"unknown flag --{name} (of ElasticDL 0.x); here: {OF_ELASTICDL_0[name]}"
+    if name in OF_KERAS:
+        return f"unknown flag --{name} (of Keras); here: {OF_KERAS[name]}"
     known = [flag.name for flag in flags() if command in flag.commands]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean --{near[0]}?" if near else ""

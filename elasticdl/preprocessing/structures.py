@@ -152,6 +152,8 @@ class ConcatenateWithOffset(RawLayer):
     def call(self, inputs: Any) -> Any:
         """Return the ids of all features."""
         features = [as_tensor(feature) for feature in self._checked(inputs)]
+        if len({feature.dtype for feature in features}) > 1:  # buckets are int32, hashes int64
+            features = [map_values(_as_int64, feature) for feature in features]
         offsets = self.offsets or [0] * len(features)
         moved = [_moved(ids, by) for ids, by in zip(features, offsets, strict=True)]
         if any(isinstance(feature, tf.RaggedTensor) for feature in moved):
@@ -175,7 +177,9 @@ class ConcatenateWithOffset(RawLayer):
         sparse = not ragged and any(feature.sparse for feature in features)
         if ragged:
             shape = tuple(None if k else n for k, n in enumerate(shape))
-        return keras.KerasTensor(shape, features[0].dtype, sparse=sparse, ragged=ragged)
+        dtypes = {feature.dtype for feature in features}
+        dtype = dtypes.pop() if len(dtypes) == 1 else "int64"
+        return keras.KerasTensor(shape, dtype, sparse=sparse, ragged=ragged)
 
     def get_config(self) -> dict[str, Any]:
         """Return what rebuilds the layer."""
@@ -193,6 +197,10 @@ class ConcatenateWithOffset(RawLayer):
                 f"called with {len(inputs)} features; expected one offset for each"
             )
         return inputs
+
+
+def _as_int64(values: Any) -> Any:
+    return tf.cast(values, tf.int64)
 
 
 def _moved(ids: Any, by: int) -> Any:

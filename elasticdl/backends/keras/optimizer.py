@@ -15,6 +15,7 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     VariableDescription,
 )
+from elasticdl.backends.keras.model.old_calls import remedy_of
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.optimizers.group_ftrl import GroupFtrl
 
@@ -49,7 +50,9 @@ def make_optimizer(make: Callable[[], Any] | None) -> Any:
     except ElasticdlError:
         raise
     except Exception as error:
-        raise ModelError(f"optimizer raised {type(error).__name__}: {error}") from error
+        raise ModelError(
+            f"optimizer raised {type(error).__name__}: {error}{remedy_of(error)}"
+        ) from error
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ModelError(
             f"optimizer must return a keras.optimizers.Optimizer, found {type(optimizer).__name__}"

@@ -48,9 +48,7 @@ def model():
         index,
         preprocessing.Hashing(HASHED)(animal),
     ]
-    ids = preprocessing.ConcatenateWithOffset([0, 3])(
-        [keras.ops.cast(places, "int64"), keras.ops.cast(index, "int64")]
-    )
+    ids = preprocessing.ConcatenateWithOffset([0, 3])([places, index])
     rows = [
         keras.layers.Flatten()(Embedding(2, input_dim=7, name="shared")(ids)),
         preprocessing.SparseEmbedding(None, 2, combiner="mean", name="tags_mean")(lists),

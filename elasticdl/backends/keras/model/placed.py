@@ -22,6 +22,7 @@ from elasticdl.backends.base import (
 )
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.model.hooks import check_hooks
+from elasticdl.backends.keras.model.old_calls import remedy_of
 from elasticdl.backends.keras.model.placement import given_rows, moving_large_embeddings
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.constraint import describe_constraint
@@ -320,7 +321,7 @@ def explaining(model: Any, minibatch: KerasMinibatch) -> Iterator[None]:
             hint = "; in mode prediction feed gives features only, not (features, labels)"
         raise ModelError(
             f"model {model.name!r} cannot be called on what feed gives in mode {minibatch.mode}, "
-            f"{describe(minibatch.features)}{hint}: {_message(error)}"
+            f"{describe(minibatch.features)}{hint}: {_message(error)}{remedy_of(error)}"
         ) from error
 
 
@@ -331,7 +332,7 @@ def _make(make_model: Callable[[], Any]) -> Any:
         raise
     except Exception as error:
         raise ModelError(
-            f"the model function raised {type(error).__name__}: {_message(error)}"
+            f"the model function raised {type(error).__name__}: {_message(error)}{remedy_of(error)}"
         ) from error
     if not isinstance(model, keras.Model):
         raise ModelError(

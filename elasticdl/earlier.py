@@ -1,0 +1,144 @@
+"""Modules of ElasticDL 0.x that model files import, under their names of then.
+
+Nothing lies at these names. A finder makes a module when a model file asks for one, and takes what
+it is asked for from where it is now; what is gone is refused with what to write instead.
+`docs/migrating.md` is made of the same tables.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from elasticdl.errors import ModelError
+
+_PREPROCESSING = {
+    name: f"elasticdl.preprocessing.{name}"
+    for name in (
+        *("ConcatenateWithOffset", "Hashing", "IndexLookup", "LogRound", "Normalizer"),
+        *("RoundIdentity", "SparseEmbedding", "ToNumber", "ToRagged", "ToSparse"),
+    )
+} | {"Discretization": "elasticdl.preprocessing.earlier.Discretization"}
+_STATISTICS = {
+    f"get_{what}": f"elasticdl.preprocessing.statistics.get_{what}"
+    for what in (
+        *("min", "max", "avg", "stddev"),
+        *("bucket_boundaries", "distinct_count", "vocabulary"),
+    )
+}
+_EMBEDDING = {"Embedding": "elasticdl.layers.Embedding"}
+_NO_COLUMNS = (
+    "Keras 3 has no feature columns; use the layers of elasticdl.preprocessing "
+    "(ConcatenateWithOffset, SparseEmbedding), or declare the columns as an "
+    "elasticdl.preprocessing.tabular.Table"
+)
+
+MOVED: dict[str, dict[str, str]] = {
+    "elasticdl.python.common.constants": {"Mode": "elasticdl.Mode"},
+    "elasticdl.python.common.log_utils": {"default_logger": "elasticdl.earlier.default_logger"},
+    "elasticdl.python.elasticdl.callbacks": {
+        "LearningRateScheduler": "elasticdl.callbacks.LearningRateScheduler"
+    },
+    "elasticdl.python.elasticdl.layers": _EMBEDDING,
+    "elasticdl.python.elasticdl.layers.embedding": _EMBEDDING,
+    "elasticdl.python.keras.layers": _EMBEDDING,
+    "elasticdl.python.worker.prediction_outputs_processor": {
+        "BasePredictionOutputsProcessor": "builtins.object"
+    },
+    "elasticdl_preprocessing.layers": {**_PREPROCESSING, **_EMBEDDING},
+    **{
+        f"elasticdl_preprocessing.layers.{module}": {name: _PREPROCESSING[name]}
+        for module, name in {
+            "concatenate_with_offset": "ConcatenateWithOffset",
+            "discretization": "Discretization",
+            "hashing": "Hashing",
+            "index_lookup": "IndexLookup",
+            "log_round": "LogRound",
+            "normalizer": "Normalizer",
+            "round_identity": "RoundIdentity",
+            "sparse_embedding": "SparseEmbedding",
+            "to_number": "ToNumber",
+            "to_ragged": "ToRagged",
+            "to_sparse": "ToSparse",
+        }.items()
+    },
+    "elasticdl_preprocessing.utils": {"analyzer_utils": "elasticdl.preprocessing.statistics"},
+    "elasticdl_preprocessing.utils.analyzer_utils": _STATISTICS,
+}
+"""Module of then -> name in it -> where it is now."""
+
+GONE: dict[str, str] = {
+    "elasticdl.python.elasticdl.callbacks.MaxStepsStopping": "say --num_epochs, or write a Keras "
+    "callback that sets self.model.stop_training",
+    "elasticdl.python.elasticdl.callbacks.SavedModelExporter": "leave it out, and say --output",
+    "elasticdl.python.elasticdl.feature_column": _NO_COLUMNS,
+    "elasticdl.python.data.odps_io": "write custom_data_reader in the model file",
+    "elasticdl.python.data.reader": "write custom_data_reader in the model file",
+    "elasticdl_preprocessing.feature_column": _NO_COLUMNS,
+    "elasticdl_preprocessing.utils.decorators": "make a keras.Input for each feature in the model "
+    "function",
+    "elasticai_api": "loops of one's own are not run yet; a model file has feed, loss, optimizer "
+    "and callbacks instead",
+}
+"""Module of then, or name in one -> what to write instead."""
+
+_ROOTS = ("elasticdl.python", "elasticdl_preprocessing", "elasticai_api")
+
+
+def offer_earlier_modules() -> None:
+    """Let model files import modules of ElasticDL 0.x by their names of then."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())  # last: a package that is installed is taken
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(_ROOTS):
+            return None
+        remedy = _remedy(fullname)
+        if remedy is not None:
+            raise ModelError(f"{fullname} is of ElasticDL 0.x, and is gone: {remedy}")
+        known = fullname in MOVED or any(
+            name.startswith(f"{fullname}.") for name in (*MOVED, *GONE)
+        )
+        return ModuleSpec(fullname, _Loader(), is_package=True) if known else None
+
+
+class _Loader(Loader):
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None  # an ordinary one
+
+    def exec_module(self, module: ModuleType) -> None:
+        names = MOVED.get(module.__name__, {})
+
+        def find(name: str) -> Any:
+            remedy = _remedy(f"{module.__name__}.{name}")
+            if remedy is not None:
+                raise ModelError(f"{module.__name__}.{name} is of ElasticDL 0.x: {remedy}")
+            if name not in names:
+                raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
+            return pkgutil.resolve_name(names[name])
+
+        module.__getattr__ = find  # type: ignore[method-assign]
+
+
+def _remedy(name: str) -> str | None:
+    for gone, remedy in GONE.items():
+        if name == gone or name.startswith(f"{gone}."):
+            return remedy
+    return None
+
+
+def __getattr__(name: str) -> Any:
+    if name == "default_logger":
+        import logging
+
+        return logging.getLogger("elasticdl.model_file")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
