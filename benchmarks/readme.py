@@ -42,6 +42,7 @@ PARTS = {
     "store": "The parameter store and its wire",
     "recordio": "Record files",
     "ledger": "The master's ledger",
+    "members": "The master with many members",
 }
 
 

@@ -126,12 +126,25 @@ def lacks_of_epoch(
 
 def to_ranges(ids: Iterable[int]) -> list[list[int]]:
     """Return numbers as ranges [first, stop), in order: as journals and snapshots have them."""
-    given = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
-    found = np.sort(given)
+    ranges: list[list[int]] = _ranges(ids).tolist()
+    return ranges
+
+
+def to_edges(ids: Iterable[int]) -> list[int]:
+    """Return the same in one list: first, stop, first, stop, ...; for a great many of them."""
+    edges: list[int] = _ranges(ids).ravel().tolist()
+    return edges
+
+
+def _ranges(ids: Iterable[int]) -> Int64:
+    found = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.int64)
     if not found.size:
-        return []
-    ends = np.flatnonzero(np.diff(found) != 1)
+        return np.zeros((0, 2), np.int64)
+    steps = np.diff(found)
+    if steps.size and steps.min() <= 0:
+        found = np.unique(found)
+        steps = np.diff(found)
+    ends = np.flatnonzero(steps != 1)
     firsts = found[np.concatenate([[0], ends + 1])]
     stops = found[np.concatenate([ends, [-1]])] + 1
-    ranges: list[list[int]] = np.stack([firsts, stops], axis=1).tolist()
-    return ranges
+    return np.stack([firsts, stops], axis=1)

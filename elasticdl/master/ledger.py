@@ -26,9 +26,9 @@ import numpy as np
 
 from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.journal import Journal
-from elasticdl.master.lacks import Applied, Lacks, Made, Uneven, lacks_of_epoch, to_ranges
+from elasticdl.master.lacks import Applied, Lacks, Made, Uneven, lacks_of_epoch, to_edges
 from elasticdl.master.order import HandOuts
-from elasticdl.master.replays import Ranges, Replays
+from elasticdl.master.replays import Replays
 from elasticdl.master.tasks import JobTasks
 
 _MESSAGES_SHOWN = 3
@@ -247,14 +247,16 @@ class Ledger:
         for task_id in itertools.chain(self._doing, self.quarantined, *waiting):
             if first <= task_id < stop:
                 is_done[task_id - first] = False
-        for low, high in self._replays.waiting():
-            if low < stop and high > first:
-                is_done[max(low - first, 0) : high - first] = False
+        ranges = np.clip(self._replays.waiting(), first, stop) - first
+        steps = np.zeros(self._per_epoch + 1, np.int64)
+        np.add.at(steps, ranges[:, 0], 1)
+        np.add.at(steps, ranges[:, 1], -1)
+        is_done[np.cumsum(steps[:-1]) > 0] = False
         return is_done
 
     def replay(self, task_ids: Iterable[int]) -> None:
         """Go on with parameters that were lost and restored: these tasks are to be done again."""
-        self._journal.record("replay", to_ranges(task_ids))
+        self._journal.record("replay", to_edges(task_ids))
 
     def stop_training(self) -> None:
         """Begin no training task any more; those that were begun are finished."""
@@ -446,11 +448,12 @@ class Ledger:
     def _apply_stop(self) -> None:
         self.is_stopped = True
 
-    def _apply_replay(self, ranges: Ranges) -> None:
+    def _apply_replay(self, edges: list[int]) -> None:
         self.generation += 1
+        ranges = np.array(edges, np.int64).reshape(-1, 2)
         # The lease that ended as done is one above the last that came back: see `_number`.
         self._replays.add(ranges)
-        if not ranges:
+        if not edges:
             return
         first_epoch, counts = self._tasks.count_by_epoch(ranges)
         for epoch, count in enumerate(counts, start=first_epoch):

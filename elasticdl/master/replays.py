@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-Ranges = Sequence[Sequence[int]]
-"""[first, stop) each, ascending."""
+Int64 = NDArray[np.int64]
+
+
+class _Block:
+    """Ranges that came together, of which the first ones may be taken."""
+
+    __slots__ = ("_at", "_first", "_ranges")
+
+    def __init__(self, ranges: Int64) -> None:
+        """Begin with ranges [first, stop), shape (n, 2), n > 0."""
+        self._ranges, self._at = ranges, 0
+        self._first = int(ranges[0, 0])
+
+    @property
+    def next_id(self) -> int:
+        return self._first
+
+    def take(self) -> bool:
+        """Take the first task; return whether there are more."""
+        self._first += 1
+        if self._first == self._ranges[self._at, 1]:
+            self._at += 1
+            if self._at == len(self._ranges):
+                return False
+            self._first = int(self._ranges[self._at, 0])
+        return True
+
+    def left(self) -> Int64:
+        """Return what was not taken."""
+        left = self._ranges[self._at :].copy()
+        left[0, 0] = self._first
+        return left
 
 
 class Replays:
@@ -20,12 +49,13 @@ class Replays:
     """
 
     def __init__(self) -> None:
-        self._line: deque[tuple[int, int]] = deque()
+        self._line: deque[_Block] = deque()
         self._num_waiting = 0
         self._out: set[int] = set()
         # From each edge on, up to the next, so many replays.
-        self._edges: list[int] = []
-        self._times: list[int] = []
+        self._edges: Int64 = np.zeros(0, np.int64)
+        self._times: Int64 = np.zeros(0, np.int64)
+        self._as_lists: list[list[int]] | None = None
 
     # --- the line --------------------------------------------------------------------------------
 
@@ -41,29 +71,29 @@ class Replays:
     @property
     def next_id(self) -> int | None:
         """The first one."""
-        return self._line[0][0] if self._line else None
+        return self._line[0].next_id if self._line else None
 
     def is_out(self, task_id: int) -> bool:
         """Whether a task is a replay that does not wait in the line."""
         return task_id in self._out
 
-    def waiting(self) -> Iterator[tuple[int, int]]:
-        """Iterate over the ranges that wait."""
-        return iter(self._line)
+    def waiting(self) -> Int64:
+        """Return the ranges [first, stop) that wait, in the order of the line, shape (n, 2)."""
+        return np.concatenate([np.zeros((0, 2), np.int64), *(block.left() for block in self._line)])
 
     def take(self) -> None:
         """Take the first one out."""
-        first, stop = self._line.popleft()
-        if first + 1 < stop:
-            self._line.appendleft((first + 1, stop))
+        block = self._line[0]
+        self._out.add(block.next_id)
+        if not block.take():
+            self._line.popleft()
         self._num_waiting -= 1
-        self._out.add(first)
 
     def put_back(self, task_id: int, first: bool) -> None:
         """Have one that is out wait again, as the first or the last one."""
         self._out.remove(task_id)
         add = self._line.appendleft if first else self._line.append
-        add((task_id, task_id + 1))
+        add(_Block(np.array([[task_id, task_id + 1]], np.int64)))
         self._num_waiting += 1
 
     def end(self, task_id: int) -> None:
@@ -72,44 +102,48 @@ class Replays:
 
     def times(self, task_id: int) -> int:
         """Return how often a task was to be done again, up to now."""
-        at = bisect_right(self._edges, task_id) - 1
-        return self._times[at] if at >= 0 else 0
+        at = int(np.searchsorted(self._edges, task_id, side="right")) - 1
+        return int(self._times[at]) if at >= 0 else 0
 
-    def add(self, ranges: Ranges) -> None:
-        """Have tasks done again."""
-        self._line.extend((first, stop) for first, stop in ranges)
-        self._num_waiting += sum(stop - first for first, stop in ranges)
-        if ranges:
-            self._count(np.asarray(ranges, np.int64))
-
-    def _count(self, ranges: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        edges = np.asarray(self._edges, np.int64)
-        steps = np.diff(np.asarray(self._times, np.int64), prepend=0)
+    def add(self, ranges: Int64) -> None:
+        """Have the tasks of ascending ranges [first, stop) done again, shape (n, 2)."""
+        if not len(ranges):
+            return
+        self._line.append(_Block(ranges))
+        self._num_waiting += int((ranges[:, 1] - ranges[:, 0]).sum())
         ones = np.ones(len(ranges), np.int64)
-        places = np.concatenate([edges, ranges[:, 0], ranges[:, 1]])
-        changes = np.concatenate([steps, ones, -ones])
-        found, which = np.unique(places, return_inverse=True)
-        total = np.zeros(len(found), np.int64)
-        np.add.at(total, which, changes)
-        changing = total != 0
-        self._edges = found[changing].tolist()
-        self._times = np.cumsum(total)[changing].tolist()
+        places = np.concatenate([self._edges, ranges[:, 0], ranges[:, 1]])
+        changes = np.concatenate([np.diff(self._times, prepend=0), ones, -ones])
+        order = np.argsort(places, kind="stable")
+        times = np.cumsum(changes[order])
+        # Of equal edges the last one counts, as all their changes are made there.
+        places = places[order]
+        is_last = np.append(places[1:] != places[:-1], True)
+        self._edges, self._times = places[is_last], times[is_last]
+        self._as_lists = None
 
     # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as JSON has it."""
+        """Return the state as JSON has it; ranges and edges one after the other in a list."""
         return {
-            "line": list(self._line),
+            "line": [block.left().ravel().tolist() for block in self._line],
             "out": sorted(self._out),
-            # Never changed in place.
-            "edges": self._edges,
-            "times": self._times,
+            "counts": self._counts(),
         }
+
+    def _counts(self) -> list[list[int]]:
+        """Return edges and times; a list that is made once, as long as nothing is added."""
+        if self._as_lists is None:
+            self._as_lists = [self._edges.tolist(), self._times.tolist()]
+        return self._as_lists
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
-        self._line = deque((first, stop) for first, stop in snapshot["line"])
-        self._num_waiting = sum(stop - first for first, stop in self._line)
+        blocks = [np.array(edges, np.int64).reshape(-1, 2) for edges in snapshot["line"]]
+        self._line = deque(map(_Block, blocks))
+        self._num_waiting = sum(int((b[:, 1] - b[:, 0]).sum()) for b in blocks)
         self._out = set(snapshot["out"])
-        self._edges, self._times = snapshot["edges"], snapshot["times"]
+        edges, times = snapshot["counts"]
+        self._edges, self._times = np.array(edges, np.int64), np.array(times, np.int64)
+        self._as_lists = None

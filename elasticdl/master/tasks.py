@@ -144,19 +144,19 @@ class JobTasks:
         """Ids of the training tasks of one epoch."""
         return range(epoch * self.per_epoch, (epoch + 1) * self.per_epoch)
 
-    def records_in(self, ranges: Sequence[Sequence[int]]) -> int:
-        """Return how many records ranges [first, stop) of training tasks have."""
-        epochs, numbers = np.divmod(np.asarray(ranges, np.int64), self.per_epoch)
+    def records_in(self, ranges: NDArray[np.int64]) -> int:
+        """Return how many records ranges [first, stop) of training tasks have, shape (n, 2)."""
+        epochs, numbers = np.divmod(ranges, self.per_epoch)
         before = epochs * self.training.num_records + self.training.records_before(numbers)
         return int((before[:, 1] - before[:, 0]).sum())
 
-    def count_by_epoch(self, ranges: Sequence[Sequence[int]]) -> tuple[int, list[int]]:
-        """Count the training tasks of ascending ranges, which do not overlap, by epoch.
+    def count_by_epoch(self, ranges: NDArray[np.int64]) -> tuple[int, list[int]]:
+        """Count the training tasks of ascending ranges, shape (n, 2), by epoch; n > 0.
 
         Returns:
             The epoch of the first one, and how many there are in it and in each after it.
         """
-        firsts, stops = np.asarray(ranges, np.int64).T
+        firsts, stops = ranges.T
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - firsts)])
         first_epoch, last_epoch = firsts[0] // self.per_epoch, (stops[-1] - 1) // self.per_epoch
         edges = np.arange(first_epoch, last_epoch + 2) * self.per_epoch

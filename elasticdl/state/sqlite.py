@@ -11,10 +11,11 @@ from pathlib import Path
 
 from elasticdl.errors import StateError
 from elasticdl.state.base import Fact, Snapshot
-from elasticdl.state.encoding import encoded
+from elasticdl.state.encoding import dumps, encoded
 
 _APPLICATION_ID = 0x45444C4A  # "EDLJ" in the file's header
 _FORMAT = 1
+_LONG = 10_000  # items of a fact that is encoded in parts: other threads wait meanwhile
 
 # One row a batch of facts: a batch is one transaction, and there or not there as a whole.
 _TABLES = """
@@ -58,7 +59,8 @@ class SqliteState:
         if not facts:
             return
         with self._lock, self._errors("cannot be written"):
-            text = json.dumps(facts, separators=(",", ":"))
+            is_long = any(type(v) is list and len(v) > _LONG for fact in facts for v in fact)
+            text = "".join(encoded(list(facts))) if is_long else dumps(facts)
             self._db.execute("INSERT INTO journal (facts) VALUES (?)", (text,))
 
     def load(self) -> tuple[Snapshot | None, list[Fact]]:

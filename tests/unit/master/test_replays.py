@@ -2,11 +2,12 @@
 
 import json
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from elasticdl.master.lacks import to_ranges
+from elasticdl.master.lacks import to_edges
 from elasticdl.master.replays import Replays
 
 
@@ -20,7 +21,7 @@ class Lines(RuleBasedStateMachine):
     @rule(ids=st.sets(st.integers(0, 39)))
     def add(self, ids):
         ids = ids - set(self.line) - self.out
-        self.replays.add(to_ranges(ids))
+        self.replays.add(np.array(to_edges(ids), np.int64).reshape(-1, 2))
         self.line += sorted(ids)
         for task_id in ids:
             self.times[task_id] += 1

@@ -1,0 +1,301 @@
+"""The master with a thousand members and a million tasks, beside a bare gRPC server.
+
+The master is a process with all that it has (journal in SQLite, event log, heartbeat intervals);
+only its launcher starts nothing, because the members are played: each has a connection of its own,
+registers, leases, works for some seconds, reports, and sends heartbeats as often as it is told. The
+peer is a bare gRPC server for the same calls that gives each the same answer. All members are in
+one other process, by asyncio.
+
+Counted are processor seconds of the server, its memory, and how late its event loop was at most, as
+the master itself measures it. Limits: half a core, 500 MB, 100 ms.
+
+    python benchmarks/members.py [--short]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1]))
+import grpc
+import numpy as np
+from member_server import TOKEN, make_config, make_data
+from report import Row, Side, asked_for_short, compare, write_results
+
+from elasticdl.job import Outcome, TaskReport
+from elasticdl.master.durable import open_job
+from elasticdl.master.lacks import Applied
+from elasticdl.observe.events import read_events
+from elasticdl.rpc import elasticdl_pb2 as pb
+from elasticdl.rpc import messages
+from elasticdl.rpc.elasticdl_pb2_grpc import MasterStub
+from elasticdl.state.memory import MemoryState
+
+TASK_SECONDS = 10.0  # a task of the models in the model zoo takes some seconds
+REGISTER_SECONDS = 5.0  # over which the members come
+_METADATA = (("elasticdl-token-bin", TOKEN),)
+_SERVER = Path(__file__).with_name("member_server.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is done in one run."""
+
+    num_members: int
+    num_tasks: int
+    seconds: float  # of the steady state
+    runs: int
+
+
+FULL = Size(num_members=1_000, num_tasks=1_000_000, seconds=60.0, runs=3)
+SHORT = Size(num_members=200, num_tasks=100_000, seconds=8.0, runs=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a server needed in the steady state.
+
+    cores: processor seconds a second. megabytes: of resident memory, at the end. lag_ms: how late
+    its event loop was at most, from the first member on; nan if it does not say. answer_ms: 99 of
+    100 calls were answered within.
+    """
+
+    cores: float
+    megabytes: float
+    lag_ms: float
+    calls_per_second: float
+    answer_ms: float
+
+
+def main() -> None:
+    """Measure and write `benchmarks/results/members.json`."""
+    is_short = asked_for_short(__doc__)
+    size = SHORT if is_short else FULL
+    loads: dict[str, list[Load]] = {"ours": [], "peer": []}
+    for number in range(size.runs):
+        names = ("ours", "peer") if number % 2 == 0 else ("peer", "ours")
+        for name in names:
+            load = measure(size, is_bare=name == "peer")
+            loads[name].append(load)
+            print(f"  run {number + 1}/{size.runs} {name}: {load}", file=sys.stderr, flush=True)
+    title = f"{size.num_members:,} members, {size.num_tasks:,} tasks"
+    rows = [
+        *_both(f"{title}: processor", "% of a core", loads, lambda load: 100 * load.cores),
+        *_both(f"{title}: memory", "MB", loads, lambda load: load.megabytes),
+        *_both(f"{title}: 99 % of calls answered in", "ms", loads, lambda load: load.answer_ms),
+        compare(
+            f"{title}: the event loop was late, at most",
+            "ms",
+            Side(tuple(load.lag_ms for load in loads["ours"]), higher_is_better=False),
+        ),
+        compare(
+            f"{size.num_tasks:,} tasks handed out: event loop held by a ps replica that comes "
+            "back with half of them",
+            "ms",
+            Side(tuple(hold_of_recovery(size.num_tasks) for _ in range(3)), higher_is_better=False),
+        ),
+    ]
+    notes = {
+        "task seconds": TASK_SECONDS,
+        "steady state, seconds": size.seconds,
+        "calls a second": [round(load.calls_per_second) for load in loads["ours"]],
+        "limits": {"% of a core": 50, "MB": 500, "event loop late, ms": 100},
+    }
+    write_results("members", rows, notes, keep=not is_short)
+
+
+def _both(
+    what: str, unit: str, loads: dict[str, list[Load]], figure: Callable[[Load], float]
+) -> list[Row]:
+    sides = {
+        name: Side(tuple(map(figure, found)), higher_is_better=False)
+        for name, found in loads.items()
+    }
+    return [compare(what, unit, sides["ours"], sides["peer"])]
+
+
+def measure(size: Size, is_bare: bool) -> Load:
+    """Run a server and its members once."""
+    with tempfile.TemporaryDirectory(prefix="members-") as folder:
+        command = [sys.executable, str(_SERVER), folder, str(size.num_members), str(size.num_tasks)]
+        server = subprocess.Popen([*command, "bare"] if is_bare else command)
+        try:
+            address = _address(Path(folder), server)
+            return asyncio.run(_Crowd(address, server.pid, Path(folder), size).run())
+        finally:
+            server.kill()
+            server.wait()
+
+
+def _address(folder: Path, server: subprocess.Popen[bytes]) -> str:
+    deadline = time.monotonic() + 120.0
+    while time.monotonic() < deadline and server.poll() is None:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return str(json.loads((folder / "master.json").read_text())["address"])
+        time.sleep(0.05)
+    raise SystemExit("the server did not begin to listen")
+
+
+class _Crowd:
+    """All members, and what the server did meanwhile."""
+
+    def __init__(self, address: str, pid: int, folder: Path, size: Size) -> None:
+        self._address, self._pid, self._folder, self._size = address, pid, folder, size
+        self._waits: list[float] = []  # of calls in the steady state
+        self._is_steady = False
+
+    async def run(self) -> Load:
+        began = time.time()
+        await self._call(self._stub().RegisterPs, _PS)
+        members = [asyncio.ensure_future(self._member(n)) for n in range(self._size.num_members)]
+        # Until each has registered, and has had time to be told its heartbeat interval.
+        await self._wait(members, REGISTER_SECONDS + TASK_SECONDS)
+        self._is_steady = True
+        cpu, since = _cpu_seconds(self._pid), time.perf_counter()
+        await self._wait(members, self._size.seconds)
+        cpu, seconds = _cpu_seconds(self._pid) - cpu, time.perf_counter() - since
+        megabytes = _resident_bytes(self._pid) / 1e6
+        for member in members:
+            member.cancel()
+        await asyncio.gather(*members, return_exceptions=True)
+        late = [
+            event["longest_seconds"]
+            for event in read_events(self._folder)
+            if event["event"] == "event loop" and event["time"] >= began
+        ]
+        return Load(
+            cores=cpu / seconds,
+            megabytes=megabytes,
+            lag_ms=1e3 * max(late, default=float("nan")),
+            calls_per_second=len(self._waits) / seconds,
+            answer_ms=1e3 * float(np.percentile(self._waits, 99)),
+        )
+
+    async def _wait(self, members: list[asyncio.Future[None]], seconds: float) -> None:
+        done, _ = await asyncio.wait(members, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+        for member in done:
+            member.result()
+            raise SystemExit("a member was let go before the end")
+
+    def _stub(self) -> Any:
+        options = [("grpc.use_local_subchannel_pool", 1)]  # a connection for each
+        return MasterStub(grpc.aio.insecure_channel(self._address, options=options))
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        began = time.perf_counter()
+        answer = await method(request, metadata=_METADATA, timeout=60.0)
+        if self._is_steady:
+            self._waits.append(time.perf_counter() - began)
+        return answer
+
+    async def _member(self, index: int) -> None:
+        draw = random.Random(index)
+        await asyncio.sleep(draw.uniform(0.0, REGISTER_SECONDS))
+        stub, session = self._stub(), f"session {index}"
+        answer = await self._call(
+            stub.RegisterWorker,
+            pb.RegisterWorkerRequest(worker_id=index, pid=1, session=session),
+        )
+        beats = asyncio.ensure_future(self._beat(stub, index, session, answer.heartbeat_seconds))
+        try:
+            await self._work(stub, index, session, draw)
+        finally:
+            beats.cancel()
+
+    async def _beat(self, stub: Any, index: int, session: str, interval: float) -> None:
+        request = pb.HeartbeatRequest(
+            role=pb.ROLE_WORKER, index=index, session=session, progress=_PROGRESS, usage=_USAGE
+        )
+        while True:
+            await asyncio.sleep(interval)
+            request.interval_seconds = interval
+            request.progress.num_records += 100
+            interval = (await self._call(stub.Heartbeat, request)).interval_seconds
+
+    async def _work(self, stub: Any, index: int, session: str, draw: random.Random) -> None:
+        number = 0
+        while True:
+            number += 1
+            request = pb.LeaseRequest(worker_id=index, session=session, request=number)
+            answer = await self._call(stub.Lease, request)
+            if answer.HasField("wait"):
+                await asyncio.sleep(answer.wait.seconds)
+                continue
+            await asyncio.sleep(draw.uniform(0.5, 1.5) * TASK_SECONDS)
+            report = TaskReport(
+                answer.lease.task.id,
+                answer.lease.number,
+                Outcome.DONE,
+                num_records=100,
+                loss_sum=50.0,
+                num_minibatches=10,
+                end_index=10,
+                num_examples=100,
+                staleness_histogram=(0,) * 16,
+            )
+            await self._call(
+                stub.Report,
+                pb.ReportRequest(
+                    worker_id=index, session=session, report=messages.report_to_message(report)
+                ),
+            )
+
+
+_PS = pb.RegisterPsRequest(index=0, pid=1, session="ps", address="localhost:1")
+_STAGES = ("lease", "feed", "ids", "staleness wait", "pull", "compute", "compute wait", "push")
+_PROGRESS = pb.Progress(
+    num_minibatches=10, model_version=10, stage_seconds=dict.fromkeys(_STAGES, 1.25)
+)
+_LABELS = ("starting", "train", "wait for data", "wait for parameters", "idle")
+_USAGE = pb.Usage(
+    began=1e9,
+    label="train",
+    label_seconds=dict.fromkeys(_LABELS, 12.5),
+    cpu_seconds=50.0,
+    resident_bytes=10**9,
+    bytes_sent=10**9,
+    bytes_received=10**9,
+)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_bytes(pid: int) -> int:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def hold_of_recovery(num_tasks: int) -> float:
+    """Return for how long the event loop is held when a ps replica lacks half of all tasks, ms."""
+    job, _ = open_job(MemoryState(), make_config(1), lambda: make_data(num_tasks))
+    ledger = job.core.ledger
+    ledger._handed.restore(num_tasks)
+    # What it has is what was applied before its last checkpoint: tasks in the order of the leases.
+    ids = ledger._handed._order_of(0).first(num_tasks // 2)
+    applied = Applied(ids, np.full(len(ids), 10))
+    began = time.perf_counter()
+    lacks = ledger.lacks(applied)
+    ledger.replay(lacks.task_ids)
+    seconds = time.perf_counter() - began
+    assert ledger.num_todo == num_tasks - num_tasks // 2
+    return 1e3 * seconds
+
+
+if __name__ == "__main__":
+    main()
