@@ -9,6 +9,8 @@ from collections.abc import Callable
 from elasticdl.job import Label
 from elasticdl.proc import seconds_since_start
 
+_MOST_ENTERED = 10_000  # that nobody has asked for
+
 
 class LabelClock:
     """Counts the time of one process under one label at a time.
@@ -32,35 +34,49 @@ class LabelClock:
         """
         before = seconds_since_start() if seconds_before is None else seconds_before
         self._clock = clock
-        self._lock = threading.Lock()
         self._since = clock() - before
         self.began = wall_clock() - before
         """When the process began, in seconds since 1970."""
         self.label = Label.STARTING
+        """What is counted under now."""
+        self._counted = Label.STARTING  # up to `_since`; what came after is in `_entered`
+        self._entered: list[tuple[float, Label]] = []
         self._seconds: dict[Label, float] = {}
+        self._lock = threading.Lock()  # of whoever adds up; entering takes none
 
     def enter(self, label: Label) -> None:
-        """From now on count under this label."""
-        if label is self.label:
-            return
-        with self._lock:
-            now = self._clock()
-            self._seconds[self.label] = self._seconds.get(self.label, 0.0) + now - self._since
-            self._since, self.label = now, label
+        """From now on count under this label. Cheap: a worker calls it for each minibatch."""
+        if label is not self.label:
+            self.label = label
+            self._entered.append((self._clock(), label))
+            if len(self._entered) > _MOST_ENTERED:
+                self.seconds()
 
     def seconds(self) -> dict[Label, float]:
         """Return the seconds under each label up to now."""
         with self._lock:
-            found = dict(self._seconds)
-            found[self.label] = found.get(self.label, 0.0) + self._clock() - self._since
-            return found
+            self._add_up()
+            return dict(self._seconds)
 
     def move(self, label: Label, seconds: float, to: Label) -> None:
         """Count so many of a label's past seconds under another one, as far as there are any."""
         with self._lock:
-            now = self._clock()
-            self._seconds[self.label] = self._seconds.get(self.label, 0.0) + now - self._since
-            self._since = now
+            self._add_up()
             moved = min(seconds, self._seconds.get(label, 0.0))
             self._seconds[label] = self._seconds.get(label, 0.0) - moved
             self._seconds[to] = self._seconds.get(to, 0.0) + moved
+
+    def _add_up(self) -> None:
+        count = len(self._entered)
+        for when, label in self._entered[:count]:
+            self._count(when)
+            self._counted = label
+        del self._entered[:count]
+        self._count(self._clock())
+
+    def _count(self, until: float) -> None:
+        # Two threads may have entered at one moment, and be in the list the other way round.
+        until = max(until, self._since)
+        before = self._seconds.get(self._counted, 0.0)
+        self._seconds[self._counted] = before + until - self._since
+        self._since = until

@@ -32,6 +32,8 @@ class Activity:
         self._lock = threading.Lock()
         # What each thread is at. None: it waits for the one before it.
         self._compute: Label | None = labels.label
+        self._kind: TaskKind | None = None
+        self._label_of_kind: Label | None = None
         self._prepare: Label | None = None
         self._feed = Label.IDLE
         self._num_lookups = 0
@@ -42,7 +44,9 @@ class Activity:
 
     def compute(self, kind: TaskKind) -> None:
         """It computes for a task of this kind."""
-        self._set_compute(_LABELS[kind])
+        if kind is not self._kind:  # to look a label up takes longer than all else here
+            self._kind, self._label_of_kind = kind, _LABELS[kind]
+        self._set_compute(self._label_of_kind)
 
     def hand_over(self) -> None:
         """It has computed, and waits until the gradients before are on their way."""
