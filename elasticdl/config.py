@@ -558,11 +558,6 @@ class JobConfig(Section):
                 "--distribution_strategy=Local uses one process, on this machine: expected "
                 f"--distribution_strategy={Strategy.PARAMETER_SERVER} on Kubernetes"
             )
-        if self.cluster.tls in ("job", "files"):
-            raise ValueError(
-                f"--tls={self.cluster.tls}: pods on Kubernetes do not speak TLS yet; leave it "
-                "away, and run the job on a network that you trust"
-            )
         if not _POD_NAME.fullmatch(self.cluster.job_name):
             raise ValueError(
                 "--job_name: expected at most 40 small letters, digits and '-', the first one a "

@@ -337,9 +337,10 @@ def _may_listen(words: argparse.Namespace, config: JobConfig) -> Listening:
     if words.tls_dir is None:  # else the job's own certificates are used
         mode = credentials.mode_of(config.cluster, listening.is_exposed)
         if listening.is_exposed and mode == "job":
-            _log.warning(
-                "no certificates were made for this job (--tls_dir): its processes speak in clear "
-                "text, and whoever is on the network reads the data and the job's secret"
+            raise ConfigError(
+                f"--bind_address={listening.bind}: other machines could read the data and the "
+                "job's secret, in clear text: expected --tls_dir, the folder with certificates "
+                "that were made for this job, or --tls=off and --insecure in its settings"
             )
     return listening
 

@@ -1,4 +1,4 @@
-"""An etcd server of one member on loopback, for tests and benchmarks."""
+"""An etcd server of one member on this machine, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ _LOOK_SECONDS = 0.02
 class EtcdServer:
     """A server that can be killed, and started again with its data at its address."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         """Prepare it; `start` starts it.
+
+        Args:
+            folder: Takes its data and its log.
+            host: The address that its clients use.
 
         Raises:
             FileNotFoundError: Etcd is not built; says how to.
         """
         self._binary = binary("etcd", "etcd")
         self._folder = folder
-        self._client_port, self._peer_port = _free_ports(2)
+        self._host = host
+        self._client_port, self._peer_port = _free_ports(host, "127.0.0.1")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
         """Where it listens: `host:port`."""
-        return f"127.0.0.1:{self._client_port}"
+        return f"{self._host}:{self._client_port}"
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
@@ -72,7 +77,7 @@ class EtcdServer:
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                socket.create_connection(("127.0.0.1", self._client_port), timeout=1.0).close()
+                socket.create_connection((self._host, self._client_port), timeout=1.0).close()
                 return
             except OSError:
                 time.sleep(_LOOK_SECONDS)
@@ -83,8 +88,8 @@ class EtcdServer:
         )
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+def _free_ports(*hosts: str) -> list[int]:
+    sockets = [socket.create_server((host, 0)) for host in hosts]
     ports: list[int] = [listener.getsockname()[1] for listener in sockets]
     for listener in sockets:
         listener.close()

@@ -117,14 +117,34 @@ class Authority:
         """
         path = folder / AUTHORITY_FILE
         try:
-            certificate = x509.load_pem_x509_certificate(path.read_bytes())
+            certificate = path.read_bytes()
             path = folder / AUTHORITY_KEY_FILE
-            key = serialization.load_pem_private_key(path.read_bytes(), None)
-        except (OSError, ValueError) as error:
+            key = path.read_bytes()
+        except OSError as error:
             raise ConfigError(f"{path}: expected the authority of a job: {error}") from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise ConfigError(f"{path}: expected an elliptic key, found a {type(key).__name__}")
-        return cls(certificate, key)
+        return cls.parse(certificate, key, str(folder))
+
+    @classmethod
+    def parse(cls, certificate: bytes, key: bytes, where: str) -> Authority:
+        """Read an authority from the contents of its two files, which were found somewhere.
+
+        Raises:
+            ConfigError: They hold something else; names the file.
+        """
+        name = AUTHORITY_FILE
+        try:
+            own = x509.load_pem_x509_certificate(certificate)
+            name = AUTHORITY_KEY_FILE
+            private = serialization.load_pem_private_key(key, None)
+        except ValueError as error:
+            raise ConfigError(
+                f"{where}/{name}: expected the authority of a job: {error}"
+            ) from error
+        if not isinstance(private, ec.EllipticCurvePrivateKey):
+            raise ConfigError(
+                f"{where}/{name}: expected an elliptic key, found a {type(private).__name__}"
+            )
+        return cls(own, private)
 
     def issue(self, folder: Path, identity: Identity, life_seconds: float) -> TlsFiles:
         """Make a key and a certificate for a process that is about to start.
@@ -135,6 +155,16 @@ class Authority:
         files = of_process(folder, identity.name)
         write_private(files.certificate, self.make(identity, life_seconds))
         return files
+
+    def files_for(self, identity: Identity, life_seconds: float) -> dict[str, bytes]:
+        """Return what a process needs, name -> content: whom it trusts, and who it is."""
+        own = of_process(Path(), identity.name).certificate.name
+        return {AUTHORITY_FILE: self.pem, own: self.make(identity, life_seconds)}
+
+    @property
+    def pem(self) -> bytes:
+        """Its certificate, in PEM."""
+        return self._certificate.public_bytes(_PEM)
 
     def make(self, identity: Identity, life_seconds: float) -> bytes:
         """Return a new key and its certificate, in PEM."""

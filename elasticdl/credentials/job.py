@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elasticdl.config import ClusterSection, TlsMode
 from elasticdl.credentials.files import (
@@ -17,8 +18,12 @@ from elasticdl.credentials.files import (
     FOLDER,
     TlsFiles,
     of_process,
+    write_private,
 )
 from elasticdl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from elasticdl.credentials.authority import Authority
 
 
 def mode_of(cluster: ClusterSection, is_exposed: bool) -> TlsMode:
@@ -128,17 +133,29 @@ def for_user(cluster: ClusterSection, folder: Path | None) -> TlsFiles | None:
     """
     if folder is None:
         return of_user(cluster)
-    from elasticdl.credentials.authority import USER, Authority, Identity
+    from elasticdl.credentials.authority import Authority
 
     if not (folder / AUTHORITY_KEY_FILE).is_file():
         raise ConfigError(
             f"{folder / AUTHORITY_KEY_FILE}: expected the key of the job's authority, with which a "
             "certificate is made for this command; was the folder moved?"
         )
-    authority = Authority.load(folder)
+    return signed_for_user(cluster, Authority.load(folder), folder)
+
+
+def signed_for_user(cluster: ClusterSection, authority: Authority, folder: Path) -> TlsFiles:
+    """Return the files of a command, made by an authority; renewed as long as it runs.
+
+    Raises:
+        OSError: They cannot be written into the folder.
+    """
+    from elasticdl.credentials.authority import USER, Identity
+
     identity = Identity(cluster.job_name, USER)
     life = cluster.tls_certificate_seconds
-    files = authority.issue(folder, identity, life)
+    for name, content in authority.files_for(identity, life).items():
+        write_private(folder / name, content)
+    files = of_process(folder, USER)
     context = renewal(
         cluster, folder, files, USER, lambda request: authority.sign(request, identity, life)
     )

@@ -90,6 +90,9 @@ class Launcher(Protocol):
     process started or adopted it hears `Pending` any number of times, when there is news of why;
     then `Started`, unless the process never ran; then `Exited`, exactly once.
 
+    It may be given the authority of the job when it is made. Then it makes a certificate for each
+    process that it starts, and puts it where `--tls_dir` of that process says.
+
     listening: where the processes that it starts listen, and how others find them. It may hold a
         variable that is filled in where the process starts, such as "$(POD_IP)".
     """

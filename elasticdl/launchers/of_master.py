@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elasticdl.config import JobConfig
 from elasticdl.launchers.base import Launcher, OnEvent
 
+if TYPE_CHECKING:
+    from elasticdl.credentials.job_authority import JobAuthority
 
-def make_launcher(config: JobConfig, job_dir: Path) -> Callable[[OnEvent], Launcher]:
-    """Return what makes the launcher, given whom to tell of processes."""
+
+def make_launcher(
+    config: JobConfig, job_dir: Path, authority: JobAuthority | None
+) -> Callable[[OnEvent], Launcher]:
+    """Return what makes the launcher, given whom to tell of processes.
+
+    The authority, if the job has its own, makes the certificate of each process.
+    """
     if config.is_on_kubernetes:
         from elasticdl.launchers.kubernetes import in_master
 
-        return lambda on_event: in_master.make_launcher(config, on_event)
+        return lambda on_event: in_master.make_launcher(config, on_event, authority)
     from elasticdl.launchers.process.launcher import ProcessLauncher
 
-    return lambda on_event: ProcessLauncher(on_event, job_dir)
+    return lambda on_event: ProcessLauncher(on_event, job_dir, authority)
 
 
 def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:

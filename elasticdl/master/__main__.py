@@ -12,11 +12,11 @@ from typing import Any
 from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.credentials.files import TlsFiles
+from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.data.open import open_reader
 from elasticdl.errors import StateError
 from elasticdl.job import Role, Shard
 from elasticdl.launchers import of_master
-from elasticdl.master.certificates import JobAuthority
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
@@ -57,7 +57,7 @@ async def _run(arguments: ProcessArguments) -> int:
         is_new,
         arguments.job_dir,
         arguments.token,
-        make_launcher=of_master.make_launcher(arguments.config, arguments.job_dir),
+        make_launcher=of_master.make_launcher(arguments.config, arguments.job_dir, authority),
         make_access=lambda route: ReplicaAccess(route, _connect(arguments.token, tls)),
         listening=arguments.listening,
         tls=tls,

@@ -24,6 +24,7 @@ import grpc
 from elasticdl import process
 from elasticdl.addresses import Listening, is_loopback, join
 from elasticdl.credentials.files import TlsFiles
+from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import ConfigError, TakenOverError
 from elasticdl.job import JobStatus, Progress, PsRoute, Role, Usage
 from elasticdl.launchers.base import (
@@ -37,7 +38,6 @@ from elasticdl.launchers.base import (
     Started,
 )
 from elasticdl.master.actions import Action, Note
-from elasticdl.master.certificates import JobAuthority
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
@@ -482,10 +482,7 @@ class _JobProcesses:
         self.exited = exited
 
     def start(self, role: Role, index: int) -> ProcessHandle:
-        tls_dir = None
-        if self._authority is not None:
-            tls_dir = self._authority.folder
-            self._authority.issue(role, index)
+        tls_dir = self._authority.folder if self._authority is not None else None
         listening = self._launcher.listening
         command = process.command(
             role, index, self._job_dir, self._address, listening, tls_dir=tls_dir

@@ -9,9 +9,10 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
+from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import ElasticdlError, StateError
 from elasticdl.job import JobStatus, Progress, Role, Usage
-from elasticdl.master.certificates import JobAuthority, Renewals
+from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.status import members

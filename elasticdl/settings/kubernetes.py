@@ -128,7 +128,8 @@ class KubernetesSection(Section):
         _read("volume", pods.parse_volumes),
         Field(
             description="Volumes of all pods, several separated by ';': "
-            '"claim_name=data,mount_path=/data,sub_path=a" or "host_path=/a,mount_path=/b".'
+            '"claim_name=data,mount_path=/data,sub_path=a", "host_path=/a,mount_path=/b" or '
+            '"secret_name=s,mount_path=/c".'
         ),
     ] = ""
     envs: Annotated[

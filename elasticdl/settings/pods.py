@@ -33,6 +33,7 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SECRET = "secret:"
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_VOLUME_SOURCES = ("host_path", "claim_name", "secret_name")
 _HOST_PATH_TYPES = (
     "",
     "DirectoryOrCreate",
@@ -47,11 +48,15 @@ _HOST_PATH_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A volume, and where every pod of the job sees it. One of `host_path` and `claim_name`."""
+    """A volume, and where every pod of the job sees it.
+
+    One of `host_path`, `claim_name` and `secret_name` says what it is.
+    """
 
     mount_path: str
     host_path: str = ""
     claim_name: str = ""
+    secret_name: str = ""
     sub_path: str = ""
     host_path_type: str = ""
 
@@ -115,7 +120,7 @@ def parse_volumes(text: str) -> tuple[Volume, ...]:
 
 
 def _volume(text: str) -> Volume:
-    names = ("host_path", "claim_name", "mount_path", "sub_path", "type")
+    names = (*_VOLUME_SOURCES, "mount_path", "sub_path", "type")
     words: dict[str, str] = {}
     for name, value in _pairs(text, "claim_name=data,mount_path=/data"):
         if name not in names:
@@ -123,8 +128,8 @@ def _volume(text: str) -> Volume:
         if name in words:
             raise ValueError(f"expected each setting of a volume once, found {name} twice")
         words[name] = value
-    if ("host_path" in words) == ("claim_name" in words):
-        raise ValueError(f"expected one of host_path and claim_name, found {text.strip()!r}")
+    if sum(source in words for source in _VOLUME_SOURCES) != 1:
+        raise ValueError(f"expected one of {', '.join(_VOLUME_SOURCES)}, found {text.strip()!r}")
     if not words.get("mount_path", "").startswith("/"):
         raise ValueError(f"expected a mount_path that begins with /, found {text.strip()!r}")
     kind = words.get("type", "")
@@ -136,6 +141,7 @@ def _volume(text: str) -> Volume:
         mount_path=words["mount_path"].rstrip("/") or "/",
         host_path=words.get("host_path", ""),
         claim_name=words.get("claim_name", ""),
+        secret_name=words.get("secret_name", ""),
         sub_path=words.get("sub_path", ""),
         host_path_type=kind,
     )

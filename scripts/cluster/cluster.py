@@ -74,8 +74,20 @@ class NodeProcess:
 
     def mend(self) -> None:
         """Undo `cut`."""
-        self._cluster.network.mend(self._index)
+        self.mend_network()
         self.thaw()
+
+    def close(self) -> None:
+        """Have the scheduler give it no more pods; those that are there stay."""
+        self._make_unschedulable(True)
+
+    def open(self) -> None:
+        """Undo `close`."""
+        self._make_unschedulable(False)
+
+    def mend_network(self) -> None:
+        """Undo that part of `cut` alone: what runs there is a zombie that can speak again."""
+        self._cluster.network.mend(self._index)
 
     def crash(self) -> None:
         """Kill the agent and all pods with -9, as when a machine loses its power."""
@@ -106,6 +118,15 @@ class NodeProcess:
                 words = processes.last_lines(self.log)
                 raise TimeoutError(f"{self.name}: ready != {ready} for {seconds} s:\n{words}")
             time.sleep(_LOOK_AGAIN_SECONDS)
+
+    def log_of(self, pod_uid: str, container: str) -> Path:
+        """Return the file with what a container prints; it can be read while the node is lost."""
+        folder = self._settings.parent / "pods" / pod_uid / "containers" / container
+        return max(folder.glob("*.log"))
+
+    def _make_unschedulable(self, is_so: bool) -> None:
+        patch = {"spec": {"unschedulable": is_so}}
+        self._cluster.api.patch(f"/api/v1/nodes/{self.name}", patch)
 
     def _signal(self, number: int) -> None:
         assert self._process, f"{self.name} does not run"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .node import Node
 
 _RETRY_SECONDS = 1.0
+_MOUNT_RETRY_SECONDS = 0.2  # a kubelet takes about as long until it looks for the first time
 _BACK_OFF_SECONDS = (0, 10, 20, 40, 80, 160, 300)
 _LAST_WORDS = 2048
 
@@ -200,7 +201,7 @@ class Pod(threading.Thread):
                 if str(error) != complained:
                     complained = str(error)
                     self._node.event(self.object, "FailedMount", complained)
-            self._next(_RETRY_SECONDS)
+            self._next(_MOUNT_RETRY_SECONDS)
 
     def _run_init(self) -> bool:
         for each in self._init:

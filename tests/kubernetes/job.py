@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -24,6 +26,7 @@ COLLECTIONS = {
     "Service": "api/v1",
     "Job": "apis/batch/v1",
 }
+HALT = "halt"  # in the folder of a job: see model_zoo/counting/staged.py
 _DONE = re.compile(r"\| ([\d,]+)/[\d,]+ records")
 
 
@@ -37,6 +40,8 @@ class ClusterJob:
         folder.chmod(0o777)  # the pods' user is another one
         self._ids = counting.make_ids(seed=1)
         counting.write_data(folder / "data", self._ids)
+        self.full_name = f"{namespace.name}/{name}"
+        self.volume = "claim_name=files,mount_path=/data"
         self.epochs = 2
         self.lines: list[str] = []
         self._claim()
@@ -65,7 +70,7 @@ class ClusterJob:
             "training_data": "/data/data",
             "output": "/data/model",
             "job_dir": "/data/job",
-            "volume": "claim_name=files,mount_path=/data",
+            "volume": self.volume,
             "num_workers": counting.NUM_WORKERS,
             "num_ps_pods": counting.NUM_PS,
             "num_epochs": self.epochs,
@@ -74,8 +79,28 @@ class ClusterJob:
             "worker_resource_request": "cpu=1,memory=512Mi",
             "ps_resource_request": "cpu=1,memory=512Mi",
             "master_resource_request": "cpu=1,memory=512Mi",
+            "summary": self.folder / "summary.json",
         } | others
-        return ["train", *(f"--{name}={value}" for name, value in flags.items())]
+        return ["train", *(f"--{name}={value}" for name, value in flags.items() if value != "")]
+
+    def start_staged(self, seconds: float = 0.0, mebibytes: int = 0, **others: object) -> None:
+        """Begin to train with a tempo of its own, so that something can happen in the middle.
+
+        Args:
+            seconds: That a minibatch takes at least.
+            mebibytes: That a worker holds.
+            others: Flags.
+        """
+        params = f"seconds={seconds};mebibytes={mebibytes};halt=/data/{HALT}"
+        self.start(model_def="counting.staged.forward", model_params=params, **others)
+
+    def halt(self) -> None:
+        """Have every worker stand still at its next minibatch."""
+        (self.folder / HALT).touch()
+
+    def go_on(self) -> None:
+        """End `halt`."""
+        (self.folder / HALT).unlink()
 
     def start(self, **others: object) -> None:
         """Begin to train; the command goes on beside the test."""
@@ -98,13 +123,14 @@ class ClusterJob:
                 return line
         raise AssertionError(f"the command ended without {pattern!r}:\n{''.join(self.lines)}")
 
-    def until_records(self, number: int) -> None:
-        """Read until so many records are done."""
+    def until_records(self, number: int) -> int:
+        """Read until so many records are done, and return how many are."""
         while True:
             found = _DONE.search(self.read_until(_DONE.pattern))
             assert found
-            if int(found[1].replace(",", "")) >= number:
-                return
+            done = int(found[1].replace(",", ""))
+            if done >= number:
+                return done
 
     def end(self) -> int:
         """Read the rest, and return the exit code of the command."""
@@ -138,10 +164,21 @@ class ClusterJob:
         }
 
     def is_exact(self) -> bool:
-        """Whether every record was trained once an epoch, as the model itself says."""
+        """Whether every record was trained once an epoch: the model itself says so, and the job."""
         ids = np.concatenate([ids.ravel() for ids in self._ids])
         expected = np.bincount(ids, minlength=counting.NUM_IDS) * self.epochs
-        return bool((counting.counts_of(self.folder / "model") == expected).all())
+        counts = counting.counts_of(self.folder / "model")
+        return bool((counts == expected).all()) and self.has_exact_ledger()
+
+    def has_exact_ledger(self) -> bool:
+        """Whether the job says that it has trained every record once an epoch."""
+        rows = self.summary()["ledger"]
+        return len(rows) == self.epochs and not any(row["lost"] + row["repeated"] for row in rows)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the command has written at the end."""
+        found: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return found
 
     def apply(self, text: str) -> None:
         """Make the objects of manifests, as `kubectl apply` does."""

@@ -1,8 +1,14 @@
 """Whole jobs on a real API server, by the command line alone, in a `restricted` namespace."""
 
+import base64
+import json
 import re
+import socket
+import ssl
+import subprocess
 
 import pytest
+from cryptography import x509
 
 from scripts.cluster.namespace import Namespace
 from tests.kubernetes.job import ClusterJob
@@ -56,6 +62,81 @@ def test_a_job_survives_the_loss_of_a_pod_exactly(job, role):
     if role == "worker":
         assert sorted(before["worker"])[0] not in after["worker"]
         assert re.search("worker 0 was .*its pod was deleted", "".join(job.lines))
+
+
+def name_in_certificate(address: str) -> str:
+    """Return the role that the certificate of a server names."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), timeout=10) as plain,
+        context.wrap_socket(plain) as secured,
+    ):
+        shown = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True))
+    names = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return names.get_values_for_type(x509.DNSName)[0]
+
+
+@restricted
+def test_pods_prove_who_they_are_on_both_planes_with_a_secret_each(job):
+    job.halt()
+    job.start_staged()
+    job.read_until("workers 3, ps 2")
+    namespace = job.namespace
+
+    (master,) = job.pods("master")
+    members = json.loads(job.run("status", job.full_name, "--json").stdout)["members"]
+    addresses = [member["address"] for member in members if member["role"] == "ps"]
+    assert name_in_certificate(f"{master['status']['podIP']}:50001") == "master.elasticdl"
+    assert [name_in_certificate(address) for address in addresses] == ["ps.elasticdl"] * 2
+
+    found = namespace.cluster.api.get(namespace.path("secrets"))["items"]
+    secrets = {each["metadata"]["name"]: each for each in found}
+    replicas = {pod["metadata"]["name"] for role in ("worker", "ps") for pod in job.pods(role)}
+    assert set(secrets) == replicas | {job.name, f"{job.name}.authority"}
+    with_key = [name for name, each in secrets.items() if "ca.key" in each["data"]]
+    assert with_key == [f"{job.name}.authority"]
+
+    first = sorted(job.running("worker"))[0]
+    namespace.delete(first, grace_seconds=0)
+    namespace.cluster.wait_for(namespace.path("secrets", first), lambda found: not found)
+    job.go_on()
+    assert job.end() == 0, "".join(job.lines)
+    assert job.is_exact()
+
+
+@restricted
+@pytest.mark.parametrize("tls", ["files", "off"])
+def test_a_job_speaks_as_the_user_says(job, tls, tmp_path):
+    job.epochs = 1
+    flags = {"tls": "off", "insecure": "true"}
+    if tls == "files":
+        make_secret(job.namespace, tmp_path)
+        flags = {f"tls_{what}": f"/tls/{what}.pem" for what in ("ca", "cert", "key")}
+        flags |= {"tls": "files", "volume": f"{job.volume};secret_name=own,mount_path=/tls"}
+    job.start(num_workers=1, num_ps_pods=1, **flags)
+    assert job.end() == 0, "".join(job.lines)
+    assert job.is_exact()
+
+
+def make_secret(namespace, folder):
+    """Make a Secret with one certificate for all roles, as a user would."""
+    new = "openssl req -x509 -days 2 -nodes -newkey ec -pkeyopt ec_paramgen_curve:P-256"
+    names = ",".join(f"DNS:{role}.elasticdl" for role in ("master", "ps", "worker"))
+    for line in (
+        f"{new} -subj /CN=own -keyout ca.key -out ca.pem",
+        f"{new} -subj /CN=job -keyout key.pem -out cert.pem -CA ca.pem -CAkey ca.key"
+        f" -addext basicConstraints=critical,CA:FALSE -addext subjectAltName={names}"
+        " -addext extendedKeyUsage=clientAuth,serverAuth",
+    ):
+        subprocess.run(line.split(), cwd=folder, check=True, capture_output=True)
+    data = {
+        name: base64.b64encode((folder / name).read_bytes()).decode()
+        for name in ("ca.pem", "cert.pem", "key.pem")
+    }
+    namespace.create("secrets", {"metadata": {"name": "own"}, "data": data})
 
 
 @restricted

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl import process
 from elasticdl.config import JobConfig
@@ -19,12 +19,15 @@ from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
 from elasticdl.launchers.kubernetes.pods import Plan
 from elasticdl.launchers.kubernetes.retry import persistently
 
+if TYPE_CHECKING:
+    from elasticdl.credentials.job_authority import JobAuthority
+
 _TELL_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
 
-def make_launcher(config: JobConfig, on_event: OnEvent) -> Launcher:
+def make_launcher(config: JobConfig, on_event: OnEvent, authority: JobAuthority | None) -> Launcher:
     """Return the launcher of a master that runs in a pod.
 
     Raises:
@@ -35,7 +38,7 @@ def make_launcher(config: JobConfig, on_event: OnEvent) -> Launcher:
     files = Path(names.SETTINGS_DIR, names.MODEL_FILES_KEY)
     model_files = json.loads(files.read_text()) if config.kubernetes.sends_model_zoo else {}
     uid = os.environ[names.OWNER_VARIABLE]
-    return KubernetesLauncher(Plan(config, model_files), api, uid, master, on_event)
+    return KubernetesLauncher(Plan(config, model_files), api, uid, master, on_event, authority)
 
 
 def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:

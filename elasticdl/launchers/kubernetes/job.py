@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
 import logging
@@ -19,6 +18,7 @@ from elasticdl.errors import LaunchError, UnavailableError
 from elasticdl.job import JobStatus, Role, no_status
 from elasticdl.launchers.base import ExitReason
 from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.access import Access
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.forward import Forward
 from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, observe
@@ -46,6 +46,7 @@ class KubernetesJob:
         """Look at a job in the namespace of `api`."""
         self._api = api
         self._job_name = job_name
+        self._access = Access(api, job_name)
         self._forward: Forward | None = None
 
     @property
@@ -72,9 +73,9 @@ class KubernetesJob:
             match observe(pod) if pod is not None else None:
                 case Running() if pod is not None:
                     why = "it does not listen yet"
-                    address, token = self._address(pod), self._token()
-                    if address and token:
-                        return JobClient(address, token)
+                    address, found = self._address(pod), self._access.find()
+                    if address and found:
+                        return JobClient(address, found.token, tls=found.tls)
                 case Waiting(words):
                     why = words or "its pod is being started"
                 case Ended() as ended:
@@ -106,21 +107,6 @@ class KubernetesJob:
             self._forward.close()
         self._forward = Forward(self._api, pod["metadata"]["name"], port)
         return self._forward.address
-
-    def _token(self) -> bytes | None:
-        """Return the job's token; None before its master has made it."""
-        try:
-            found = self._api.get(self._api.path("secrets", self._job_name))
-        except ApiError as error:
-            if error.code == 404:
-                return None
-            if error.code == 403:
-                raise LaunchError(
-                    f"the master of {self.name} lets nobody in without the job's token: expected "
-                    f"the right to get secrets in the namespace: {error}"
-                ) from error
-            raise
-        return bytes.fromhex(base64.b64decode(found["data"][names.TOKEN_KEY]).decode())
 
     # --- its end ---------------------------------------------------------------------------------
 

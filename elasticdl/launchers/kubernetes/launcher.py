@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elasticdl import process
 from elasticdl.addresses import Listening
@@ -32,6 +33,7 @@ from elasticdl.launchers.base import (
     Started,
 )
 from elasticdl.launchers.kubernetes import memory, names
+from elasticdl.launchers.kubernetes.certificates import replica_secret
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, memory_limit, observe
@@ -48,9 +50,13 @@ from elasticdl.launchers.kubernetes.watch import Pod, PodWatch
 from elasticdl.launchers.last_words import last_words
 from elasticdl.settings.pods import HIGH, LOW, next_worker_is_high, parse_worker_priority
 
+if TYPE_CHECKING:
+    from elasticdl.credentials.job_authority import JobAuthority
+
 _KEPT = 10  # pods of each role that have ended and are kept, for their logs
 _GONE_SECONDS = 10.0  # a pod may take so long to be gone after its grace
 _CREATORS = 8  # threads that ask for pods of one role
+_SIGNERS = 4  # threads that make Secrets
 _OTHERS = 4  # threads for all else
 _NAME_BYTES = 3
 
@@ -65,6 +71,7 @@ class _Pod:
     is_there: bool = False  # it was created, or seen
     is_adopted: bool = False  # an earlier master has asked for it
     is_started: bool = False  # `Started` was told
+    has_certificate: bool = False  # it was made, or is being made
     was_asked: bool = False  # to end
     why: str = ""  # what was told of its waiting
     priority: str = ""
@@ -76,7 +83,13 @@ class KubernetesLauncher:
     listening = Listening("0.0.0.0", "$(POD_IP)")
 
     def __init__(
-        self, plan: Plan, api: Api, owner_uid: str, master: str, on_event: OnEvent
+        self,
+        plan: Plan,
+        api: Api,
+        owner_uid: str,
+        master: str,
+        on_event: OnEvent,
+        authority: JobAuthority | None = None,
     ) -> None:
         """Begin to watch the pods of the job.
 
@@ -86,7 +99,9 @@ class KubernetesLauncher:
             owner_uid: The Job of its master, to which its pods belong.
             master: The address under which pods find the master.
             on_event: Is told what becomes of processes.
+            authority: Makes the certificate of each pod, if the job makes its own.
         """
+        self._authority = authority
         self._plan = plan
         self._config = plan.config
         self._api = api
@@ -108,6 +123,7 @@ class KubernetesLauncher:
             role: ThreadPoolExecutor(_CREATORS, thread_name_prefix=f"create-{role}")
             for role in (Role.PS, Role.WORKER)
         }
+        self._signers = ThreadPoolExecutor(_SIGNERS, thread_name_prefix="certificates")
         self._others = ThreadPoolExecutor(_OTHERS, thread_name_prefix="kubernetes")
         self._watch = PodWatch(
             api,
@@ -181,7 +197,7 @@ class KubernetesLauncher:
     def _end(self) -> None:
         self._closed.set()
         self._watch.close()
-        for pool in (self._others, *self._creators.values()):
+        for pool in (self._others, self._signers, *self._creators.values()):
             pool.shutdown(wait=False, cancel_futures=True)
 
     # --- requests --------------------------------------------------------------------------------
@@ -246,12 +262,42 @@ class KubernetesLauncher:
             python="python",
             config_file=Path(names.SETTINGS_DIR, names.CONFIG_KEY),
             token_file=Path(names.SECRET_DIR, names.TOKEN_KEY),
+            tls_dir=Path(names.TLS_DIR) if self._authority is not None else None,
         )
         pod.priority = self._priority(role)
         replica = Replica(
             role, index, pod.handle.ref, command, pod.priority, self._memory.get(role, "")
         )
         return self._spec.pod(replica_pod(self._plan, replica, self._owner))
+
+    def _give_certificate(self, pod: _Pod, found: Pod) -> None:
+        """Make the Secret that a pod waits for, as soon as the pod has a node.
+
+        Not earlier: a pod may wait for a node for longer than a certificate is good. Whoever is
+        master then makes it, so a master that dies before leaves no pod without one.
+        """
+        with self._lock:
+            is_due = "nodeName" in found["spec"] and not pod.has_certificate
+            if self._authority is None or not is_due:
+                return
+            pod.has_certificate = True
+        authority = self._authority
+        self._submit(lambda: self._make_secret(pod, found, authority), self._signers)
+
+    def _make_secret(self, pod: _Pod, found: Pod, authority: JobAuthority) -> None:
+        role, index = pod.handle.role, pod.handle.index
+        manifest = replica_secret(self._config, role, index, found, authority)
+        try:
+            persistently(
+                lambda: self._api.create(self._api.path("secrets"), manifest),
+                self._closed,
+                lambda error: self._tell_waiting(pod, f"its certificate: {error}"),
+            )
+        except ApiError as error:
+            if self._closed.is_set() or error.code == 409:  # a master before this one has made it
+                return
+            self._fail(pod, error, "Secret")
+            self._delete(pod.handle.ref, 0)
 
     def _priority(self, role: Role) -> str:
         settings = self._config.kubernetes
@@ -297,10 +343,12 @@ class KubernetesLauncher:
         except ApiError as error:
             log.error("the pod %s is not deleted: %s", name, error)
 
-    def _fail(self, pod: _Pod, error: ApiError) -> None:
+    def _fail(self, pod: _Pod, error: ApiError, what: str = "pod") -> None:
         with self._lock:
+            if self._pods.get(pod.handle.ref) is not pod:
+                return  # its end was told
             self._forget(pod)
-        words = f"Kubernetes refuses the pod {pod.handle.ref}: {error}"
+        words = f"Kubernetes refuses the {what} {pod.handle.ref}: {error}"
         if error.code == 403 and "forbidden" in error.message and "cannot create" in error.message:
             words += "; elasticdl rbac prints the rights that the job needs"
         self._tell(Exited(pod.handle, ExitReason.FAILED, None, last_words=words))
@@ -351,6 +399,7 @@ class KubernetesLauncher:
         match observed:
             case Waiting(why):
                 self._tell_waiting(pod, why)
+                self._give_certificate(pod, found)
             case Running() if is_begun:
                 self._tell(Started(pod.handle))
             case Ended():

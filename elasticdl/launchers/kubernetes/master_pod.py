@@ -1,13 +1,15 @@
 """`python -m elasticdl.launchers.kubernetes.master_pod`: what the pod of a master does first.
 
-It makes the job's Job the owner of what was made before that had an identity, makes the Secret with
-the job's token if no pod before it has, and then becomes the master.
+It makes the job's Job the owner of what was made before that had an identity. It makes the Secrets
+with the job's token and the authority for its certificates, if no pod before it has. Then it
+becomes the master.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
@@ -17,16 +19,19 @@ from pathlib import Path
 from elasticdl import process
 from elasticdl.addresses import Listening
 from elasticdl.config import JobConfig
+from elasticdl.credentials.authority import Authority
+from elasticdl.credentials.files import AUTHORITY_FILE, AUTHORITY_KEY_FILE, write_private
 from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.certificates import UID_KEY, authority_secret, token_secret
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
 from elasticdl.launchers.kubernetes.retry import Backoff, persistently
 
-_UID_KEY = "job-uid"  # in the Secret: whose it is, should there have been a job of the same name
 _SECRET_SECONDS = 180.0  # until a node shows a Secret that was made since its pod began
 _TOKEN_PLACE = Path("/tmp", process.TOKEN_FILE)
+_TLS_PLACE = Path("/tmp/elasticdl-tls")
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +41,13 @@ def main() -> None:
     process.log_as("master")
     config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
     uid = os.environ[names.OWNER_VARIABLE]
+    tls_dir = _TLS_PLACE if config.cluster.tls == "job" else None
     try:
         api = Api.connect()
         own(api, config, uid)
         token_file = find_token(api, config, uid, Path(names.SECRET_DIR), _TOKEN_PLACE)
+        if tls_dir is not None:
+            find_authority(api, config, uid, Path(names.AUTHORITY_DIR), tls_dir)
     except ElasticdlError as error:
         log.error("%s: %s", type(error).__name__, error)
         sys.exit(1)
@@ -53,6 +61,7 @@ def main() -> None:
         listening=Listening("0.0.0.0", names.host_of_master(config, api.namespace)),
         config_file=Path(names.SETTINGS_DIR, names.CONFIG_KEY),
         token_file=token_file,
+        tls_dir=tls_dir,
     )
     os.execv(command[0], command)
 
@@ -95,50 +104,55 @@ def find_token(api: Api, config: JobConfig, uid: str, mounted: Path, place: Path
     Raises:
         LaunchError: There is a Secret of this name, and it is not the job's.
     """
+    place.unlink(missing_ok=True)
+    made = token_secret(config, uid, process.write_token(place))
+    return mounted / names.TOKEN_KEY if _is_there(api, made, uid, mounted) else place
+
+
+def find_authority(api: Api, config: JobConfig, uid: str, mounted: Path, place: Path) -> None:
+    """Write the job's authority into a folder; the first master makes it, and the Secret.
+
+    The arguments and what is raised are as in `find_token`.
+    """
+    shutil.rmtree(place, ignore_errors=True)
+    Authority.create(place, config.cluster.job_name)
+    if _is_there(api, authority_secret(config, uid, place), uid, mounted):
+        for name in (AUTHORITY_KEY_FILE, AUTHORITY_FILE):
+            write_private(place / name, (mounted / name).read_bytes())
+
+
+def _is_there(api: Api, secret: Manifest, uid: str, mounted: Path) -> bool:
+    """Return whether the job has a Secret already, which is mounted; if not it is made.
+
+    Raises:
+        LaunchError: There is a Secret of this name, and it is not the job's.
+    """
+    name = secret["metadata"]["name"]
     never = threading.Event()
     backoff = Backoff(never)
     deadline = time.monotonic() + _SECRET_SECONDS
-    place.unlink(missing_ok=True)
-    token = process.write_token(place)
     while time.monotonic() < deadline:
-        if _read(mounted / _UID_KEY) == uid:
-            return mounted / names.TOKEN_KEY
+        if _read(mounted / UID_KEY) == uid:
+            return True
         try:
             persistently(
-                lambda: api.create(api.path("secrets"), secret(config, uid, token)),
+                lambda: api.create(api.path("secrets"), secret),
                 never,
                 lambda error: log.warning("the Secret cannot be made yet: %s", error),
             )
-            return place
+            return False
         except ApiError as error:
             if error.code != 409:
                 raise LaunchError(
-                    f"the Secret {config.cluster.job_name} cannot be made: {error}; elasticdl "
-                    "rbac prints the rights that the job needs"
+                    f"the Secret {name} cannot be made: {error}; elasticdl rbac prints the rights "
+                    "that the job needs"
                 ) from error
         # Made by a pod before this one, and about to be shown; or of a job that is being deleted.
         backoff.pause()
     raise LaunchError(
-        f"there is a Secret {config.cluster.job_name} of something else in {api.namespace}: "
-        "delete it, or give the job another --job_name"
+        f"there is a Secret {name} of something else in {api.namespace}: delete it, or give the "
+        "job another --job_name"
     )
-
-
-def secret(config: JobConfig, uid: str, token: bytes) -> Manifest:
-    """Return the Secret of a job, which all of its pods have mounted."""
-    job_name = config.cluster.job_name
-    data = {names.TOKEN_KEY: token.hex(), _UID_KEY: uid}
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "type": "Opaque",
-        "metadata": {
-            "name": job_name,
-            "labels": names.labels_of(config),
-            "ownerReferences": [owner_reference(job_name, uid)],
-        },
-        "stringData": data,
-    }
 
 
 def _read(path: Path) -> str:

@@ -18,6 +18,8 @@ JOB_DIR = "/job"
 SETTINGS_DIR = "/etc/elasticdl/settings"  # the ConfigMap NAME
 SECRET_DIR = "/etc/elasticdl/secret"  # the Secret NAME
 DATA_SECRET_DIR = "/etc/elasticdl/data_secret"  # the Secret NAME-data, if there is one
+TLS_DIR = "/etc/elasticdl/tls"  # the Secret of the name of the pod, of a worker or ps replica
+AUTHORITY_DIR = "/etc/elasticdl/authority"  # the Secret NAME.authority, of the master
 MODEL_DIR = "/etc/elasticdl/model_zoo"  # the ConfigMap NAME-model
 CONFIG_KEY = "job.json"
 CLUSTER_SPEC_KEY = "cluster_spec.py"
@@ -55,6 +57,14 @@ def model_map_of(job_name: str) -> str:
 def data_secret_of(job_name: str) -> str:
     """Return the name of the Secret with the passwords of the data reader."""
     return f"{job_name}-data"
+
+
+def authority_of(job_name: str) -> str:
+    """Return the name of the Secret with the job's authority.
+
+    A job's own name has no dot, so no other job's Secret is called so.
+    """
+    return f"{job_name}.authority"
 
 
 def host_of_master(config: JobConfig, namespace: str) -> str:

@@ -62,11 +62,12 @@ def pod_spec(
     command: Sequence[str],
     priority_class: str = "",
     memory: str = "",
+    name: str = "",
 ) -> Manifest:
-    """Return the specification of a pod; see `Replica`."""
+    """Return the specification of a pod; see `Replica`. The name is that of a replica's pod."""
     config = plan.config
     settings = config.kubernetes
-    volumes, mounts = _volumes(plan, role)
+    volumes, mounts = _volumes(plan, role, name)
     spec: Manifest = {
         "restartPolicy": "Never",
         "serviceAccountName": settings.service_account,
@@ -112,7 +113,12 @@ def replica_pod(plan: Plan, replica: Replica, owner: Manifest) -> Manifest:
             "ownerReferences": [owner],
         },
         "spec": pod_spec(
-            plan, replica.role, replica.command, replica.priority_class, replica.memory
+            plan,
+            replica.role,
+            replica.command,
+            replica.priority_class,
+            replica.memory,
+            replica.name,
         ),
     }
 
@@ -196,7 +202,7 @@ def _from_field(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _volumes(plan: Plan, role: Role) -> tuple[list[Manifest], list[Manifest]]:
+def _volumes(plan: Plan, role: Role, name: str) -> tuple[list[Manifest], list[Manifest]]:
     """Return the volumes of a pod, and where it mounts them."""
     config = plan.config
     job = config.cluster.job_name
@@ -213,6 +219,10 @@ def _volumes(plan: Plan, role: Role) -> tuple[list[Manifest], list[Manifest]]:
         {"name": "secret", "mountPath": names.SECRET_DIR, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},
     ]
+    if config.cluster.tls == "job":
+        source, path = _certificates(config, role, name)
+        volumes.append({"name": "tls", "secret": source})
+        mounts.append({"name": "tls", "mountPath": path, "readOnly": True})
     if str(config.cluster.job_dir) == names.JOB_DIR:
         volumes.append({"name": "job", "emptyDir": {}})
         mounts.append({"name": "job", "mountPath": names.JOB_DIR})
@@ -221,13 +231,13 @@ def _volumes(plan: Plan, role: Role) -> tuple[list[Manifest], list[Manifest]]:
         model = {"name": names.model_map_of(job), "items": items}
         volumes.append({"name": "model", "configMap": model})
         mounts.append({"name": "model", "mountPath": names.MODEL_DIR, "readOnly": True})
-    sources: dict[tuple[str, str, str], str] = {}  # what a volume is made of -> its name
     if role is not Role.PS and _has_data_secret(config):
         data = {"secretName": names.data_secret_of(job), "defaultMode": _SECRET_MODE}
         volumes.append({"name": "data-secret", "secret": data})
         mounts.append({"name": "data-secret", "mountPath": names.DATA_SECRET_DIR, "readOnly": True})
+    sources: dict[tuple[str, ...], str] = {}  # what a volume is made of -> its name
     for volume in config.kubernetes.volumes():
-        key = (volume.claim_name, volume.host_path, volume.host_path_type)
+        key = (volume.secret_name, volume.claim_name, volume.host_path, volume.host_path_type)
         if key not in sources:
             sources[key] = f"volume-{len(sources)}"
             volumes.append({"name": sources[key]} | _source(volume))
@@ -241,7 +251,19 @@ def _has_data_secret(config: JobConfig) -> bool:
     return bool(reader_params.names_of_files(config.data.data_reader_params, folder))
 
 
+def _certificates(config: JobConfig, role: Role, name: str) -> tuple[Manifest, str]:
+    """Return the Secret with what a pod proves who it is, and where it is mounted."""
+    if role is Role.MASTER:
+        secret = names.authority_of(config.cluster.job_name)
+        source = {"secretName": secret, "defaultMode": _SECRET_MODE}
+        return source | {"optional": True}, names.AUTHORITY_DIR  # made as the token is
+    # Made once the pod has a node, which waits for it.
+    return {"secretName": name, "defaultMode": _SECRET_MODE}, names.TLS_DIR
+
+
 def _source(volume: Volume) -> Manifest:
+    if volume.secret_name:
+        return {"secret": {"secretName": volume.secret_name, "defaultMode": _SECRET_MODE}}
     if volume.claim_name:
         return {"persistentVolumeClaim": {"claimName": volume.claim_name}}
     kind = {"type": volume.host_path_type} if volume.host_path_type else {}

@@ -10,7 +10,8 @@ RULES: list[Manifest] = [
     # Its workers and ps replicas. Others' pods in the namespace can be seen, too: Kubernetes has no
     # right that ends at a label.
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "list", "watch", "delete"]},
-    # The job's token, which it makes, and never reads: a pod has it mounted.
+    # The job's token, its authority, and the certificate of each pod. It makes them and reads none:
+    # a pod has its own mounted. They go with the job or the pod that owns them.
     {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
     # To make its Job the owner of what `kubectl apply` has made.
     {"apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["patch"]},

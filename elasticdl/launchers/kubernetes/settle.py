@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from elasticdl.config import JobConfig
+from elasticdl.credentials.job import mode_of
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.kubernetes import names
 from elasticdl.settings import reader_params
@@ -24,7 +25,8 @@ def settle(config: JobConfig) -> JobConfig:
     checkpoints where its successor could find them.
 
     Raises:
-        ConfigError: Something is to be written where the pods cannot write, or nobody else reads.
+        ConfigError: Something is to be written where the pods cannot write, or nobody else reads;
+            or what the pods say would cross the network in clear text.
     """
     _check_destinations(config)
     cluster = config.cluster.model_copy(
@@ -32,6 +34,7 @@ def settle(config: JobConfig) -> JobConfig:
             "launcher": "kubernetes",
             "job_dir": config.cluster.job_dir or Path(names.JOB_DIR),
             "master_port": config.cluster.master_port or names.MASTER_PORT,
+            "tls": mode_of(config.cluster, is_exposed=True),
         }
     )
     model, kubernetes = config.model, config.kubernetes
@@ -87,10 +90,6 @@ def is_on_volume(config: JobConfig, path: str) -> bool:
 
 def notes(config: JobConfig) -> Iterator[str]:
     """Yield what a user should know about the job before it runs."""
-    yield (
-        "traffic between the pods is not encrypted: whoever is on their network can read the data "
-        "and the job's secret"
-    )
     if not has_lasting_state(config):
         yield (
             "the job's state is in the pod of its master, and a master that is lost ends the job: "

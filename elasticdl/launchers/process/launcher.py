@@ -17,6 +17,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elasticdl.addresses import Listening
 from elasticdl.errors import LaunchError
@@ -34,6 +35,9 @@ from elasticdl.launchers.process.logs import last_words, log_path, of_a_build
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import open_same, parse_ref, ref_of
 from elasticdl.process import inherited_lifeline, process_name
+
+if TYPE_CHECKING:
+    from elasticdl.credentials.job_authority import JobAuthority
 
 _KILLED_SECONDS = 10.0  # so long may a process take to be gone that was killed
 _KILLED_CODE = 128 + signal.SIGKILL
@@ -63,7 +67,11 @@ class ProcessLauncher:
 
     listening = Listening()
 
-    def __init__(self, on_event: OnEvent, job_dir: Path) -> None:
+    def __init__(
+        self, on_event: OnEvent, job_dir: Path, authority: JobAuthority | None = None
+    ) -> None:
+        """Begin to watch; the authority makes a certificate for each process that is started."""
+        self._authority = authority
         self._on_event = on_event
         self._job_dir = job_dir
         self._lifeline = inherited_lifeline()
@@ -82,6 +90,8 @@ class ProcessLauncher:
         """Start a process whose stdout and stderr are added to its log in the job's folder."""
         name = process_name(spec.role, spec.index)
         log = log_path(self._job_dir, spec.role, spec.index)
+        if self._authority is not None:
+            self._issue(self._authority, spec)
         with self._lock:
             if self._closing:
                 raise LaunchError(f"{name}: not started, because the job is ending")
@@ -94,6 +104,13 @@ class ProcessLauncher:
             self._add(_Watched(handle, child.pid, os.pidfd_open(child.pid), child))
         _log.info("started %s as pid %d, log %s", name, child.pid, log)
         return handle
+
+    def _issue(self, authority: JobAuthority, spec: ProcessSpec) -> None:
+        try:
+            authority.issue(spec.role, spec.index)
+        except OSError as error:
+            name = process_name(spec.role, spec.index)
+            raise LaunchError(f"{name}: its certificate cannot be written: {error}") from error
 
     def adopt(self, handle: ProcessHandle) -> None:
         """Watch a process that an earlier master started."""

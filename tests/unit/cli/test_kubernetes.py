@@ -55,18 +55,11 @@ def test_what_a_lost_master_costs_is_said(capsys):
     assert "master" not in run(capsys, *lasting)[2]
 
 
-def test_that_pods_speak_in_clear_text_is_said(capsys):
-    assert (
-        "note: traffic between the pods is not encrypted" in run(capsys, *COMMAND, "--dry_run")[2]
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
         (("--volume=claim_name=a,mount_path=/a",), "--volume is of jobs on Kubernetes: give --ima"),
         (("--launcher=kubernetes", "--distribution_strategy=Local"), "--distribution_strategy=Loc"),
-        (("--launcher=kubernetes", "--tls=job"), "--tls=job: pods on Kubernetes do not speak TLS"),
         (("--launcher=kubernetes", "--job_name=My_Job"), "--job_name: expected at most 40 small"),
         (("--launcher=kubernetes", "--worker_pod_priority=2"), "--worker_pod_priority: expected"),
         (("--launcher=kubernetes", "--volume=x"), "--volume: expected a form like"),
@@ -125,3 +118,13 @@ def test_a_password_in_the_name_of_data_is_refused(capsys):
     assert code == 2
     assert "--training_data=mysql://me:***@db/x" in " ".join(err.split())
     assert "hunter2" not in out + err
+
+
+def test_clear_text_between_pods_has_to_be_accepted(capsys):
+    code, out, err = run(capsys, *COMMAND, "--tls=off", "--dry_run")
+    assert code != 0
+    assert out == ""
+    assert "--tls=off: records, parameters and the job's secret would cross the network" in err
+    code, out, _ = run(capsys, *COMMAND, "--tls=off", "--insecure", "--dry_run")
+    assert code == 0
+    assert "authority" not in out

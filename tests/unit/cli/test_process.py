@@ -68,11 +68,20 @@ def test_roles_that_listen_are_told_where(job_dir):
     listening = Listening("0.0.0.0", "a.ps")
     words = process.command(Role.PS, 3, job_dir, "m:1", listening)
     assert words[-4:] == ("--bind_address", "0.0.0.0", "--advertise_address", "a.ps")
-    child = run_role(job_dir, "print(arguments.listening.at(5))", Role.PS, listening)
-    out, err = child.communicate()
-    assert out == "a.ps:5\n"
-    assert "its processes speak in clear text" in err
     assert "--bind_address" not in process.command(Role.WORKER, 0, job_dir, "m:1", listening)
+
+
+def test_who_listens_off_this_machine_without_tls_says_that_it_is_accepted(job_dir):
+    listening = Listening("0.0.0.0", "a.ps")
+    child = run_role(job_dir, "", Role.PS, listening)
+    _, err = child.communicate()
+    assert child.returncode == 1
+    assert "ConfigError: --bind_address=0.0.0.0: other machines could read the data" in err
+    assert "expected --tls_dir" in err
+    cluster = CONFIG.cluster.model_copy(update={"tls": "off", "insecure": True})
+    CONFIG.model_copy(update={"cluster": cluster}).write(job_dir / process.CONFIG_FILE)
+    child = run_role(job_dir, "print(arguments.listening.at(5))", Role.PS, listening)
+    assert child.communicate() == ("a.ps:5\n", "")
 
 
 def test_who_listens_everywhere_must_say_where_it_is_found(job_dir):

@@ -9,9 +9,10 @@ import pytest
 
 from elasticdl.credentials.authority import Authority, Identity, make_request
 from elasticdl.credentials.files import TlsFiles, write_private
+from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import AuthenticationError, ElasticdlError
 from elasticdl.job import Role
-from elasticdl.master.certificates import JobAuthority, Renewals
+from elasticdl.master.certificates import Renewals
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication
 from elasticdl.rpc.client import GrpcMasterClient

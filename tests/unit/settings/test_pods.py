@@ -68,20 +68,22 @@ def test_a_limit_is_what_is_requested_unless_given():
 def test_several_volumes():
     text = (
         "host_path=/a,mount_path=/b,type=Directory;"
-        "claim_name=c,mount_path=/d/,sub_path=e;claim_name=c,mount_path=/f"
+        "claim_name=c,mount_path=/d/,sub_path=e;claim_name=c,mount_path=/f;"
+        "secret_name=s,mount_path=/tls"
     )
     assert parse_volumes(text) == (
         Volume("/b", host_path="/a", host_path_type="Directory"),
         Volume("/d", claim_name="c", sub_path="e"),
         Volume("/f", claim_name="c"),
+        Volume("/tls", secret_name="s"),
     )
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("mount_path=/a", "expected one of host_path and claim_name"),
-        ("host_path=/a,claim_name=b,mount_path=/c", "expected one of host_path and claim_name"),
+        ("mount_path=/a", "expected one of host_path, claim_name, secret_name"),
+        ("host_path=/a,claim_name=b,mount_path=/c", "expected one of host_path, claim_name, sec"),
         ("claim_name=a,mount_path=data", "expected a mount_path that begins with /"),
         ("claim_name=a", "expected a mount_path"),
         ("claim_name=a,mount_path=/a;claim_name=b,mount_path=/a/", "found /a twice"),

@@ -4,11 +4,14 @@ It keeps pods in memory, answers over real sockets, and has no scheduler and no 
 what becomes of a pod.
 """
 
+import base64
 import json
 import threading
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
+
+_SLASHES_OF_A_LIST = 5  # /api/v1/namespaces/NAMESPACE/KIND
 
 
 class FakeApiServer:
@@ -85,6 +88,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._watch(int(query["resourceVersion"]))
             return
         *_, kind = url.path.split("/")
+        if url.path.count("/") > _SLASHES_OF_A_LIST:
+            self._get(*url.path.split("/")[-2:])
+            return
         with self.api.lock:
             self.api.num_lists += 1
             items = [found for (of, _), found in self.api.objects.items() if of == kind]
@@ -92,6 +98,16 @@ class _Handler(BaseHTTPRequestHandler):
             body = {"items": items, "metadata": metadata}
             self.api.lock.notify_all()
         self._answer(200, body)
+
+    def _get(self, kind, name):
+        with self.api.lock:
+            found = self.api.objects.get((kind, name))
+        if found is None:
+            self._refuse(404, f'{kind} "{name}" not found')
+            return
+        words = found.get("stringData", {})
+        data = {key: base64.b64encode(word.encode()).decode() for key, word in words.items()}
+        self._answer(200, {"data": data} | found)
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -5,6 +5,8 @@ import queue
 import pytest
 from kubernetes import client
 
+from elasticdl.credentials.authority import Authority
+from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
@@ -42,14 +44,14 @@ def server():
 class Cluster:
     """A launcher, and what it tells."""
 
-    def __init__(self, server, config, uid="uid-1"):
+    def __init__(self, server, config, uid="uid-1", authority=None):
         self.server = server
         self.told = queue.SimpleQueue()
         configuration = client.Configuration()
         configuration.host = server.url
         api = Api(client.ApiClient(configuration), "team")
         self.launcher = KubernetesLauncher(
-            Plan(settle(config)), api, uid, "test-edl.team.svc:50001", self.told.put
+            Plan(settle(config)), api, uid, "test-edl.team.svc:50001", self.told.put, authority
         )
 
     def start(self, role=Role.WORKER, index=0):
@@ -61,10 +63,31 @@ class Cluster:
     def is_there(self, handle):
         self.server.wait_until(lambda: handle.ref in self.server.pods())
 
+    def bind(self, handle):
+        """Give its pod a node."""
+        pod = self.server.pods()[handle.ref]
+        self.server.put(pod | {"spec": pod["spec"] | {"nodeName": "node-0"}})
+
+    def secret_of(self, handle):
+        self.server.wait_until(lambda: ("secrets", handle.ref) in self.server.objects)
+        return self.server.objects["secrets", handle.ref]
+
 
 @pytest.fixture
 def cluster(server, make_config):
     cluster = Cluster(server, make_config())
+    yield cluster
+    cluster.launcher.leave(0)
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return JobAuthority(Authority.create(tmp_path / "tls", "test-edl"), tmp_path, "test-edl", 60.0)
+
+
+@pytest.fixture
+def secured(server, make_config, authority):
+    cluster = Cluster(server, make_config(), authority=authority)
     yield cluster
     cluster.launcher.leave(0)
 
@@ -273,3 +296,57 @@ def test_a_handle_of_another_launcher_is_a_process_that_is_gone(cluster):
     handle = ProcessHandle(Role.WORKER, 0, '{"pid": 1}')
     cluster.launcher.adopt(handle)
     assert cluster.next() == Exited(handle, ExitReason.UNKNOWN, None)
+
+
+def test_a_pod_gets_its_certificate_when_it_has_a_node(secured, server):
+    first, second = secured.start(Role.PS, 1), secured.start(Role.PS, 2)
+    secured.is_there(first)
+    secured.is_there(second)
+    (container,) = server.pods()[first.ref]["spec"]["containers"]
+    assert container["command"][-2:] == ["--tls_dir", "/etc/elasticdl/tls"]
+    secured.bind(second)
+    secret = secured.secret_of(second)
+    assert ("secrets", first.ref) not in server.objects
+    assert secret["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Pod", "name": second.ref, "uid": f"uid-of-{second.ref}"}
+    ]
+    assert set(secret["stringData"]) == {"ca.pem", "ps-2.pem"}
+    assert "PRIVATE KEY" in secret["stringData"]["ps-2.pem"]
+    assert "PRIVATE KEY" not in secret["stringData"]["ca.pem"]
+
+
+def test_a_pod_whose_master_died_before_it_got_a_certificate_gets_one(
+    server, make_config, authority
+):
+    first = Cluster(server, make_config(), authority=authority)
+    handle = first.start()
+    first.is_there(handle)
+    first.launcher.leave(0)
+    first.bind(handle)
+    second = Cluster(server, make_config(), authority=authority)
+    second.launcher.adopt(handle)
+    assert set(second.secret_of(handle)["stringData"]) == {"ca.pem", "worker-0.pem"}
+    second.launcher.leave(0)
+
+
+def test_a_certificate_that_is_there_already_is_left_as_it_is(secured, server):
+    handle = secured.start()
+    secured.is_there(handle)
+    server.objects["secrets", handle.ref] = {"stringData": {}}
+    secured.bind(handle)
+    server.wait_until(lambda: ("POST", "secrets", handle.ref) in server.requests)
+    server.set_status(handle.ref, **RUNNING)
+    assert secured.next() == Started(handle)
+    assert server.objects["secrets", handle.ref] == {"stringData": {}}
+
+
+def test_a_pod_that_can_have_no_certificate_has_failed(secured, server):
+    handle = secured.start()
+    secured.is_there(handle)
+    server.faults.append((403, "secrets is forbidden: User x cannot create resource secrets"))
+    secured.bind(handle)
+    exited = secured.next()
+    assert (exited.handle, exited.reason) == (handle, ExitReason.FAILED)
+    assert f"Kubernetes refuses the Secret {handle.ref}" in exited.last_words
+    assert "elasticdl rbac prints the rights" in exited.last_words
+    server.wait_until(lambda: handle.ref not in server.pods())

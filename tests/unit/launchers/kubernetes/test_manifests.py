@@ -151,14 +151,52 @@ def test_there_is_a_folder_to_write_in(make_config):
 def test_no_secret_is_in_a_manifest(make_config):
     text = as_yaml(manifests(make_config()))
     assert "kind: Secret" not in text
-    (secret,) = [v for v in pod_of(make_config())["spec"]["volumes"] if v["name"] == "secret"]
-    assert secret["secret"] == {"secretName": "test-edl", "defaultMode": 0o440}
+    assert secret_volumes(pod_of(make_config())["spec"])["secret"] == {
+        "secretName": "test-edl",
+        "defaultMode": 0o440,
+    }
+
+
+def secret_volumes(spec):
+    return {v["name"]: v["secret"] for v in spec["volumes"] if "secret" in v}
+
+
+def test_each_replica_has_a_certificate_of_its_own_and_the_master_the_authority(make_config):
+    config = make_config()
+    replica = pod_of(config)["spec"]
+    assert secret_volumes(replica)["tls"] == {
+        "secretName": "test-edl-worker-3-abcde",
+        "defaultMode": 0o440,
+    }
+    (container,) = replica["containers"]
+    mount = {"name": "tls", "mountPath": "/etc/elasticdl/tls", "readOnly": True}
+    assert mount in container["volumeMounts"]
+    master = job_of(config)["spec"]["template"]["spec"]
+    assert secret_volumes(master)["tls"]["secretName"] == "test-edl.authority"
+    assert not any("authority" in str(volume) for volume in replica["volumes"])
+    settings = by_kind(manifests(config))["ConfigMap", "test-edl"]["data"]["job.json"]
+    assert JobConfig.model_validate_json(settings).cluster.tls == "job"
+
+
+def test_files_of_the_user_come_from_a_secret_of_the_user(make_config):
+    files = {f"tls_{what}": f"/tls/{what}.pem" for what in ("ca", "cert", "key")}
+    volume = "secret_name=own,mount_path=/tls;claim_name=files,mount_path=/data"
+    spec = pod_of(make_config(tls="files", volume=volume, **files))["spec"]
+    assert secret_volumes(spec)["volume-0"] == {"secretName": "own", "defaultMode": 0o440}
+    assert "tls" not in secret_volumes(spec)
+
+
+def test_clear_text_is_between_pods_only_if_that_is_accepted(make_config):
+    with pytest.raises(ConfigError, match=r"--tls=off: .* or accept this with --insecure"):
+        manifests(make_config(tls="off"))
+    spec = pod_of(make_config(tls="off", insecure="true"))["spec"]
+    assert list(secret_volumes(spec)) == ["secret"]
 
 
 def test_the_first_pod_of_a_master_needs_no_secret(make_config):
     volumes = job_of(make_config())["spec"]["template"]["spec"]["volumes"]
-    (secret,) = [v for v in volumes if v["name"] == "secret"]
-    assert secret["secret"]["optional"] is True
+    secrets = [volume["secret"] for volume in volumes if "secret" in volume]
+    assert [secret["optional"] for secret in secrets] == [True, True]
 
 
 def test_a_replica_is_owned_by_the_job_which_does_not_control_it(make_config):
