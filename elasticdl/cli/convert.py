@@ -25,9 +25,15 @@ _ONLY_RECORDS = {
     "params": "--data_reader_params",
     "overwrite": "--overwrite",
 }
-_ONLY_RAW = {
-    name: f"--{name}" for name in ("schema", "validation", "seed", "on_error", "error_limit")
-}
+_RAW_NAMES = (
+    "schema",
+    "validation",
+    "seed",
+    "on_error",
+    "error_limit",
+    "records_per_row_group",
+)
+_ONLY_RAW = {name: f"--{name}" for name in _RAW_NAMES}
 
 types_option = click.option(
     "--types",
@@ -70,6 +76,12 @@ reader_params = click.option(
     type=click.IntRange(min=1),
     help="Write files of so many records; DESTINATION is then a new folder. Default with --from: "
     f"{RECORDS_PER_FILE:,}.",
+)
+@click.option(
+    "--records_per_row_group",
+    type=click.IntRange(min=1),
+    help="With --format=parquet: records of a row group. Default: 8192. A task decodes the row "
+    "groups that it touches, so they should not be much larger than a task.",
 )
 @click.option(
     "--as",

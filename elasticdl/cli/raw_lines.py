@@ -32,6 +32,7 @@ def convert_raw(
     seed: int | None,
     on_error: str | None,
     error_limit: int | None,
+    records_per_row_group: int | None,
 ) -> None:
     """Convert lines of Criteo's format, and say how many records there were.
 
@@ -40,7 +41,7 @@ def convert_raw(
         DataError: A line or file that cannot be read; nothing is written then.
     """
     require_pyarrow()
-    from elasticdl.data.convert import Target
+    from elasticdl.data.convert import RECORDS_PER_ROW_GROUP, Target
     from elasticdl.data.lines.convert import convert_lines
     from elasticdl.data.lines.schema import CRITEO, read_schema
     from elasticdl.data.lines.split import Split, parse_fraction
@@ -53,7 +54,15 @@ def convert_raw(
         raise ConfigError("--seed chooses records for validation: give --validation, such as 1/20")
     fields = read_schema(schema) if schema else CRITEO
     split = Split(parse_fraction(validation), seed or 0) if validation else None
-    target = Target(destination, name, codec or "zstd", records_per_file or RECORDS_PER_FILE)
+    if records_per_row_group is not None and name != "parquet":
+        raise ConfigError("--records_per_row_group goes only with --format=parquet")
+    target = Target(
+        destination,
+        name,
+        codec or "zstd",
+        records_per_file or RECORDS_PER_FILE,
+        records_per_row_group or RECORDS_PER_ROW_GROUP,
+    )
     paths = expand_paths(source)
     began = time.monotonic()
     with byte_progress("converting", sum(map(os.path.getsize, paths))) as on_progress:

@@ -22,6 +22,8 @@ from elasticdl.data.text import TextReader
 from elasticdl.errors import ConfigError, DataError
 
 Encode = Callable[[Records, str], list[bytes]]
+RECORDS_PER_ROW_GROUP = 8192
+"""A task decodes row groups whole up to its last record: few are decoded for nothing."""
 OnProgress = Callable[[int], None]  # told how many records more were dealt with
 
 
@@ -38,12 +40,16 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where records go: `path` is a file, or, with `records_per_file`, a new folder of files."""
+    """Where records go: `path` is a file, or, with `records_per_file`, a new folder of files.
+
+    records_per_row_group: Of Parquet; the last row group of a file may have fewer.
+    """
 
     path: Path
     format: Literal["recordio", "tfrecord", "parquet"]
     codec: str = "none"
     records_per_file: int | None = None
+    records_per_row_group: int = RECORDS_PER_ROW_GROUP
 
     def writer(self, path: Path) -> RecordWriter | TFRecordWriter:
         """Open a writer of one file of records."""

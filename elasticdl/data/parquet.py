@@ -83,6 +83,8 @@ class ParquetReader:
                 }
                 yield Records(start, columns=columns)
             row += batch.num_rows
+            if row >= shard.end:
+                return  # the rest of the row group is not decoded
 
     def _open(self, path: str) -> Any:
         try:

@@ -15,8 +15,6 @@ import pyarrow.parquet as pq
 from elasticdl import _core
 from elasticdl.data.convert import Target
 
-ROW_GROUP_RECORDS = 65_536
-_FORMATS = ("recordio", "tfrecord", "parquet")
 Format = Literal["recordio", "tfrecord", "parquet"]
 
 
@@ -45,7 +43,8 @@ def open_part(target: Target, path: Path, schema: pa.Schema) -> PartFile:
     """Begin a file."""
     if target.format == "parquet":
         codec = {"deflate": "gzip"}.get(target.codec, target.codec)
-        return _ParquetPart(pq.ParquetWriter(path, schema, compression=codec))
+        writer = pq.ParquetWriter(path, schema, compression=codec)
+        return _ParquetPart(writer, target.records_per_row_group)
     return _RecordPart(target.writer(path))
 
 
@@ -93,28 +92,29 @@ class _RecordPart:
 
 @dataclass(slots=True)
 class _ParquetPart:
-    """Row groups all have `ROW_GROUP_RECORDS` rows but for the last, wherever pieces end."""
+    """Row groups all have `group_records` rows but for the last, wherever pieces end."""
 
     writer: pq.ParquetWriter
+    group_records: int
     waiting: list[pa.Table] = field(default_factory=list)
     num_waiting: int = 0
 
     def write(self, piece: pa.Table) -> None:
         self.waiting.append(piece)
         self.num_waiting += piece.num_rows
-        while self.num_waiting >= ROW_GROUP_RECORDS:
+        whole = self.num_waiting - self.num_waiting % self.group_records
+        if whole:
             rows = pa.concat_tables(self.waiting)
-            self._write_group(rows.slice(0, ROW_GROUP_RECORDS))
-            rest = rows.slice(ROW_GROUP_RECORDS)
-            self.waiting, self.num_waiting = [rest], rest.num_rows
+            self._write(rows.slice(0, whole))
+            self.waiting, self.num_waiting = [rows.slice(whole)], rows.num_rows - whole
 
     def close(self) -> None:
         if self.num_waiting:
-            self._write_group(pa.concat_tables(self.waiting))
+            self._write(pa.concat_tables(self.waiting))
         self.writer.close()
 
     def discard(self) -> None:
         self.writer.close()
 
-    def _write_group(self, rows: pa.Table) -> None:
-        self.writer.write_table(rows, row_group_size=ROW_GROUP_RECORDS)
+    def _write(self, rows: pa.Table) -> None:
+        self.writer.write_table(rows, row_group_size=self.group_records)

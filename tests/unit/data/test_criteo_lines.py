@@ -309,6 +309,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_told(convert, monkeypatch):
         (("--validation=1/0",), "--validation=1/0: expected a part"),
         (("--seed=1",), "give --validation"),
         (("--error_limit=5",), "--error_limit goes only with --on_error=skip"),
+        (("--records_per_row_group=5",), "goes only with --format=parquet"),
         (("--as=example",), "--as does not go with --from"),
         (("--format=tfrecord", "--codec=zstd"), "TFRecord files are not compressed"),
     ],
@@ -330,9 +331,9 @@ def test_no_record_for_validation_is_an_error(convert):
     assert (code, "there are no records for val" in err) == (1, True)
 
 
-def test_row_groups_are_of_one_size(convert, monkeypatch):
-    monkeypatch.setattr("elasticdl.data.lines.files.ROW_GROUP_RECORDS", 512)
-    convert("train.txt", "out", "--format=parquet", "--records_per_file=2000")
+def test_row_groups_are_of_one_size(convert):
+    words = ("--records_per_file=2000", "--records_per_row_group=512")
+    convert("train.txt", "out", "--format=parquet", *words)
     for path in sorted(Path("out").iterdir()):
         meta = pq.ParquetFile(path).metadata
         sizes = [meta.row_group(n).num_rows for n in range(meta.num_row_groups)]

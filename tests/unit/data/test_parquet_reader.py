@@ -122,3 +122,21 @@ def test_without_pyarrow_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"pip install 'elasticdl\[parquet\]'"):
         open_reader(path)
+
+
+def test_no_more_of_a_row_group_is_decoded_than_a_task_needs(tmp_path, monkeypatch):
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"x": range(50_000)}), path, row_group_size=50_000)
+    reader = open_reader(str(path))
+    decoded = []
+    real = pq.ParquetFile.iter_batches
+
+    def counted(self, *arguments, **options):
+        for batch in real(self, *arguments, **options):
+            decoded.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counted)
+    records = list(reader.read(Shard(str(path), 5000, 6000)))
+    assert sum(map(len, records)) == 1000
+    assert sum(decoded) == 2 * 4096
