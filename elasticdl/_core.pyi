@@ -21,6 +21,8 @@ __all__ = [
     "Pulled",
     "RecordReader",
     "RecordWriter",
+    "Ring",
+    "RingListener",
     "Store",
     "TFRecordReader",
     "TFRecordWriter",
@@ -372,6 +374,111 @@ class PsClient:
 
     def set_address(self, replica: int, address: str) -> None:
         """Reach a relaunched replica at its new address."""
+
+# --- ring of workers (crate edl-ring) ------------------------------------------------------------
+
+@final
+class RingListener:
+    """Where a rank is found by the others; one serves ring after ring, one ring at a time."""
+
+    def __new__(
+        cls,
+        host: str,
+        port: int,
+        token: bytes,
+        *,
+        tls: tuple[str, str, str] | None = None,
+    ) -> RingListener:
+        """Listen.
+
+        Args:
+            host: Address to listen at.
+            port: 0 for one that the system chooses.
+            token: The job's. Only who knows it may connect.
+            tls: Files of authority, certificate and key, to speak TLS where TCP is spoken.
+
+        Raises:
+            LaunchError: The port is taken.
+            ValueError: The token is empty; a file of `tls` cannot be read.
+        """
+
+    @property
+    def address(self) -> str:
+        """`host:port`, with the port that the system chose."""
+
+@final
+class Ring:
+    """The ranks of one world, connected. Every call releases the GIL while it waits."""
+
+    @staticmethod
+    def form(
+        listener: RingListener,
+        world_id: int,
+        rank: int,
+        members: Sequence[str],
+        *,
+        timeout_seconds: float,
+        silence_seconds: float = 5.0,
+        unix_sockets: bool = True,
+        shared_memory: bool = True,
+    ) -> Ring:
+        """Connect with the other ranks; returns when all have joined.
+
+        Args:
+            listener: This rank's own. What is left of rings before `world_id` is dropped.
+            world_id: Number of the rendezvous; it grows.
+            rank: Which of the members this process is.
+            members: Address of each rank's listener, the same on all ranks.
+            timeout_seconds: All are reached within this time, and have joined within as much again.
+            silence_seconds: A neighbour that gives no sign of life for so long is given up.
+            unix_sockets: Use Unix sockets between ranks on one host.
+            shared_memory: Reduce through shared memory if all ranks are on one host.
+
+        Raises:
+            RingError: A rank did not join, or is none of this job's; names it.
+            ValueError: `rank` is not among the members.
+        """
+
+    @property
+    def transport(self) -> str:
+        """What numbers go through: `shared memory`, `unix`, `tls`, `tcp`, or `nothing`."""
+
+    def all_reduce(
+        self,
+        gradients: Sequence[NDArray[np.float32]],
+        out: Sequence[NDArray[np.float32]],
+        weight: int,
+        *,
+        timeout_seconds: float,
+        mean: bool = True,
+        wire_dtype: str = "float32",
+    ) -> int:
+        """Write the mean of all ranks' gradients, weighted by samples, into `out`.
+
+        All ranks get the same bits. All call it in the same order, with as many numbers and the
+        same settings.
+
+        Args:
+            gradients: Arrays that are reduced as one vector. They are read only, also when it
+                fails: the reduction can be done again in a smaller ring.
+            out: Arrays of the same sizes; they share no memory with `gradients`. Of no use when it
+                fails.
+            weight: How many samples the gradients of this rank are of. With 0 they do not count.
+            timeout_seconds: It is over within this time.
+            mean: Divide by the weight of all; else `out` has the weighted sum.
+            wire_dtype: `bfloat16` halves what large vectors send over sockets.
+
+        Returns:
+            The weight of all ranks. If it is 0, `out` is 0.
+
+        Raises:
+            RingError: A rank was lost, silent, late or sent what cannot be used. `rank` names it.
+                The ring is of no more use.
+            ValueError: `out` does not fit, or shares memory; the ring can still be used.
+        """
+
+    def close(self) -> None:
+        """Leave the ring in peace. The others miss this rank when they reduce next."""
 
 # --- record files (crate edl-recordio) -----------------------------------------------------------
 # Every error is a DataError that names the file and, where there is one, the offset.

@@ -67,6 +67,18 @@ class UnavailableError(ElasticdlError):
     """A process of the job could not be reached within its deadline."""
 
 
+class RingError(ElasticdlError):
+    """A ring of workers has come to its end, or could not be formed.
+
+    Attributes:
+        rank: The rank by which it was, and without which the others may go on; None if no one's.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
 class LaunchError(ElasticdlError):
     """A process of the job could not be started, or failed too often."""
 

@@ -3,8 +3,8 @@
 use edl_ps::{Site, StepGradients};
 use numpy::ndarray::{ArrayD, IxDyn};
 use numpy::{
-    Element, IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray,
-    PyUntypedArrayMethods,
+    Element, IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyReadwriteArrayDyn,
+    PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -93,6 +93,27 @@ pub(crate) fn array<'py, T: Element>(
     argument: &Bound<'py, PyAny>,
     name: &str,
 ) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+    typed(argument, name)?
+        .try_readonly()
+        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+}
+
+/// The same of an array to write to: it shares no memory with another argument.
+pub(crate) fn array_mut<'py, T: Element>(
+    argument: &Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<PyReadwriteArrayDyn<'py, T>> {
+    typed(argument, name)?.try_readwrite().map_err(|error| {
+        PyValueError::new_err(format!(
+            "{name}: {error}; expected an array that may be written, and is no other argument's"
+        ))
+    })
+}
+
+fn typed<'a, 'py, T: Element>(
+    argument: &'a Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<&'a Bound<'py, PyArrayDyn<T>>> {
     let py = argument.py();
     let untyped = argument.cast::<PyUntypedArray>().map_err(|_| {
         PyTypeError::new_err(format!(
@@ -112,9 +133,7 @@ pub(crate) fn array<'py, T: Element>(
             "{name}: the array is not C-contiguous; pass numpy.ascontiguousarray(...)"
         )));
     }
-    typed
-        .try_readonly()
-        .map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+    Ok(typed)
 }
 
 /// Makes a NumPy array of a vector without copying it.

@@ -1,6 +1,7 @@
 //! Maps each crate's errors to the exceptions of `elasticdl.errors`.
 
 use edl_ps::{ErrorKind, PsError};
+use edl_ring::RingError;
 use pyo3::PyErr;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 
@@ -12,6 +13,7 @@ mod exceptions {
     pyo3::import_exception!(elasticdl.errors, MemoryLimitError);
     pyo3::import_exception!(elasticdl.errors, ModelMismatchError);
     pyo3::import_exception!(elasticdl.errors, NotDeclaredError);
+    pyo3::import_exception!(elasticdl.errors, RingError);
     pyo3::import_exception!(elasticdl.errors, StaleLeaseError);
     pyo3::import_exception!(elasticdl.errors, StaleParametersError);
     pyo3::import_exception!(elasticdl.errors, StoreError);
@@ -37,5 +39,18 @@ pub(crate) fn ps_error(error: PsError) -> PyErr {
         ErrorKind::Bind => exceptions::LaunchError::new_err(message),
         ErrorKind::Invalid => PyValueError::new_err(message),
         ErrorKind::System => PyRuntimeError::new_err(message),
+    }
+}
+
+/// The exception for an error of a ring; it has the rank, where one is named.
+pub(crate) fn ring_error(error: RingError) -> PyErr {
+    let rank = error.rank();
+    match error {
+        RingError::Ended { .. } | RingError::NotFormed { .. } => {
+            exceptions::RingError::new_err((error.to_string(), rank))
+        }
+        RingError::Invalid(message) => PyValueError::new_err(message),
+        RingError::System(message) => PyRuntimeError::new_err(message),
+        RingError::Wire(error) => ps_error(error.into()),
     }
 }

@@ -7,6 +7,7 @@ mod errors;
 mod log_stderr;
 mod ps;
 mod recordio;
+mod ring;
 mod strings;
 
 #[pymodule]
@@ -14,5 +15,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     log_stderr::init();
     ps::register(module)?;
     recordio::register(module)?;
+    ring::register(module)?;
     strings::register(module)
 }
