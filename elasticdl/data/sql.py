@@ -209,7 +209,7 @@ class SqlReader:
                 self._has_null(name, table) for table in self._tables.values()
             )
             return np.dtype(np.float64 if has_null else np.int64)
-        if isinstance(column.type, types.Numeric):  # Float is one
+        if isinstance(column.type, types.Numeric | types.Float):
             return np.dtype(np.float64)
         if isinstance(column.type, types.Date | types.DateTime):
             return np.dtype("datetime64[us]")
