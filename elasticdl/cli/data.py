@@ -82,6 +82,7 @@ def inspect(context: click.Context, source: str, num_shown: int, verify: bool, p
 def _inspect(path: str, num_shown: int, verify: bool, params: str) -> bool:
     """Show one file; return whether it is whole."""
     from elasticdl.data.open import format_of
+    from elasticdl.data.remote import size_of
 
     facts: dict[str, str] = {}
     records: list[str] = []
@@ -89,7 +90,7 @@ def _inspect(path: str, num_shown: int, verify: bool, params: str) -> bool:
     try:
         format_name = format_of([path])
         facts["format"] = format_name
-        facts["size"] = size(Path(path).stat().st_size)
+        facts["size"] = size(size_of(path))
         if format_name == "recordio":
             problem = _recordio_facts(path, facts, verify)
         else:
@@ -106,8 +107,9 @@ def _inspect(path: str, num_shown: int, verify: bool, params: str) -> bool:
 def _recordio_facts(path: str, facts: dict[str, str], verify: bool) -> str:
     """Find out about a RecordIO file; return what is wrong with it, if anything."""
     from elasticdl._core import RecordReader
+    from elasticdl.data.copies import readable
 
-    reader = RecordReader(path, allow_torn=True)
+    reader = RecordReader(readable(path), allow_torn=True)
     blocks = reader.blocks()
     raw_bytes = sum(block.raw_bytes for block in blocks)
     stored_bytes = sum(block.stored_bytes for block in blocks)
@@ -136,12 +138,13 @@ def _recordio_facts(path: str, facts: dict[str, str], verify: bool) -> str:
 
 def _other_facts(path: str, facts: dict[str, str], params: str) -> None:
     from elasticdl._core import TFRecordReader
+    from elasticdl.data.copies import readable
     from elasticdl.data.open import open_reader
 
     reader = open_reader(path, params)
     facts["records"] = f"{sum(shard.num_records for shard in reader.shards()):,}"
     if facts["format"] == "tfrecord":
-        state = TFRecordReader(path).index_state
+        state = TFRecordReader(readable(path)).index_state
         facts["index"] = f"{path}.idx" if state != "in memory" else state
     names, dtypes = reader.metadata.column_names, reader.metadata.column_dtypes
     if names:
@@ -152,12 +155,13 @@ def _other_facts(path: str, facts: dict[str, str], params: str) -> None:
 
 def _first_records(path: str, params: str, num_shown: int, format_name: str) -> list[str]:
     from elasticdl._core import RecordReader
+    from elasticdl.data.copies import readable
     from elasticdl.data.files import CHUNK_BYTES
     from elasticdl.data.open import open_reader
     from elasticdl.job import Shard
 
     if format_name == "recordio":  # also of a file whose tail is torn
-        file = RecordReader(path, allow_torn=True)
+        file = RecordReader(readable(path), allow_torn=True)
         end = min(num_shown, file.num_records)
         return [_readable(record) for record in file.read(0, end, CHUNK_BYTES)]
     reader = open_reader(path, params)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -46,6 +45,7 @@ def convert_raw(
     from elasticdl.data.lines.schema import CRITEO, read_schema
     from elasticdl.data.lines.split import Split, parse_fraction
     from elasticdl.data.paths import expand_paths
+    from elasticdl.data.remote import size_of
 
     name = format_name or "recordio"
     if name == "tfrecord" and codec not in (None, "none"):
@@ -65,7 +65,7 @@ def convert_raw(
     )
     paths = expand_paths(source)
     began = time.monotonic()
-    with byte_progress("converting", sum(map(os.path.getsize, paths))) as on_progress:
+    with byte_progress("converting", sum(map(size_of, paths))) as on_progress:
         errors = _errors(on_error, error_limit)
         converted = convert_lines(paths, fields, target, split, errors, on_progress)
     _report(converted, target.path, name, time.monotonic() - began)

@@ -1,16 +1,20 @@
-"""Files that a reader can seek in: of compressed ones an unpacked copy, made once a machine."""
+"""Files that a reader can seek in: of compressed and of remote ones a copy, made once a machine."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from elasticdl.data import remote
 from elasticdl.errors import ConfigError, DataError
 
 CACHE_VARIABLE = "ELASTICDL_DATA_CACHE"
@@ -20,13 +24,15 @@ _COPY_BYTES = 1 << 20
 
 
 def readable(path: str) -> str:
-    """Return the file itself, or, of one compressed by gzip or zstd, its copy that is not.
+    """Return the file itself, or its copy: not compressed, and not behind a URL.
 
     All processes of a machine share the copy. It is made anew when the file has changed.
 
     Raises:
         DataError: The file is cut short or damaged, or there is no room for the copy.
     """
+    if remote.is_url(path):
+        path = _fetched(path)
     codec = _codec_of(path)
     if codec is None:
         return path
@@ -70,11 +76,37 @@ def _copy_of(path: str) -> Path:
     """Return the name of a file's copy: another for each content, as size and time tell it."""
     status = os.stat(path)
     identity = f"{os.path.realpath(path)}\0{status.st_size}\0{status.st_mtime_ns}"
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return cache_folder() / f"{digest}-{unpacked_name(Path(path).name)}"
+    return _named(identity, unpacked_name(Path(path).name))
+
+
+def _named(identity: str, name: str) -> Path:
+    return cache_folder() / f"{hashlib.sha256(identity.encode()).hexdigest()[:16]}-{name}"
+
+
+def _fetched(url: str) -> str:
+    """Return the copy of a file behind a URL, made anew when its server says that it changed."""
+    file = remote.describe(url)
+    name = re.sub(r"[^\w.-]", "_", remote.without_query(url).rpartition("/")[2])
+    copy = _named(f"{url}\0{file.num_bytes}\0{file.version}", name)
+    if not copy.exists():
+        with _new(copy) as target:
+            for part in remote.ranges(url):
+                target.write(part)
+    return str(copy)
 
 
 def _unpack(path: str, codec: str, copy: Path) -> None:
+    try:
+        with _new(copy) as target, open(path, "rb") as source:
+            stream: Any = gzip.GzipFile(fileobj=source) if codec == "gzip" else _zstd_stream(source)
+            shutil.copyfileobj(stream, target, _COPY_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be unpacked: {error}") from error
+
+
+@contextmanager
+def _new(copy: Path) -> Iterator[IO[bytes]]:
+    """Give a file to write to, which becomes the copy if nothing is raised."""
     try:
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(copy.parent)
@@ -82,21 +114,14 @@ def _unpack(path: str, codec: str, copy: Path) -> None:
     except OSError as error:
         raise DataError(
             f"{copy.parent}: cannot be written: {error.strerror}; {CACHE_VARIABLE} names another "
-            "folder for unpacked files"
+            "folder for copies"
         ) from error
     try:
-        with os.fdopen(descriptor, "wb") as target, open(path, "rb") as source:
-            _copy(source, codec, target)
+        with os.fdopen(descriptor, "wb") as target:
+            yield target
         os.replace(partial, copy)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be unpacked: {error}") from error
     finally:
         Path(partial).unlink(missing_ok=True)
-
-
-def _copy(source: IO[bytes], codec: str, target: IO[bytes]) -> None:
-    stream: Any = gzip.GzipFile(fileobj=source) if codec == "gzip" else _zstd_stream(source)
-    shutil.copyfileobj(stream, target, _COPY_BYTES)
 
 
 def _zstd_stream(source: IO[bytes]) -> Any:
@@ -114,6 +139,5 @@ def _require_own(folder: Path) -> None:
     """Refuse a folder in which others could put files under the names of ours."""
     if folder.stat().st_uid != os.getuid():
         raise DataError(
-            f"{folder}: belongs to another user; {CACHE_VARIABLE} names another folder for "
-            "unpacked files"
+            f"{folder}: belongs to another user; {CACHE_VARIABLE} names another folder for copies"
         )

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from elasticdl.data import remote
 from elasticdl.data.base import DataReader
 from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
@@ -104,16 +105,12 @@ def format_of(paths: Sequence[str]) -> str:
 
 
 def _format_of_file(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            start = file.read(HEADER_BYTES)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    start = _first_bytes(path)
     for magic, name in _MAGICS:
         if start.startswith(magic):
             return name
     for pattern, name in _EXTENSIONS:
-        if pattern.search(unpacked_name(path.lower())):
+        if pattern.search(unpacked_name(remote.without_query(path).lower())):
             return name
     if starts_like_tfrecord(start):
         return "tfrecord"
@@ -126,3 +123,13 @@ def _format_of_file(path: str) -> str:
         f"{path}: of no known format (.recordio, .tfrecord, .csv, .txt, .parquet, .libsvm); "
         f"say which it is by {FLAG}=format={'|'.join(FORMATS)}"
     )
+
+
+def _first_bytes(path: str) -> bytes:
+    if remote.is_url(path):
+        return remote.read_range(path, 0, min(HEADER_BYTES, remote.size_of(path)))
+    try:
+        with open(path, "rb") as file:
+            return file.read(HEADER_BYTES)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.data import remote
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.errors import ConfigError, DataError
@@ -88,6 +89,9 @@ class ParquetReader:
 
     def _open(self, path: str) -> Any:
         try:
+            if remote.is_url(path):  # no other bytes are fetched than those of its columns
+                file = self._arrow.PythonFile(remote.RangeFile(path), mode="r")
+                return self._parquet.ParquetFile(file, pre_buffer=True)
             return self._parquet.ParquetFile(path)
         except (self._arrow.ArrowException, OSError) as error:
             raise DataError(f"{path}: not a Parquet file that can be read: {error}") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 
+from elasticdl.data import remote
 from elasticdl.errors import DataError
 
 _GLOB_CHARACTERS = frozenset("*?[")
@@ -30,6 +31,8 @@ def expand_paths(expression: str) -> list[str]:
 
 
 def _expand_one(part: str) -> list[str]:
+    if remote.is_url(part):
+        return [url for url in remote.list_files(part) if _is_data(url)]
     part = os.path.expanduser(part)
     if os.path.isdir(part):
         return _files_of_folder(part)

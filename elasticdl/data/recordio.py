@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Sequence
 
 from elasticdl._core import RecordReader
+from elasticdl.data import remote
 from elasticdl.data.copies import readable
 from elasticdl.data.files import FileReader
 
 MAGIC = b"\x89EDLRIO\n"
+_FOOTER = struct.Struct("<Q4sI")
+_INDEX = struct.Struct("<4sIQ")
 _log = logging.getLogger(__name__)
 
 
@@ -17,7 +21,23 @@ class RecordIOReader(FileReader):
     """Reads RecordIO files; a record is found through the index at the end of its file."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        super().__init__(paths, _open)
+        super().__init__(paths, _open, count=_count)
+
+
+def _count(path: str) -> int:
+    """Count the records of a file; of one behind a URL only the index is fetched."""
+    if remote.is_url(path):
+        size = remote.size_of(path)
+        offset, magic, _ = _FOOTER.unpack(
+            remote.read_range(path, max(0, size - 16), size).ljust(16)
+        )
+        if magic == b"EEND" and offset + _INDEX.size < size:
+            start, _, num_records = _INDEX.unpack(
+                remote.read_range(path, offset, offset + _INDEX.size)
+            )
+            if start == b"EIDX":
+                return int(num_records)
+    return _open(path).num_records
 
 
 def _open(path: str) -> RecordReader:

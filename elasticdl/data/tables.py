@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from elasticdl.data.base import DataReader, Records
+from elasticdl.data.copies import readable
 from elasticdl.data.csv_columns import KINDS
 from elasticdl.data.example import decode_example
 from elasticdl.data.open import open_reader
@@ -123,9 +124,11 @@ def _fill(
 ) -> str:
     """Make the table; return the expression that numbers its rows."""
     shards = reader.shards()
-    paths = [shard.name for shard in shards]
-    if not paths:
+    if not shards:
         raise DataError(f"{source}: there are no records")
+    paths = [shard.name for shard in shards]
+    if isinstance(reader, ParquetReader | TextReader):
+        paths = [readable(path) for path in paths]
     if isinstance(reader, ParquetReader):
         reader.metadata  # noqa: B018 - compares the files' schemas
         columns = ", ".join(map(quoted, reader.metadata.column_names))

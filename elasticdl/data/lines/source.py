@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow
 
+from elasticdl.data.remote import open_binary, size_of
 from elasticdl.errors import DataError
 
 BLOCK_BYTES = 4 << 20
@@ -66,8 +66,8 @@ def read_blocks(
 def _texts(path: str) -> Iterator[tuple[bytes, int]]:
     """Yield the file's text, cut after line feeds, and how many bytes were read for it."""
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        size = size_of(path)
+        with open_binary(path) as file:
             yield from _cut(path, file, size)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -1,0 +1,261 @@
+"""Files behind URLs (`https://`, `s3://`, `gs://`, ...), read by ranges of bytes, through fsspec.
+
+A range that a server breaks off, or does not go on with, is asked for again, in smaller parts.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from elasticdl.errors import ConfigError, DataError
+
+RANGE_BYTES = 8 << 20
+LEAST_BYTES = 64 << 10
+TRIES = 6
+TIMEOUT_SECONDS = 30.0
+_FIRST_WAIT_SECONDS = 0.25
+_NOT_REMOTE = ("file", "local")
+_FORBIDDEN = (401, 403)
+_GONE = (404, 410)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file behind a URL.
+
+    version: What changes with its content, as far as the server says.
+    """
+
+    url: str
+    num_bytes: int
+    version: str
+
+
+def is_url(place: str) -> bool:
+    """Tell whether a place is behind a URL, and not in the file system."""
+    scheme, colon, _ = place.partition("://")
+    return colon != "" and scheme.isidentifier() and scheme not in _NOT_REMOTE
+
+
+def without_query(place: str) -> str:
+    """Return a URL up to its `?`, which may be a signature; a path as it is."""
+    return place.partition("?")[0] if is_url(place) else place
+
+
+def list_files(url: str) -> list[str]:
+    """List the files of a URL: of a folder or a glob, where the server has them, or itself.
+
+    Raises:
+        DataError: There is nothing, or the server refuses.
+    """
+    fs, path = _reach(url)
+    scheme = url.partition("://")[0]
+    if scheme in ("http", "https"):
+        return [url]
+    with _Telling(url):
+        found = fs.glob(path) if any(mark in path for mark in "*?[") else []
+        if not found and fs.isdir(path):
+            found = [entry["name"] for entry in fs.ls(path) if entry["type"] == "file"]
+        elif not found and fs.exists(path):
+            return [url]
+    if not found:
+        raise DataError(f"{url}: no such file or folder")
+    return [f"{scheme}://{str(name).removeprefix(f'{scheme}://')}" for name in sorted(found)]
+
+
+@functools.lru_cache(maxsize=10_000)
+def describe(url: str) -> RemoteFile:
+    """Ask how large a file is.
+
+    Raises:
+        DataError: There is none, the server refuses, or does not say.
+    """
+    fs, path = _reach(url)
+    failures = 0
+    while True:
+        try:
+            with _Telling(url):
+                info = fs.info(path)
+            break
+        except _Interrupted:
+            failures += 1
+            if failures == TRIES:
+                raise
+            _wait(failures)
+    if info.get("size") is None:
+        raise DataError(f"{url}: the server does not say how large it is; download it first")
+    marks = (info.get(name, "") for name in ("ETag", "etag", "LastModified", "mtime", "updated"))
+    return RemoteFile(url, int(info["size"]), " ".join(str(mark) for mark in marks))
+
+
+def read_range(url: str, start: int, end: int) -> bytes:
+    """Read bytes `[start, end)`; what fails is asked for again from where it failed.
+
+    Raises:
+        DataError: It failed too often in a row, or the server refuses.
+    """
+    fs, path = _reach(url)
+    parts: list[bytes] = []
+    size, failures, at = RANGE_BYTES, 0, start
+    while at < end:
+        stop = min(end, at + size)
+        try:
+            with _Telling(url, at):
+                part = bytes(fs.cat_file(path, start=at, end=stop))
+                if len(part) != stop - at:
+                    raise OSError(f"{stop - at:,} bytes were asked for, {len(part):,} came")
+        except _Interrupted:
+            failures += 1
+            if failures == TRIES:
+                raise
+            _wait(failures)
+            size = max(LEAST_BYTES, size // 4)
+            continue
+        failures = 0
+        parts.append(part)
+        at = stop
+    return b"".join(parts)
+
+
+def ranges(url: str) -> Iterator[bytes]:
+    """Yield a file's bytes from the first to the last."""
+    size = describe(url).num_bytes
+    for start in range(0, size, RANGE_BYTES):
+        yield read_range(url, start, min(size, start + RANGE_BYTES))
+
+
+class RangeFile(io.RawIOBase):
+    """A file behind a URL, of which only what is read is fetched."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._size = describe(url).num_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Return where the next byte is read."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = max(0, start + offset)
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, or what the rest of the file fills."""
+        view = memoryview(buffer).cast("B")
+        end = min(self._size, self._at + len(view))
+        part = read_range(self._url, self._at, end) if end > self._at else b""
+        view[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
+def open_binary(path: str) -> BinaryIO:
+    """Open a file, or one behind a URL, for reading from one end to the other."""
+    if is_url(path):
+        return io.BufferedReader(RangeFile(path), buffer_size=RANGE_BYTES)
+    return open(path, "rb")
+
+
+def size_of(path: str) -> int:
+    """Return how large a file is, or one behind a URL."""
+    return describe(path).num_bytes if is_url(path) else os.path.getsize(path)
+
+
+class _Interrupted(DataError):
+    """A range did not come whole; another try may bring it."""
+
+
+class _Telling:
+    """Say in words what a driver raises within the block."""
+
+    def __init__(self, url: str, offset: int | None = None) -> None:
+        self._where = url if offset is None else f"{url}: at byte {offset:,}"
+        self._url = url
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, DataError):
+            return
+        cause = error.__cause__
+        if isinstance(error, FileNotFoundError) and isinstance(cause, Exception):
+            error = cause  # the driver for http says so of whatever goes wrong
+        status = getattr(error, "status", None)
+        if isinstance(error, FileNotFoundError) or status in _GONE:
+            raise DataError(f"{self._url}: no such file") from error
+        if isinstance(error, PermissionError) or status in _FORBIDDEN or _lacks_login(error):
+            raise DataError(
+                f"{self._url}: the server refuses without the right credentials ({_said(error)}); "
+                "give them as its driver expects them, for example AWS_ACCESS_KEY_ID and "
+                "AWS_SECRET_ACCESS_KEY"
+            ) from error
+        raise _Interrupted(f"{self._where}: cannot be read: {_said(error)}") from error
+
+
+def _lacks_login(error: Exception) -> bool:
+    return "credentials" in type(error).__name__.lower()
+
+
+def _said(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _wait(failures: int) -> None:
+    """Wait before another try, longer each time."""
+    time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
+
+
+@functools.lru_cache(maxsize=64)
+def _file_system(scheme: str) -> Any:
+    import fsspec
+
+    options: dict[str, Any] = {}
+    if scheme in ("http", "https"):
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=TIMEOUT_SECONDS, sock_read=TIMEOUT_SECONDS
+        )
+        options["client_kwargs"] = {"timeout": timeout}
+    elif scheme == "s3":
+        limits = {"connect_timeout": TIMEOUT_SECONDS, "read_timeout": TIMEOUT_SECONDS}
+        options["config_kwargs"] = limits
+    return fsspec.filesystem(scheme, use_listings_cache=False, **options)
+
+
+def _reach(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the file's name in it.
+
+    Raises:
+        ConfigError: The driver is not installed, or there is none.
+    """
+    scheme = url.partition("://")[0]
+    try:
+        fs = _file_system(scheme)
+    except ImportError as error:
+        raise ConfigError(
+            f"{url}: reading {scheme}:// needs a package that is not installed ({error}); "
+            "pip install 'elasticdl[remote]', and the driver of fsspec for the scheme (s3fs, gcsfs)"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{url}: {error}") from error
+    return fs, fs._strip_protocol(url)

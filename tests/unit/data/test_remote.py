@@ -1,0 +1,245 @@
+"""Files behind URLs: read by ranges, and again from where a server broke off or went silent."""
+
+import gzip
+import threading
+from collections import deque
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fsspec")
+pytest.importorskip("aiohttp")
+
+from elasticdl._core import RecordWriter, TFRecordWriter
+from elasticdl.cli.main import run_command
+from elasticdl.data import remote
+from elasticdl.data.open import open_reader
+from elasticdl.errors import DataError
+from elasticdl.job import Shard
+
+
+class FaultyServer:
+    """Serves files by ranges. Each fault is for one GET: how many bytes to send, then what."""
+
+    def __init__(self):
+        self.files: dict[str, bytes] = {}
+        self.faults: deque[tuple[str, int]] = deque()
+        self.asked: list[tuple[int, int]] = []
+        self.met: list[str] = []
+        self.done = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_):
+                pass
+
+            def do_HEAD(self):
+                self.answer(send=False)
+
+            def do_GET(self):
+                self.answer(send=True)
+
+            def answer(self, send):
+                name = self.path.partition("?")[0].lstrip("/")
+                if name == "private":
+                    return self.head(403, 0)
+                if name not in outer.files:
+                    return self.head(404, 0)
+                content = outer.files[name]
+                start, end = 0, len(content)
+                asked = self.headers.get("Range")
+                if asked:
+                    first, _, last = asked.removeprefix("bytes=").partition("-")
+                    start, end = int(first), min(len(content), int(last) + 1 if last else 2**62)
+                self.head(206 if asked else 200, end - start, (start, end, len(content)))
+                if not send:
+                    return None
+                outer.asked.append((start, end))
+                kind, num_bytes = outer.faults.popleft() if outer.faults else ("", end - start)
+                with suppress(OSError):
+                    self.wfile.write(content[start : start + min(num_bytes, end - start)])
+                    self.wfile.flush()
+                if kind:
+                    outer.met.append(kind)
+                    if kind == "stall":
+                        outer.done.wait(60)
+                    self.close_connection = True
+                return None
+
+            def head(self, status, length, place=None):
+                self.send_response(status)
+                self.send_header("Content-Length", str(length))
+                self.send_header("Accept-Ranges", "bytes")
+                if place:
+                    self.send_header("Content-Range", f"bytes {place[0]}-{place[1] - 1}/{place[2]}")
+                self.end_headers()
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever)
+        self.thread.start()
+
+    def url(self, name):
+        return f"http://127.0.0.1:{self.server.server_port}/{name}"
+
+    def add(self, path):
+        self.files[path.name] = path.read_bytes()
+        return self.url(path.name)
+
+    def close(self):
+        self.done.set()
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELASTICDL_DATA_CACHE", str(tmp_path / "_cache"))
+    monkeypatch.setattr(remote, "RANGE_BYTES", 100_000)
+    monkeypatch.setattr(remote, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(remote, "_FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(remote, "TIMEOUT_SECONDS", 0.5)
+    remote.describe.cache_clear()
+    remote._file_system.cache_clear()
+    server = FaultyServer()
+    yield server
+    server.close()
+    remote.describe.cache_clear()
+    remote._file_system.cache_clear()
+
+
+def text(num_lines=60_000):
+    return "".join(f"{n},{'x' * (n % 7)}\n" for n in range(num_lines)).encode()
+
+
+def read_lines(url, params=""):
+    reader = open_reader(url, params)
+    return [
+        line for shard in reader.shards() for part in reader.read(shard) for line in part.values
+    ]
+
+
+@pytest.mark.parametrize("fault", [("break", 500), ("break", 0), ("stall", 700), ("stall", 0)])
+def test_what_breaks_off_is_read_again_from_there(server, fault):
+    server.files["x.csv"] = text()
+    server.faults.extend([("", 10**9), fault, ("", 10**9), fault, fault])  # the format comes first
+
+    lines = read_lines(server.url("x.csv"))
+
+    assert b"\n".join(lines) + b"\n" == server.files["x.csv"]
+    assert server.met == [fault[0]] * 3
+    begins = [start for start, _ in server.asked[1:]]
+    assert begins == sorted(begins)  # nothing that had come whole was asked for again
+
+
+def test_a_server_that_always_breaks_off_is_given_up_with_the_place(server):
+    server.files["x.csv"] = text()
+    server.faults.extend([("", 10**9), ("", 10**9)] + [("break", 10)] * 100)
+    with pytest.raises(DataError, match=r"x\.csv: at byte 100,000: cannot be read"):
+        read_lines(server.url("x.csv"))
+    assert server.met == ["break"] * remote.TRIES
+    assert not [path for path in Path("_cache").iterdir() if path.is_file()]
+
+
+def test_every_format_reads_as_from_the_file(server, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    values = [f"record {n}".encode() for n in range(5000)]
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"\n".join(values)))
+    for name, kind in (("a.recordio", RecordWriter), ("a.tfrecord", TFRecordWriter)):
+        with kind(tmp_path / name) as writer:
+            writer.write_many(values)
+    pq.write_table(pa.table({"x": range(5000), "y": [1] * 5000}), tmp_path / "a.parquet")
+
+    for name in ("a.csv.gz", "a.recordio", "a.tfrecord"):
+        url = server.add(tmp_path / name)
+        assert read_lines(url) == values
+        assert open_reader(url).shards() == [Shard(url, 0, 5000)]
+    url = server.add(tmp_path / "a.parquet")
+    reader = open_reader(url, "columns=x")
+    (shard,) = reader.shards()
+    found = [x for part in reader.read(shard) for x in part.columns["x"]]
+    assert found == list(range(5000))
+
+
+def test_records_are_counted_and_columns_read_without_the_rest(server, tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    import os
+
+    with RecordWriter(tmp_path / "a.recordio") as writer:
+        writer.write_many([os.urandom(10_000) for _ in range(100)])
+    url = server.add(tmp_path / "a.recordio")
+    assert open_reader(url).shards() == [Shard(url, 0, 100)]
+    assert sum(end - start for start, end in server.asked) < 1000
+
+    server.asked.clear()
+    wide = {f"c{n}": [os.urandom(1000) for _ in range(100)] for n in range(20)}
+    pq.write_table(pa.table(wide), tmp_path / "a.parquet", use_dictionary=False)
+    url = server.add(tmp_path / "a.parquet")
+    reader = open_reader(url, "columns=c7")
+    (records,) = reader.read(reader.shards()[0])
+    assert records.columns["c7"].tolist() == wide["c7"]
+    assert sum(end - start for start, end in server.asked) < 800_000  # of 2 MB
+
+
+def test_a_copy_is_kept_until_the_file_changes(server):
+    server.files["x.csv"] = b"1\n2\n"
+    url = server.url("x.csv?signature=abc")
+    assert read_lines(url) == [b"1", b"2"]
+    asked = len(server.asked)
+    assert read_lines(url) == [b"1", b"2"]
+    assert len(server.asked) == asked + 1  # the format alone
+
+    server.files["x.csv"] = b"1\n2\n3\n"
+    remote.describe.cache_clear()  # as in another process
+
+    assert read_lines(url) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none.csv", "none.csv: no such file"),
+        ("private", "private: the server refuses without the right credentials"),
+    ],
+)
+def test_what_is_not_given_is_told(server, capsys, name, said):
+    assert run_command(["data", "count", server.url(name)]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_url_without_a_driver_names_what_to_install(capsys):
+    assert run_command(["data", "count", "nothing://x/y.csv"]) == 1
+    assert "nothing://x/y.csv: " in capsys.readouterr().err
+
+
+def test_raw_lines_are_converted_and_files_inspected_from_a_url(server, capsys):
+    pytest.importorskip("pyarrow")
+    line = "\t".join(["1", *["5"] * 13, *["0123abcd"] * 26])
+    server.files["train.txt"] = f"{line}\n".encode() * 3000
+    server.faults.extend([("break", 5), ("", 10**9), ("break", 50_000)])
+    assert run_command(["data", "convert", server.url("train.txt"), "out", "--from=criteo"]) == 0
+    assert "3,000 records" in capsys.readouterr().out
+    assert server.met == ["break", "break"]
+    server.files["part.recordio"] = Path("out/part-00000.recordio").read_bytes()
+    assert run_command(["data", "inspect", server.url("part.recordio")]) == 0
+    assert "3,000" in capsys.readouterr().out
+
+
+def test_folders_and_globs_of_a_store_are_listed():
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for name in ("data/b.csv", "data/a.csv", "data/_SUCCESS", "data/more/c.csv"):
+        memory.pipe_file(f"/{name}", b"1\n")
+    from elasticdl.data.paths import expand_paths
+
+    assert expand_paths("memory://data") == ["memory:///data/a.csv", "memory:///data/b.csv"]
+    assert expand_paths("memory://data/*/*.csv") == ["memory:///data/more/c.csv"]
+    assert expand_paths("memory://data/a.csv") == ["memory://data/a.csv"]
+    with pytest.raises(DataError, match="no such file or folder"):
+        expand_paths("memory://data/none*")
