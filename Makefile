@@ -24,13 +24,14 @@ export CARGO_INCREMENTAL := 0
 endif
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
-BENCHMARKS := $(filter-out benchmarks/readme.py, \
+# All-reduce is measured against PyTorch, which is installed for that alone.
+BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py, \
     $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
     test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd \
-    kubernetes-tools cluster bench bench-store demo chaos soak fuzz proto lock clean \
+    kubernetes-tools cluster bench bench-store bench-allreduce demo chaos soak fuzz proto lock clean \
     wheel image test-images
 
 help: ## Print this list.
@@ -174,6 +175,10 @@ bench: build ## Measure elasticdl against its peers (benchmarks/results/).
 bench-store: build ## Measure the parameter store and its wire.
 	@set -e; for file in $(STORE_BENCHMARKS); do echo "== $$file"; $(PYTHON) $$file; done
 	@$(PYTHON) -m benchmarks.readme
+
+bench-allreduce: build $(CACHE)/torch-$(TORCH) ## Measure all-reduce against gloo (installs PyTorch, 5 GB).
+	PYTHONPATH=$(CACHE)/torch-$(TORCH) $(PYTHON) benchmarks/allreduce.py
+	@$(PYTHON) benchmarks/readme.py
 
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh

@@ -40,6 +40,7 @@ JOBS = {
 PARTS = {
     ABLATION: "What each optimisation is worth",
     "store": "The parameter store and its wire",
+    "allreduce": "All-reduce against gloo",
     "recordio": "Record files",
     "ledger": "The master's ledger",
     "members": "The master with many members",
