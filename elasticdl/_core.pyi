@@ -31,9 +31,16 @@ __all__ = [
     "keys_of_strings",
     "repair_recordio",
     "repair_tfrecord",
+    "traffic",
 ]
 
 # --- parameter store (crates edl-optim, edl-store, edl-ps) ---------------------------------------
+
+def traffic() -> tuple[int, int]:
+    """Return the bytes that all clients and servers of this process have sent, and received.
+
+    They are counted as they were before TLS.
+    """
 
 @final
 class Progress:

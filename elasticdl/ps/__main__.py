@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from elasticdl import process
-from elasticdl._core import Progress, PsServer, Store
+from elasticdl._core import Progress, PsServer, Store, traffic
 from elasticdl.addresses import port_of
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.versions import resolve
@@ -92,12 +92,12 @@ class Heartbeats:
                 self.beat(events)
         finally:
             self._split()
-            events.write(kind_of(measure(self._labels)))
+            events.write(kind_of(measure(self._labels, traffic)))
 
     def beat(self, events: EventLog | None = None) -> None:
         """Send one."""
         self._split()
-        used = measure(self._labels)
+        used = measure(self._labels, traffic)
         if events is not None:
             events.write(kind_of(used))
         answer = self._master.heartbeat(

@@ -3,7 +3,7 @@
 import os
 
 from elasticdl import process
-from elasticdl._core import PsClient
+from elasticdl._core import PsClient, traffic
 from elasticdl.job import Role
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
@@ -47,7 +47,8 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
         )
 
     events = EventLog(arguments.job_dir, Role.WORKER, arguments.index)
-    with Heartbeat(master, arguments.index, interval, events, route, labels) as heartbeat:
+    beats = Heartbeat(master, arguments.index, interval, events, route, labels, traffic)
+    with beats as heartbeat:
         worker = assemble(
             arguments.config,
             arguments.index,

@@ -25,7 +25,7 @@ mod tests;
 pub use client::{Cursor, PsClient, Pulled, Receipt, StepGradients, Wanted};
 pub use dedup::Site;
 pub use edl_wire::op::Step;
-pub use edl_wire::{Credentials, TlsFiles};
+pub use edl_wire::{Credentials, TlsFiles, traffic};
 pub use error::{ErrorKind, PsError};
 pub use life::export;
 pub use names::NameSite;

@@ -23,7 +23,14 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Store>()?;
     module.add_class::<PsServer>()?;
     module.add_class::<PsClient>()?;
-    module.add_class::<Pulled>()
+    module.add_class::<Pulled>()?;
+    module.add_function(wrap_pyfunction!(traffic, module)?)
+}
+
+/// Return the bytes that this process has sent and received.
+#[pyfunction]
+fn traffic() -> (u64, u64) {
+    edl_ps::traffic()
 }
 
 #[pyclass(frozen, module = "elasticdl._core")]

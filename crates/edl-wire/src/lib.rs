@@ -15,9 +15,11 @@ pub mod op;
 mod server;
 mod socket;
 mod tls;
+mod traffic;
 
 pub use connection::{Connection, Place};
 pub use error::{ErrorKind, WireError, cause_of};
 pub use server::{Client, Handler, Listening, Reply, Request, Requests, Server};
 pub use socket::{Host, Listener, Origin, Socket, timed_out};
 pub use tls::{Credentials, TlsFiles, TlsStream};
+pub use traffic::traffic;

@@ -11,6 +11,7 @@ use socket2::{SockRef, TcpKeepalive};
 use crate::error::WireError;
 use crate::handshake::Service;
 use crate::tls::{Binding, Credentials, TlsStream};
+use crate::traffic;
 
 /// A host that vanished is noticed after this silence and a few unanswered probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
@@ -201,29 +202,35 @@ pub fn timed_out(error: &io::Error) -> bool {
 
 impl Read for &Socket {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        match self {
+        let count = match self {
             Socket::Tcp(stream) => (&*stream).read(bytes),
             Socket::Tls(stream) => stream.read(bytes),
             Socket::Unix(stream) => (&*stream).read(bytes),
-        }
+        }?;
+        traffic::received(count);
+        Ok(count)
     }
 }
 
 impl Write for &Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
+        let count = match self {
             Socket::Tcp(stream) => (&*stream).write(bytes),
             Socket::Tls(stream) => stream.write(&[io::IoSlice::new(bytes)]),
             Socket::Unix(stream) => (&*stream).write(bytes),
-        }
+        }?;
+        traffic::sent(count);
+        Ok(count)
     }
 
     fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        match self {
+        let count = match self {
             Socket::Tcp(stream) => (&*stream).write_vectored(slices),
             Socket::Tls(stream) => stream.write(slices),
             Socket::Unix(stream) => (&*stream).write_vectored(slices),
-        }
+        }?;
+        traffic::sent(count);
+        Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -365,6 +372,21 @@ mod tests {
         assert!(Origin::Unix(Some(0)).may_belong_to_the_job());
         assert!(!Origin::Unix(Some(own_user() + 1)).may_belong_to_the_job());
         assert!(!Origin::Unix(None).may_belong_to_the_job());
+    }
+
+    #[test]
+    fn what_is_sent_and_received_is_counted() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (one, other) = (Socket::Unix(one), Socket::Unix(other));
+        let (sent, received) = traffic::traffic();
+        (&one).write_all(&[0; 1000]).unwrap();
+        let slices = [io::IoSlice::new(&[0; 300]), io::IoSlice::new(&[0; 200])];
+        assert_eq!((&one).write_vectored(&slices).unwrap(), 500);
+        (&other).read_exact(&mut [0; 1500]).unwrap();
+        let (sent_since, received_since) = traffic::traffic();
+        // Other tests of this process have sockets as well.
+        assert!(sent_since - sent >= 1500);
+        assert!(received_since - received >= 1500);
     }
 
     #[cfg(target_os = "linux")]
