@@ -13,6 +13,8 @@ from typing import Any
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 
 from elasticdl.addresses import Listening
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
@@ -77,9 +79,9 @@ class NoLauncher:
 class NoReplica:
     """A ps replica that writes empty checkpoints."""
 
-    def audit(self) -> list[list[tuple[int, int, int]]]:
+    def audit(self) -> list[NDArray[np.int64]]:
         """Say that nothing was applied."""
-        return [[]]
+        return [np.zeros((0, 3), np.int64)]
 
     def expire(self, now_seconds: int) -> str:
         """Say that nothing has expired."""

@@ -335,8 +335,8 @@ class PsClient:
     def scan(self, table: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Yield the trained rows of a table in chunks of (keys (n,), rows (n, dim))."""
 
-    def audit(self) -> list[list[tuple[int, int, int]]]:
-        """For each replica: (task id, minibatches applied, records as pushed) of every task."""
+    def audit(self) -> list[NDArray[np.int64]]:
+        """For each replica: task id, minibatches applied, records as pushed; shape (tasks, 3)."""
 
     def stats(self) -> str:
         """Counters of every replica, as a JSON list: rows, bytes, version, staleness."""

@@ -16,9 +16,9 @@ from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
-from elasticdl.job import JobStatus, Shard, TaskAudit, TaskKind
+from elasticdl.job import JobStatus, Shard, TaskKind
 from elasticdl.master.durable import JobData
-from elasticdl.master.effects import expired_text
+from elasticdl.master.effects import audits, expired_text
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
 from elasticdl.worker.assemble import assemble, open_readers, threads_of
@@ -45,7 +45,7 @@ def run(config: JobConfig, display: Display) -> JobStatus:
     master = InProcessMaster(
         config,
         _job_data(open_readers(config, spec)),
-        audit=lambda: [[TaskAudit(*entry) for entry in replica] for replica in client.audit()],
+        audit=lambda: audits(client.audit()),
         checkpoint=lambda directory: _checkpoint(client, directory),
         expire=lambda: expired_text(client.expire(int(time.time()))),
     )

@@ -8,16 +8,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, TaskAudit
+from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.proof import Replicas
 
 
 class ReplicaClient(Protocol):
     """What of `elasticdl._core.PsClient` the master uses."""
 
-    def audit(self) -> list[list[tuple[int, int, int]]]:
-        """Return (task id, minibatches applied, records) of every task, for each replica."""
+    def audit(self) -> list[NDArray[np.int64]]:
+        """Return task id, minibatches applied and records of every task, for each replica."""
         ...
 
     def expire(self, now_seconds: int) -> str:
@@ -66,10 +70,10 @@ class ReplicaAccess:
         """Have every replica write its files into a folder."""
         return self._reach().checkpoint(str(directory))
 
-    def applied_by(self, address: str) -> list[TaskAudit]:
+    def applied_by(self, address: str) -> Applied:
         """Ask one replica, which nobody else knows yet, what it has applied of each task."""
-        (applied,) = audits(self._connect([address], False).audit())
-        return list(applied)
+        (applied,) = self._connect([address], False).audit()
+        return Applied(applied[:, 0], applied[:, 1])
 
     def _reach(self) -> ReplicaClient:
         route = self._route()
@@ -80,9 +84,15 @@ class ReplicaAccess:
         return self._client[1]
 
 
-def audits(replicas: Sequence[Sequence[tuple[int, int, int]]]) -> Replicas:
+def audits(replicas: Sequence[NDArray[np.int64]]) -> Replicas:
     """Give names to what `PsClient.audit` returns."""
-    return [[TaskAudit(*entry) for entry in replica] for replica in replicas]
+    return [
+        [
+            TaskAudit(*entry)
+            for entry in zip(*(column.tolist() for column in replica.T), strict=True)
+        ]
+        for replica in replicas
+    ]
 
 
 def expired_text(answer: str) -> str:

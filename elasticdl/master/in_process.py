@@ -23,7 +23,6 @@ from elasticdl.job import (
     Progress,
     PsRoute,
     Role,
-    TaskAudit,
     TaskReport,
     Usage,
     Wait,
@@ -31,6 +30,7 @@ from elasticdl.job import (
 from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.interpreter import Effect, Interpreter, Line
+from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.proof import Replicas
 from elasticdl.master.status import picture
 from elasticdl.state.base import State
@@ -176,7 +176,7 @@ class _StoreAccess:
     def tally(self) -> dict[str, int]:
         return {}  # nobody else pushes to it
 
-    def applied_by(self, address: str) -> list[TaskAudit]:
+    def applied_by(self, address: str) -> Applied:
         raise AssertionError("a job in one process has no ps replicas")
 
 

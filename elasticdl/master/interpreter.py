@@ -17,7 +17,7 @@ from elasticdl.checkpoints.disk import Disk
 from elasticdl.checkpoints.versions import version_folder, versions
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
-from elasticdl.job import Role, TaskAudit
+from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
@@ -77,7 +77,7 @@ class ParameterAccess(Protocol):
         """Ask how often something was kept from being applied; see `elasticdl.job.COUNTERS`."""
         ...
 
-    def applied_by(self, address: str) -> list[TaskAudit]:
+    def applied_by(self, address: str) -> Applied:
         """Ask one ps replica, which nobody else knows yet, what it has applied of each task."""
         ...
 
@@ -273,9 +273,7 @@ class Interpreter:
     def _ask_watermarks(self, action: actions.AskWatermarks) -> Then:
         index, session = action.index, action.session
         try:
-            found = self._access.applied_by(action.address)
-            applied = Applied.of({entry.task_id: entry.next_index for entry in found})
-            return self._answer(Watermarks(index, session, applied))
+            return self._answer(Watermarks(index, session, self._access.applied_by(action.address)))
         except ElasticdlError as error:
             return self._answer(WatermarksFailed(index, session, str(error)))
 

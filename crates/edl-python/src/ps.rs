@@ -10,7 +10,7 @@ use edl_ps::{
     Step, StepGradients, Synchrony, TlsFiles, Wanted,
 };
 use edl_store::PullMode;
-use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
@@ -505,15 +505,24 @@ impl PsClient {
         })
     }
 
-    fn audit(&self, py: Python<'_>) -> PyResult<Vec<Vec<(u64, u32, u64)>>> {
-        let audits = py.detach(|| self.client.audit()).map_err(ps_error)?;
-        let triples = |audit: Vec<edl_store::TaskAudit>| {
-            audit
-                .into_iter()
-                .map(|task| (task.task, task.next_index, task.num_records))
-                .collect()
+    fn audit(&self, py: Python<'_>) -> PyResult<Vec<Py<PyArray2<i64>>>> {
+        // There may be a million tasks: objects of Python would be made with its lock held.
+        let audits: Vec<Vec<i64>> = py
+            .detach(|| {
+                Ok(self
+                    .client
+                    .audit()?
+                    .iter()
+                    .map(|audit| rows_of(audit))
+                    .collect())
+            })
+            .map_err(ps_error)?;
+        let to_array = |rows: Vec<i64>| {
+            let count = rows.len() / AUDIT_COLUMNS;
+            let array = rows.into_pyarray(py).reshape([count, AUDIT_COLUMNS])?;
+            Ok(array.unbind())
         };
-        Ok(audits.into_iter().map(triples).collect())
+        audits.into_iter().map(to_array).collect()
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<String> {
@@ -611,4 +620,18 @@ fn timeout_of(name: &str, seconds: f64) -> PyResult<Duration> {
                 MAX_TIMEOUT.as_secs()
             ))
         })
+}
+
+const AUDIT_COLUMNS: usize = 3;
+
+/// Task, minibatches applied and records of each task, one after the other. All are below 2^63.
+fn rows_of(audit: &[edl_store::TaskAudit]) -> Vec<i64> {
+    let row = |task: &edl_store::TaskAudit| -> [i64; AUDIT_COLUMNS] {
+        [
+            task.task.cast_signed(),
+            i64::from(task.next_index),
+            task.num_records.cast_signed(),
+        ]
+    };
+    audit.iter().flat_map(row).collect()
 }

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from elasticdl.addresses import Listening
@@ -103,7 +104,8 @@ class FakeReplicas:
         self.problem = None
 
     def audit(self):
-        return [[(id, n, records) for id, (n, records) in self.applied.items()]]
+        rows = [(id, n, records) for id, (n, records) in self.applied.items()]
+        return [np.array(rows, np.int64).reshape(-1, 3)]
 
     def stats(self):
         return json.dumps([{"watermarks": {"duplicates": 2, "stale_leases": 1, "gaps": 0}}] * 2)

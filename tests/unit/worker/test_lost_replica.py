@@ -213,7 +213,7 @@ def test_empty_successor_is_told_the_model_again(replicas):
     job.worker.run()
     assert job.outcomes() == [(1, 1, Outcome.RETURNED), (1, 2, Outcome.DONE)]
     assert replicas.counts() == [1.0] * 20 + [0.0] * 20
-    assert replicas.client().audit() == [[(1, 5, 20)]] * 2
+    assert [audit.tolist() for audit in replicas.client().audit()] == [[[1, 5, 20]]] * 2
 
 
 def test_export_that_met_a_successor_is_given_back_and_made_again(replicas, tmp_path):
