@@ -68,14 +68,16 @@ SHORT = Size(num_members=200, num_tasks=100_000, seconds=8.0, runs=1)
 class Load:
     """What a server needed in the steady state.
 
-    cores: processor seconds a second. megabytes: of resident memory, at the end. lag_ms: how late
-    its event loop was at most, from the first member on; nan if it does not say. answer_ms: 99 of
-    100 calls were answered within.
+    cores: processor seconds a second. megabytes: of resident memory, at the end. held_ms: for how
+    long its event loop was held at most, from the first member on, while it was busy itself;
+    late_ms: how late that was for whatever reason; nan if it does not say. answer_ms: 99 of 100
+    calls were answered within.
     """
 
     cores: float
     megabytes: float
-    lag_ms: float
+    held_ms: float
+    late_ms: float
     calls_per_second: float
     answer_ms: float
 
@@ -97,9 +99,14 @@ def main() -> None:
         *_both(f"{title}: memory", "MB", loads, lambda load: load.megabytes),
         *_both(f"{title}: 99 % of calls answered in", "ms", loads, lambda load: load.answer_ms),
         compare(
-            f"{title}: the event loop was late, at most",
+            f"{title}: the event loop was held, at most",
             "ms",
-            Side(tuple(load.lag_ms for load in loads["ours"]), higher_is_better=False),
+            Side(tuple(load.held_ms for load in loads["ours"]), higher_is_better=False),
+        ),
+        compare(
+            f"{title}: the event loop was late, also because the machine was busy, at most",
+            "ms",
+            Side(tuple(load.late_ms for load in loads["ours"]), higher_is_better=False),
         ),
         compare(
             f"{size.num_tasks:,} tasks handed out: event loop held by a ps replica that comes "
@@ -112,7 +119,7 @@ def main() -> None:
         "task seconds": TASK_SECONDS,
         "steady state, seconds": size.seconds,
         "calls a second": [round(load.calls_per_second) for load in loads["ours"]],
-        "limits": {"% of a core": 50, "MB": 500, "event loop late, ms": 100},
+        "limits": {"% of a core": 50, "MB": 500, "event loop held, ms": 100},
     }
     write_results("members", rows, notes, keep=not is_short)
 
@@ -171,15 +178,16 @@ class _Crowd:
         for member in members:
             member.cancel()
         await asyncio.gather(*members, return_exceptions=True)
-        late = [
-            event["longest_seconds"]
+        loop = [
+            event
             for event in read_events(self._folder)
             if event["event"] == "event loop" and event["time"] >= began
         ]
         return Load(
             cores=cpu / seconds,
             megabytes=megabytes,
-            lag_ms=1e3 * max(late, default=float("nan")),
+            held_ms=1e3 * max((e["held_seconds"] for e in loop), default=float("nan")),
+            late_ms=1e3 * max((e["late_seconds"] for e in loop), default=float("nan")),
             calls_per_second=len(self._waits) / seconds,
             answer_ms=1e3 * float(np.percentile(self._waits, 99)),
         )

@@ -22,12 +22,20 @@ class Holds:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """How late the loop was, at most: for whatever reason, and because this process was busy."""
+
+    late_seconds: float = 0.0
+    held_seconds: float = 0.0
+
+
 class LoopLag:
     """Wakes up many times a second and looks how late it is.
 
     What holds the loop is an event that takes long, or another thread that keeps Python's lock. A
     machine that is busy with others makes it late as well; that is told apart by the processor time
-    of this process, and counted in `longest_seconds` alone.
+    of this process meanwhile.
     """
 
     def __init__(
@@ -41,8 +49,8 @@ class LoopLag:
         self._tell = tell
         self._limit_seconds = limit_seconds
         self._clock, self._cpu_clock = clock, cpu_clock
-        self._longest = self._longest_own = 0.0  # since they were last taken
-        self._count = 0
+        self._longest = Longest()  # since it was last taken
+        self._holds = Holds(0.0, 0)  # since they were last told
         self._told_at = -_SECONDS_BETWEEN_COMPLAINTS
 
     async def watch(self) -> None:
@@ -55,17 +63,20 @@ class LoopLag:
 
     def note(self, late_seconds: float, cpu_seconds: float) -> None:
         """Take in one look: how late it was, and what the process computed meanwhile."""
-        self._longest = max(self._longest, late_seconds)
-        if late_seconds > self._limit_seconds and cpu_seconds >= _OWN_SHARE * late_seconds:
-            self._longest_own = max(self._longest_own, late_seconds)
-            self._count += 1
+        held = late_seconds if cpu_seconds >= _OWN_SHARE * late_seconds else 0.0
+        before, holds = self._longest, self._holds
+        self._longest = Longest(
+            max(before.late_seconds, late_seconds), max(before.held_seconds, held)
+        )
+        if held > self._limit_seconds:
+            self._holds = Holds(max(holds.longest_seconds, held), holds.count + 1)
         now = self._clock()
-        if self._count and now - self._told_at >= _SECONDS_BETWEEN_COMPLAINTS:
+        if self._holds.count and now - self._told_at >= _SECONDS_BETWEEN_COMPLAINTS:
             self._told_at = now
-            holds, self._longest_own, self._count = Holds(self._longest_own, self._count), 0.0, 0
+            holds, self._holds = self._holds, Holds(0.0, 0)
             self._tell(holds)
 
-    def take_longest(self) -> float:
-        """Return how late the loop was at most since the last call, for whatever reason."""
-        longest, self._longest = self._longest, 0.0
+    def take_longest(self) -> Longest:
+        """Return how late the loop was at most since the last call."""
+        longest, self._longest = self._longest, Longest()
         return longest

@@ -345,7 +345,9 @@ class Master:
         if self.now() >= self._tells_usage_at:
             self._tells_usage_at = self.now() + self.core.config.cluster.heartbeat_seconds
             self._write(kind_of(measure(self._labels)))
-            self._write(kinds.EventLoop(round(self._lag.take_longest(), 4)))
+            longest = self._lag.take_longest()
+            late, held = round(longest.late_seconds, 4), round(longest.held_seconds, 4)
+            self._write(kinds.EventLoop(late, held))
 
     def _tell_holds(self, holds: Holds) -> None:
         text = f"the master was busy with one thing for {holds.longest_seconds:.2f} s"

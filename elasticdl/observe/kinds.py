@@ -98,11 +98,12 @@ class ProcessUsage(Kind):
 
 @dataclass(frozen=True)
 class EventLoop(Kind):
-    """How late the master's event loop was; meanwhile nobody is answered."""
+    """How late the master's event loop was; meanwhile nobody is answered. Since the one before."""
 
     event: ClassVar[str] = "event loop"
     is_beat: ClassVar[bool] = True
-    longest_seconds: Annotated[float, "seconds, at most since the event before, for any reason"]
+    late_seconds: Annotated[float, "seconds, at most, also because the machine was busy"]
+    held_seconds: Annotated[float, "seconds, at most, in which the master itself was busy"]
 
 
 # --- the job -------------------------------------------------------------------------------------

@@ -196,9 +196,9 @@ def test_gap_gives_the_lease_back_and_the_next_one_trains_what_is_missing(replic
         (2, 1, Outcome.RETURNED),
         (2, 2, Outcome.DONE),
     ]
-    audits = replicas.client().audit()
-    assert audits[0] == [(1, 5, 20), (2, 5, 20)]
-    assert audits[1] == [(1, 4, 16), (2, 5, 20)]  # task 1 is for the ledger to replay
+    audits = [audit.tolist() for audit in replicas.client().audit()]
+    assert audits[0] == [[1, 5, 20], [2, 5, 20]]
+    assert audits[1] == [[1, 4, 16], [2, 5, 20]]  # task 1 is for the ledger to replay
     assert [r.end_index for r in job.master.reports if r.outcome is Outcome.DONE] == [5, 5]
 
 
