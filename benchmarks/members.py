@@ -109,9 +109,9 @@ def main() -> None:
             Side(tuple(load.late_ms for load in loads["ours"]), higher_is_better=False),
         ),
         compare(
-            f"{size.num_tasks:,} tasks handed out: event loop held by a ps replica that comes "
-            "back with half of them",
-            "ms",
+            f"{size.num_tasks:,} tasks handed out: a ps replica comes back with half of them, "
+            "time of the event loop",
+            "ms of a processor",
             Side(tuple(hold_of_recovery(size.num_tasks) for _ in range(3)), higher_is_better=False),
         ),
     ]
@@ -290,17 +290,17 @@ def _resident_bytes(pid: int) -> int:
 
 
 def hold_of_recovery(num_tasks: int) -> float:
-    """Return for how long the event loop is held when a ps replica lacks half of all tasks, ms."""
+    """Return what the event loop computes when a ps replica lacks half of all tasks, ms."""
     job, _ = open_job(MemoryState(), make_config(1), lambda: make_data(num_tasks))
     ledger = job.core.ledger
     ledger._handed.restore(num_tasks)
     # What it has is what was applied before its last checkpoint: tasks in the order of the leases.
     ids = ledger._handed._order_of(0).first(num_tasks // 2)
     applied = Applied(ids, np.full(len(ids), 10))
-    began = time.perf_counter()
+    began = time.thread_time()
     lacks = ledger.lacks(applied)
     ledger.replay(lacks.task_ids)
-    seconds = time.perf_counter() - began
+    seconds = time.thread_time() - began
     assert ledger.num_todo == num_tasks - num_tasks // 2
     return 1e3 * seconds
 
