@@ -42,6 +42,7 @@ PARTS = {
     "store": "The parameter store and its wire",
     "allreduce": "All-reduce against gloo",
     "recordio": "Record files",
+    "data_formats": "Formats of data, by processor time",
     "ledger": "The master's ledger",
     "members": "The master with many members",
 }

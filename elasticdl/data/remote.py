@@ -61,7 +61,7 @@ def list_files(url: str) -> list[str]:
     with _Telling(url):
         found = fs.glob(path) if any(mark in path for mark in "*?[") else []
         if not found and fs.isdir(path):
-            found = [entry["name"] for entry in fs.ls(path) if entry["type"] == "file"]
+            found = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] == "file"]
         elif not found and fs.exists(path):
             return [url]
     if not found:
