@@ -169,12 +169,10 @@ def _exact_text(database: Database, values: _Values, num_records: int, limits: L
     )
     answer = database.ask("SELECT count(*), coalesce(sum(n), 0) FROM counts").fetchone()
     num_distinct, num_values = (int(number) for number in answer)
-    rows = _most_frequent(database, limits)
-    is_complete = len(rows) <= limits.vocabulary_limit
     return Column(
         **_how_many(database, values, num_records, num_values),
         distinct=Distinct(count=num_distinct),
-        vocabulary=_of_rows(rows[: limits.vocabulary_limit], limits, is_complete),
+        vocabulary=_counted(database, limits, is_all=True),
     )
 
 
@@ -221,8 +219,7 @@ def _frequent(database: Database, source: str, sample: str, limits: Limits) -> V
         f"CREATE OR REPLACE TEMP TABLE counts AS SELECT v, count(*) AS n FROM {source} "
         "SEMI JOIN candidates USING (v) GROUP BY v"
     )
-    rows = _most_frequent(database, limits)
-    return _of_rows(rows[: limits.vocabulary_limit], limits, is_complete=False)
+    return _counted(database, limits, is_all=False)
 
 
 def _sample(source: str, num_values: int, is_infinite: str) -> str:
@@ -234,26 +231,28 @@ def _sample(source: str, num_values: int, is_infinite: str) -> str:
     )
 
 
-def _most_frequent(database: Database, limits: Limits) -> list[tuple[Any, int]]:
-    """Return the values of a vocabulary, and one more if there are more than its limit."""
-    rows: list[tuple[Any, int]] = database.ask(
+def _counted(database: Database, limits: Limits, is_all: bool) -> Vocabulary | None:
+    """Return the vocabulary of the values in `counts`; None if they are not text in UTF-8.
+
+    Args:
+        database: Has them.
+        limits: Which are left out.
+        is_all: Whether there are no others.
+    """
+    found = database.ask(
         f"SELECT v, n FROM counts WHERE n >= {limits.vocabulary_threshold} "
         f"ORDER BY n DESC, v LIMIT {limits.vocabulary_limit + 1}"
-    ).fetchall()
-    return rows
-
-
-def _of_rows(rows: list[tuple[Any, int]], limits: Limits, is_complete: bool) -> Vocabulary | None:
-    """Make a vocabulary; None if values are not text in UTF-8."""
+    ).fetchnumpy()
+    values = np.asarray(found["v"]).tolist()[: limits.vocabulary_limit]
     try:
-        values = [v.decode() if isinstance(v, bytes) else v for v, _ in rows]
+        values = [v.decode() if isinstance(v, bytes | bytearray) else v for v in values]
     except UnicodeDecodeError:
         return None
     return Vocabulary(
         values=values,
-        counts=[n for _, n in rows],
+        counts=np.asarray(found["n"]).tolist()[: limits.vocabulary_limit],
         threshold=limits.vocabulary_threshold,
-        is_complete=is_complete,
+        is_complete=is_all and len(found["n"]) <= limits.vocabulary_limit,
     )
 
 

@@ -36,7 +36,7 @@ class FileReader:
         paths: The files; each is a shard of this name, unless it has no records.
         open_file: Opens one. It raises a `DataError` that names the file.
         metadata: What `feed` is told.
-        count: Tells how many records a file has, if that needs less than opening it.
+        count: Tells how many records a file has, where that needs less than opening it.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class FileReader:
         paths: Sequence[str],
         open_file: Callable[[str], RecordFile],
         metadata: Metadata | None = None,
-        count: Callable[[str], int] | None = None,
+        count: Callable[[str], int | None] | None = None,
     ) -> None:
         self._paths = tuple(paths)
         self._known = frozenset(paths)
         self._open = lru_cache(maxsize=_MAX_OPEN_FILES)(open_file)
         self._metadata = metadata or Metadata()
-        self._count = count or (lambda path: self._open(path).num_records)
+        self._count = count or (lambda path: None)
 
     @property
     def metadata(self) -> Metadata:
@@ -59,8 +59,12 @@ class FileReader:
 
     def shards(self) -> list[Shard]:
         """List the files with their numbers of records."""
-        shards = [Shard(path, 0, self._count(path)) for path in self._paths]
+        shards = [Shard(path, 0, self._num_records(path)) for path in self._paths]
         return [shard for shard in shards if shard.num_records > 0]
+
+    def _num_records(self, path: str) -> int:
+        known = self._count(path)
+        return self._open(path).num_records if known is None else known
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the records of a shard, in order, a few thousand or 8 MiB at a time."""

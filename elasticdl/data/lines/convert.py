@@ -6,7 +6,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -72,7 +72,7 @@ def convert_lines(
         DataError: A file cannot be read, or has more bad lines than the limit.
     """
     names = (TRAINING, VALIDATION) if split else ("",)
-    with staged_folder(target.path) as folder, ExitStack() as stack:
+    with _writing(target.path) as folder, ExitStack() as stack:
         outputs = {name: _Output(replace(target, path=folder / name)) for name in names}
         for output in outputs.values():
             output.target.path.mkdir(exist_ok=True)
@@ -95,6 +95,16 @@ def convert_lines(
         sum(output.num_files for output in outputs.values()),
         num_skipped.count,
     )
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """Give a folder to write to, as `staged_folder`; a disk that is full is told by its name."""
+    try:
+        with staged_folder(path) as folder:
+            yield folder
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def in_order(

@@ -3,6 +3,7 @@
 import filecmp
 import gzip
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -329,6 +330,36 @@ def test_no_record_for_validation_is_an_error(convert):
     Path("in.txt").write_text(GOOD)
     code, _, err = convert("in.txt", "out", "--validation=1/20")
     assert (code, "there are no records for val" in err) == (1, True)
+
+
+@pytest.mark.parametrize("format_name", ["recordio", "parquet"])
+def test_files_that_cannot_be_written_are_told_and_none_is_left(format_name):
+    command = f"elasticdl.cli.main data convert train.txt out --from=criteo --format={format_name}"
+    done = subprocess.run(
+        ["bash", "-c", f"ulimit -f 20; exec {sys.executable} -m {command} --codec=none"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "File too large" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert sorted(os.listdir()) == ["train.txt"]
+
+
+def test_an_interrupted_conversion_leaves_nothing():
+    """The source is a pipe to which nobody writes: the conversion waits when Ctrl-C comes."""
+    os.mkfifo("pipe.txt")
+    words = ["data", "convert", "pipe.txt", "out", "--from=criteo"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "elasticdl.cli.main", *words], stderr=subprocess.PIPE
+    )
+    with open("pipe.txt", "w"):  # returns when the other end is opened
+        assert [name for name in os.listdir() if name.startswith(".out.")]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert b"interrupted" in process.stderr.read()
+    process.stderr.close()
+    assert sorted(os.listdir()) == ["pipe.txt", "train.txt"]
 
 
 def test_row_groups_are_of_one_size(convert):
