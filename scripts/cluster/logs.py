@@ -1,6 +1,6 @@
-"""Serves the logs of a node's containers to the API server, as a kubelet does.
+"""Serves the logs and ports of a node's pods to the API server, as a kubelet does.
 
-`kubectl exec`, `attach` and `port-forward` are not played.
+`kubectl exec` and `attach` are not played.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from . import port_forward
+
 FindLog = Callable[[str, str, str, bool], Callable[[], tuple[Path, bool] | None] | None]
 """(namespace, pod, container, previous) -> a function that says the file and whether more comes."""
+
+FindAddress = Callable[[str, str], str]
+"""(namespace, pod) -> its address, "" if it has none."""
 
 _NOT_PLAYED = ("timestamps", "sinceSeconds", "sinceTime")
 _LOOK_AGAIN_SECONDS = 0.1
@@ -23,11 +28,18 @@ _BLOCK = 1 << 16
 
 
 class LogServer:
-    """An HTTPS server that answers `/containerLogs/NAMESPACE/POD/CONTAINER`."""
+    """An HTTPS server: `/containerLogs/NAMESPACE/POD/CONTAINER`, `/portForward/NAMESPACE/POD`."""
 
-    def __init__(self, host: str, certificate: tuple[str, str], find: FindLog):
+    def __init__(
+        self,
+        host: str,
+        certificate: tuple[str, str],
+        find: FindLog,
+        find_address: FindAddress,
+    ):
         """Listen; only who shows the same certificate is let in."""
-        handler = type("Handler", (_Handler,), {"find": staticmethod(find)})
+        finds = {"find": staticmethod(find), "find_address": staticmethod(find_address)}
+        handler = type("Handler", (_Handler,), finds)
         self._server = ThreadingHTTPServer((host, 0), handler)
         self._server.daemon_threads = True
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -47,13 +59,18 @@ class LogServer:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     find: FindLog
+    find_address: FindAddress
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
         query = {key: values[-1] for key, values in parse_qs(address.query).items()}
         parts = address.path.strip("/").split("/")
+        if parts[0] == "portForward" and len(parts) == 3 and query.get("port", "").isdecimal():
+            self._forward(parts[1], parts[2], int(query["port"]))
+            return
         if len(parts) != 4 or parts[0] != "containerLogs":
-            self._refuse(404, f"the node of the test cluster serves logs only, not {address.path}")
+            words = "serves logs, and forwards one port at a time"
+            self._refuse(404, f"the node of the test cluster {words}, not {self.path}")
             return
         unknown = [key for key in _NOT_PLAYED if query.get(key, "false") != "false"]
         if unknown:
@@ -70,6 +87,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self._send_log(found[0], query, look)
         self.wfile.write(b"0\r\n\r\n")
+
+    def _forward(self, namespace: str, name: str, port: int) -> None:
+        address = self.find_address(namespace, name)
+        if not address:
+            self._refuse(404, f"pod {name} has no address")
+            return
+        try:
+            port_forward.serve(self, address, port)
+        except port_forward.RefusedError as error:
+            self._refuse(400, str(error))
 
     def _send_log(
         self,

@@ -79,7 +79,9 @@ class Node:
         self._free = list(range(250))
         self._taken: dict[str, int] = {}  # wire -> number
         self._services = Follower(self.api, self._rewrite_hosts)
-        self._logs = LogServer(self.network.host, settings.certificate, self._find_log)
+        self._logs = LogServer(
+            self.network.host, settings.certificate, self._find_log, self._find_address
+        )
 
     def run(self) -> None:
         """Be a node until this process is killed."""
@@ -273,12 +275,20 @@ class Node:
     def _find_log(
         self, namespace: str, name: str, container: str, previous: bool
     ) -> Callable[[], tuple[Path, bool] | None] | None:
+        pod = self._find_pod(namespace, name)
+        return None if pod is None else lambda: pod.log_of(container, previous)
+
+    def _find_address(self, namespace: str, name: str) -> str:
+        pod = self._find_pod(namespace, name)
+        return "" if pod is None else pod.address
+
+    def _find_pod(self, namespace: str, name: str) -> Pod | None:
         with self._lock:
             pods = list(self._pods.values())
         for pod in pods:
             about = pod.object["metadata"]
             if (about["namespace"], about["name"]) == (namespace, name):
-                return lambda: pod.log_of(container, previous)
+                return pod
         return None
 
 
