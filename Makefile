@@ -31,7 +31,7 @@ STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
     test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd \
-    kubernetes-tools cluster bench bench-store bench-allreduce demo chaos soak fuzz proto lock clean \
+    kubernetes-tools cluster bench bench-store bench-allreduce bench-scheduling demo chaos soak fuzz proto lock clean \
     wheel image test-images
 
 help: ## Print this list.
@@ -178,7 +178,10 @@ bench-store: build ## Measure the parameter store and its wire.
 
 bench-allreduce: build $(CACHE)/torch-$(TORCH) ## Measure all-reduce against gloo (installs PyTorch, 5 GB).
 	PYTHONPATH=$(CACHE)/torch-$(TORCH) $(PYTHON) benchmarks/allreduce.py
-	@$(PYTHON) benchmarks/readme.py
+	@$(PYTHON) -m benchmarks.readme
+
+bench-scheduling: kubernetes-tools ## Measure elastic jobs on a shared cluster (needs root; 25 minutes).
+	@$(PYTHON) -m benchmarks.elastic_scheduling
 
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh

@@ -54,6 +54,14 @@ class ControlGroup:
             else:
                 (self._cpu / "cpu.cfs_quota_us").write_text(str(quota))
 
+    def weigh(self, cpus: float) -> None:
+        """Have the group, with all below it, count as so many processes where CPUs are short."""
+        self._cpu.mkdir(parents=True, exist_ok=True)
+        if self._is_unified:
+            (self._cpu / "cpu.weight").write_text(str(round(min(10_000, 100 * cpus))))
+        else:
+            (self._cpu / "cpu.shares").write_text(str(round(1024 * cpus)))
+
     def out_of_memory_kills(self) -> int:
         """Return how many processes of the group the kernel killed for want of memory."""
         file = "memory.events" if self._is_unified else "memory.oom_control"
