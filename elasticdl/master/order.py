@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from numpy.random import default_rng  # imported now: NumPy does so when it is first used
 from numpy.typing import NDArray
 
 _ROUNDS = 6
@@ -28,8 +29,7 @@ class Order:
         self._left = math.isqrt(max(n - 1, 0)) + 1
         self._right = -(-n // self._left)
         self._keys = [
-            int(key)
-            for key in np.random.default_rng([seed, epoch]).integers(0, 1 << 63, size=_ROUNDS)
+            int(key) for key in default_rng([seed, epoch]).integers(0, 1 << 63, size=_ROUNDS)
         ]
 
     def at(self, place: int) -> int:
