@@ -25,7 +25,8 @@ class Api:
 
     namespace = "default"
 
-    def __init__(self):
+    def __init__(self, config):
+        self.config = config
         self.pods, self.conditions, self.log = [], [], []
 
     def path(self, kind, name=""):
@@ -54,12 +55,19 @@ class Api:
             return {"metadata": {}, "status": {"conditions": self.conditions}}
         if kind == "pods":
             return {"items": self.pods}
+        if kind == "configmaps":
+            return {"data": {names.CONFIG_KEY: self.config.model_dump_json()}}
         assert kind == "secrets"
         return {"data": {names.TOKEN_KEY: base64.b64encode(b"00" * 32).decode()}}
 
     def stream(self, path, seconds, **query):
         assert "follow" not in query
         return iter(self.log)
+
+
+@pytest.fixture
+def api(make_config):
+    return Api(make_config(tls="off", insecure=True))
 
 
 class Master(MasterServicer):
@@ -99,8 +107,7 @@ def event(time, name="phase"):
     return {"time": time, "role": "master", "index": 0, "event": name}
 
 
-def test_the_master_is_asked_for_what_has_happened(serve):
-    api = Api()
+def test_the_master_is_asked_for_what_has_happened(api, serve):
     master = serve(api, [event(1.0), event(2.0)])
     job = KubernetesJob(api, "a")
     assert list(job.events(follow=False)) == [event(1.0), event(2.0)]
@@ -108,15 +115,13 @@ def test_the_master_is_asked_for_what_has_happened(serve):
     assert master.asked == [(0.0, False), (1.5, True)]
 
 
-def test_the_next_master_goes_on_where_the_one_before_was_lost(serve):
-    api = Api()
+def test_the_next_master_goes_on_where_the_one_before_was_lost(api, serve):
     first = serve(api, [event(1.0), event(2.0)], is_lost=True)
     first.when_said = lambda: len(api.pods) == 1 and serve(api, [event(2.0), event(3.0)])
     assert list(KubernetesJob(api, "a").events(follow=True)) == [event(t) for t in (1.0, 2.0, 3.0)]
 
 
-def test_what_a_master_that_is_gone_had_still_to_say_is_in_its_log(serve):
-    api = Api()
+def test_what_a_master_that_is_gone_had_still_to_say_is_in_its_log(api, serve):
     log = [
         "2026-01-01 00:00:01.000 master INFO the job is training",
         "2026-01-01 00:00:03.000 master INFO the job is finished",
