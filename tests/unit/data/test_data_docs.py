@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("pyarrow")
+for package in ("pyarrow", "duckdb", "sqlalchemy"):
+    pytest.importorskip(package)
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs/data.md"
 
