@@ -25,7 +25,7 @@ endif
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 # All-reduce is measured against PyTorch, which is installed for that alone.
-BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py, \
+BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/zoo.py, \
     $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
@@ -182,6 +182,10 @@ bench-allreduce: build $(CACHE)/torch-$(TORCH) ## Measure all-reduce against glo
 
 bench-scheduling: kubernetes-tools ## Measure elastic jobs on a shared cluster (needs root; 25 minutes).
 	@$(PYTHON) -m benchmarks.elastic_scheduling
+
+.PHONY: zoo-report
+zoo-report: build ## Quality of the model zoo beside plain Keras: make zoo-report ADULT=FOLDER CENSUS=FOLDER
+	$(PYTHON) benchmarks/zoo.py $(if $(ADULT),--adult=$(ADULT)) $(if $(CENSUS),--census=$(CENSUS))
 
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh

@@ -62,9 +62,9 @@ def loss(labels, predictions):
     return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, predictions))
 
 
-def optimizer(lr=0.05):
-    """Return Adagrad: crosses that are rare keep a large step."""
-    return keras.optimizers.Adagrad(lr)
+def optimizer(lr=0.1):
+    """Return Adagrad: crosses that are rare keep a large step, and begin with one."""
+    return keras.optimizers.Adagrad(lr, initial_accumulator_value=0.01)
 
 
 def eval_metrics_fn():

@@ -17,15 +17,20 @@ HIDDEN = (80, 40)
 MAX_HISTORY = 50  # the newest items; a history is the oldest first
 
 
-def forward():
-    """Return the model: item, category and history -> logit of a click."""
+def forward(num_items=None, num_categories=None):
+    """Return the model: item, category and history -> logit of a click.
+
+    Args:
+        num_items: Ids of items are below this; None: there may be any.
+        num_categories: Likewise, of categories.
+    """
     item = keras.Input((1,), dtype="int64", name="item")
     category = keras.Input((1,), dtype="int64", name="category")
     items = keras.Input((1,), dtype="string", name="items")  # "17|4|256"
     categories = keras.Input((1,), dtype="string", name="categories")
 
-    item_table = Embedding(DIM, name="items_table", mask_zero=True)
-    category_table = Embedding(DIM, name="categories_table", mask_zero=True)
+    item_table = Embedding(DIM, num_items, name="items_table", mask_zero=True)
+    category_table = Embedding(DIM, num_categories, name="categories_table", mask_zero=True)
 
     def vectors(item_ids, category_ids):
         return keras.layers.Concatenate()([item_table(item_ids), category_table(category_ids)])
