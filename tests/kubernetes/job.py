@@ -165,10 +165,13 @@ class ClusterJob:
 
     def is_exact(self) -> bool:
         """Whether every record was trained once an epoch: the model itself says so, and the job."""
+        return self.has_exact_counts() and self.has_exact_ledger()
+
+    def has_exact_counts(self) -> bool:
+        """Whether the model says that every record was trained once an epoch."""
         ids = np.concatenate([ids.ravel() for ids in self._ids])
         expected = np.bincount(ids, minlength=counting.NUM_IDS) * self.epochs
-        counts = counting.counts_of(self.folder / "model")
-        return bool((counts == expected).all()) and self.has_exact_ledger()
+        return bool((counting.counts_of(self.folder / "model") == expected).all())
 
     def has_exact_ledger(self) -> bool:
         """Whether the job says that it has trained every record once an epoch."""
