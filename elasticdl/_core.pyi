@@ -70,7 +70,8 @@ class Store:
         """Load this replica's part of a checkpoint written by any number of replicas.
 
         Args:
-            checkpoint: A version folder with its `manifest.json`.
+            checkpoint: A version folder with its `manifest.json`, or what a replica of the same
+                place has handed over.
             replica: Number of the replica to restore.
             num_replicas: How many there are now.
             keep_watermarks: False to start a new job from the parameters.

@@ -352,6 +352,7 @@ class Recovery:
     records: int
     is_replayed: bool  # trained on it again; else they are lost to it
     seconds: float  # from its loss until workers were told where it is
+    is_handed_over: bool = False  # by its predecessor: it has all that was ever applied
 
 
 @dataclass(frozen=True, slots=True)

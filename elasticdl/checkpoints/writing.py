@@ -69,10 +69,10 @@ def write_checkpoint(
             "written": round(float(clock()), 3),
             "replicas": entries,
         }
-        _write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
-        _sync_folder(partial)
+        write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
+        sync_folder(partial)
         _put_in_place(partial, target)
-        _sync_folder(directory)
+        sync_folder(directory)
     except OSError as error:
         where = error.filename or partial
         raise CheckpointError(
@@ -142,14 +142,16 @@ def _put_in_place(partial: Path, target: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def _write_durably(path: Path, text: str) -> None:
+def write_durably(path: Path, text: str) -> None:
+    """Write a small file; it is on the disk when this returns."""
     with path.open("w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -64,6 +64,16 @@ class DeletePrivateCheckpoints:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteHandOvers:
+    """Delete what ps replicas have handed over, but for some; nobody waits for it.
+
+    kept: (index, session) of those whose folders stay.
+    """
+
+    kept: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskAudit:
     """Ask the replicas what they have applied; then `Audited` or `AuditFailed`.
 
@@ -100,6 +110,7 @@ Action = (
     | ExpireRows
     | DeleteCheckpoints
     | DeletePrivateCheckpoints
+    | DeleteHandOvers
     | AskAudit
     | AskWatermarks
     | Note

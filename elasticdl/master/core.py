@@ -38,8 +38,7 @@ from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.choose import make_holder
-from elasticdl.master.parameters.holder import Answer, Audited
-from elasticdl.master.parameters.schedule import WholeCheckpoint
+from elasticdl.master.parameters.holder import Answer, Audited, RestorePoint
 from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Loss, Processes
 from elasticdl.master.progress import Meter
@@ -226,7 +225,7 @@ class JobCore:
 
     def restore_point(
         self, index: int, num_unsound: int = 0, problem: str = ""
-    ) -> WholeCheckpoint | None:
+    ) -> RestorePoint | None:
         """A ps replica that has been started asks what to begin with; see `Holder`."""
         return self.holder.restore_point(index, num_unsound, problem)
 
@@ -283,7 +282,13 @@ class JobCore:
         if member is None or self.has_ended:
             return False
         self.processes.leaves(member, now)
-        return True
+        return role is Role.WORKER or self.holder.wants_hand_over
+
+    def handed_over(self, index: int, session: str, version: int, now: float) -> None:
+        """A ps replica that was asked to end has written all that it holds."""
+        member = self.members.heard(Role.PS, index, session, now)
+        if member is not None and not self.has_ended:
+            self.holder.handed_over(member, version, now)
 
     def lease(
         self, worker_id: int, session: str, request: int, now: float

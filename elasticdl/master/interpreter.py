@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from elasticdl.checkpoints.disk import Disk
+from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder
 from elasticdl.checkpoints.versions import version_folder, versions
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
@@ -22,17 +23,18 @@ from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
 from elasticdl.master.lacks import Applied
+from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.holder import (
     Answer,
     Audited,
     AuditFailed,
     CheckpointFailed,
     CheckpointWritten,
+    RestorePoint,
     Watermarks,
     WatermarksFailed,
 )
 from elasticdl.master.parameters.proof import Replicas
-from elasticdl.master.parameters.schedule import WholeCheckpoint
 from elasticdl.observe.kinds import RowsExpired
 
 log = logging.getLogger(__name__)
@@ -164,6 +166,8 @@ class Interpreter:
                 self._run(lambda: self._delete(folder, old), Line.STORAGE)
             case actions.DeletePrivateCheckpoints(version):
                 self._run(lambda: self._delete_private(version), Line.STORAGE)
+            case actions.DeleteHandOvers(kept):
+                self._run(lambda: self._delete_hand_overs(kept), Line.STORAGE)
             case actions.ExpireRows():
                 self._run(self._expire_rows, Line.STORAGE)
             case actions.AskAudit():
@@ -175,10 +179,16 @@ class Interpreter:
         """Wait for no disk any more: the master is about to end."""
         self._disk.close()
 
-    def folder_of(self, checkpoint: WholeCheckpoint) -> Path:
-        """Return where a checkpoint of this job lies."""
+    def folder_of(self, checkpoint: RestorePoint) -> Path:
+        """Return where a checkpoint of this job lies, or what a ps replica has handed over."""
+        if isinstance(checkpoint, HandedOver):
+            return self.hand_over_folder(checkpoint.index, checkpoint.session)
         directory = self.checkpoint_dir(checkpoint.is_private)
         return version_folder(directory, checkpoint.version, self._job_id)
+
+    def hand_over_folder(self, index: int, session: str) -> Path:
+        """Return where a ps replica that is asked to end writes what it holds."""
+        return hand_over_folder(self.checkpoint_dir(is_private=True), index, session)
 
     def checkpoint_dir(self, is_private: bool) -> Path:
         """Return the folder of the user's checkpoints, or of the job's own."""
@@ -246,6 +256,11 @@ class Interpreter:
             delete_checkpoints(folder, old, self._job_id)
 
         return self._clean(folder, delete)
+
+    def _delete_hand_overs(self, kept: Iterable[tuple[int, str]]) -> Then:
+        folder = self.checkpoint_dir(is_private=True)
+        folders = {hand_over_folder(folder, index, session) for index, session in kept}
+        return self._clean(folder, lambda: delete_hand_overs(folder, folders))
 
     def _clean(self, folder: Path, work: Callable[[], None]) -> Then:
         try:

@@ -195,6 +195,10 @@ class Master:
         point = await self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
         return "" if point is None else str(self._interpreter.folder_of(point))
 
+    def hand_over_folder(self, index: int, session: str) -> str:
+        """Return the folder that a ps replica is to write what it holds to."""
+        return str(self._interpreter.hand_over_folder(index, session))
+
     def was_told_the_end(self) -> None:
         """Note that somebody is being sent the last picture of the job."""
         self._was_told = True

@@ -57,6 +57,10 @@ class Front(Protocol):
         """Return the checkpoint that a ps replica is to restore; "" if none."""
         ...
 
+    def hand_over_folder(self, index: int, session: str) -> str:
+        """Return the folder that a ps replica is to write what it holds to."""
+        ...
+
     def heard(self, role: Role, index: int, progress: Progress | None, usage: Usage | None) -> None:
         """Remember what a process said of itself, for those who ask for events."""
         ...
@@ -202,13 +206,25 @@ class Servicer(MasterServicer):
     async def Leave(self, request: Any, context: Any) -> Any:
         """A process was asked to end."""
         core, now = self._master.core, self._master.now()
-        is_awaited = await self._event(
+        index, session = request.index, request.session
+
+        def leave() -> Any:
+            role = messages.role_from_message(request.role)
+            answer = pb.LeaveResponse(is_awaited=core.leave(role, index, session, now))
+            if answer.is_awaited and role is Role.PS:
+                answer.folder = self._master.hand_over_folder(index, session)
+            return answer
+
+        return await self._event(context, leave)
+
+    async def HandOver(self, request: Any, context: Any) -> Any:
+        """A ps replica has written all that it holds."""
+        core, now = self._master.core, self._master.now()
+        await self._event(
             context,
-            lambda: core.leave(
-                messages.role_from_message(request.role), request.index, request.session, now
-            ),
+            lambda: core.handed_over(request.index, request.session, request.version, now),
         )
-        return pb.LeaveResponse(is_awaited=is_awaited)
+        return pb.HandOverResponse()
 
     async def GetStatus(self, request: Any, context: Any) -> Any:
         """Give a picture of the job."""

@@ -251,6 +251,15 @@ class NotReplaced(Kind):
 
 
 @dataclass(frozen=True)
+class PsHandedOver(Kind):
+    """A ps replica that was asked to end has written all that it held, for its successor."""
+
+    event: ClassVar[str] = "handed over"
+    process: Process
+    version: Annotated[int, "updates that it had applied"]
+
+
+@dataclass(frozen=True)
 class PsRecovered(Kind):
     """A ps replica that was lost is back."""
 
@@ -263,6 +272,7 @@ class PsRecovered(Kind):
     records: Annotated[int, "records in these"]
     is_replayed: Annotated[bool, "whether it is given them again"]
     seconds: Annotated[float, "seconds from its loss until workers were told where it is"]
+    is_handed_over: Annotated[bool, "whether it has all, from its predecessor"] = False
     lost: Annotated[
         Sequence[tuple[int, int, int]],
         "with `--ps_recovery=latest`: task, first and end of the minibatches that it lost",

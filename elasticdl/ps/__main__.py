@@ -18,6 +18,7 @@ from elasticdl.job import Label, MasterClient, Role
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
+from elasticdl.ps.departure import Departure
 from elasticdl.rpc.client import GrpcMasterClient
 
 log = logging.getLogger(__name__)
@@ -32,9 +33,11 @@ def main() -> None:
 
 
 def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
-    """Serve the parameters until this process is asked to end."""
+    """Serve the parameters until this process is asked to end; then hand them over."""
     seconds, progress = arguments.config.cluster.heartbeat_seconds, Progress()
     labels = LabelClock()
+    departure = Departure(master, arguments.index, lambda: labels.enter(Label.CHECKPOINT))
+    process.when_asked_to_end(departure.begin)
     heartbeats = Heartbeats(master, arguments.index, seconds, labels)
 
     def restore_point(index: int, num_unsound: int, problem: str) -> str:
@@ -59,8 +62,10 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
     )
     try:
         address = arguments.listening.at(port_of(server.address))
+        departure.served = store, server
         heartbeats.interval_seconds = master.register_ps(arguments.index, address, os.getpid())
-        heartbeats.serve(EventLog(arguments.job_dir, Role.PS, arguments.index))
+        heartbeats.serve(EventLog(arguments.job_dir, Role.PS, arguments.index), departure.is_over)
+        raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:
         server.stop()
 
@@ -82,13 +87,12 @@ class Heartbeats:
         self._labels = labels
         self._idle_seconds = self._cpu_seconds = 0.0
 
-    def serve(self, events: EventLog) -> None:
-        """Send heartbeats until this process is asked to end."""
+    def serve(self, events: EventLog, is_over: threading.Event) -> None:
+        """Send heartbeats until this process has handed over what it holds."""
         self._labels.enter(Label.IDLE)
         self._cpu_seconds = time.process_time()
-        pause = threading.Event()  # never set: SIGTERM ends the process
         try:
-            while not pause.wait(self.interval_seconds):
+            while not is_over.wait(self.interval_seconds):
                 self.beat(events)
         finally:
             self._split()

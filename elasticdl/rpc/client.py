@@ -149,11 +149,33 @@ class GrpcMasterClient:
 
     def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
         """Say that this process was asked to end; return whether it is to hand over."""
+        return bool(self._leave(role, index, give_up_seconds).is_awaited)
+
+    def leave_ps(self, index: int, give_up_seconds: float) -> str:
+        """Say that a ps replica was asked to end.
+
+        Returns:
+            The folder that it is to write what it holds to; "": the job has no more use for it.
+
+        Raises:
+            UnavailableError: The master does not answer for so long.
+        """
+        return str(self._leave(Role.PS, index, give_up_seconds).folder)
+
+    def _leave(self, role: Role, index: int, give_up_seconds: float) -> Any:
         request = pb.LeaveRequest(
             role=messages.role_to_message(role), index=index, session=self._session
         )
-        answer = self._connection.call(self._master.Leave, request, give_up_seconds)
-        return bool(answer.is_awaited)
+        return self._connection.call(self._master.Leave, request, give_up_seconds)
+
+    def hand_over(self, index: int, version: int, give_up_seconds: float) -> None:
+        """Say that a ps replica has written all that it holds, as of a version.
+
+        Raises:
+            UnavailableError: The master does not answer for so long.
+        """
+        request = pb.HandOverRequest(index=index, session=self._session, version=version)
+        self._connection.call(self._master.HandOver, request, give_up_seconds)
 
     def heartbeat(
         self,

@@ -1147,20 +1147,65 @@ class LeaveResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     IS_AWAITED_FIELD_NUMBER: _builtins.int
+    FOLDER_FIELD_NUMBER: _builtins.int
     is_awaited: _builtins.bool
     """false: the job has no more use for it, so it ends at once"""
+    folder: _builtins.str
+    """where a ps replica is to write what it holds"""
     def __init__(
         self,
         *,
         is_awaited: _builtins.bool = ...,
+        folder: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_awaited", b"is_awaited"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folder", b"folder", "is_awaited", b"is_awaited"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LeaveResponse: _TypeAlias = LeaveResponse  # noqa: Y015
+
+@_typing.final
+class HandOverRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    session: _builtins.str
+    version: _builtins.int
+    """how many updates it had applied"""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        session: _builtins.str = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "session", b"session", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverRequest: _TypeAlias = HandOverRequest  # noqa: Y015
+
+@_typing.final
+class HandOverResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HandOverResponse: _TypeAlias = HandOverResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
@@ -1413,6 +1458,7 @@ class Recovery(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     IS_REPLAYED_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    IS_HANDED_OVER_FIELD_NUMBER: _builtins.int
     replica: _builtins.int
     version: _builtins.int
     """of the checkpoint that it restored; 0 if none"""
@@ -1421,6 +1467,8 @@ class Recovery(_message.Message):
     records: _builtins.int
     is_replayed: _builtins.bool
     seconds: _builtins.float
+    is_handed_over: _builtins.bool
+    """by its predecessor: it has all that was ever applied"""
     def __init__(
         self,
         *,
@@ -1431,10 +1479,11 @@ class Recovery(_message.Message):
         records: _builtins.int = ...,
         is_replayed: _builtins.bool = ...,
         seconds: _builtins.float = ...,
+        is_handed_over: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_replayed", b"is_replayed", "minibatches", b"minibatches", "records", b"records", "replica", b"replica", "seconds", b"seconds", "tasks", b"tasks", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_handed_over", b"is_handed_over", "is_replayed", b"is_replayed", "minibatches", b"minibatches", "records", b"records", "replica", b"replica", "seconds", b"seconds", "tasks", b"tasks", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

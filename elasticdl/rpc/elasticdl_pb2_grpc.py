@@ -84,6 +84,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveResponse.FromString,
                 _registered_method=True)
+        self.HandOver = channel.unary_unary(
+                '/elasticdl.v1.Master/HandOver',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HandOverRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HandOverResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/elasticdl.v1.Master/GetStatus',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.GetStatusRequest.SerializeToString,
@@ -188,6 +193,13 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def HandOver(self, request, context):
+        """A ps replica that was asked to end takes no more updates, and has written all that it holds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """For the command line and for tests.
         """
@@ -282,6 +294,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Leave,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveResponse.SerializeToString,
+            ),
+            'HandOver': grpc.unary_unary_rpc_method_handler(
+                    servicer.HandOver,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HandOverRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HandOverResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -584,6 +601,33 @@ class Master:
             '/elasticdl.v1.Master/Leave',
             elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HandOver(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/HandOver',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.HandOverRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.HandOverResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,8 @@ class MasterStub:
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]
     Leave: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaveRequest, _elasticdl_pb2.LeaveResponse]
     """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated."""
+    HandOver: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HandOverRequest, _elasticdl_pb2.HandOverResponse]
+    """A ps replica that was asked to end takes no more updates, and has written all that it holds."""
     GetStatus: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.GetStatusRequest, _elasticdl_pb2.JobStatus]
     """For the command line and for tests."""
     WatchStatus: _grpc.UnaryStreamMultiCallable[_elasticdl_pb2.WatchStatusRequest, _elasticdl_pb2.JobStatus]
@@ -90,6 +92,8 @@ class MasterAsyncStub(MasterStub):
     Heartbeat: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]  # type: ignore[assignment]
     Leave: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaveRequest, _elasticdl_pb2.LeaveResponse]  # type: ignore[assignment]
     """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated."""
+    HandOver: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HandOverRequest, _elasticdl_pb2.HandOverResponse]  # type: ignore[assignment]
+    """A ps replica that was asked to end takes no more updates, and has written all that it holds."""
     GetStatus: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.GetStatusRequest, _elasticdl_pb2.JobStatus]  # type: ignore[assignment]
     """For the command line and for tests."""
     WatchStatus: _aio.UnaryStreamMultiCallable[_elasticdl_pb2.WatchStatusRequest, _elasticdl_pb2.JobStatus]  # type: ignore[assignment]
@@ -182,6 +186,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.LeaveResponse, _abc.Awaitable[_elasticdl_pb2.LeaveResponse]]:
         """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated."""
+
+    @_abc_1.abstractmethod
+    def HandOver(
+        self,
+        request: _elasticdl_pb2.HandOverRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.HandOverResponse, _abc.Awaitable[_elasticdl_pb2.HandOverResponse]]:
+        """A ps replica that was asked to end takes no more updates, and has written all that it holds."""
 
     @_abc_1.abstractmethod
     def GetStatus(

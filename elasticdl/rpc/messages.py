@@ -473,6 +473,7 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
                 records=recovery.records,
                 is_replayed=recovery.is_replayed,
                 seconds=recovery.seconds,
+                is_handed_over=recovery.is_handed_over,
             )
             for recovery in message.recoveries
         ),

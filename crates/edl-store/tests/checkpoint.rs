@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{Grads, Replicas, WholePush, constant, model, table, write_manifest};
+use common::{Grads, Replicas, WholePush, constant, model, table, write_manifest, write_part};
 use edl_store::{ModelSpec, PullMode, Store, StoreError, TaskAudit};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -494,4 +494,26 @@ fn entries_of_different_checkpoints_are_told_apart() {
     ];
     write_manifest(dir.path(), &entries);
     assert!(refused(dir.path()).contains("replica 1 of 3 as number 1 of 2"));
+}
+
+#[test]
+fn part_of_one_replica_restores_that_replica_alone() {
+    let (dir, mut replicas) = checkpointed();
+    let part = dir.path().join("part");
+    let store = replicas.0.remove(1);
+    write_part(&part, &store.checkpoint(&part).unwrap());
+
+    let restored = Store::restore(&part, 1, 2, true).unwrap();
+    assert_eq!(restored.audit(), store.audit());
+    assert_eq!(
+        Replicas(vec![restored]).scan(0, 16, 1000),
+        Replicas(vec![store]).scan(0, 16, 1000)
+    );
+
+    for (replica, count) in [(0, 2), (1, 3), (0, 1)] {
+        let Err(error) = Store::restore(&part, replica, count, true) else {
+            panic!("replica {replica} of {count} was restored from the part of 1 of 2");
+        };
+        assert!(error.to_string().contains("replica 1 of 2 has handed over"));
+    }
 }

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from elasticdl.job import PsRoute, Recovery
 from elasticdl.master.lacks import Applied
 from elasticdl.master.membership import Member
+from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.proof import Proof, Replicas
 from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint
 
@@ -86,6 +87,10 @@ class Verdict:
     words: str = ""  # as this says
 
 
+RestorePoint = WholeCheckpoint | HandedOver
+"""What a process of the holder's can begin with."""
+
+
 class Holder(Protocol):
     """Whoever holds the parameters."""
 
@@ -114,7 +119,11 @@ class Holder(Protocol):
         """A process is lost, of whatever role."""
         ...
 
-    def restore_point(self, index: int, num_unsound: int, problem: str) -> WholeCheckpoint | None:
+    def handed_over(self, member: Member, version: int, now: float) -> None:
+        """A process that was asked to end has written all that it holds."""
+        ...
+
+    def restore_point(self, index: int, num_unsound: int, problem: str) -> RestorePoint | None:
         """Return the checkpoint of this job that a process of the holder's is to begin with.
 
         Any of this job's own will do: it brings its own watermarks, and what they lack is trained
@@ -156,6 +165,11 @@ class Holder(Protocol):
     @property
     def recoveries(self) -> Sequence[Recovery]:
         """The losses that were made good."""
+        ...
+
+    @property
+    def wants_hand_over(self) -> bool:
+        """Whether a process of the holder's that is asked to end is to write what it holds."""
         ...
 
     def is_ready(self, member: Member) -> bool:

@@ -8,9 +8,14 @@ from typing import Any
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import PsRoute, Recovery
 from elasticdl.master.membership import Member
-from elasticdl.master.parameters.holder import Answer, Verdict, Watermarks, WatermarksFailed
+from elasticdl.master.parameters.holder import (
+    Answer,
+    RestorePoint,
+    Verdict,
+    Watermarks,
+    WatermarksFailed,
+)
 from elasticdl.master.parameters.requests import Parts, Requests
-from elasticdl.master.parameters.schedule import WholeCheckpoint
 
 
 class LocalStore:
@@ -24,6 +29,7 @@ class LocalStore:
     generation = 0
     route = PsRoute(0, ())
     can_lose_updates = False
+    wants_hand_over = False
     recoveries: tuple[Recovery, ...] = ()
     lost_tasks: Mapping[int, Set[int]] = {}
 
@@ -41,7 +47,10 @@ class LocalStore:
     def lost(self, member: Member, now: float) -> None:
         """See `Holder`: workers hold none."""
 
-    def restore_point(self, index: int, num_unsound: int, problem: str) -> WholeCheckpoint | None:
+    def handed_over(self, member: Member, version: int, now: float) -> None:
+        """See `Holder`: workers hold none."""
+
+    def restore_point(self, index: int, num_unsound: int, problem: str) -> RestorePoint | None:
         """Refuse: nobody else holds parameters."""
         raise ElasticdlError(f"this job has 0 ps replicas, none is number {index}")
 

@@ -15,16 +15,23 @@ from typing import Any
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import PsRoute, Recovery, Role
-from elasticdl.master.actions import Action, AskWatermarks, Note
+from elasticdl.master.actions import Action, AskWatermarks, DeleteHandOvers, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.lacks import Lacks, to_ranges
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
-from elasticdl.master.parameters.holder import Answer, Verdict, Watermarks, WatermarksFailed
+from elasticdl.master.parameters.hand_overs import HandedOver, HandOvers
+from elasticdl.master.parameters.holder import (
+    Answer,
+    CheckpointWritten,
+    RestorePoint,
+    Verdict,
+    Watermarks,
+    WatermarksFailed,
+)
 from elasticdl.master.parameters.requests import Parts, Requests
-from elasticdl.master.parameters.schedule import WholeCheckpoint
-from elasticdl.observe.kinds import CheckpointUnsound, PsRecovered
+from elasticdl.observe.kinds import CheckpointUnsound, PsHandedOver, PsRecovered
 
 
 class PsReplicas:
@@ -45,13 +52,16 @@ class PsReplicas:
         self.num_processes = config.num_ps
         self._is_training = config.command == "train"
         self._is_replayed = config.checkpoint.ps_recovery == "replay"
+        self._is_recovery_kept = config.checkpoint.recovery_seconds > 0
         self._journal = journal
         self._members = members
         self._ledger = ledger
         self._history = history
         self._act = act
         self._sessions: dict[int, str] = {}  # of the last process that was ready, by index
-        self._restored: dict[int, int] = {}  # version that a successor was told to restore
+        self._hand_overs = HandOvers(journal)
+        # What a successor was told to restore: version, and the session that handed it over, or "".
+        self._restored: dict[int, tuple[int, str]] = {}
         self._lost_at: dict[int, float] = {}
         self.generation = 0
         self.recoveries: list[Recovery] = []
@@ -91,16 +101,30 @@ class PsReplicas:
         if member.role is Role.PS and member.index not in self._lost_at:
             self._journal.record("ps lost", member.index, now)
 
-    def restore_point(self, index: int, num_unsound: int, problem: str) -> WholeCheckpoint | None:
+    @property
+    def wants_hand_over(self) -> bool:
+        """Whether a replica that is asked to end writes what it holds, where recoveries lie."""
+        return self._is_training and self._is_recovery_kept
+
+    def handed_over(self, member: Member, version: int, now: float) -> None:
         """See `Holder`."""
-        candidates = self.schedule.candidates()
+        self._hand_overs.note(HandedOver(member.index, member.session, version, now))
+        text = f"{member.name} has handed over what it had"
+        self._act(Note(PsHandedOver(member.name, version), text))
+
+    def restore_point(self, index: int, num_unsound: int, problem: str) -> RestorePoint | None:
+        """See `Holder`. What the predecessor has handed over is newer than any checkpoint."""
+        handed_over = self._hand_overs.of(index)
+        candidates: list[RestorePoint] = [] if handed_over is None else [handed_over]
+        candidates += self.schedule.candidates()
         point = candidates[num_unsound] if num_unsound < len(candidates) else None
         if num_unsound:
             instead = f"version {point.version:,}" if point else "the start of the job"
             text = f"ps replica {index} goes back to {instead}: {problem}"
             self._act(Note(CheckpointUnsound(index, problem), text, is_warning=True))
         if candidates:
-            self._journal.record("ps restores", index, point.version if point else 0)
+            session = point.session if isinstance(point, HandedOver) else ""
+            self._journal.record("ps restores", index, point.version if point else 0, session)
         return point
 
     def resumed(self, now: float) -> None:
@@ -122,9 +146,9 @@ class PsReplicas:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every replica is ready."""
+        """Whether every replica is ready, and none is about to end."""
         members = (self._members.find(Role.PS, index) for index in range(self.num_processes))
-        return all(m is not None and self.is_ready(m) for m in members)
+        return all(m is not None and self.is_ready(m) and not m.is_leaving for m in members)
 
     @property
     def route(self) -> PsRoute:
@@ -149,8 +173,20 @@ class PsReplicas:
                 return Verdict()
             case WatermarksFailed(index, session, message):
                 return Verdict(lost=self._successor(index, session), words=message)
+            case CheckpointWritten():
+                began = self._requests.began
+                verdict = self._requests.answered(answer, now)
+                if began is not None and self._hand_overs.checkpoint_written(began):
+                    self._act(DeleteHandOvers(self._hand_overs_in_use()))
+                return verdict
             case _:
                 return self._requests.answered(answer, now)
+
+    def _hand_overs_in_use(self) -> tuple[tuple[int, str], ...]:
+        """Return those that may be restored, and those that may be being written."""
+        leaving = [m for m in self._members.present(Role.PS) if m.is_leaving]
+        written = {(last.index, last.session) for last in self._hand_overs}
+        return tuple(sorted(written | {(member.index, member.session) for member in leaving}))
 
     def _successor(self, index: int, session: str) -> Member | None:
         """Return the replica that was asked, unless it is lost again, or the job has ended."""
@@ -161,9 +197,10 @@ class PsReplicas:
     def _take_in(self, member: Member, answer: Watermarks, now: float) -> None:
         """Go on with a successor: what it lacks is trained again, or is lost to it."""
         lacks = self._ledger.lacks(answer.applied)
-        if self._is_training:  # else it has all: nothing changes
-            self._ledger.replay(lacks.task_ids if self._is_replayed else ())
         recovery = self._recovery(member, lacks, now)
+        # Where nothing is lost, leases of before end as if nothing had happened.
+        if self._is_training and not recovery.is_handed_over:
+            self._ledger.replay(lacks.task_ids if self._is_replayed else ())
         lost = [] if self._is_replayed else to_ranges(lacks.task_ids)
         self._journal.record("ps back", member.session, asdict(recovery), lost)
         ranges = (
@@ -175,14 +212,18 @@ class PsReplicas:
         self._act(Note(kind, describe(recovery)))
 
     def _recovery(self, member: Member, lacks: Lacks, now: float) -> Recovery:
+        version, session = self._restored.get(member.index, (0, ""))
+        # One that had itself a successor which served has not all that this one had.
+        is_all = not len(lacks) and session == self._sessions[member.index]
         return Recovery(
             replica=member.index,
-            version=self._restored.get(member.index, 0),
+            version=version,
             tasks=len(lacks),
             minibatches=int(lacks.minibatches.sum()),
             records=int(lacks.records.sum()),
             is_replayed=self._is_replayed,
             seconds=now - self._lost_at.get(member.index, now),
+            is_handed_over=is_all,
         )
 
     # --- facts -----------------------------------------------------------------------------------
@@ -190,8 +231,8 @@ class PsReplicas:
     def _apply_ready(self, index: int, session: str) -> None:
         self._sessions[index] = session
 
-    def _apply_restores(self, index: int, version: int) -> None:
-        self._restored[index] = version
+    def _apply_restores(self, index: int, version: int, session: str) -> None:
+        self._restored[index] = (version, session)
 
     def _apply_lost(self, index: int, now: float) -> None:
         self._lost_at[index] = now
@@ -212,7 +253,8 @@ class PsReplicas:
         """Return the state as JSON has it."""
         return {
             "sessions": [list(item) for item in self._sessions.items()],
-            "restored": [list(item) for item in self._restored.items()],
+            "hand_overs": self._hand_overs.snapshot(),
+            "restored": [[index, *what] for index, what in self._restored.items()],
             "lost_at": [list(item) for item in self._lost_at.items()],
             "generation": self.generation,
             "recoveries": [asdict(recovery) for recovery in self.recoveries],
@@ -223,7 +265,10 @@ class PsReplicas:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
         self._sessions = dict(snapshot["sessions"])
-        self._restored = dict(snapshot["restored"])
+        self._hand_overs.restore(snapshot["hand_overs"])
+        self._restored = {
+            index: (version, session) for index, version, session in snapshot["restored"]
+        }
         self._lost_at = dict(snapshot["lost_at"])
         self.generation = snapshot["generation"]
         self.recoveries = [Recovery(**recovery) for recovery in snapshot["recoveries"]]
@@ -238,6 +283,8 @@ def describe(recovery: Recovery) -> str:
     """Say what became of a ps replica that was lost."""
     source = f"restored from version {recovery.version:,}" if recovery.version else "empty"
     text = f"ps replica {recovery.replica} is back after {recovery.seconds:.1f} s, {source}"
+    if recovery.is_handed_over:
+        return f"{text}, all that its predecessor had"
     if not recovery.tasks:
         return f"{text}; no more tasks to replay"
     if recovery.is_replayed:

@@ -168,6 +168,11 @@ class Requests:
     def _is_local(self) -> bool:
         return self._config.training.distribution_strategy is Strategy.LOCAL
 
+    @property
+    def began(self) -> float | None:
+        """When the request under way was made; None if there is none."""
+        return None if self._under_way is None else self._under_way.began
+
     # --- answers ---------------------------------------------------------------------------------
 
     def answered(

@@ -1,5 +1,6 @@
 """Configurations and a worker played by the test, for the master's tests."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,11 +28,16 @@ from elasticdl.job import (
     TaskReport,
     Wait,
 )
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.master.actions import AskAudit, WriteCheckpoint
 from elasticdl.master.core import JobCore
-from elasticdl.master.parameters.holder import Audited
+from elasticdl.master.lacks import Applied
+from elasticdl.master.parameters.holder import Audited, CheckpointWritten, Watermarks
+from elasticdl.master.status import picture
 from elasticdl.master.tasks import make_tasks
 
 MINIBATCH, MINIBATCHES = 10, 3
+NUM_TASKS_TO_LOSE = 4  # of `Game`
 
 
 def make_config(command="train", num_ps=0, **settings):
@@ -147,6 +153,86 @@ class Play:
 
     def audit(self, num_replicas=1):
         self.core.answered(Audited([list(self.applied.values())] * num_replicas), self.now)
+
+
+class Game:
+    """A job of four training tasks on two ps replicas, with a worker, as `Play` plays it."""
+
+    def __init__(self, kit, **settings):
+        self._kit = kit
+        self._config = kit.config(num_ps=2, **settings)
+        self.play = kit.Play(self.make_core())
+        self.facts = []
+        self.play.core.begin(0.0)
+        self.play.register_ps(0, 1)
+        self.play.register(0)
+        self.processes = 0
+
+    def make_core(self):
+        return self._kit.core(self._config, training=(("a", 30 * NUM_TASKS_TO_LOSE),))
+
+    @property
+    def core(self):
+        return self.play.core
+
+    def lose(self, index=1):
+        handle = ProcessHandle(Role.PS, index, "")
+        self.core.process_exited(Exited(handle, ExitReason.KILLED, -9), self.play.now)
+
+    def comes_up(self, index=1):
+        """A successor registers; return its session."""
+        self.processes += 1
+        session = f"successor {self.processes}"
+        self.core.restore_point(index)
+        address = f"host:{10 + self.processes}"
+        self.core.register_ps(index, session, 300, address, self.play.now)
+        return session
+
+    def back(self, index=1, minibatches=(), session=None):
+        """A successor has registered and said how many minibatches it has of each task."""
+        session = session or self.comes_up(index)
+        has = Applied.of(dict(enumerate(minibatches)))
+        self.core.answered(Watermarks(index, session, has), self.play.now)
+
+    def master_restarts(self):
+        self.facts += json.loads(json.dumps(self.core.journal.take()))
+        before = self.core.snapshot()
+        core = self.make_core()
+        for fact in self.facts:
+            core.journal.replay(fact)
+        assert core.snapshot() == before
+        restored = self.make_core()
+        restored.restore(json.loads(json.dumps(before)))
+        assert restored.snapshot() == before
+        self.play.core = core
+        self.play.actions = []
+        core.resume(self.play.now)
+
+    def ids(self, until=lambda task: False):
+        return [task.id for task in self.play.run(until=until)]
+
+    def until(self, phase):
+        """Work until the job is in a phase; what it then waits for has not been answered."""
+        while self.core.phase is not phase:
+            lease = self.play.lease()
+            assert isinstance(lease, Lease), self.core.phase
+            self.play.work_off(lease)
+
+    def finish(self):
+        """Answer all questions; return the job's last picture."""
+        while not self.core.has_ended:
+            self.play.run()
+            for action in self.play.do(WriteCheckpoint):
+                self.core.answered(CheckpointWritten(action.version), self.play.now)
+            for _ in self.play.do(AskAudit):
+                self.play.audit(2)
+        return picture(self.core, self.play.now)
+
+
+@pytest.fixture
+def recovery_game(master_kit):
+    """Return what makes a job with ps replicas that can be lost, given its settings."""
+    return lambda **settings: Game(master_kit, **settings)
 
 
 @pytest.fixture

@@ -36,7 +36,8 @@ pub(crate) fn wished_base(
         .map_err(|e| broken(&path, format!("does not name a base: {e}")))?;
     let parent = dir.parent().unwrap_or(Path::new(""));
     // One that cannot be read is no base either; it says so to whoever restores it.
-    let entries = read_manifest(&parent.join(&wish.base)).unwrap_or_default();
+    let manifest = read_manifest(&parent.join(&wish.base));
+    let entries = manifest.map_or_else(|_| Vec::new(), |manifest| manifest.replicas);
     let own = entries.into_iter().find(|entry| entry.replica == replica);
     let is_last = own.is_some_and(|entry| entry.base.is_none() && entry.files == last.files);
     Ok(is_last.then(|| Base {

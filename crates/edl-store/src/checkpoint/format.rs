@@ -30,6 +30,9 @@ pub(crate) const PREFIX: usize = 8;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) format: u32,
+    /// Whether it is of one replica alone, which handed over what it had.
+    #[serde(default)]
+    pub(crate) is_part: bool,
     pub(crate) replicas: Vec<ReplicaEntry>,
 }
 

@@ -69,14 +69,17 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
         progress,
     } = *wanted;
     let placement = Placement::new(replica, num_replicas)?;
-    let entries = read_manifest(dir)?;
-    let dir = dir.to_owned();
+    let manifest = read_manifest(dir)?;
     let mut checkpoint = Checkpoint {
-        dir,
-        entries,
+        dir: dir.to_owned(),
+        entries: manifest.replicas,
         earlier: 0,
     };
-    checkpoint.check()?;
+    if manifest.is_part {
+        checkpoint.check_part(replica, num_replicas)?;
+    } else {
+        checkpoint.check()?;
+    }
     let (vectors, version, mut watermarks) =
         checkpoint.read_vectors(replica, num_replicas, keep_watermarks)?;
     if !keep_watermarks {
@@ -110,8 +113,8 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
     })
 }
 
-/// Read the entries of a manifest, unchecked.
-pub(crate) fn read_manifest(dir: &Path) -> Result<Vec<ReplicaEntry>, StoreError> {
+/// Read a manifest, unchecked.
+pub(crate) fn read_manifest(dir: &Path) -> Result<Manifest, StoreError> {
     let path = dir.join(MANIFEST);
     let json = std::fs::read(&path).map_err(|e| {
         let problem = format!("cannot be read: {e}; is this the folder of a whole checkpoint?");
@@ -131,12 +134,12 @@ pub(crate) fn read_manifest(dir: &Path) -> Result<Vec<ReplicaEntry>, StoreError>
             ),
         ));
     }
-    let manifest: Manifest = serde_json::from_slice(&json)
-        .map_err(|e| broken(&path, format!("lacks something or is torn: {e}")))?;
-    Ok(manifest.replicas)
+    serde_json::from_slice(&json)
+        .map_err(|e| broken(&path, format!("lacks something or is torn: {e}")))
 }
 
-/// The manifest's entries, one for each replica and in order once they are checked.
+/// The manifest's entries, one for each replica and in order once they are checked; of a part, the
+/// one of its replica.
 struct Checkpoint {
     dir: PathBuf,
     entries: Vec<ReplicaEntry>,
@@ -154,7 +157,7 @@ impl Checkpoint {
     }
 
     fn num_replicas(&self) -> u32 {
-        self.entries.len() as u32
+        self.entries[0].num_replicas
     }
 
     /// Count versions anew if they come close to the most that there can be. Ages of rows stay, up
@@ -189,15 +192,37 @@ impl Checkpoint {
                     "has different models: {said} by replica 0, compared with replica {number}"
                 )));
             }
-            if entry.version >= MAX_VERSION {
-                return Err(self.broken(format!(
-                    "has version {} for replica {number}, expected less than {MAX_VERSION}",
-                    entry.version
-                )));
-            }
-            self.check_files(entry)?;
+            self.check_entry(entry)?;
         }
         Ok(())
+    }
+
+    /// Check what one replica has handed over, which no other can use.
+    fn check_part(&self, replica: u32, num_replicas: u32) -> Result<(), StoreError> {
+        match &self.entries[..] {
+            [entry] if entry.replica == replica && entry.num_replicas == num_replicas => {
+                self.check_entry(entry)
+            }
+            [entry] => Err(self.broken(format!(
+                "is what replica {} of {} has handed over to its successor; replica {replica} of \
+                 {num_replicas} needs a whole checkpoint",
+                entry.replica, entry.num_replicas
+            ))),
+            entries => Err(self.broken(format!(
+                "is of one replica alone, and has {} entries",
+                entries.len()
+            ))),
+        }
+    }
+
+    fn check_entry(&self, entry: &ReplicaEntry) -> Result<(), StoreError> {
+        if entry.version >= MAX_VERSION {
+            return Err(self.broken(format!(
+                "has version {} for replica {}, expected less than {MAX_VERSION}",
+                entry.version, entry.replica
+            )));
+        }
+        self.check_files(entry)
     }
 
     /// Return the checkpoints that hold what this one lacks, each with the entries of the replicas
@@ -242,14 +267,14 @@ impl Checkpoint {
             return Err(self.broken(format!("has a base '{folder}' that is not beside it")));
         }
         let dir = self.dir.parent().unwrap_or(Path::new("")).join(folder);
-        let entries = read_manifest(&dir).map_err(|e| {
+        let manifest = read_manifest(&dir).map_err(|e| {
             self.broken(format!(
                 "needs '{folder}' beside it, which cannot be used: {e}"
             ))
         })?;
         let mut base = Self {
             dir,
-            entries,
+            entries: manifest.replicas,
             earlier: self.earlier,
         };
         base.check()?;
@@ -321,11 +346,9 @@ impl Checkpoint {
                 watermarks.push(gathered.read(&self.dir, entry, &part)?);
             }
         }
-        let version = if same {
-            self.entries[replica as usize].version
-        } else {
-            self.entries.iter().map(|e| e.version).max().unwrap_or(0)
-        };
+        let versions = self.entries.iter();
+        let versions = versions.filter(|entry| !same || entry.replica == replica);
+        let version = versions.map(|entry| entry.version).max().unwrap_or(0);
         let held = dense_range(gathered.dense.whole, replica, num_replicas);
         let rule = DenseRule::of(model, held).map_err(|e| self.broken(e))?;
         let vectors = Vectors::restored(rule, gathered.values());

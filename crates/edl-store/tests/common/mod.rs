@@ -253,3 +253,9 @@ pub fn write_manifest(dir: &Path, entries: &[String]) {
     let manifest = format!(r#"{{"format": 1, "replicas": [{}]}}"#, entries.join(","));
     std::fs::write(dir.join("manifest.json"), manifest).unwrap();
 }
+
+/// Write what one replica hands over to its successor.
+pub fn write_part(dir: &Path, entry: &str) {
+    let manifest = format!(r#"{{"format": 1, "is_part": true, "replicas": [{entry}]}}"#);
+    std::fs::write(dir.join("manifest.json"), manifest).unwrap();
+}

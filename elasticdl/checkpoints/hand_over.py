@@ -1,0 +1,67 @@
+"""What a ps replica writes when it is asked to end: all that it holds, for its successor alone.
+
+It lies where the job's recovery checkpoints do, in a folder of its own. It is whole once its
+manifest is there. A checkpoint of all replicas has another form and another name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from elasticdl.checkpoints.versions import MANIFEST
+from elasticdl.checkpoints.writing import sync_folder, write_durably
+from elasticdl.errors import CheckpointError
+
+_NAME = "hand-over"
+_FORMAT = 1
+_SESSION_DIGITS = 16
+
+
+def hand_over_folder(directory: Path, index: int, session: str) -> Path:
+    """Return the folder of one process. A session may be any string, and no part of a path."""
+    digits = hashlib.sha256(session.encode()).hexdigest()[:_SESSION_DIGITS]
+    return directory / f"{_NAME}-{index}-{digits}"
+
+
+def write_hand_over(folder: Path, write: Callable[[str], str]) -> int:
+    """Write all that a replica holds, and return its version.
+
+    Args:
+        folder: As of `hand_over_folder`.
+        write: `Store.checkpoint`: writes its files into a folder and returns its manifest entry.
+
+    Raises:
+        CheckpointError: A file cannot be written; says which and why.
+    """
+    try:
+        folder.mkdir(parents=True)
+        entry = json.loads(write(str(folder)))
+        manifest = {"format": _FORMAT, "is_part": True, "replicas": [entry]}
+        write_durably(folder / MANIFEST, json.dumps(manifest, indent=1))
+        sync_folder(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from error
+    return int(entry["version"])
+
+
+def delete_hand_overs(directory: Path, kept: Collection[Path]) -> None:
+    """Delete what was handed over, but for some folders.
+
+    Raises:
+        CheckpointError: One cannot be deleted.
+    """
+    for folder in sorted(set(directory.glob(f"{_NAME}-*")) - set(kept)):
+        try:
+            # The manifest goes first: what is left of a folder without it is never restored.
+            (folder / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise CheckpointError(
+                f"{error.filename or folder}: what a ps replica has handed over cannot be "
+                f"deleted: {error.strerror}"
+            ) from error

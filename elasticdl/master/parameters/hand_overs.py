@@ -1,0 +1,84 @@
+"""What ps replicas have handed over: each wrote all that it held when it was asked to end.
+
+It is as good as a checkpoint for the successor of that replica, and for nobody else. Nothing was
+applied by that process afterwards, so a successor that begins with it lacks nothing of what that
+process ever had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from elasticdl.master.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What one process has handed over.
+
+    at: seconds that the job had lasted.
+    """
+
+    index: int
+    session: str
+    version: int
+    at: float
+
+
+class HandOvers:
+    """The last one of each replica, as long as no checkpoint is newer."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Start without any."""
+        self._journal = journal
+        self._last: dict[int, HandedOver] = {}
+        journal.handle("handed over", self._apply)
+        journal.handle("hand-over outdated", self._apply_outdated)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def note(self, hand_over: HandedOver) -> None:
+        """Note one that is whole; it replaces the one of the predecessor."""
+        self._journal.record("handed over", *astuple(hand_over))
+
+    def checkpoint_written(self, began: float) -> bool:
+        """Forget those that are older than a checkpoint; return whether there were any.
+
+        Args:
+            began: When the checkpoint was asked for. A part of it may be of any time since, so a
+                hand-over of that time is kept.
+        """
+        outdated = [index for index, last in self._last.items() if last.at < began]
+        for index in outdated:
+            self._journal.record("hand-over outdated", index)
+        return bool(outdated)
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def of(self, index: int) -> HandedOver | None:
+        """Return what the last process at a place has handed over, if that is of use."""
+        return self._last.get(index)
+
+    def __iter__(self) -> Iterator[HandedOver]:
+        return iter(self._last.values())
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply(self, index: int, session: str, version: int, at: float) -> None:
+        self._last[index] = HandedOver(index, session, version, at)
+
+    def _apply_outdated(self, index: int) -> None:
+        del self._last[index]
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> list[list[Any]]:
+        """Return the state as JSON has it."""
+        return [list(astuple(last)) for last in self._last.values()]
+
+    def restore(self, snapshot: list[list[Any]]) -> None:
+        """Take over the state of a snapshot."""
+        found = [HandedOver(*values) for values in snapshot]
+        self._last = {last.index: last for last in found}

@@ -1,0 +1,27 @@
+"""A master whose ps replicas listen at another address each time they are started.
+
+Run in place of `python -m elasticdl.master`: on one machine, every replica is at 127.0.0.1 and only
+its port is another one. On a cluster each pod has an address of its own.
+"""
+
+import itertools
+
+from elasticdl.addresses import Listening
+from elasticdl.launchers import of_master
+from elasticdl.launchers.process.launcher import ProcessLauncher
+from elasticdl.master.__main__ import main
+
+
+class MovingLauncher(ProcessLauncher):
+    """Starts each process at the next address of this machine."""
+
+    _hosts = (f"127.0.0.{number}" for number in itertools.count(2))
+
+    @property
+    def listening(self):
+        return Listening(next(self._hosts))
+
+
+if __name__ == "__main__":
+    of_master.make_launcher = lambda _, job_dir: lambda event: MovingLauncher(event, job_dir)
+    main()

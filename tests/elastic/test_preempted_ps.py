@@ -1,0 +1,107 @@
+"""Ps replicas are asked to end in mid-training: nothing is lost, and nothing is trained again."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from elasticdl.checkpoints.versions import versions
+from elasticdl.observe.events import read_events
+
+NUM_PREEMPTIONS = 3
+POLL_SECONDS = 0.05
+NUM_RECORDS, NUM_IDS = 2_000, 300
+PAUSE_AT, STEPS = 100, 30  # minibatches, of 125; a checkpoint each 30
+
+
+def back(job_dir):
+    return [event for event in read_events(job_dir) if event["event"] == "ps recovered"]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("recovery", ["replay", "latest"])
+def test_a_preempted_ps_replica_costs_no_repeated_work(recovery, chaos, tmp_path):
+    files = chaos.make_ids(seed=4)
+    chaos.write_data(tmp_path / "data", files)
+    job_dir, summary_path = tmp_path / "job", tmp_path / "summary.json"
+    flags = {"max_relaunches": 0, "ps_recovery": recovery}
+    words = chaos.train_command(
+        tmp_path / "data", tmp_path / "export", job_dir, summary_path, **flags
+    )
+    with (tmp_path / "train.log").open("w") as log:
+        job = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+    master = chaos.connect(job_dir, job)
+    preempted = 0
+    try:
+        for status in master.watch(give_up_seconds=60):
+            share = status.records_done / max(status.records_total, 1)
+            is_back = len(back(job_dir)) == preempted
+            if preempted < NUM_PREEMPTIONS and is_back and share > 0.2 * (preempted + 1):
+                victims = chaos.processes(job_dir, "ps")
+                os.kill(victims[preempted % 2].pid, signal.SIGTERM)
+                preempted += 1
+        assert job.wait() == 0, (tmp_path / "train.log").read_text()
+    finally:
+        master.close()
+        job.kill()
+        job.wait()
+
+    summary = json.loads(summary_path.read_text())
+    records = sum(len(file) for file in files)
+    assert preempted == NUM_PREEMPTIONS
+    assert [(e["trained_once"], e["repeated"], e["lost"]) for e in summary["ledger"]] == [
+        (records, 0, 0)
+    ] * 3
+    ids = np.concatenate([file.ravel() for file in files])
+    counts = chaos.counts_of(tmp_path / "export", chaos.NUM_IDS)
+    np.testing.assert_array_equal(counts, 3 * np.bincount(ids, minlength=chaos.NUM_IDS))
+    found = summary["recoveries"]
+    assert [r["is_handed_over"] for r in found] == [True] * NUM_PREEMPTIONS
+    assert {(r["tasks"], r["minibatches"], r["records"]) for r in found} == {(0, 0, 0)}
+    counters = summary["counters"]
+    # No lease was given back, none ended in vain, and no minibatch was computed a second time.
+    names = ("stale_leases", "gaps", "stale_reports", "resumed_tasks")
+    assert {name: counters[name] for name in names} == dict.fromkeys(names, 0)
+    assert summary["recomputed"] == 0
+    said = [event["event"] for event in read_events(job_dir)]
+    assert said.count("handed over") == said.count("leaving") == NUM_PREEMPTIONS
+    assert "requeued" not in said
+    trained = {}
+    for event in read_events(job_dir):
+        if event["event"] == "progress":
+            trained[event["index"]] = max(trained.get(event["index"], 0), event["num_records"])
+    assert sum(trained.values()) <= 3 * records
+
+
+@pytest.mark.timeout(120)
+def test_replica_that_cannot_write_is_restored_from_the_last_checkpoint(
+    chaos, paused_job, tmp_path
+):
+    ids = np.random.default_rng(0).integers(NUM_IDS, size=NUM_RECORDS)
+    checkpoints = tmp_path / "checkpoints"
+    flags = {"checkpoint_dir": checkpoints, "checkpoint_steps": STEPS}
+    # The first call is for the sample that the model is built with.
+    with paused_job(ids, mode="TRAINING", call=2 + PAUSE_AT, **flags) as job:
+        job.wait_for_pause()
+        while versions(checkpoints)[-1:] != [PAUSE_AT // STEPS * STEPS]:
+            assert job.is_running(), job.log()
+            time.sleep(POLL_SECONDS)  # a folder tells nobody that it is complete
+        (job.job_dir / "recovery").write_text("a file where the replica wants a folder")
+        os.kill(chaos.processes(job.job_dir, "ps")[0].pid, signal.SIGTERM)
+        summary = job.go_on()
+
+    (recovery,) = summary["recoveries"]
+    assert recovery["version"] == PAUSE_AT // STEPS * STEPS
+    assert not recovery["is_handed_over"]
+    ledger = [(e["trained_once"], e["repeated"], e["lost"]) for e in summary["ledger"]]
+    assert ledger == [(NUM_RECORDS, 0, 0)]
+    counts = chaos.counts_of(job.export, NUM_IDS)
+    np.testing.assert_array_equal(counts, np.bincount(ids, minlength=NUM_IDS))
+    said = [event["event"] for event in read_events(job.job_dir)]
+    assert "leaving" in said
+    assert "handed over" not in said
+    assert "cannot be handed over" in (job.job_dir / "ps-0.log").read_text()
