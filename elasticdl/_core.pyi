@@ -7,7 +7,7 @@ Errors are those of `elasticdl.errors`.
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import final
+from typing import Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,15 @@ class Store:
     def checkpoint(self, directory: str) -> str:
         """Write this replica's files into `directory` and return its manifest entry as JSON."""
 
+class _FarFiles(Protocol):
+    """Knows how to send files to where no file system reaches; called from any thread."""
+
+    def scratch(self, url: str) -> str:
+        """Return a folder of this machine to write the files for a URL to."""
+
+    def send(self, scratch: str, url: str) -> Iterator[object]:
+        """Send what was written there and remove it here; yields after each file."""
+
 @final
 class PsServer:
     """Serves a store on a socket, from threads that never take the GIL.
@@ -129,6 +138,7 @@ class PsServer:
         grads_to_wait: int | None = None,
         sync_version_tolerance: int = 0,
         tls: tuple[PathLike[str], PathLike[str], PathLike[str]] | None = None,
+        far: _FarFiles | None = None,
     ) -> PsServer:
         """Listen and serve, until stopped. All replicas of a job get the same settings.
 
@@ -144,6 +154,7 @@ class PsServer:
             tls: PEM files of the authority, the certificate and the key with which to speak TLS on
                 all but the Unix socket; new connections take what the files hold then. None: no
                 TLS.
+            far: Sends checkpoints that are to lie behind URLs; None: they are refused.
 
         Raises:
             LaunchError: The port is taken; names the address.

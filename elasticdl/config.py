@@ -16,12 +16,14 @@ from pydantic import (
 )
 
 from elasticdl.job import Strategy
+from elasticdl.locations import is_remote
 from elasticdl.settings import reader_params
+from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.section import Command, Only, Section
 
-__all__ = ["Command", "JobConfig", "Only", "Section", "TlsMode"]
+__all__ = ["CheckpointSection", "Command", "JobConfig", "Only", "Section", "TlsMode"]
 
 TlsMode = Literal["job", "files", "off"]
 
@@ -29,7 +31,6 @@ _POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _TRAIN = Only(("train",))
 _EVALUATE = Only(("train", "evaluate"))
 _PREDICT = Only(("predict",))
-_USE = Only(("evaluate", "predict"))
 
 
 def _threads(value: object) -> object:
@@ -222,90 +223,6 @@ class EvaluationSection(Section):
         ),
         _EVALUATE,
     ] = 0
-
-
-class CheckpointSection(Section):
-    """Checkpoints and output."""
-
-    checkpoint_dir: Annotated[
-        Path | None, Field(description="Where checkpoints are written; none without it."), _TRAIN
-    ] = None
-    checkpoint_steps: Annotated[
-        NonNegativeInt,
-        Field(description="Updates between two checkpoints; 0: write one at the end only."),
-        _TRAIN,
-    ] = 0
-    checkpoint_full_every: Annotated[
-        PositiveInt,
-        Field(
-            description="One checkpoint in this number has all embedding rows; the others have "
-            "those that have changed since."
-        ),
-        _TRAIN,
-    ] = 1
-    keep_checkpoint_max: Annotated[
-        NonNegativeInt,
-        Field(description="How many checkpoints are kept, the newest ones; 0 keeps all."),
-        _TRAIN,
-    ] = 3
-    checkpoint_dir_for_init: Annotated[
-        Path | None,
-        Field(description="Start from this checkpoint (a version folder or its parent)."),
-    ] = None
-    pretrained_rows: Annotated[
-        str,
-        Field(
-            description='Rows that embedding tables begin with: "TABLE=PATH;TABLE=PATH", each PATH '
-            "a .npz, .safetensors or .parquet file, or a folder of them."
-        ),
-        _TRAIN,
-    ] = ""
-    saved_model: Annotated[
-        Path | None, Field(description="Evaluate or predict with this exported model."), _USE
-    ] = None
-    output: Annotated[
-        Path | None,
-        Field(description="Where the trained model, or predictions, are written."),
-        Only(("train", "predict")),
-    ] = None
-    recovery_seconds: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="Seconds between two checkpoints in the job's own folder, from which a ps "
-            "replica that died is restored; 0: none, only --checkpoint_dir has some.",
-        ),
-        _TRAIN,
-    ] = 60.0
-    ps_recovery: Annotated[
-        Literal["replay", "latest"],
-        Field(
-            description="A ps replica that died is restored from the job's last checkpoint: then "
-            "replay what it lacks on it alone, or go on (latest) and report what it lost."
-        ),
-        _TRAIN,
-    ] = "replay"
-    export_tables: Annotated[
-        Path | None,
-        Field(description="Write the tables as Parquet into this folder at the end."),
-        _TRAIN,
-    ] = None
-    export_threshold: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            description="Leave out rows of which no weight is larger than this; 0: rows of zeros.",
-        ),
-        _TRAIN,
-    ] = None
-    export_since_version: Annotated[
-        NonNegativeInt | None,
-        Field(description="Leave out rows that were not updated after this model version."),
-        _TRAIN,
-    ] = None
-    summary: Annotated[
-        Path | None, Field(description="Write the job's result to this file as JSON.")
-    ] = None
 
 
 class ClusterSection(Section):
@@ -501,6 +418,12 @@ class JobConfig(Section):
         for flag in needed:
             if not getattr(self.data, flag):
                 raise ValueError(f"elasticdl {self.command} needs --{flag}")
+        output = self.checkpoint.output
+        if self.command == "predict" and output is not None and is_remote(output):
+            raise ValueError(
+                f"--output={output}: predictions are written to a folder of a file system; "
+                "expected a path"
+            )
         if self.checkpoint.checkpoint_steps and self.checkpoint.checkpoint_dir is None:
             raise ValueError("--checkpoint_steps needs --checkpoint_dir, where to write them")
         filters = (self.checkpoint.export_threshold, self.checkpoint.export_since_version)

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import hashlib
 import signal
 
 import pytest
@@ -35,3 +36,29 @@ def _new_etcd(folder):
         return EtcdServer(folder)
     except FileNotFoundError as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """A server that speaks S3, on this machine; return its URL."""
+    moto = pytest.importorskip("moto.server", reason="make lock installs it")
+    pytest.importorskip("s3fs", reason="make lock installs it")
+    server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server, tmp_path, monkeypatch):
+    """Return the URL of a new bucket; processes that the test starts reach it too."""
+    import fsspec
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anybody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "anything")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:32]
+    fsspec.filesystem("s3", use_listings_cache=False).mkdir(name)
+    return f"s3://{name}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl.errors import CheckpointError
+from elasticdl.locations import Url, reaching, remove_tree, upload
 
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
@@ -68,6 +69,26 @@ def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
         else:
             shutil.rmtree(directory)
     partial.rename(directory)
+
+
+def send_model(scratch: Path, output: Url, attempt: int) -> None:
+    """Send an exported model to where nothing can be renamed: `_SUCCESS` comes last.
+
+    Args:
+        scratch: The model, complete.
+        output: Its place: nothing, or an empty folder.
+        attempt: After the first, what an earlier one has left there is replaced.
+
+    Raises:
+        CheckpointError: A file cannot be sent.
+    """
+    with reaching(output):
+        if attempt > 1 and output.exists():
+            (output / SUCCESS).unlink(missing_ok=True)
+            remove_tree(output)
+        for _ in upload(scratch, (file for file in scratch.rglob("*") if file.is_file()), output):
+            pass
+        (output / SUCCESS).write_text("")
 
 
 def _manifest(request: dict[str, Any], replicas: list[dict[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ The lock is the kernel's (`flock` on `DIR/.in-use`). It ends with its holder, ho
 job that was killed can go on at once, and one that merely stands still keeps its folder. A file
 with a heartbeat would make the first wait, and would let the second lose its folder. NFS has such
 locks between machines since version 4 (before, by its lock daemon) and frees those of a client that
-is gone. Of a file system that has none, the user is told.
+is gone. Of a file system that has none, and of a URL, the user is told.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from elasticdl.errors import ConfigError
+from elasticdl.errors import CheckpointError, ConfigError
+from elasticdl.locations import Location, Url, is_remote, reaching
 
 LOCK_FILE = ".in-use"
+_UNKNOWN = "it does not say which"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def claimed(directory: Path, holder: str) -> Iterator[str]:
+def claimed(directory: Location, holder: str) -> Iterator[str]:
     """Keep other jobs from writing to a folder within the block; makes the folder.
 
     Args:
@@ -34,11 +36,15 @@ def claimed(directory: Path, holder: str) -> Iterator[str]:
         holder: What another job that wants the folder is told of this one.
 
     Yields:
-        A word of warning if the file system has no locks; "" otherwise.
+        A word of warning if there are no locks; "" otherwise.
 
     Raises:
         ConfigError: A running job has the folder, or it cannot be written to.
     """
+    if is_remote(directory):
+        with _noted(directory, holder) as warning:
+            yield warning
+        return
     path = directory / LOCK_FILE
     is_new = not directory.exists()
     try:
@@ -59,11 +65,40 @@ def claimed(directory: Path, holder: str) -> Iterator[str]:
                     directory.rmdir()
 
 
+@contextlib.contextmanager
+def _noted(directory: Url, holder: str) -> Iterator[str]:
+    """Leave a note where there are no locks; yield a warning, which tells of another's note.
+
+    Nobody is refused: the note of a job that was killed looks like that of one which runs.
+    """
+    note = directory / LOCK_FILE
+    try:
+        with reaching(note):
+            before = _who(note.read_text()) if note.exists() else ""
+            directory.mkdir(parents=True, exist_ok=True)
+            note.write_text(_note(holder))
+    except CheckpointError as error:
+        raise ConfigError(f"--checkpoint_dir={directory}: cannot be written to: {error}") from error
+    try:
+        yield (
+            f"--checkpoint_dir={directory}: there are no locks behind a URL; see to it that no "
+            "other job uses the folder while this one runs"
+            + (f". It was last used by {before}, which has not ended in order" if before else "")
+        )
+    finally:
+        with contextlib.suppress(CheckpointError), reaching(note):
+            note.unlink(missing_ok=True)
+
+
+def _note(holder: str) -> str:
+    return json.dumps({"holder": holder, "host": socket.gethostname(), "pid": os.getpid()})
+
+
 def _say_who(file: TextIO, holder: str) -> None:
     """Write who holds the folder; the lock goes if that fails."""
     try:
         file.truncate(0)
-        file.write(json.dumps({"holder": holder, "host": socket.gethostname(), "pid": os.getpid()}))
+        file.write(_note(holder))
         file.flush()
     except OSError:
         with contextlib.suppress(OSError):  # it would write once more
@@ -101,7 +136,14 @@ def _lock(path: Path) -> tuple[TextIO, str]:
 
 def _read(path: Path) -> str:
     try:
-        found = json.loads(path.read_text())
+        return _who(path.read_text())
+    except OSError:
+        return _UNKNOWN
+
+
+def _who(note: str) -> str:
+    try:
+        found = json.loads(note)
         return f"{found['holder']}, process {found['pid']} on {found['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "it does not say which"
+    except (ValueError, KeyError, TypeError):
+        return _UNKNOWN

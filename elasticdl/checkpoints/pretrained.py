@@ -6,7 +6,7 @@ each, and the row of each key:
 - `.npz` and `.safetensors`: arrays `keys` (n,) of integers and `rows` (n, dim) of floats;
 - `.parquet`: columns `key` and `weights`, as `--export_tables` writes them.
 
-A folder means the files of these kinds in it.
+A folder means the files of these kinds in it. Files behind a URL are fetched one after the other.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import logging
 import struct
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 
 from elasticdl._core import Progress, Store
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.locations import Location, download, is_remote, parse, reaching
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +38,14 @@ SAFETENSORS_DTYPES = {
 Chunk = tuple[NDArray[Any], NDArray[Any]]
 
 
-def sources_of(flag: str) -> dict[str, list[Path]]:
+def sources_of(flag: str) -> dict[str, list[Location]]:
     """Return the files of each table that `--pretrained_rows` names, "TABLE=PATH;TABLE=PATH".
 
     Raises:
         ConfigError: The words do not parse, or there is no such file; says what was expected.
+        CheckpointError: A URL cannot be reached.
     """
-    sources: dict[str, list[Path]] = {}
+    sources: dict[str, list[Location]] = {}
     for words in filter(None, (words.strip() for words in flag.split(";"))):
         table, equals, path = words.partition("=")
         if not (table and equals and path) or table in sources:
@@ -49,7 +53,7 @@ def sources_of(flag: str) -> dict[str, list[Path]]:
                 f'--pretrained_rows: expected "TABLE=PATH;TABLE=PATH", each table once, found '
                 f"{words!r} in {flag!r}"
             )
-        sources[table] = _files(Path(path))
+        sources[table] = _files(path)
     return sources
 
 
@@ -68,11 +72,12 @@ def begin_with_pretrained(store: Store, flag: str, progress: Progress | None = N
     for table, files in sources_of(flag).items():
         for file in files:
             num_rows = 0
-            for keys, rows in read_rows(file):
-                store.begin_with(table, str(file), keys, rows)
-                num_rows += len(keys)
-                if progress is not None:
-                    progress.note()
+            with _here(file) as path:
+                for keys, rows in read_rows(path):
+                    store.begin_with(table, str(file), keys, rows)
+                    num_rows += len(keys)
+                    if progress is not None:
+                        progress.note()
             log.info("read %d pretrained rows of table %r from %s", num_rows, table, file)
 
 
@@ -93,11 +98,36 @@ def read_rows(file: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float3
         ) from error
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix in READERS)
-    else:
-        found = [path] if path.is_file() and path.suffix in READERS else []
+@contextmanager
+def _here(file: Location) -> Iterator[Path]:
+    """Have a file on this machine within the block.
+
+    Raises:
+        DataError: What is in it is not as expected.
+    """
+    if not is_remote(file):
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="elasticdl-rows-") as scratch:
+        for _ in download(file.parent, [file.name], Path(scratch)):
+            pass
+        try:
+            yield Path(scratch) / file.name
+        except DataError as error:
+            raise DataError(f"{file}, which was fetched: {error}") from error
+
+
+def _files(words: str) -> list[Location]:
+    try:
+        path = parse(words)
+    except ConfigError as error:
+        raise ConfigError(f"--pretrained_rows: {error}") from error
+    found: list[Location] = []
+    with reaching(path):
+        if path.is_dir():
+            found = sorted((f for f in path.iterdir() if f.suffix in READERS), key=str)
+        elif path.is_file() and path.suffix in READERS:
+            found = [path]
     if not found:
         raise ConfigError(
             f"--pretrained_rows: expected a file {', '.join(READERS)}, or a folder of them, "

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from elasticdl.errors import CheckpointError
+from elasticdl.locations import Location, is_remote, modified, reaching
 
 MANIFEST = "manifest.json"
+BASE = "base.json"
+"""In a folder that is being written: the checkpoint beside it that may have the rows it lacks."""
 _VERSION_NAME = re.compile(r"version-(\d{8,})(?:-[0-9a-f]{8})?")
 _JOB_DIGITS = 8
 
@@ -22,13 +25,13 @@ _JOB_DIGITS = 8
 class WholeVersion:
     """A whole checkpoint: its folder, model version, and who has written it when."""
 
-    folder: Path
+    folder: Location
     version: int
     job: str  # "" if that is not known
     written: float  # seconds since 1970, by the clock of who wrote it
 
 
-def version_folder(directory: Path, version: int, job: str = "") -> Path:
+def version_folder(directory: Location, version: int, job: str = "") -> Location:
     """Return where the checkpoint of a model version lies, or will lie, that is this job's.
 
     Args:
@@ -38,52 +41,62 @@ def version_folder(directory: Path, version: int, job: str = "") -> Path:
     """
     plain = directory / f"version-{version:08d}"
     own = directory / f"{plain.name}-{job[:_JOB_DIGITS]}"
-    if not job or not (own.exists() or plain.exists()):
+    if not job or not (_is_taken(own) or _is_taken(plain)):
         return plain
-    return own if own.exists() or job_of(plain) != job else plain
+    return own if _is_taken(own) or job_of(plain) != job else plain
 
 
-def job_of(folder: Path) -> str:
+def _is_taken(folder: Location) -> bool:
+    """Whether a folder is there; behind a URL, where nothing is renamed, whether it is whole."""
+    with reaching(folder):
+        return (folder / MANIFEST if is_remote(folder) else folder).exists()
+
+
+def job_of(folder: Location) -> str:
     """Return which job has written a checkpoint; "" if that is not known."""
     return str(_manifest(folder).get("job", ""))
 
 
-def whole_versions(directory: Path) -> list[WholeVersion]:
+def whole_versions(directory: Location) -> list[WholeVersion]:
     """List the whole checkpoints in a folder, of whatever job."""
+    with reaching(directory):
+        return list(_whole_versions(directory))
+
+
+def _whole_versions(directory: Location) -> Iterator[WholeVersion]:
     if not directory.is_dir():
-        return []
-    found = []
+        return
     for entry in directory.iterdir():
         match = _VERSION_NAME.fullmatch(entry.name)
         if match and (entry / MANIFEST).is_file():
             manifest = _manifest(entry)
             written = manifest.get("written")
             if not isinstance(written, float):
-                written = (entry / MANIFEST).stat().st_mtime
+                written = modified(entry / MANIFEST)
             job = str(manifest.get("job", ""))
-            found.append(WholeVersion(entry, int(match[1]), job, written))
-    return found
+            yield WholeVersion(entry, int(match[1]), job, written)
 
 
-def versions(directory: Path) -> list[int]:
+def versions(directory: Location) -> list[int]:
     """List the model versions of the whole checkpoints in a folder, oldest first."""
     return sorted({found.version for found in whole_versions(directory)})
 
 
-def bases(folder: Path) -> set[str]:
+def bases(folder: Location) -> set[str]:
     """Return the folders beside a whole checkpoint that hold the rows which it lacks.
 
     Raises:
         CheckpointError: The manifest cannot be read.
     """
     try:
-        replicas = json.loads((folder / MANIFEST).read_bytes())["replicas"]
+        with reaching(folder):
+            replicas = json.loads((folder / MANIFEST).read_bytes())["replicas"]
         return {entry["base"]["folder"] for entry in replicas if "base" in entry}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder / MANIFEST}: expected a manifest: {error}") from error
 
 
-def resolve(path: Path) -> Path:
+def resolve(path: Location) -> Location:
     """Return the version folder that `--checkpoint_dir_for_init` means: itself, or its newest.
 
     The newest is the highest version of the job that has written last: numbers of different jobs
@@ -92,8 +105,9 @@ def resolve(path: Path) -> Path:
     Raises:
         CheckpointError: There is no whole checkpoint.
     """
-    if (path / MANIFEST).is_file():
-        return path
+    with reaching(path):
+        if (path / MANIFEST).is_file():
+            return path
     found = whole_versions(path)
     if not found:
         raise CheckpointError(
@@ -107,7 +121,7 @@ def resolve(path: Path) -> Path:
     ).folder
 
 
-def _manifest(folder: Path) -> dict[str, object]:
+def _manifest(folder: Location) -> dict[str, object]:
     """Return a manifest; empty if it cannot be read, which whoever restores it will tell."""
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())

@@ -1,40 +1,53 @@
-"""Checkpoints on disk: a folder appears whole, under its name, or not at all."""
+"""Checkpoints are written: one appears whole, under its name, or not at all.
+
+In the file system a folder is written beside its place and then renamed. Behind a URL nothing can
+be renamed: there the manifest, which makes a checkpoint whole, is written last.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from elasticdl.checkpoints.versions import MANIFEST, bases, job_of, version_folder, whole_versions
+from elasticdl.checkpoints.versions import (
+    BASE,
+    MANIFEST,
+    bases,
+    job_of,
+    version_folder,
+    whole_versions,
+)
 from elasticdl.errors import CheckpointError
+from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree, sizes
 
 _FORMAT = 1
 _FORMAT_WITH_BASE = 2
-_BASE = "base.json"
+_UNFINISHED = "unfinished.json"  # behind a URL: says whose folder it is that has no manifest yet
 _OUTLIVED = "outlived"  # in a checkpoint that is kept for those that need it alone
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"
 
 
 def write_checkpoint(
-    directory: Path,
+    directory: Location,
     version: int,
     model: str,
-    write: Callable[[Path], list[str]],
+    write: Callable[[Location], list[str]],
     full_every: int = 1,
     job: str = "",
     clock: Callable[[], float] = time.time,
-) -> Path:
+) -> Location:
     """Write a checkpoint and return its folder, `DIRECTORY/version-NNNNNNNN`.
 
     One of the same version and job is replaced, one of another job never.
 
-    The replicas write into a folder of another name, which gets its manifest and then its own name.
-    Whatever fails, that folder is removed, and the checkpoints before stay as they are.
+    Whatever fails, what was written is removed, and the checkpoints before stay as they are.
 
     Args:
         directory: `--checkpoint_dir`; made if missing.
@@ -51,17 +64,11 @@ def write_checkpoint(
         CheckpointError: A file could not be written; says which and why.
     """
     target = version_folder(directory, version, job)
-    partial = target.with_name(target.name + _PARTIAL)
-    try:
-        _remove_leftovers(directory)
-        partial.mkdir(parents=True)
-        base = _base(directory, target, full_every, job)
-        if base is not None:
-            (partial / _BASE).write_text(json.dumps({"base": base.name}))
-        entries = [json.loads(entry) for entry in write(partial)]
-        (partial / _BASE).unlink(missing_ok=True)
+    base = _base(directory, target, full_every, job)
+
+    def manifest(entries: list[dict[str, Any]]) -> str:
         has_base = any("base" in entry for entry in entries)
-        manifest = {
+        content = {
             "format": _FORMAT_WITH_BASE if has_base else _FORMAT,
             "version": version,
             "model": model,
@@ -69,10 +76,33 @@ def write_checkpoint(
             "written": round(float(clock()), 3),
             "replicas": entries,
         }
-        write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
+        return json.dumps(content, indent=1)
+
+    if is_remote(target):
+        _write_remote(target, base, job, write, manifest)
+    else:
+        _write_local(target, base, write, manifest)
+    return target
+
+
+def _write_local(
+    target: Path,
+    base: Location | None,
+    write: Callable[[Location], list[str]],
+    manifest: Callable[[list[dict[str, Any]]], str],
+) -> None:
+    partial = target.with_name(target.name + _PARTIAL)
+    try:
+        _remove_leftovers(target.parent)
+        partial.mkdir(parents=True)
+        if base is not None:
+            (partial / BASE).write_text(json.dumps({"base": base.name}))
+        entries = [json.loads(entry) for entry in write(partial)]
+        (partial / BASE).unlink(missing_ok=True)
+        write_durably(partial / MANIFEST, manifest(entries))
         sync_folder(partial)
         _put_in_place(partial, target)
-        sync_folder(directory)
+        sync_folder(target.parent)
     except OSError as error:
         where = error.filename or partial
         raise CheckpointError(
@@ -80,10 +110,66 @@ def write_checkpoint(
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return target
 
 
-def delete_checkpoints(directory: Path, old: Iterable[int], job: str = "") -> None:
+def _write_remote(
+    target: Url,
+    base: Location | None,
+    job: str,
+    write: Callable[[Location], list[str]],
+    manifest: Callable[[list[dict[str, Any]]], str],
+) -> None:
+    with reaching(target):
+        _remove_unfinished(target.parent, job)
+        if target.exists():  # of the same version and job, or what a killed job has left
+            (target / MANIFEST).unlink(missing_ok=True)
+            remove_tree(target)
+        target.mkdir(parents=True, exist_ok=True)
+        (target / _UNFINISHED).write_text(json.dumps({"job": job}))
+        try:
+            if base is not None:
+                (target / BASE).write_text(json.dumps({"base": base.name}))
+            entries = [json.loads(entry) for entry in write(target)]
+            _check_sent(target, entries)
+            if base is not None:
+                (target / BASE).unlink()
+            (target / MANIFEST).write_text(manifest(entries))
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error says more
+                remove_tree(target)
+            raise
+        (target / _UNFINISHED).unlink()
+
+
+def _check_sent(target: Url, entries: list[dict[str, Any]]) -> None:
+    """Check that all files are there, each with all of its bytes.
+
+    Raises:
+        CheckpointError: One is not.
+    """
+    there = sizes(target)
+    for entry in entries:
+        life = [entry["life"]] if entry.get("life") else []
+        for file in [*entry.get("files", []), *entry.get("names", []), *life]:
+            found = there.get(file["name"])
+            if found != file["bytes"]:
+                raise CheckpointError(
+                    f"{target / file['name']}: expected {file['bytes']} bytes, found "
+                    f"{'no file' if found is None else found}"
+                )
+
+
+def _remove_unfinished(directory: Url, job: str) -> None:
+    """Remove what a killed master of this job has left half-written."""
+    for mark in list(directory.glob(f"version-*/{_UNFINISHED}")):
+        is_whole = (mark.parent / MANIFEST).exists()
+        if is_whole:
+            mark.unlink()
+        elif json.loads(mark.read_text()).get("job") == job:
+            remove_tree(mark.parent)
+
+
+def delete_checkpoints(directory: Location, old: Iterable[int], job: str = "") -> None:
     """Delete checkpoints of a job; one that is gone already is no error.
 
     One that others lack rows of is deleted with the last of these.
@@ -91,28 +177,30 @@ def delete_checkpoints(directory: Path, old: Iterable[int], job: str = "") -> No
     Raises:
         CheckpointError: One cannot be deleted.
     """
-    named = {version_folder(directory, version, job) for version in old}
-    folders = {folder for folder in named if job_of(folder) == job}
-    folders |= {mark.parent for mark in directory.glob(f"version-*/{_OUTLIVED}")}
-    kept = {whole.folder for whole in whole_versions(directory)} - folders
-    needed = {base for folder in kept for base in bases(folder)}
-    for folder in sorted(folders):
-        try:
-            if folder.name in needed:
-                (folder / _OUTLIVED).touch()
+    with reaching(directory):
+        named = {version_folder(directory, version, job) for version in old}
+        folders = {folder for folder in named if job_of(folder) == job}
+        folders |= {mark.parent for mark in directory.glob(f"version-*/{_OUTLIVED}")}
+        kept = {whole.folder for whole in whole_versions(directory)} - folders
+        needed = {base for folder in kept for base in bases(folder)}
+        for folder in sorted(folders, key=str):
+            try:
+                if folder.name in needed:
+                    (folder / _OUTLIVED).touch()
+                    continue
+                # The manifest goes first: what is left of a folder without it is no checkpoint.
+                (folder / MANIFEST).unlink(missing_ok=True)
+                remove_tree(folder)
+            except FileNotFoundError:
                 continue
-            # The manifest goes first: what is left of a folder without it is no checkpoint.
-            (folder / MANIFEST).unlink(missing_ok=True)
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise CheckpointError(
-                f"{error.filename or folder}: an old checkpoint cannot be deleted: {error.strerror}"
-            ) from error
+            except OSError as error:
+                raise CheckpointError(
+                    f"{error.filename or folder}: an old checkpoint cannot be deleted: "
+                    f"{error.strerror or error}"
+                ) from error
 
 
-def _base(directory: Path, target: Path, full_every: int, job: str) -> Path | None:
+def _base(directory: Location, target: Location, full_every: int, job: str) -> Location | None:
     """Return the job's newest checkpoint with all rows, unless enough are based on it already."""
     if full_every == 1:
         return None

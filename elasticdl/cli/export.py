@@ -18,9 +18,9 @@ def _help(field: str) -> str:
 @click.option(
     "--checkpoint_dir_for_init",
     "checkpoint",
-    type=click.Path(path_type=Path),
+    type=str,
     required=True,
-    help="The checkpoint: a version folder, or its parent for the newest.",
+    help="The checkpoint: a version folder, or its parent for the newest; a path or URL.",
 )
 @click.option(
     "--export_tables",
@@ -42,7 +42,7 @@ def _help(field: str) -> str:
     help=_help("export_since_version"),
 )
 def export(
-    checkpoint: Path, directory: Path, threshold: float | None, since_version: int | None
+    checkpoint: str, directory: Path, threshold: float | None, since_version: int | None
 ) -> None:
     """Write the tables of a checkpoint as Parquet.
 
@@ -52,12 +52,13 @@ def export(
     # What --help need not wait for.
     import json
 
-    from elasticdl._core import Store
     from elasticdl.checkpoints.exports import write_tables
+    from elasticdl.checkpoints.remote import restore
     from elasticdl.checkpoints.versions import MANIFEST, resolve
     from elasticdl.cli.preflight import check_new_folder
+    from elasticdl.locations import parse
 
-    source = resolve(checkpoint)
+    source = resolve(parse(checkpoint))
     check_new_folder("export_tables", directory)
     # Damage of the manifest is told by `restore`; here it only says how many parts there are.
     try:
@@ -67,7 +68,7 @@ def export(
 
     def write(request: str) -> list[str]:
         return [
-            Store.restore(str(source), part, parts, keep_watermarks=False).export(request)
+            restore(source, part, parts, keep_watermarks=False).export(request)
             for part in range(parts)
         ]
 

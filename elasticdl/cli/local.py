@@ -6,17 +6,20 @@ import faulthandler
 import logging
 import os
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 
 from elasticdl._core import PsClient, Store
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
+from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.job import JobStatus, Shard, TaskKind
+from elasticdl.locations import Location
 from elasticdl.master.durable import JobData
 from elasticdl.master.effects import audits, expired_text
 from elasticdl.master.in_process import InProcessMaster
@@ -39,6 +42,11 @@ def run(config: JobConfig, display: Display) -> JobStatus:
     Raises:
         ElasticdlError: The job could not begin.
     """
+    with tempfile.TemporaryDirectory(prefix="elasticdl-") as scratch:
+        return _run(config, display, Sender(Path(scratch)))
+
+
+def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
     spec = load_model_spec(config.model, config.training.learning_rate)
     display.note(str(threads_of(config)))
     client = PsClient.in_process(_make_store(config))
@@ -46,7 +54,7 @@ def run(config: JobConfig, display: Display) -> JobStatus:
         config,
         _job_data(open_readers(config, spec)),
         audit=lambda: audits(client.audit()),
-        checkpoint=lambda directory: _checkpoint(client, directory),
+        checkpoint=lambda directory: _checkpoint(client, sender, directory),
         expire=lambda: expired_text(client.expire(int(time.time()))),
     )
     job = _Job(config, master, client)
@@ -64,7 +72,7 @@ def run(config: JobConfig, display: Display) -> JobStatus:
     return master.status()
 
 
-def _checkpoint(client: PsClient, directory: Path) -> list[str]:
+def _checkpoint(client: PsClient, sender: Sender, directory: Location) -> list[str]:
     """Write a checkpoint; where it takes long, say so, and by which stack."""
 
     def tell() -> None:
@@ -80,7 +88,7 @@ def _checkpoint(client: PsClient, directory: Path) -> list[str]:
     timer.daemon = True
     timer.start()
     try:
-        return client.checkpoint(str(directory))
+        return sender.write(directory, client.checkpoint)
     finally:
         timer.cancel()
 
@@ -126,7 +134,7 @@ def _make_store(config: JobConfig) -> Store:
         store = Store()
         begin_with_pretrained(store, config.checkpoint.pretrained_rows)
     else:
-        store = Store.restore(str(resolve(source)), keep_watermarks=False)
+        store = restore(resolve(source), keep_watermarks=False)
     if config.training.staleness_lr_modulation:
         store.modulate_learning_rate()
     store.set_memory_limit(config.cluster.ps_memory_limit)

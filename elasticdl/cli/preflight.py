@@ -19,6 +19,7 @@ from elasticdl.cli.job_folder import holds_job
 from elasticdl.config import JobConfig
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
+from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
 from elasticdl.state.open import check_state
 from elasticdl.statistics import read_statistics
@@ -208,22 +209,28 @@ def _check_destinations(config: JobConfig) -> None:
         _check_folder("summary", checkpoint.summary.absolute().parent)
 
 
-def check_new_folder(flag: str, folder: Path) -> None:
+def check_new_folder(flag: str, folder: Location) -> None:
     """Check that results can be written to a folder; makes nothing.
 
     Raises:
         ConfigError: It has something in it, or cannot be written to; names the flag.
     """
     _check_folder(flag, folder)
-    if folder.is_dir() and any(folder.iterdir()):
+    with reaching(folder):
+        entries = list(folder.iterdir()) if folder.is_dir() else []
+    if entries:
         raise ConfigError(
             f"--{flag}: expected a folder that is new or empty, found {folder} with "
-            f"{len(list(folder.iterdir()))} entries; name another or remove it"
+            f"{len(entries)} entries; name another or remove it"
         )
 
 
-def _check_folder(flag: str, folder: Path) -> None:
-    """Check that a folder can be written to, or be made; makes nothing."""
+def _check_folder(flag: str, folder: Location) -> None:
+    """Check that a folder can be written to, or be made; makes nothing. A URL has to answer."""
+    if is_remote(folder):
+        with reaching(folder):
+            folder.exists()
+        return
     existing = next(
         path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, TaskAudit
+from elasticdl.locations import Location
 from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.proof import Replicas
 
@@ -66,7 +66,7 @@ class ReplicaAccess:
         """Have every replica remove the rows that have come to their end; say how many."""
         return expired_text(self._reach().expire(int(time.time())))
 
-    def checkpoint(self, directory: Path) -> list[str]:
+    def checkpoint(self, directory: Location) -> list[str]:
         """Have every replica write its files into a folder."""
         return self._reach().checkpoint(str(directory))
 

@@ -9,7 +9,6 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from elasticdl.config import JobConfig
@@ -27,6 +26,7 @@ from elasticdl.job import (
     Usage,
     Wait,
 )
+from elasticdl.locations import Location
 from elasticdl.master.actions import Note
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.interpreter import Effect, Interpreter, Line
@@ -52,7 +52,7 @@ class InProcessMaster:
         config: JobConfig,
         data: JobData,
         audit: Callable[[], Replicas],
-        checkpoint: Callable[[Path], list[str]],
+        checkpoint: Callable[[Location], list[str]],
         expire: Callable[[], str] = lambda: "",
         state: State | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -170,7 +170,7 @@ class _StoreAccess:
     """`ParameterAccess` of a store in this process."""
 
     audit: Callable[[], Replicas]
-    checkpoint: Callable[[Path], list[str]]
+    checkpoint: Callable[[Location], list[str]]
     expire: Callable[[], str]
 
     def tally(self) -> dict[str, int]:

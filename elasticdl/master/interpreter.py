@@ -20,6 +20,7 @@ from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.locations import Location
 from elasticdl.master import actions
 from elasticdl.master.core import JobCore
 from elasticdl.master.lacks import Applied
@@ -63,7 +64,7 @@ class ParameterAccess(Protocol):
         ElasticdlError: From each of them; `UnavailableError` if nobody could be reached.
     """
 
-    def checkpoint(self, directory: Path) -> list[str]:
+    def checkpoint(self, directory: Location) -> list[str]:
         """Have all parameters written into a folder; return the entries of its manifest."""
         ...
 
@@ -179,7 +180,7 @@ class Interpreter:
         """Wait for no disk any more: the master is about to end."""
         self._disk.close()
 
-    def folder_of(self, checkpoint: RestorePoint) -> Path:
+    def folder_of(self, checkpoint: RestorePoint) -> Location:
         """Return where a checkpoint of this job lies, or what a ps replica has handed over."""
         if isinstance(checkpoint, HandedOver):
             return self.hand_over_folder(checkpoint.index, checkpoint.session)
@@ -188,13 +189,20 @@ class Interpreter:
 
     def hand_over_folder(self, index: int, session: str) -> Path:
         """Return where a ps replica that is asked to end writes what it holds."""
-        return hand_over_folder(self.checkpoint_dir(is_private=True), index, session)
+        return hand_over_folder(self._recovery_dir, index, session)
 
-    def checkpoint_dir(self, is_private: bool) -> Path:
+    def checkpoint_dir(self, is_private: bool) -> Location:
         """Return the folder of the user's checkpoints, or of the job's own."""
-        folder = self._job_dir if is_private else self._core.config.checkpoint.checkpoint_dir
+        folder = self._core.config.checkpoint.checkpoint_dir
+        if is_private:
+            return self._recovery_dir
         assert folder is not None
-        return folder / RECOVERY_FOLDER if is_private else folder
+        return folder
+
+    @property
+    def _recovery_dir(self) -> Path:
+        assert self._job_dir is not None
+        return self._job_dir / RECOVERY_FOLDER
 
     # --- processes -------------------------------------------------------------------------------
 
@@ -229,11 +237,11 @@ class Interpreter:
         full_every = 1 if action.is_private else config.checkpoint.checkpoint_full_every
         folder = self.checkpoint_dir(action.is_private)
 
-        def write(partial: Path) -> list[str]:
+        def write(partial: Location) -> list[str]:
             with self._disk.elsewhere():  # the replicas show their progress themselves
                 return self._access.checkpoint(partial)
 
-        def write_all() -> Path:
+        def write_all() -> Location:
             return write_checkpoint(
                 folder, version, config.model.model_def, write, full_every, self._job_id
             )
@@ -245,11 +253,11 @@ class Interpreter:
             return self._answer(CheckpointFailed(version, str(error), was_unreachable))
         return self._answer(CheckpointWritten(version))
 
-    def _delete(self, folder: Path, old: Iterable[int]) -> Then:
+    def _delete(self, folder: Location, old: Iterable[int]) -> Then:
         return self._clean(folder, lambda: delete_checkpoints(folder, old, self._job_id))
 
     def _delete_private(self, all_but: int) -> Then:
-        folder = self.checkpoint_dir(is_private=True)
+        folder = self._recovery_dir
 
         def delete() -> None:
             old = set(versions(folder)) - {all_but}
@@ -258,11 +266,11 @@ class Interpreter:
         return self._clean(folder, delete)
 
     def _delete_hand_overs(self, kept: Iterable[tuple[int, str]]) -> Then:
-        folder = self.checkpoint_dir(is_private=True)
+        folder = self._recovery_dir
         folders = {hand_over_folder(folder, index, session) for index, session in kept}
         return self._clean(folder, lambda: delete_hand_overs(folder, folders))
 
-    def _clean(self, folder: Path, work: Callable[[], None]) -> Then:
+    def _clean(self, folder: Location, work: Callable[[], None]) -> Then:
         try:
             self._disk.do(str(folder), work)
         except ElasticdlError as error:

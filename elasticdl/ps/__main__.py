@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from elasticdl import process
 from elasticdl._core import Progress, PsServer, Store, traffic
 from elasticdl.addresses import port_of
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
+from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError, ElasticdlError
@@ -22,6 +24,8 @@ from elasticdl.ps.departure import Departure
 from elasticdl.rpc.client import GrpcMasterClient
 
 log = logging.getLogger(__name__)
+
+SCRATCH = "scratch"  # in the job's folder: files on their way to and from URLs
 
 
 def main() -> None:
@@ -39,6 +43,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
     departure = Departure(master, arguments.index, lambda: labels.enter(Label.CHECKPOINT))
     process.when_asked_to_end(departure.begin)
     heartbeats = Heartbeats(master, arguments.index, seconds, labels)
+    sender = Sender(arguments.job_dir / SCRATCH / process.process_name(Role.PS, arguments.index))
 
     def restore_point(index: int, num_unsound: int, problem: str) -> str:
         folder = master.restore_point(index, num_unsound, problem)
@@ -46,7 +51,8 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         return folder
 
     with shown(progress, heartbeats.beat, seconds):
-        store = make_store(arguments.config, arguments.index, restore_point, progress)
+        config = arguments.config
+        store = make_store(config, arguments.index, restore_point, progress, sender.folder)
     training = arguments.config.training
     if training.staleness_lr_modulation:
         store.modulate_learning_rate()
@@ -59,6 +65,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         grads_to_wait=arguments.config.grads_to_wait,
         sync_version_tolerance=training.sync_version_tolerance,
         tls=arguments.tls.as_tuple() if arguments.tls else None,
+        far=sender,
     )
     try:
         address = arguments.listening.at(port_of(server.address))
@@ -155,6 +162,7 @@ def make_store(
     replica: int,
     restore_point: Callable[[int, int, str], str],
     progress: Progress | None = None,
+    scratch: Path | None = None,
 ) -> Store:
     """Return the replica's part of the checkpoint to start from, or an empty store.
 
@@ -164,9 +172,10 @@ def make_store(
         restore_point: Given the replica, how many checkpoints it has tried in vain and the last
             problem, returns one of this job, written before this replica was lost; "" if none.
         progress: Counts what is read.
+        scratch: For what is fetched from URLs.
     """
-    store = _restored(config, replica, restore_point, progress)
-    store = store or _first(config, replica, progress)
+    store = _restored(config, replica, restore_point, progress, scratch)
+    store = store or _first(config, replica, progress, scratch)
     store.set_memory_limit(config.cluster.ps_memory_limit)
     return store
 
@@ -176,18 +185,20 @@ def _restored(
     replica: int,
     restore_point: Callable[[int, int, str], str],
     progress: Progress | None,
+    scratch: Path | None,
 ) -> Store | None:
     """Return the replica's part of the newest sound checkpoint of this job; `None` if none."""
     num_unsound, problem = 0, ""
     while folder := restore_point(replica, num_unsound, problem):
         log.info("restoring %s", folder)
         try:
-            return Store.restore(
+            return restore(
                 folder,
                 replica,
                 config.cluster.num_ps_pods,
                 keep_watermarks=True,
                 progress=progress,
+                scratch=scratch,
             )
         except CheckpointError as error:
             log.warning("%s cannot be restored, an older one is tried: %s", folder, error)
@@ -195,7 +206,9 @@ def _restored(
     return None
 
 
-def _first(config: JobConfig, replica: int, progress: Progress | None) -> Store:
+def _first(
+    config: JobConfig, replica: int, progress: Progress | None, scratch: Path | None
+) -> Store:
     """Return what the replica had at the start of the job."""
     replicas = config.cluster.num_ps_pods
     source = config.checkpoint.checkpoint_dir_for_init
@@ -203,9 +216,7 @@ def _first(config: JobConfig, replica: int, progress: Progress | None) -> Store:
         store = Store(replica, replicas)
         begin_with_pretrained(store, config.checkpoint.pretrained_rows, progress)
         return store
-    return Store.restore(
-        str(resolve(source)), replica, replicas, keep_watermarks=False, progress=progress
-    )
+    return restore(resolve(source), replica, replicas, False, progress, scratch)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")  # a path has lost one of its slashes
 Command = Literal["train", "evaluate", "predict"]
 
 
@@ -24,3 +27,12 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="after")
+    def _paths_are_no_urls(self) -> Self:
+        """A path such as `s3:/bucket` would be a folder of that name below the current one."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, Path) and _URL.match(str(value)):
+                raise ValueError(f"--{name}: expected a path, found the URL {value}")
+        return self

@@ -63,7 +63,7 @@ def assemble(
     )
     model.check(_sample(config, readers, model))
     log.info(IS_BUILT)
-    sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
+    sink = partial(make_sink, spec, worker_id, config.checkpoint.predictions)
     source, has_own_reader = NoParameterSource(), spec.custom_data_reader is not None
     return Worker(
         config,
@@ -114,7 +114,7 @@ def _assemble_trainer(
         _check_callbacks(config, trainer.callbacks)
         master.has_callbacks(worker_id)
     training = Training(trainer, exchange)
-    sink = partial(make_sink, spec, worker_id, config.checkpoint.output)
+    sink = partial(make_sink, spec, worker_id, config.checkpoint.predictions)
     has_own_reader = spec.custom_data_reader is not None
     worker = Worker(
         config,

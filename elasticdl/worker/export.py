@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import shutil
+import tempfile
 from pathlib import Path
 
 from elasticdl.backends.base import Trainer
-from elasticdl.checkpoints.exports import put_in_place
+from elasticdl.checkpoints.exports import put_in_place, send_model
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Lease
+from elasticdl.locations import Location, is_remote
 from elasticdl.worker.exchange import Exchange
 
 log = logging.getLogger(__name__)
@@ -36,14 +38,24 @@ def export(exchange: Exchange, trainer: Trainer, settings: CheckpointSection, le
     return exchange.generation == lease.generation
 
 
-def _export_model(exchange: Exchange, trainer: Trainer, output: Path, lease: Lease) -> None:
-    """Write the model beside its place, then move it there whole."""
+def _export_model(exchange: Exchange, trainer: Trainer, output: Location, lease: Lease) -> None:
+    """Write the model beside its place, then move it there whole; or here, to be sent there."""
+    if is_remote(output):
+        with tempfile.TemporaryDirectory(prefix="elasticdl-export-") as scratch:
+            if _write_model(exchange, trainer, Path(scratch), lease):
+                send_model(Path(scratch), output, lease.number)
+        return
     partial = output.with_name(f"{output.name}.partial-{lease.number}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    parameters = exchange.pull([])
-    trainer.export(partial, parameters.dense, parameters.state, exchange)
-    if exchange.generation != lease.generation:
+    if _write_model(exchange, trainer, partial, lease):
+        put_in_place(partial, output, lease.number)
+    else:
         shutil.rmtree(partial)
-        return
-    put_in_place(partial, output, lease.number)
+
+
+def _write_model(exchange: Exchange, trainer: Trainer, folder: Path, lease: Lease) -> bool:
+    """Write the model into a folder; return whether all of it came from the same replicas."""
+    parameters = exchange.pull([])
+    trainer.export(folder, parameters.dense, parameters.state, exchange)
+    return exchange.generation == lease.generation

@@ -75,7 +75,7 @@ pub fn answer(store: &Store, header: &Header, payload: &[u8]) -> Result<(), PsEr
         return Ok(());
     }
     let coordinator = Coordinator::new(Synchrony::Asynchronous, 0);
-    Service::new(store, &coordinator, Protocol::Direct, &Nobody).answer(
+    Service::new(store, &coordinator, Protocol::Direct, &Nobody, None).answer(
         header,
         payload,
         &edl_store::unseen,

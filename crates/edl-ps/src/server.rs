@@ -9,6 +9,7 @@ use edl_wire::op::error;
 use edl_wire::{Client, Credentials, Handler, Listening, Server, WireError};
 
 use crate::error::PsError;
+use crate::far::FarFiles;
 use crate::service::Service;
 use crate::synchrony::{Coordinator, Synchrony};
 
@@ -18,8 +19,9 @@ pub struct PsServer(Server);
 impl PsServer {
     /// Listens and serves, until stopped or dropped.
     ///
-    /// Args: `port` 0 for one that the system chooses. On Linux an abstract Unix socket is served
-    /// too; clients learn its name in the handshake and use it when they are on this host.
+    /// Args: `port` 0 for one that the system chooses; `far` for checkpoints behind URLs. On Linux
+    /// an abstract Unix socket is served too; clients learn its name in the handshake and use it when
+    /// they are on this host.
     ///
     /// # Errors
     /// [`WireError::Bind`] if the port is taken; [`WireError::Invalid`] for an empty token.
@@ -30,6 +32,7 @@ impl PsServer {
         token: &[u8],
         tls: Option<&Arc<Credentials>>,
         synchrony: Synchrony,
+        far: Option<Box<dyn FarFiles>>,
     ) -> Result<Self, PsError> {
         let listening = Listening {
             service: &PS,
@@ -49,6 +52,7 @@ impl PsServer {
             coordinator: Coordinator::new(synchrony, store.replica()),
             synchrony,
             store,
+            far,
         };
         Ok(Self(Server::start(&listening, replica)?))
     }
@@ -96,12 +100,19 @@ struct Replica {
     store: Arc<Store>,
     coordinator: Coordinator,
     synchrony: Synchrony,
+    far: Option<Box<dyn FarFiles>>,
 }
 
 impl Handler for Replica {
     fn serve(&self, client: &Client<'_>) -> Result<(), WireError> {
         let protocol = self.synchrony.protocol();
-        let mut service = Service::new(&self.store, &self.coordinator, protocol, client);
+        let mut service = Service::new(
+            &self.store,
+            &self.coordinator,
+            protocol,
+            client,
+            self.far.as_deref(),
+        );
         let mut requests = client.requests()?;
         while let Some(request) = requests.receive()? {
             let reply = request.reply;

@@ -1,6 +1,5 @@
 //! What a ps replica does with one request: read it, ask the store, answer.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,6 +17,7 @@ use edl_wire::op::{
 
 use self::rows::{Asked, RowBuffers, nanos_since};
 use crate::error::PsError;
+use crate::far::{self, FarFiles};
 use crate::synchrony::{Coordinator, Peer, Pushed};
 use crate::{life, names};
 
@@ -33,6 +33,7 @@ pub(crate) struct Service<'s> {
     coordinator: &'s Coordinator,
     protocol: Protocol,
     peer: &'s dyn Peer,
+    far: Option<&'s dyn FarFiles>,
     rows: RowBuffers,
 }
 
@@ -54,12 +55,14 @@ impl<'s> Service<'s> {
         coordinator: &'s Coordinator,
         protocol: Protocol,
         peer: &'s dyn Peer,
+        far: Option<&'s dyn FarFiles>,
     ) -> Self {
         Self {
             store,
             coordinator,
             protocol,
             peer,
+            far,
             rows: RowBuffers::default(),
         }
     }
@@ -311,9 +314,8 @@ impl<'s> Service<'s> {
         request: checkpoint::Request<'_>,
         progress: Progress<'_>,
     ) -> Result<checkpoint::Response, PsError> {
-        let directory = Path::new(request.directory);
         Ok(checkpoint::Response {
-            entry: self.store.checkpoint_showing(directory, progress)?,
+            entry: far::checkpoint(self.store, request.directory, self.far, progress)?,
         })
     }
 

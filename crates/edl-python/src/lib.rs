@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod arrays;
 mod errors;
+mod far;
 mod log_stderr;
 mod ps;
 mod recordio;

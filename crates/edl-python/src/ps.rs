@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use edl_ps::{
-    Credentials, Cursor, GivenRows, Minibatch, NameSite, PsError, Receipt, Remote, RemoteOptions,
-    Step, StepGradients, Synchrony, TlsFiles, Wanted,
+    Credentials, Cursor, FarFiles, GivenRows, Minibatch, NameSite, PsError, Receipt, Remote,
+    RemoteOptions, Step, StepGradients, Synchrony, TlsFiles, Wanted,
 };
 use edl_store::PullMode;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
@@ -17,6 +17,7 @@ use pyo3::pybacked::PyBackedStr;
 
 use crate::arrays::{Grads, Ids, array, shaped};
 use crate::errors::ps_error;
+use crate::far;
 
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Progress>()?;
@@ -179,7 +180,7 @@ impl PsServer {
     #[new]
     #[pyo3(signature = (
         store, host, port, token, *, max_staleness = None, grads_to_wait = None,
-        sync_version_tolerance = 0, tls = None
+        sync_version_tolerance = 0, tls = None, far = None
     ))]
     #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn new(
@@ -192,8 +193,10 @@ impl PsServer {
         grads_to_wait: Option<u32>,
         sync_version_tolerance: u64,
         tls: Option<TlsPaths>,
+        far: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let store = store.get().store.clone();
+        let far = far.map(|far| Box::new(far::Sender(far)) as Box<dyn FarFiles>);
         let synchrony = match (grads_to_wait, max_staleness) {
             (None, None) => Synchrony::Asynchronous,
             (None, Some(max_staleness)) => Synchrony::Bounded { max_staleness },
@@ -210,7 +213,7 @@ impl PsServer {
         };
         let server = py.detach(|| {
             let tls = credentials(tls)?;
-            edl_ps::PsServer::start(store, host, port, token, tls.as_ref(), synchrony)
+            edl_ps::PsServer::start(store, host, port, token, tls.as_ref(), synchrony, far)
         });
         Ok(Self {
             server: server.map_err(ps_error)?,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -10,10 +9,10 @@ from elasticdl.config import JobConfig
 from elasticdl.credentials.job import mode_of
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.kubernetes import names
+from elasticdl.locations import is_remote
 from elasticdl.settings import reader_params
 
 _FILE = "sqlite://"
-_URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
 
 
 def settle(config: JobConfig) -> JobConfig:
@@ -119,7 +118,7 @@ def _check_destinations(config: JobConfig) -> None:
         ("output", checkpoint.output),
         ("export_tables", checkpoint.export_tables),
     ):
-        if path is None or _URL.match(str(path)) or is_on_volume(config, str(path)):
+        if path is None or is_remote(path) or is_on_volume(config, str(path)):
             continue
         found = ", ".join(volume.mount_path for volume in config.kubernetes.volumes())
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import re
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from elasticdl.checkpoints.in_use import claimed
 from elasticdl.errors import ConfigError
+from elasticdl.locations import parse
 
 HOLD = """
 import sys
@@ -63,3 +65,22 @@ def test_nothing_is_left_of_a_job_that_wrote_nothing(tmp_path):
     with claimed(tmp_path / "old", "a job"):
         pass
     assert list((tmp_path / "old").iterdir()) == []
+
+
+def test_behind_a_url_the_user_is_told_of_who_may_have_the_place(tmp_path):
+    place = parse(f"memory://{tmp_path}/in-use")
+    with claimed(place, "one") as first:
+        with claimed(place, "two") as second:  # there is nothing to refuse it with
+            pass
+        assert "there are no locks behind a URL" in first
+        assert "last used" not in first
+        assert re.search(r"last used by one, process \d+ on .*, which has not ended", second)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.s3
+def test_bucket_that_is_not_there_is_refused_at_once(s3):
+    place = parse(f"{s3}-is-no-bucket/checkpoints")
+    complaint = r"--checkpoint_dir=s3://.*: cannot be written to"
+    with pytest.raises(ConfigError, match=complaint), claimed(place, "one"):
+        pass

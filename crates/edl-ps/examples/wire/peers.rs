@@ -28,7 +28,7 @@ pub fn answer(replica: u32, num_replicas: u32, ordered: bool) -> Result<(), Fail
     } else {
         Synchrony::Asynchronous
     };
-    let server = PsServer::start(store, "127.0.0.1", 0, TOKEN, None, synchrony)?;
+    let server = PsServer::start(store, "127.0.0.1", 0, TOKEN, None, synchrony, None)?;
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     let path = std::env::temp_dir().join(format!("edl-wire-{}", std::process::id()));
     let unix = UnixListener::bind(&path)?;

@@ -258,6 +258,7 @@ fn a_server_without_a_token_is_not_started() {
         b"",
         None,
         Synchrony::default(),
+        None,
     );
     assert_eq!(started.err().unwrap().kind(), ErrorKind::Invalid);
 }
@@ -274,6 +275,7 @@ fn a_port_that_is_taken_is_named() {
         TOKEN,
         None,
         Synchrony::default(),
+        None,
     );
     let error = started.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Bind);

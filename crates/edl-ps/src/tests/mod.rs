@@ -99,7 +99,16 @@ fn serve(store: &Arc<Store>, port: u16) -> PsServer {
 }
 
 fn serve_with(store: &Arc<Store>, port: u16, synchrony: Synchrony) -> PsServer {
-    PsServer::start(store.clone(), "127.0.0.1", port, TOKEN, None, synchrony).unwrap()
+    PsServer::start(
+        store.clone(),
+        "127.0.0.1",
+        port,
+        TOKEN,
+        None,
+        synchrony,
+        None,
+    )
+    .unwrap()
 }
 
 fn connect(

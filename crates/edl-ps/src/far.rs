@@ -1,0 +1,42 @@
+//! Checkpoints that are to lie behind a URL: written here, then sent there.
+
+use std::path::{Path, PathBuf};
+
+use edl_store::{Progress, Store, StoreError};
+
+/// Knows how to send files to where no file system reaches.
+pub trait FarFiles: Send + Sync {
+    /// A folder of this machine to write the files for a URL to. It lies beside those of other URLs
+    /// of one parent, and has what the store is to know of the folder behind the URL.
+    ///
+    /// # Errors
+    /// Says what was wrong with which URL.
+    fn scratch(&self, url: &str) -> Result<PathBuf, String>;
+
+    /// Send what was written there and remove it here, telling of each piece.
+    ///
+    /// # Errors
+    /// Says what was wrong with which URL.
+    fn send(&self, scratch: &Path, url: &str, progress: Progress<'_>) -> Result<(), String>;
+}
+
+/// Writes what a store holds to a folder, or to where a URL leads.
+pub(crate) fn checkpoint(
+    store: &Store,
+    place: &str,
+    far: Option<&dyn FarFiles>,
+    progress: Progress<'_>,
+) -> Result<String, StoreError> {
+    if !place.contains("://") {
+        return store.checkpoint_showing(Path::new(place), progress);
+    }
+    let failed = |problem| StoreError::Checkpoint {
+        path: place.into(),
+        problem,
+    };
+    let far = far.ok_or_else(|| failed("is no folder, and nobody sends files there".to_owned()))?;
+    let scratch = far.scratch(place).map_err(failed)?;
+    let entry = store.checkpoint_showing(&scratch, progress)?;
+    far.send(&scratch, place, progress).map_err(failed)?;
+    Ok(entry)
+}

@@ -1,0 +1,198 @@
+"""Checkpoints behind URLs: the store writes and reads files of this machine, which are sent.
+
+Each replica sends its own files. On the way back it fetches what it needs and no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from elasticdl._core import Progress, Store
+from elasticdl.checkpoints.versions import BASE, MANIFEST
+from elasticdl.errors import CheckpointError
+from elasticdl.locations import Location, Url, download, is_remote, parse, reaching, upload
+
+_DIGITS = 16
+_NUM_HASH_SLOTS = 65_536  # as crates/edl-store/src/route.rs has it
+
+
+class Sender:
+    """Sends a replica's files; what a `PsServer` and a store in this process need for URLs.
+
+    The folders of one parent lie beside each other here as they do there, as long as the process
+    lives. So the store knows its last checkpoint again, of which the next may be the difference.
+
+    folder: for files on their way; of this process alone, and made when it is needed. What a
+        predecessor has left there is removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Send nothing yet."""
+        self.folder = folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def scratch(self, url: str) -> str:
+        """Return a folder to write the files for a URL to, with the wish for a base if any.
+
+        Raises:
+            CheckpointError: The URL cannot be reached.
+        """
+        source = _remote(url)
+        parent = hashlib.sha256(str(source.parent).encode()).hexdigest()[:_DIGITS]
+        folder = self.folder / parent / source.name
+        shutil.rmtree(folder, ignore_errors=True)  # of an attempt that failed
+        folder.mkdir(parents=True)
+        with reaching(source):
+            if (source / BASE).exists():
+                wish = (source / BASE).read_bytes()
+                (folder / BASE).write_bytes(wish)
+                base = json.loads(wish)["base"]
+                (folder.parent / base).mkdir(exist_ok=True)
+                manifest = (source.parent / base / MANIFEST).read_bytes()
+                (folder.parent / base / MANIFEST).write_bytes(manifest)
+        return str(folder)
+
+    def send(self, scratch: str, url: str) -> Iterator[object]:
+        """Send what was written there and remove it here; yields after each file.
+
+        Raises:
+            CheckpointError: A file cannot be sent.
+        """
+        folder = Path(scratch)
+        files = sorted(file for file in folder.iterdir() if file.name != BASE)
+        try:
+            yield from upload(folder, files, _remote(url))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def write(self, directory: Location, write: Callable[[str], list[str]]) -> list[str]:
+        """Have a store in this process write its files to a location; return what it answers."""
+        if not is_remote(directory):
+            return write(str(directory))
+        scratch = self.scratch(str(directory))
+        entries = write(scratch)
+        for _ in self.send(scratch, str(directory)):
+            pass
+        return entries
+
+
+def restore(
+    place: str | Location,
+    replica: int = 0,
+    num_replicas: int = 1,
+    keep_watermarks: bool = True,
+    progress: Progress | None = None,
+    scratch: Path | None = None,
+) -> Store:
+    """Return a replica's part of a checkpoint, wherever that lies; see `Store.restore`.
+
+    What is fetched goes through `scratch`, or the system's folder for temporary files.
+
+    Raises:
+        CheckpointError: Files are missing, torn or inconsistent, or cannot be reached.
+    """
+    location = parse(place)
+    if not is_remote(location):
+        return Store.restore(str(location), replica, num_replicas, keep_watermarks, progress)
+    if scratch is not None:
+        scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="elasticdl-restore-", dir=scratch) as fetched:
+        folder = fetch(location, replica, num_replicas, Path(fetched), progress)
+        return Store.restore(str(folder), replica, num_replicas, keep_watermarks, progress)
+
+
+def fetch(
+    source: Location,
+    replica: int,
+    num_replicas: int,
+    scratch: Path,
+    progress: Progress | None = None,
+) -> Path:
+    """Fetch what a replica needs of a checkpoint into a folder; return its own folder there.
+
+    Raises:
+        CheckpointError: It cannot be reached, or its manifest is of another form.
+    """
+    assert is_remote(source)
+    entries = _fetch_manifest(source, scratch)
+    try:
+        wanted = {source.name: files_needed(entries, replica, num_replicas)}
+        based = [entry for entry in entries if "base" in entry]
+        for folder in {entry["base"]["folder"] for entry in based}:
+            own = [e["replica"] for e in based if e["base"]["folder"] == folder]
+            there = _fetch_manifest(source.parent / folder, scratch)
+            there = [entry for entry in there if entry["replica"] in own]
+            wanted[folder] = files_needed(there, replica, num_replicas, are_vectors_needed=False)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{source / MANIFEST}: expected a manifest, found another form ({error!r})"
+        ) from error
+    for folder, names in wanted.items():
+        for _ in download(source.parent / folder, names, scratch / folder):
+            if progress is not None:
+                progress.note()
+    return scratch / source.name
+
+
+def files_needed(
+    entries: list[dict[str, Any]],
+    replica: int,
+    num_replicas: int,
+    are_vectors_needed: bool = True,
+) -> list[str]:
+    """Return the names of the files that a replica reads of a checkpoint.
+
+    Rows and names are split by hash slots. Of vectors and watermarks a replica needs its own; where
+    the number of replicas differs, those of all.
+    """
+    own = _hash_slots_of(replica, num_replicas)
+    needed = []
+    for entry in entries:
+        is_same = entry["num_replicas"] == num_replicas
+        if are_vectors_needed and (entry["replica"] == replica or not is_same):
+            needed += [file["name"] for file in entry["files"] if file.get("slots") is None]
+        split = [*entry["files"], *entry.get("names", [])]
+        needed += [
+            file["name"]
+            for file in split
+            if file.get("slots") is not None and _overlap(range(*file["slots"]), own)
+        ]
+        theirs = _hash_slots_of(entry["replica"], entry["num_replicas"])
+        if entry.get("life") is not None and _overlap(theirs, own):
+            needed.append(entry["life"]["name"])
+    return needed
+
+
+def _fetch_manifest(source: Location, scratch: Path) -> list[dict[str, Any]]:
+    with reaching(source):
+        content = (source / MANIFEST).read_bytes()
+    (scratch / source.name).mkdir()
+    (scratch / source.name / MANIFEST).write_bytes(content)
+    try:
+        entries = json.loads(content)["replicas"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{source / MANIFEST}: expected a manifest, found another form ({error!r})"
+        ) from error
+    return list(entries)
+
+
+def _hash_slots_of(replica: int, num_replicas: int) -> range:
+    first, end = (-(-r * _NUM_HASH_SLOTS // num_replicas) for r in (replica, replica + 1))
+    return range(first, end)
+
+
+def _overlap(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop
+
+
+def _remote(url: str) -> Url:
+    location = parse(url)
+    assert is_remote(location), url
+    return location

@@ -1,0 +1,289 @@
+"""Where files of a user's lie: in the file system, or behind a URL (`s3://`, `gs://`, ...).
+
+URLs go through fsspec, whose drivers are packages of their own. Paths go through nothing: the file
+system is asked, as ever. Code that only lists, reads and removes is the same for both; what moves
+many bytes, or needs a name to change at one instant, asks `is_remote`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, ValidationInfo
+
+from elasticdl.errors import CheckpointError, ConfigError, ElasticdlError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+_SCHEME = "://"
+_CONNECTIONS = 8
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+"""The extra of this package that has the driver of a scheme."""
+
+
+_OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "oss", "oci"})
+"""Schemes of stores that have no folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A place behind a URL, with those methods of `pathlib.Path` that are used for both.
+
+    What a method raises is the driver's own: see `reaching`.
+    """
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __truediv__(self, name: str) -> Url:
+        return self.joinpath(name)
+
+    def joinpath(self, *names: str) -> Url:
+        """Return a place below this one."""
+        return Url("/".join([self.text, *names]))
+
+    @property
+    def scheme(self) -> str:
+        """What stands before `://`."""
+        return self.text.partition(_SCHEME)[0]
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.text.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The ending of the name, with its dot."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> Url:
+        """All but the last part."""
+        return Url(self.text.rpartition("/")[0])
+
+    @property
+    def fs(self) -> Any:
+        """The file system of fsspec that has it."""
+        return _reached(self.text)[0]
+
+    @property
+    def path(self) -> str:
+        """Its name in that file system."""
+        return str(_reached(self.text)[1])
+
+    def exists(self) -> bool:
+        """Whether something is there."""
+        return bool(self.fs.exists(self.path))
+
+    def is_dir(self) -> bool:
+        """Whether files are below it."""
+        return bool(self.fs.isdir(self.path))
+
+    def is_file(self) -> bool:
+        """Whether it is a file."""
+        return bool(self.fs.isfile(self.path))
+
+    def iterdir(self) -> Iterator[Url]:
+        """Yield what is in the folder."""
+        for found in self.fs.ls(self.path, detail=False):
+            name = str(found).rstrip("/").rpartition("/")[2]
+            if name and str(found).rstrip("/") != self.path.rstrip("/"):
+                yield self / name
+
+    def glob(self, pattern: str) -> Iterator[Url]:
+        """Yield what matches below it."""
+        start = self.path.rstrip("/") + "/"
+        for found in self.fs.glob(start + pattern):
+            yield self.joinpath(*str(found).removeprefix(start).strip("/").split("/"))
+
+    def read_bytes(self) -> bytes:
+        """Return a file's content."""
+        return bytes(self.fs.cat_file(self.path))
+
+    def read_text(self) -> str:
+        """Return a file's content."""
+        return self.read_bytes().decode()
+
+    def write_bytes(self, content: bytes) -> None:
+        """Write a file."""
+        self.fs.pipe_file(self.path, content)
+
+    def write_text(self, content: str) -> None:
+        """Write a file."""
+        self.write_bytes(content.encode())
+
+    def touch(self) -> None:
+        """Make an empty file."""
+        self.write_bytes(b"")
+
+    def mkdir(self, parents: bool = False, exist_ok: bool = False) -> None:
+        """Make a folder, where there is such a thing: object stores would make a bucket of it."""
+        if self.scheme in _OBJECT_STORES:
+            return
+        if parents:
+            self.fs.makedirs(self.path, exist_ok=exist_ok)
+        elif not (exist_ok and self.exists()):
+            self.fs.mkdir(self.path)
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove a file."""
+        with contextlib.suppress(*([FileNotFoundError] if missing_ok else [])):
+            self.fs.rm_file(self.path)
+
+
+@functools.cache
+def _reached(text: str) -> tuple[Any, str]:
+    import fsspec
+
+    # Other processes write there too: what was listed a moment ago says nothing.
+    fs, path = fsspec.url_to_fs(text, use_listings_cache=False)
+    return fs, path
+
+
+if TYPE_CHECKING:
+    Location = Path | Url
+else:
+
+    def _validated(value: Any, info: ValidationInfo) -> Any:
+        """Read a setting."""
+        try:
+            return parse(value)
+        except ConfigError as error:
+            raise ValueError(f"--{info.field_name}: {error}") from error
+
+    Location = Annotated[Path, PlainValidator(_validated), PlainSerializer(str)]
+
+
+def parse(place: str | Location) -> Location:
+    """Return the location that a user's words mean.
+
+    Raises:
+        ConfigError: A URL of a kind that nobody knows.
+    """
+    if not isinstance(place, str) or _SCHEME not in place:
+        return Path(place) if isinstance(place, str) else place
+    scheme, _, rest = place.partition(_SCHEME)
+    if scheme == "file":
+        return Path(rest)
+    import fsspec
+
+    if scheme not in fsspec.available_protocols() or not rest.strip("/"):
+        raise ConfigError(
+            "expected a path, or a URL such as s3://BUCKET/FOLDER or gs://BUCKET/FOLDER, found "
+            f"{place!r}"
+        )
+    return Url(place.rstrip("/"))
+
+
+def is_remote(location: Location) -> TypeIs[Url]:
+    """Whether a location is behind a URL."""
+    return isinstance(location, Url)
+
+
+@contextlib.contextmanager
+def reaching(location: Location) -> Iterator[None]:
+    """Say in words what goes wrong with a location within the block.
+
+    A path's errors stay as they are. Drivers raise errors of many kinds.
+
+    Raises:
+        ConfigError: The driver is missing; says which package has it.
+        CheckpointError: It cannot be reached, or refuses; names the location.
+    """
+    if not is_remote(location):
+        yield
+        return
+    try:
+        yield
+    except ElasticdlError:
+        raise
+    except ImportError as error:
+        raise ConfigError(f"{location}: {_missing(location, error)}") from error
+    except Exception as error:
+        why = " ".join(str(error).split()) or "no reason given"
+        raise CheckpointError(f"{location}: {type(error).__name__}: {why}") from error
+
+
+def _missing(location: Url, error: ImportError) -> str:
+    extra = _EXTRAS.get(location.scheme)
+    why = f"its driver is not installed where this process runs: {error}"
+    return f"{why}; pip install 'elasticdl[{extra}]'" if extra else why
+
+
+def modified(location: Location) -> float:
+    """Return when a file was written, in seconds since 1970; 0 where that is not known."""
+    if not is_remote(location):
+        return location.stat().st_mtime
+    try:
+        return float(location.fs.modified(location.path).timestamp())
+    except NotImplementedError:
+        return 0.0
+
+
+def remove_tree(location: Location) -> None:
+    """Remove a folder with all that is in it.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: Something of it cannot be removed.
+    """
+    if is_remote(location):
+        location.fs.rm(location.path, recursive=True)
+    else:
+        shutil.rmtree(location)
+
+
+def sizes(folder: Url) -> dict[str, int]:
+    """Return the files in a folder, by name, with their bytes; not those of folders in it."""
+    entries = folder.fs.ls(folder.path, detail=True)
+    return {
+        entry["name"].rpartition("/")[2]: int(entry["size"])
+        for entry in entries
+        if entry["type"] == "file"
+    }
+
+
+def upload(folder: Path, files: Iterable[Path], target: Url) -> Iterator[Path]:
+    """Send files of a folder to the same places below a URL, some at a time; yield each.
+
+    Raises:
+        CheckpointError: One cannot be sent.
+    """
+
+    def send(file: Path) -> Path:
+        place = target.joinpath(*file.relative_to(folder).parts)
+        with reaching(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.fs.put_file(str(file), place.path)
+        return file
+
+    with ThreadPoolExecutor(_CONNECTIONS, "upload") as pool:
+        yield from pool.map(send, files)
+
+
+def download(source: Url, names: Iterable[str], folder: Path) -> Iterator[str]:
+    """Fetch files of a URL's folder into a folder of this machine, some at a time; yield each.
+
+    Raises:
+        CheckpointError: One cannot be fetched; names it.
+    """
+
+    def fetch(name: str) -> str:
+        place = source / name
+        with reaching(place):
+            place.fs.get_file(place.path, str(folder / name))
+        return name
+
+    with ThreadPoolExecutor(_CONNECTIONS, "download") as pool:
+        yield from pool.map(fetch, names)

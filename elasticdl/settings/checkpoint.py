@@ -1,0 +1,112 @@
+"""Where a job begins, and what it leaves behind."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from elasticdl.locations import Location
+from elasticdl.settings.section import Only, Section
+
+_TRAIN = Only(("train",))
+_USE = Only(("evaluate", "predict"))
+
+
+class CheckpointSection(Section):
+    """Checkpoints and output."""
+
+    checkpoint_dir: Annotated[
+        Location | None,
+        Field(
+            description="Where checkpoints are written, a path or a URL such as "
+            "s3://BUCKET/FOLDER; none without it."
+        ),
+        _TRAIN,
+    ] = None
+    checkpoint_steps: Annotated[
+        NonNegativeInt,
+        Field(description="Updates between two checkpoints; 0: write one at the end only."),
+        _TRAIN,
+    ] = 0
+    checkpoint_full_every: Annotated[
+        PositiveInt,
+        Field(
+            description="One checkpoint in this number has all embedding rows; the others have "
+            "those that have changed since."
+        ),
+        _TRAIN,
+    ] = 1
+    keep_checkpoint_max: Annotated[
+        NonNegativeInt,
+        Field(description="How many checkpoints are kept, the newest ones; 0 keeps all."),
+        _TRAIN,
+    ] = 3
+    checkpoint_dir_for_init: Annotated[
+        Location | None,
+        Field(
+            description="Start from this checkpoint (a version folder or its parent), a path or "
+            "URL."
+        ),
+    ] = None
+    pretrained_rows: Annotated[
+        str,
+        Field(
+            description='Rows that embedding tables begin with: "TABLE=PATH;TABLE=PATH", each PATH '
+            "or URL a .npz, .safetensors or .parquet file, or a folder of them."
+        ),
+        _TRAIN,
+    ] = ""
+    saved_model: Annotated[
+        Path | None, Field(description="Evaluate or predict with this exported model."), _USE
+    ] = None
+    output: Annotated[
+        Location | None,
+        Field(
+            description="Where the trained model, or predictions, are written; for a model, a path "
+            "or URL."
+        ),
+        Only(("train", "predict")),
+    ] = None
+    recovery_seconds: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Seconds between two checkpoints in the job's own folder, from which a ps "
+            "replica that died is restored; 0: none, only --checkpoint_dir has some.",
+        ),
+        _TRAIN,
+    ] = 60.0
+    ps_recovery: Annotated[
+        Literal["replay", "latest"],
+        Field(
+            description="A ps replica that died is restored from the job's last checkpoint: then "
+            "replay what it lacks on it alone, or go on (latest) and report what it lost."
+        ),
+        _TRAIN,
+    ] = "replay"
+    export_tables: Annotated[
+        Path | None,
+        Field(description="Write the tables as Parquet into this folder at the end."),
+        _TRAIN,
+    ] = None
+    export_threshold: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="Leave out rows of which no weight is larger than this; 0: rows of zeros.",
+        ),
+        _TRAIN,
+    ] = None
+    export_since_version: Annotated[
+        NonNegativeInt | None,
+        Field(description="Leave out rows that were not updated after this model version."),
+        _TRAIN,
+    ] = None
+    summary: Annotated[
+        Path | None, Field(description="Write the job's result to this file as JSON.")
+    ] = None
+
+    @property
+    def predictions(self) -> Path | None:
+        """Where predictions are written; a URL is refused for them."""
+        return self.output if isinstance(self.output, Path) else None
