@@ -23,5 +23,5 @@ class MovingLauncher(ProcessLauncher):
 
 
 if __name__ == "__main__":
-    of_master.make_launcher = lambda _, job_dir: lambda event: MovingLauncher(event, job_dir)
+    of_master.make_launcher = lambda _, job_dir, *__: lambda tell: MovingLauncher(tell, job_dir)
     main()

@@ -74,7 +74,7 @@ class Replicas:
         for keys, rows in self.client.scan(0):
             table |= dict(zip(keys.tolist(), map(tuple, rows.tolist()), strict=True))
         dense = self.client.pull([], training=False).dense.tolist()
-        return table, dense, [replica[0][1:] for replica in self.client.audit()]
+        return table, dense, [replica[0, 1:].tolist() for replica in self.client.audit()]
 
     def close(self):
         for server in self._servers:

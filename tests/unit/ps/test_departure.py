@@ -77,9 +77,10 @@ def test_successor_has_all_that_was_ever_answered(served, tmp_path):
 
     assert master.versions == [1]
     successor = Store.restore(str(folder), 1, 2, keep_watermarks=True)
-    address = PsServer(successor, LOOPBACK, 0, TOKEN).address
-    client = PsClient.connect([address], TOKEN, 0, 30.0, whole_job=False)
-    assert client.audit() == [[(5, 1, 10)]]
+    server = PsServer(successor, LOOPBACK, 0, TOKEN)
+    client = PsClient.connect([server.address], TOKEN, 0, 30.0, whole_job=False)
+    assert [replica.tolist() for replica in client.audit()] == [[[5, 1, 10]]]
+    server.stop()
 
 
 def test_it_answers_nobody_once_it_has_handed_over(served, tmp_path):
