@@ -55,6 +55,7 @@ def test_a_compressed_file_is_unpacked_once_and_again_when_it_changes():
         (b"1\n2\n", "x.csv.gz: is not compressed by gzip or zstd, as its name says"),
         (gzip.compress(b"1\n" * 1000)[:20] + b"damage" * 10, "x.csv.gz: cannot be unpacked"),
     ],
+    ids=["cut off", "not compressed", "damaged"],
 )
 def test_a_damaged_compressed_file_is_told_and_leaves_no_copy(capsys, content, said):
     Path("x.csv.gz").write_bytes(content)
