@@ -108,6 +108,8 @@ def why_refused(address: str, tls: TlsFiles | None) -> str:
             context.wrap_socket(raw, server_hostname=MASTER_NAME) as secured,
         ):
             return _SPEAKS_TLS if tls is None else _refused_after_all(secured, tls)
+    except ssl.SSLEOFError:
+        return ""  # a proxy takes the call of a master that is not there, and hangs up
     except ssl.SSLError as error:
         return _words(error, tls)
     except (OSError, ValueError):

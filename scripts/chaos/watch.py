@@ -19,7 +19,7 @@ from typing import Any
 from elasticdl.errors import UnavailableError
 from elasticdl.job import JobStatus, Role
 from elasticdl.master.phases import Phase
-from elasticdl.observe.events import FOLDER
+from elasticdl.observe.events import BEATS, FOLDER
 from elasticdl.observe.tail import Tail
 from elasticdl.process import process_name
 from elasticdl.rpc.client import JobClient
@@ -39,12 +39,13 @@ class EventTail:
     """The events of one process of a job, as they are written."""
 
     def __init__(self, job_dir: Path, role: Role, index: int = 0) -> None:
-        self._tail = Tail(job_dir / FOLDER / f"{role}-{index}.jsonl")
+        folder, name = job_dir / FOLDER, f"{role}-{index}"
+        self._tails = [Tail(folder / f"{name}.jsonl"), Tail(folder / f"{name}.{BEATS}.jsonl")]
         self.events: list[dict[str, Any]] = []
 
     def read(self) -> list[dict[str, Any]]:
         """Return the events that are new."""
-        new = [json.loads(line) for line in self._tail.lines()]
+        new = [json.loads(line) for tail in self._tails for line in tail.lines()]
         self.events += new
         return new
 

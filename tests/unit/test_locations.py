@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 from pydantic import ValidationError
 
@@ -76,6 +77,8 @@ def test_predictions_need_a_path():
 def test_missing_driver_is_named_with_its_package(url, module, said, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     location = parse(url)
+    # A test before may have had it loaded.
+    monkeypatch.delitem(fsspec.registry._registry, location.scheme, raising=False)
     with pytest.raises(ConfigError, match=said), reaching(location):
         location.exists()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import threading
 
 import grpc
@@ -169,6 +170,23 @@ def test_master_without_tls_is_not_believed(make_job):
     with pytest.raises(AuthenticationError, match="expected TLS, found something else"):
         job.client(server, job.files(Role.WORKER)).heartbeat(Role.WORKER, 0)
     assert server.servicer.seen == []
+
+
+def test_a_proxy_that_hangs_up_is_no_matter_of_tls(make_job):
+    tls = make_job().files(Role.WORKER)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        port = proxy.getsockname()[1]
+
+        def hang_up():
+            accepted = proxy.accept()[0]
+            accepted.recv(1 << 16)  # the greeting; what is unread would reset the connection
+            accepted.close()
+
+        answering = threading.Thread(target=hang_up)
+        answering.start()
+        said = why_refused(f"127.0.0.1:{port}", tls)
+        answering.join()
+    assert said == ""
 
 
 def test_both_ends_go_on_with_renewed_certificates(make_job):
