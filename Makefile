@@ -197,7 +197,10 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 	@$(PYTHON) -m scripts.chaos --seed $(SEED) --minutes $(MINUTES) \
 	    --record benchmarks/results/soak.json
 
-.PHONY: test-etcd
+.PHONY: test-etcd test-long
+test-long: build ## Test whole jobs of the model zoo, and the commands of the tutorials (10 minutes).
+	$(VENV)/bin/pytest $(PYTEST_FLAGS) -m long model_zoo tests/elastic
+
 test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; needs Go 1.26).
 	@$(PYTHON) -m scripts.cluster.binaries etcd
 	$(VENV)/bin/pytest -m etcd tests

@@ -29,6 +29,14 @@ print(json.dumps(loaded.serve(features).numpy().tolist()))
 """
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Leave whole jobs of the zoo to `make test-long`."""
+    for item in items:
+        if "commands" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.long)
+
+
 @dataclass
 class Commands:
     """Commands of elasticdl on one model file; results lie in `folder`."""

@@ -12,7 +12,7 @@ pytest.importorskip("duckdb")
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.keras, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def blocks(page, language):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from scripts.cluster.api import ApiError
-from scripts.cluster.cluster import Cluster
+from scripts.cluster.cluster import Cluster, NodeProcess
 from scripts.cluster.namespace import Namespace
 from scripts.etcd import EtcdServer
 from tests.kubernetes.job import ClusterJob
@@ -47,6 +47,15 @@ def etcd(cluster: Cluster, tmp_path: Path):
     """A store of the job's state, where pods reach it."""
     with EtcdServer(tmp_path / "etcd", cluster.network.host) as server:
         yield server
+
+
+@pytest.fixture
+def lone(cluster: Cluster, node: NodeProcess):
+    """A node that gets no pods until it is opened."""
+    node.close()
+    yield node
+    node.mend_network()
+    node.open()
 
 
 class AllNodes:
@@ -86,8 +95,29 @@ def finish(job: ClusterJob) -> None:
     assert job.is_exact(), "".join(job.lines)
 
 
+def pods_on(job: ClusterJob, node: NodeProcess, role: str) -> list:
+    return [pod for pod in job.pods(role) if pod["spec"].get("nodeName") == node.name]
+
+
 def names_of(pods: list) -> set:
     return {pod["metadata"]["name"] for pod in pods}
+
+
+def lives(pod: dict) -> bool:
+    """Whether processes of a pod are there, whatever the API says of it."""
+    name = f"HOSTNAME={pod['metadata']['name']}".encode()
+    return any(name in read(path).split(b"\0") for path in Path("/proc").glob("[0-9]*/environ"))
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""  # it has ended
+
+
+def index_of(pod: dict) -> int:
+    return int(pod["metadata"]["labels"]["elasticdl-replica-index"])
 
 
 def test_a_worker_that_makes_room_for_others_hands_its_work_back(job, priorities):
@@ -112,6 +142,30 @@ def test_workers_that_run_out_of_memory_come_back_with_more(job):
         pod["spec"]["containers"][0]["resources"]["limits"]["memory"] for pod in job.pods("worker")
     }
     assert limits == {"256Mi", "384Mi"}
+
+
+def test_workers_of_a_lost_node_that_come_back_as_zombies_change_nothing(job, lone):
+    job.start_staged(seconds=0.02, num_workers=2, heartbeat_timeout_seconds=5)
+    job.until_records(2_000)
+    job.halt()  # from here on every worker holds what it has
+    lone.open()
+    assert job.run("scale", job.full_name, "--workers=4").returncode == 0
+    job.read_until("worker 2 is here|worker 3 is here")
+    job.read_until("worker 2 is here|worker 3 is here")
+    zombies = pods_on(job, lone, "worker")
+    assert sorted(index_of(pod) for pod in zombies) == [2, 3]
+
+    lone.cut()
+    lone.close()
+    for _ in zombies:
+        job.read_until(r"worker [23] .*nothing was heard of it")
+    assert all(map(lives, zombies))
+    lone.mend_network()  # they push what they hold, and are told that they were given up
+    job.go_on()
+
+    until(lambda: not any(map(lives, zombies)), what="the end of the zombies")
+    lone.thaw()
+    finish(job)
 
 
 def test_many_pods_that_are_lost_at_once_are_asked_for_again_at_once(job, closed):

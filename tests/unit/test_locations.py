@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-import fsspec
 import pytest
+from fsspec.registry import _registry
 from pydantic import ValidationError
 
 from elasticdl.config import JobConfig
@@ -78,7 +78,7 @@ def test_missing_driver_is_named_with_its_package(url, module, said, monkeypatch
     monkeypatch.setitem(sys.modules, module, None)
     location = parse(url)
     # A test before may have had it loaded.
-    monkeypatch.delitem(fsspec.registry._registry, location.scheme, raising=False)
+    monkeypatch.delitem(_registry, location.scheme, raising=False)
     with pytest.raises(ConfigError, match=said), reaching(location):
         location.exists()
 
