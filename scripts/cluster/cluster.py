@@ -281,6 +281,8 @@ def missing() -> str:
     """Return why no cluster can run here, in words for a skipped test, or an empty string."""
     if os.geteuid() != 0:
         return "needs root: pods get namespaces, users and control groups of their own"
+    if any(REPOSITORY.is_relative_to(folder) for folder in ("/tmp", "/var/tmp")):
+        return f"{REPOSITORY}: pods have a /tmp of their own; expected the tree in another folder"
     return binaries.missing("etcd", "kubernetes") or control_groups.missing()
 
 
