@@ -75,12 +75,12 @@ class Url:
     @property
     def fs(self) -> Any:
         """The file system of fsspec that has it."""
-        return _reached(self.text)[0]
+        return reach(self.text)[0]
 
     @property
     def path(self) -> str:
         """Its name in that file system."""
-        return str(_reached(self.text)[1])
+        return str(reach(self.text)[1])
 
     def exists(self) -> bool:
         """Whether something is there."""
@@ -142,13 +142,37 @@ class Url:
             self.fs.rm_file(self.path)
 
 
-@functools.cache
-def _reached(text: str) -> tuple[Any, str]:
+@functools.lru_cache(maxsize=10_000)
+def reach(url: str, timeout_seconds: float | None = None) -> tuple[Any, str]:
+    """Return the file system of fsspec that has a URL, and its name in there; nothing is sent.
+
+    Args:
+        url: Of any scheme that fsspec knows.
+        timeout_seconds: How long a server of HTTP or S3 may take to connect, and may be silent;
+            None: as the driver has it.
+
+    Raises:
+        ImportError: The driver is not installed.
+        ValueError: There is none of that scheme.
+    """
     import fsspec
 
+    limits = {} if timeout_seconds is None else _limits(url.partition(_SCHEME)[0], timeout_seconds)
     # Other processes write there too: what was listed a moment ago says nothing.
-    fs, path = fsspec.url_to_fs(text, use_listings_cache=False)
+    fs, path = fsspec.url_to_fs(url, use_listings_cache=False, **limits)
     return fs, path
+
+
+def _limits(scheme: str, seconds: float) -> dict[str, Any]:
+    """Return a time-out in the words of a scheme's driver."""
+    if scheme in ("http", "https"):
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds)
+        return {"client_kwargs": {"timeout": timeout}}
+    if scheme == "s3":
+        return {"config_kwargs": {"connect_timeout": seconds, "read_timeout": seconds}}
+    return {}
 
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.locations import reach
 
 RANGE_BYTES = 8 << 20
 LEAST_BYTES = 64 << 10
@@ -224,38 +225,19 @@ def _wait(failures: int) -> None:
     time.sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1))
 
 
-@functools.lru_cache(maxsize=64)
-def _file_system(scheme: str) -> Any:
-    import fsspec
-
-    options: dict[str, Any] = {}
-    if scheme in ("http", "https"):
-        import aiohttp
-
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=TIMEOUT_SECONDS, sock_read=TIMEOUT_SECONDS
-        )
-        options["client_kwargs"] = {"timeout": timeout}
-    elif scheme == "s3":
-        limits = {"connect_timeout": TIMEOUT_SECONDS, "read_timeout": TIMEOUT_SECONDS}
-        options["config_kwargs"] = limits
-    return fsspec.filesystem(scheme, use_listings_cache=False, **options)
-
-
 def _reach(url: str) -> tuple[Any, str]:
     """Return the file system of a URL, and the file's name in it.
 
     Raises:
         ConfigError: The driver is not installed, or there is none.
     """
-    scheme = url.partition("://")[0]
     try:
-        fs = _file_system(scheme)
+        return reach(url, TIMEOUT_SECONDS)
     except ImportError as error:
+        scheme = url.partition("://")[0]
         raise ConfigError(
             f"{url}: reading {scheme}:// needs a package that is not installed ({error}); "
             "pip install 'elasticdl[remote]', and the driver of fsspec for the scheme (s3fs, gcsfs)"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{url}: {error}") from error
-    return fs, fs._strip_protocol(url)

@@ -18,6 +18,7 @@ from elasticdl.data import remote
 from elasticdl.data.open import open_reader
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
+from elasticdl.locations import reach
 
 
 class FaultyServer:
@@ -105,12 +106,12 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "_FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(remote, "TIMEOUT_SECONDS", 0.5)
     remote.describe.cache_clear()
-    remote._file_system.cache_clear()
+    reach.cache_clear()
     server = FaultyServer()
     yield server
     server.close()
     remote.describe.cache_clear()
-    remote._file_system.cache_clear()
+    reach.cache_clear()
 
 
 def text(num_lines=60_000):

@@ -9,6 +9,7 @@ from elasticdl.cli.main import run_command
 from elasticdl.data import remote
 from elasticdl.data.open import open_reader
 from elasticdl.job import Shard
+from elasticdl.locations import reach
 
 pytest.importorskip("s3fs")
 moto_server = pytest.importorskip("moto.server")
@@ -30,13 +31,13 @@ def bucket(monkeypatch, tmp_path):
 
     s3fs.S3FileSystem.clear_instance_cache()
     remote.describe.cache_clear()
-    remote._file_system.cache_clear()
+    reach.cache_clear()
     files = s3fs.S3FileSystem(use_listings_cache=False)
     name = f"data-{secrets.token_hex(4)}"  # what is in one server is in all of this process
     files.mkdir(name)
     yield f"s3://{name}", files
     remote.describe.cache_clear()
-    remote._file_system.cache_clear()
+    reach.cache_clear()
     server.stop()
 
 
@@ -83,6 +84,6 @@ def test_what_is_not_there_and_what_lacks_credentials_are_told(bucket, monkeypat
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     files.clear_instance_cache()
-    remote._file_system.cache_clear()
+    reach.cache_clear()
     assert run_command(["data", "count", f"{url}/x.csv"]) == 1
     assert f"{url}/x.csv: the server refuses without the right" in capsys.readouterr().err
