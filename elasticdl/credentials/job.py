@@ -46,23 +46,19 @@ def mode_of(cluster: ClusterSection, is_exposed: bool) -> TlsMode:
     return mode
 
 
-def folder_of(cluster: ClusterSection, job_dir: Path, is_exposed: bool = False) -> Path | None:
-    """Return the folder with the certificates of a job, if it makes its own.
-
-    Raises:
-        ConfigError: As in `mode_of`.
-    """
-    return job_dir / FOLDER if mode_of(cluster, is_exposed) == "job" else None
+def folder_of(cluster: ClusterSection, job_dir: Path) -> Path | None:
+    """Return the folder with the certificates of a job on one machine, if it makes its own."""
+    return job_dir / FOLDER if mode_of(cluster, is_exposed=False) == "job" else None
 
 
-def prepare(cluster: ClusterSection, job_dir: Path, is_exposed: bool = False) -> None:
+def prepare(cluster: ClusterSection, job_dir: Path) -> None:
     """Check what TLS a job is to speak; a new job that makes certificates gets its authority.
 
     Raises:
         ConfigError: The settings or the user's own files are not good.
         OSError: The folder cannot be written.
     """
-    folder = folder_of(cluster, job_dir, is_exposed)
+    folder = folder_of(cluster, job_dir)
     files = of_user(cluster)
     if files is not None:
         files.check()
