@@ -62,8 +62,6 @@ class GroupCommit:
         self._actions: deque[tuple[int, Action]] = deque()  # with the number of facts before it
         self._is_carrying_out = False
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.longest_hold_seconds = 0.0
-        """The longest time for which one event, or the making of a snapshot, took the loop."""
 
     def happen(self, event: Callable[[], T]) -> T:
         """Have an event happen. Its answer must not leave the process before `written`.
@@ -78,7 +76,7 @@ class GroupCommit:
         finally:  # what an event recorded before it was refused is true as well
             num_facts = self._journal.num_recorded
             self._actions.extend((num_facts, action) for action in self._job.core.take_actions())
-            self._note_hold("an event", began)
+            _tell_of_hold("an event", began)
             if not self.is_behind:
                 self._follow()
             elif self._writing is None:
@@ -121,7 +119,7 @@ class GroupCommit:
                 self._write_began, began = time.monotonic(), time.perf_counter()
                 num_facts = self._journal.num_recorded
                 write = self._job.take_write()
-                self._note_hold("the making of a snapshot", began)
+                _tell_of_hold("the making of a snapshot", began)
                 await loop.run_in_executor(self._thread, self._job.append, write)
                 self._num_written = num_facts
                 self._follow()
@@ -161,8 +159,8 @@ class GroupCommit:
         if self._failure is not None:
             raise StateError(str(self._failure)) from self._failure
 
-    def _note_hold(self, what: str, began: float) -> None:
-        seconds = time.perf_counter() - began
-        self.longest_hold_seconds = max(seconds, self.longest_hold_seconds)
-        if seconds > LONGEST_HOLD_SECONDS:
-            log.warning("%s held the master's event loop for %.2f s", what, seconds)
+
+def _tell_of_hold(what: str, began: float) -> None:
+    seconds = time.perf_counter() - began
+    if seconds > LONGEST_HOLD_SECONDS:
+        log.warning("%s held the master's event loop for %.2f s", what, seconds)
