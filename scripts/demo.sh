@@ -13,7 +13,7 @@ if [[ ! -e demo/data/validation ]]; then
   mv demo/data.partial demo/data
 fi
 
-rm -rf demo/checkpoints demo/export demo/job demo/summary.json
+rm -rf demo/checkpoints demo/export demo/job demo/summary.json demo/report.html
 
 command=(
   elasticdl train
@@ -39,6 +39,8 @@ printf '\n$ %s' "${command[0]} ${command[1]}"
 printf ' \\\n    %s' "${command[@]:2}"
 printf '\n\n'
 "${command[@]}"
+elasticdl report demo/job
+elasticdl report demo/job --html --output=demo >/dev/null
 
 python - "$baseline_auc" <<'PYTHON'
 import json
@@ -58,6 +60,7 @@ demo/export       the trained model
 demo/checkpoints  to go on from, evaluate or predict
 demo/job          a log of each process
 demo/summary.json the result, for scripts
+demo/report.html  the job from its first second to its last: open it in a browser
 """)
 if summary["status"] != "finished" or auc < baseline or lost:
     sys.exit("make demo: the job did not do what it promises; see the lines above and demo/job")

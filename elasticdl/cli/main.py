@@ -16,6 +16,7 @@ from elasticdl.cli.data import data
 from elasticdl.cli.export import export
 from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
 from elasticdl.cli.jobs import COMMANDS
+from elasticdl.cli.report import report
 from elasticdl.cli.zoo import zoo
 from elasticdl.config import Command
 from elasticdl.errors import ConfigError, ElasticdlError
@@ -171,6 +172,7 @@ for _name in ("train", "evaluate", "predict"):
 for _command in COMMANDS:
     cli.add_command(_command)
 
+cli.add_command(report)
 cli.add_command(export)
 cli.add_command(data)
 cli.add_command(zoo)

@@ -62,6 +62,10 @@ class ReplicaAccess:
         tallies = [replica["watermarks"] for replica in json.loads(self._reach().stats())]
         return {name: sum(tally[name] for tally in tallies) for name in tallies[0]}
 
+    def stats(self) -> str:
+        """Ask each replica what it holds; as `PsClient.stats` returns it."""
+        return self._reach().stats()
+
     def expire(self) -> str:
         """Have every replica remove the rows that have come to their end; say how many."""
         return expired_text(self._reach().expire(int(time.time())))

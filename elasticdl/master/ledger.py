@@ -233,13 +233,13 @@ class Ledger:
         parts = []
         for epoch in range(self._handed.epoch + 1 if self._handed.count else 0):
             first = epoch * self._per_epoch
-            is_done = self._is_done(epoch)
+            is_done = self.done_of_epoch(epoch)
             parts.append(
                 lacks_of_epoch(first, records, is_done, self._minibatch_size, found, uneven)
             )
         return Lacks.together(parts)
 
-    def _is_done(self, epoch: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    def done_of_epoch(self, epoch: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which tasks of an epoch were handed out, and do not wait, nor are held."""
         first, stop = epoch * self._per_epoch, (epoch + 1) * self._per_epoch
         is_done = self._handed.of_epoch(epoch)

@@ -44,6 +44,7 @@ from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.phases import Phase
+from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import label_of, picture
@@ -64,6 +65,7 @@ _TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
 _PATIENCE_WITH_JOURNAL_SECONDS = 5.0
 _SECONDS_BETWEEN_COMPLAINTS = 10.0
 _LOOK_AT_JOURNAL_SECONDS = 1.0
+_SECONDS_BETWEEN_TABLES = 5.0
 _LEAVE_JOURNAL_SECONDS = 5.0  # for a journal that is away to come back before the master leaves
 _EVENTS_TAKEN_OVER = 10_000  # of the masters before, that the next one remembers
 _REBIND_SECONDS = 5.0  # for the port of the master before to be free
@@ -107,6 +109,10 @@ class Master:
         self._make_launcher = make_launcher
         self._listening = listening or Listening()
         self._access = make_access(self.core.ps_route)
+        self._tables = make_access(self.core.ps_route)  # its own: it waits for nobody else
+        self._tables_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
+        self._tells_tables_at = 0.0
+        self._asks_tables = False
         self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
         self._labels = LabelClock()
         self._remembered = RememberedEvents()
@@ -242,7 +248,7 @@ class Master:
             ends.callback(self._events.close)
             watching = asyncio.ensure_future(self._lag.watch())
             ends.callback(watching.cancel)
-            for pool in self._threads.values():
+            for pool in (*self._threads.values(), self._tables_thread):
                 ends.callback(pool.shutdown, wait=False, cancel_futures=True)
             ends.callback(self._cancel_effects)
             server = make_server(self, self._token, self._authority)
@@ -278,6 +284,7 @@ class Master:
                 self._is_closing = True
                 await server.stop(grace=None)
             self._write(kind_of(measure(self._labels)))
+            self._write(picture_event(self.core, self.status()))
         if not self.core.has_ended:
             return process.STOPPED_EXIT_CODE
         return 0 if self.core.phase is Phase.FINISHED else 1
@@ -352,6 +359,24 @@ class Master:
             longest = self._lag.take_longest()
             late, held = round(longest.late_seconds, 4), round(longest.held_seconds, 4)
             self._write(kinds.EventLoop(late, held))
+            self._write(picture_event(self.core, self.status()))
+            self._tell_tables()
+
+    def _tell_tables(self) -> None:
+        """Have the ps replicas asked what they hold, now and then and never twice at a time."""
+        is_there = self.core.holder.num_processes and all(self.core.ps_route().addresses)
+        if not is_there or self._asks_tables or self.now() < self._tells_tables_at:
+            return
+        self._asks_tables = True
+        self._tells_tables_at = self.now() + _SECONDS_BETWEEN_TABLES
+        loop = asyncio.get_running_loop()
+
+        def tell(asked: asyncio.Future[str]) -> None:
+            self._asks_tables = False
+            if not asked.cancelled() and asked.exception() is None:  # else they are gone again
+                self._write(tables_event(asked.result()))
+
+        loop.run_in_executor(self._tables_thread, self._tables.stats).add_done_callback(tell)
 
     def _tell_holds(self, holds: Holds) -> None:
         text = f"the master was busy with one thing for {holds.longest_seconds:.2f} s"

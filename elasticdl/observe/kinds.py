@@ -97,6 +97,53 @@ class ProcessUsage(Kind):
 
 
 @dataclass(frozen=True)
+class JobPicture(Kind):
+    """Where the job is."""
+
+    event: ClassVar[str] = "picture"
+    is_beat: ClassVar[bool] = True
+    job_name: Annotated[str, "name of the job"]
+    status: Annotated[str, "pending, running, evaluating, ..., finished or failed"]
+    epoch: Annotated[int, "epoch, from 0"]
+    num_epochs: Annotated[int, "epochs that the job has"]
+    tasks_todo: Annotated[int, "tasks that wait to be leased, over all epochs"]
+    tasks_doing: Annotated[int, "tasks that are leased"]
+    tasks_done: Annotated[int, "tasks that are done"]
+    records_done: Annotated[int, "over all epochs, as workers report progress"]
+    records_total: Annotated[int, "over all epochs"]
+    records_per_second: Annotated[float, "of the last seconds"]
+    loss: Annotated[float | None, "mean over recent records"]
+    model_version: Annotated[int, "updates that the parameters had"]
+    mean_staleness: Annotated[float, "versions between a pull and its gradient"]
+    max_staleness: Annotated[int, "the same, at most"]
+    staleness: Annotated[Sequence[int], "updates that were 0, 1, 2 to 3, 4 to 7, ... versions late"]
+    workers: Annotated[int, "workers that are alive"]
+    ps_replicas: Annotated[int, "ps replicas that are alive"]
+    task_map: Annotated[
+        str,
+        "the epoch's tasks in equal parts, in order of the data: of each part how many tenths are "
+        "done, from 0 to 9, and * when all are",
+    ] = ""
+    doing: Annotated[
+        Sequence[tuple[int, int]],
+        "of tasks of the epoch that are leased: which of the parts, worker",
+    ] = ()
+
+
+@dataclass(frozen=True)
+class ParameterTables(Kind):
+    """What the ps replicas hold."""
+
+    event: ClassVar[str] = "tables"
+    is_beat: ClassVar[bool] = True
+    names: Annotated[Sequence[str], "of the embedding tables"]
+    rows: Annotated[Sequence[int], "of each table, over all replicas"]
+    num_bytes: Annotated[Sequence[int], "of each table: rows, optimizer slots and index"]
+    replica_rows: Annotated[Sequence[int], "of each replica, over all tables"]
+    replica_bytes: Annotated[Sequence[int], "that each replica holds"]
+
+
+@dataclass(frozen=True)
 class EventLoop(Kind):
     """How late the master's event loop was; meanwhile nobody is answered. Since the one before."""
 

@@ -1,0 +1,116 @@
+"""`elasticdl report`: what a job did with its time, as text, as a page, and as pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+from rich.console import Console
+from rich.table import Table
+
+from elasticdl.errors import ConfigError
+
+if TYPE_CHECKING:  # what --help need not wait for
+    from elasticdl.observe.history.fold import History
+
+PAGE = "report.html"
+
+
+@click.command()
+@click.argument("name", metavar="JOB")
+@click.option("--html", "as_html", is_flag=True, help=f"Write {PAGE}: one file, nothing beside it.")
+@click.option("--svg", is_flag=True, help="Write loss.svg and throughput.svg.")
+@click.option("--png", is_flag=True, help="Write loss.png and throughput.png.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write to [default: the job's folder, or the current one].",
+)
+def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) -> None:
+    """Tell what a job did with its time, and what slowed it down.
+
+    JOB is a job's folder or name, running or ended; or any folder that has its events/. The text
+    and the files are made from the event log alone, so they can be made again at any time.
+    """
+    from elasticdl.observe.history.board import board
+    from elasticdl.observe.history.fold import History
+    from elasticdl.observe.plots import write_plots
+
+    events, config, folder = _job(name)
+    history = History.of(events)
+    if not history.version:
+        raise ConfigError(f"{name}: expected the event log of a job, found no event")
+    found = board(history, config=config)
+    place = output or folder
+    place.mkdir(parents=True, exist_ok=True)
+    written = [_write_page(found, place / PAGE)] if as_html else []
+    formats = [f for f, is_wanted in (("svg", svg), ("png", png)) if is_wanted]
+    written += write_plots(found, place, formats) if formats else []  # type: ignore[arg-type]
+    if not written:
+        _print(history, found)
+    for path in written:
+        click.echo(path)
+
+
+def _write_page(found: dict[str, Any], path: Path) -> Path:
+    from elasticdl.observe.report import html
+
+    try:
+        path.write_text(html(found), "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _job(name: str) -> tuple[Iterable[dict[str, Any]], dict[str, Any], Path]:
+    """Return the events of a job, its settings without secrets, and its folder."""
+    from elasticdl import process
+    from elasticdl.launchers import choose
+    from elasticdl.observe.events import FOLDER, read_events
+
+    bare = Path(name)
+    if (bare / FOLDER).is_dir():
+        return read_events(bare), _settings(bare / process.CONFIG_FILE), bare
+    job = choose.find(name)
+    job_dir = Path(job.places.get("job_dir", "."))
+    events = job.events(follow=False, with_beats=True)
+    return events, _settings(job_dir / process.CONFIG_FILE), job_dir
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a job; none if they are not there, or are another version's."""
+    from elasticdl.config import JobConfig
+
+    try:
+        return JobConfig.read(path).shown()
+    except (OSError, ValueError, json.JSONDecodeError):
+        return {}
+
+
+def _print(history: History, found: dict[str, Any]) -> None:
+    console = Console()
+    workers = found["goodput"]["workers"]
+    table = Table(title="Where the seconds of the workers went", title_justify="left")
+    for head in ("", "seconds", "share"):
+        table.add_column(head, justify="left" if not head else "right")
+    parts = {"training that counted": workers["good"], **workers["losses"]}
+    for label, seconds in parts.items():
+        share = seconds / workers["seconds"] if workers["seconds"] else 0.0
+        table.add_row(label, f"{seconds:,.1f}", f"{share:.1%}")
+    table.add_section()
+    table.add_row("all", f"{workers['seconds']:,.1f}", "100.0%")
+    console.print(table)
+    if found["dips"]:
+        dips = Table(title="When the throughput dipped", title_justify="left")
+        for head in ("at", "for", "of usual", "cause"):
+            dips.add_column(head, justify="left" if head == "cause" else "right")
+        for dip in found["dips"]:
+            begin = dip["begin"] - (history.bins.began or 0.0)
+            seconds = dip["end"] - dip["begin"]
+            dips.add_row(
+                f"{begin:,.0f} s", f"{seconds:,.0f} s", f"{dip['share']:.0%}", dip["cause"]
+            )
+        console.print(dips)

@@ -1,0 +1,141 @@
+"""Times in which a job was slower than around them, each with what was its cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.job import Label, Role
+from elasticdl.observe.history.bins import NUM_CELLS
+from elasticdl.observe.history.fold import RECORDS, History
+from elasticdl.observe.history.lanes import LABELS, UNHEARD
+
+SHARE = 0.7
+"""A cell is slow below this share of the usual throughput: the median of the cells around it."""
+
+_AROUND = 30  # cells on either side
+_LEAST_CELLS = 5
+_LOOK_BACK_SECONDS = 3.0  # a cause may come before its effect shows
+_MOST_DIPS = 100
+
+_CAUSES = (
+    "ps recovered",
+    "lost",
+    "master lost",
+    "paused",
+    "resumed",
+    "leaving",
+    "scaled down",
+    "loop held",
+    "checkpoint",
+    "evaluation",
+    "slow",
+    "task failed",
+    "journal",
+)
+"""Facts that explain a dip, the strongest first."""
+
+_WORDS = {
+    str(Label.WAIT_FOR_DATA): "workers waited for data",
+    str(Label.WAIT_FOR_PARAMETERS): "workers waited for parameters",
+    str(Label.STARTING): "workers were starting",
+    str(Label.EVALUATE): "workers evaluated",
+    str(Label.CHECKPOINT): "workers wrote the model",
+    str(Label.RECOVER): "a ps replica was being restored",
+    str(Label.RE_FORM): "workers agreed on a new group",
+    str(Label.PENDING): "workers waited to be started",
+    str(Label.IDLE): "workers had no task",
+    UNHEARD: "workers were lost",
+    str(Label.TRAIN): "workers computed for longer on each record",
+}
+
+
+@dataclass(frozen=True)
+class Dip:
+    """A time of low throughput. share: of what is usual. cause: a sentence for people."""
+
+    begin: float
+    end: float
+    share: float
+    cause: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return dict(self.__dict__)
+
+
+def dips_of(history: History) -> list[Dip]:
+    """Return the dips of a job from its first trained record to its last, oldest first."""
+    bins = history.bins
+    if bins.began is None:
+        return []
+    rates = history.progress.amounts[: bins.count, RECORDS] / bins.step
+    trained = np.flatnonzero(rates)
+    if len(trained) < _LEAST_CELLS:
+        return []
+    # The first and last cells are filled in part only.
+    first, stop = int(trained[0]) + 1, int(trained[-1])
+    usual = _usual(rates[first:stop])
+    is_slow = rates[first:stop] < SHARE * usual
+    found = []
+    for begin, end in _runs(is_slow):
+        share = float(np.sum(rates[first + begin : first + end]) / np.sum(usual[begin:end]))
+        times = [bins.began + (first + cell) * bins.step for cell in (begin, end)]
+        cause = _cause(history, first + begin, first + end, times[0], times[1])
+        found.append(Dip(times[0], times[1], round(share, 3), cause))
+    return found[-_MOST_DIPS:]
+
+
+def _usual(rates: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the median of the cells around each; at most `NUM_CELLS` are looked at."""
+    assert len(rates) <= NUM_CELLS
+    return np.array(
+        [
+            np.median(rates[max(0, cell - _AROUND) : cell + _AROUND + 1])
+            for cell in range(len(rates))
+        ]
+    )
+
+
+def _runs(is_slow: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return [begin, end) of each stretch that is slow."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], is_slow.astype(np.int8), [0]])))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _cause(history: History, first: int, stop: int, begin: float, end: float) -> str:
+    """Return the fact that explains a dip, else what workers did more than they usually do."""
+    near = [
+        fact
+        for fact in history.facts
+        if begin - _LOOK_BACK_SECONDS <= fact["time"] <= end and fact["event"] in _CAUSES
+    ]
+    if near:
+        best = min(near, key=lambda fact: _CAUSES.index(fact["event"]))
+        return str(best["text"])
+    return _WORDS[_what_grew(history, first, stop)]
+
+
+def _what_grew(history: History, first: int, stop: int) -> str:
+    """Return the label that workers spent more of their time under than in the rest of the job."""
+    rows = [lane.row.amounts for lane in history.lanes if lane.role == Role.WORKER]
+    if not rows:
+        return str(Label.TRAIN)
+    sums = np.sum(rows, axis=0)
+    inside, all_of_it = sums[first:stop].sum(axis=0), sums.sum(axis=0)
+    grown = _shares(inside) - _shares(all_of_it - inside)
+    return LABELS[int(np.argmax(grown))]
+
+
+def _shares(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    total = float(seconds.sum())
+    return seconds / total if total > 0.0 else np.zeros_like(seconds)
+
+
+def as_json(dips: Sequence[Dip]) -> list[Mapping[str, Any]]:
+    """Return dips as JSON has them."""
+    return [dip.as_json() for dip in dips]

@@ -1,0 +1,240 @@
+"""The history of a job: events in, in any order of processes, and what they add up to.
+
+Pure: it knows no clock and no file. Its memory is bounded, whatever the job's length: amounts are
+in cells (`bins`), points and facts are thinned or forgotten when there are many.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from elasticdl.job import Role
+from elasticdl.observe.history import goodput
+from elasticdl.observe.history.bins import Bins
+from elasticdl.observe.history.lanes import Lane, Lanes
+
+MOST_POINTS = 1_000
+MOST_FACTS = 2_000
+Event = Mapping[str, Any]
+
+RECORDS, LOSS_RECORDS, LOSS = range(3)  # the amounts of the row `progress`
+
+
+@dataclass
+class Points:
+    """Things that were measured now and then; every second one is dropped when there are many."""
+
+    items: list[dict[str, Any]] = field(default_factory=list)
+    _every: int = 1
+    _count: int = 0
+
+    def add(self, item: dict[str, Any]) -> None:
+        """Add one; the last one is always kept, up to the next."""
+        if self._count % self._every and self.items:
+            self.items.pop()
+        self._count += 1
+        self.items.append(item)
+        if len(self.items) > MOST_POINTS:
+            self.items = self.items[::2]
+            self._every *= 2
+
+
+@dataclass
+class _Progress:
+    """What a worker process has said that it trained."""
+
+    time: float
+    records: int
+    loss: float
+    stages: Mapping[str, float]
+
+
+class History:
+    """What has happened to a job, as far as its events were added.
+
+    version: grows with each event; whatever changes is stamped with it.
+    picture: the newest event `picture`. tables: the newest event `tables`.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.bins = Bins()
+        self.lanes = Lanes(self.bins)
+        self.progress = self.bins.row(3)
+        self.training, self.evaluations, self.learning_rates = Points(), Points(), Points()
+        self.checkpoints: list[dict[str, Any]] = []
+        self.facts: list[dict[str, Any]] = []
+        self.num_facts = 0
+        self.picture: Event = {}
+        self.tables: Event = {}
+        self.phase, self.message = "pending", ""
+        self.ended: float | None = None
+        self.latest = 0.0
+        self.stages: dict[str, float] = {}
+        self.num_lost: dict[str, int] = {}
+        self._progress: dict[int, _Progress] = {}
+        self._records_again = 0
+        self._known: dict[str, Callable[[Event], None]] = {
+            "usage": self._usage,
+            "progress": self._progressed,
+            "picture": self._pictured,
+            "tables": self._tabled,
+            "training metrics": self._measured,
+            "evaluation": self._evaluated,
+            "learning rate": self._learns_at,
+            "checkpoint": self._checkpointed,
+            "phase": self._phase_began,
+            "resumed": self._resumed,
+            "ended": self._ended,
+            "registered": self._registered,
+            "pending": self._pending,
+            "runs": self._runs,
+            "leaving": self._leaving,
+            "left": self._gone,
+            "lost": self._gone,
+            "ps recovered": self._recovered,
+        }
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> History:
+        """Return the history that events add up to."""
+        history = cls()
+        for event in events:
+            history.add(event)
+        return history
+
+    def add(self, event: Event) -> None:
+        """Take in an event; of a kind that is not known, that it happened."""
+        self.version += 1
+        time, name = float(event["time"]), event["event"]
+        self.latest = max(self.latest, time)
+        if self.bins.began is None:
+            self.bins.see(min(time, float(event.get("began", time))))
+        self.bins.see(time)
+        take = self._known.get(name)
+        if take is not None:
+            take(event)
+        if "text" in event:
+            self._tell(event)
+
+    # --- what they add up to ---------------------------------------------------------------------
+
+    @property
+    def share_trained_again(self) -> float:
+        """Which share of the records that were trained had been trained before."""
+        trained = float(self.progress.amounts[:, RECORDS].sum())
+        return min(1.0, self._records_again / trained) if trained else 0.0
+
+    def goodput(self, role: Role | None = Role.WORKER) -> goodput.Goodput:
+        """Return the goodput of the processes of a role, or of all."""
+        if role is None:
+            return goodput.goodput_of(self.lanes, self.share_trained_again)
+        return goodput.of_role(self.lanes, role, self.share_trained_again)
+
+    # --- with each heartbeat ---------------------------------------------------------------------
+
+    def _usage(self, event: Event) -> None:
+        self.lanes.used(self.lanes.of(event["role"], event["index"]), event, self.version)
+
+    def _progressed(self, event: Event) -> None:
+        now, index = float(event["time"]), int(event["index"])
+        stages = event["stage_seconds"]
+        said = _Progress(now, event["num_records"], event["loss_sum"], stages)
+        before = self._progress.get(index)
+        if before is None or said.records < before.records:  # another process than before
+            before = _Progress(now, 0, 0.0, {})
+        self._progress[index] = said
+        for stage, seconds in stages.items():
+            grown = seconds - before.stages.get(stage, 0.0)
+            self.stages[stage] = self.stages.get(stage, 0.0) + max(0.0, grown)
+        records = said.records - before.records
+        if records <= 0:
+            return
+        loss = said.loss - before.loss
+        known = records if math.isfinite(loss) else 0
+        amounts = np.array([records, known, loss if known else 0.0])
+        self.bins.add(self.progress, before.time, now, amounts, self.version)
+
+    def _pictured(self, event: Event) -> None:
+        self.picture = event
+
+    def _tabled(self, event: Event) -> None:
+        self.tables = event
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _measured(self, event: Event) -> None:
+        names = ("time", "epoch", "loss", "recent_loss", "metrics", "recent_metrics")
+        self.training.add({**{name: event[name] for name in names}, "stamp": self.version})
+
+    def _evaluated(self, event: Event) -> None:
+        self.evaluations.add(
+            {"time": event["time"], "metrics": event["metrics"], "stamp": self.version}
+        )
+
+    def _learns_at(self, event: Event) -> None:
+        rate = event["learning_rate"]
+        self.learning_rates.add({"time": event["time"], "value": rate, "stamp": self.version})
+
+    def _checkpointed(self, event: Event) -> None:
+        self.checkpoints.append(
+            {"time": event["time"], "version": event["version"], "stamp": self.version}
+        )
+        del self.checkpoints[:-MOST_POINTS]
+
+    def _phase_began(self, event: Event) -> None:
+        self.phase = event["phase"]
+
+    def _resumed(self, event: Event) -> None:
+        self.ended = None
+
+    def _ended(self, event: Event) -> None:
+        self.phase, self.ended = event["phase"], float(event["time"])
+        self.message = event.get("text", "")
+
+    def _registered(self, event: Event) -> None:
+        lane = self.lanes.named(event["process"])
+        if lane is not None:
+            lane.state, lane.pid, lane.stamp = "alive", event["pid"], self.version
+            lane.address = event.get("address", "")
+
+    def _pending(self, event: Event) -> None:
+        self._on_lane(event, self.lanes.pending)
+
+    def _runs(self, event: Event) -> None:
+        self._on_lane(event, self.lanes.runs)
+
+    def _leaving(self, event: Event) -> None:
+        lane = self.lanes.named(event["process"])
+        if lane is not None:
+            lane.state, lane.stamp = "leaving", self.version
+
+    def _gone(self, event: Event) -> None:
+        lane = self.lanes.named(event["process"])
+        if lane is None:
+            return
+        self.lanes.gone(lane, float(event["time"]), event["event"], self.version)
+        if event["event"] == "lost":
+            self.num_lost[lane.role] = self.num_lost.get(lane.role, 0) + 1
+
+    def _recovered(self, event: Event) -> None:
+        if event["is_replayed"]:
+            self._records_again += event["records"]
+
+    def _on_lane(self, event: Event, take: Callable[[Lane, float, int], None]) -> None:
+        lane = self.lanes.named(event["process"])
+        if lane is not None:
+            take(lane, float(event["time"]), self.version)
+
+    def _tell(self, event: Event) -> None:
+        self.num_facts += 1
+        names = ("time", "role", "index", "event", "process", "text", "advice")
+        told = {name: event[name] for name in names if name in event}
+        self.facts.append({**told, "stamp": self.version})
+        if len(self.facts) > 2 * MOST_FACTS:
+            del self.facts[:-MOST_FACTS]

@@ -1,0 +1,152 @@
+"""The seconds of every process, by what it did: a lane for each place in the job.
+
+A lane is a role and an index; processes follow each other in it. Its seconds come from the totals
+in the events `usage`. Three more amounts complete them: a process that was lost is `UNHEARD` from
+its last word until it was found to be gone, and one that is waited for is "pending".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from elasticdl.job import Label, Role
+from elasticdl.observe.history.bins import Bins, Row
+
+UNHEARD = "not heard of"
+LABELS = (*(str(label) for label in Label), UNHEARD)
+"""What a second of a lane may be; the order of a row's amounts."""
+
+_NUMBER = {label: number for number, label in enumerate(LABELS)}
+_NAME = re.compile(r"(worker|ps replica) (\d+)")
+
+
+@dataclass
+class Lane:
+    """One place in the job, and the process that is there.
+
+    seconds: under each label, over all processes that were there.
+    rates: of the process there now: cores, bytes sent and received a second.
+    """
+
+    role: str
+    index: int
+    row: Row
+    state: str = "starting"  # starting, alive, leaving, left, lost
+    label: str = ""
+    pid: int = 0
+    address: str = ""
+    began: float = 0.0  # the process there now; 0: not heard of yet
+    heard: float = 0.0
+    pending_since: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    num_processes: int = 0
+    stamp: int = 0
+
+    @property
+    def name(self) -> str:
+        """As logs and the command line name it."""
+        return self.role if self.role == Role.MASTER else f"{self.role}-{self.index}"
+
+
+class Lanes:
+    """The lanes of a job."""
+
+    def __init__(self, bins: Bins) -> None:
+        self._bins = bins
+        self._lanes: dict[tuple[str, int], Lane] = {}
+
+    def __iter__(self) -> Any:
+        order = {Role.MASTER: 0, Role.PS: 1, Role.WORKER: 2}
+        return iter(sorted(self._lanes.values(), key=lambda x: (order[Role(x.role)], x.index)))
+
+    def of(self, role: str, index: int) -> Lane:
+        """Return a lane, which is made when it is first asked for."""
+        lane = self._lanes.get((role, index))
+        if lane is None:
+            lane = Lane(role, index, self._bins.row(len(LABELS)))
+            self._lanes[role, index] = lane
+        return lane
+
+    def named(self, process: str) -> Lane | None:
+        """Return the lane of a process as the master names it ("worker 3"); None of others."""
+        match = _NAME.fullmatch(process)
+        if match is None:
+            return None
+        role = Role.WORKER if match[1] == "worker" else Role.PS
+        return self.of(str(role), int(match[2]))
+
+    def used(self, lane: Lane, event: Mapping[str, Any], stamp: int) -> None:
+        """Take in an event `usage`."""
+        began, now = float(event["began"]), float(event["time"])
+        is_new = began != lane.began
+        if is_new and began < lane.began:
+            return  # a late word of a process that has a successor
+        before = {} if is_new else lane.usage.get("label_seconds", {})
+        since = began if is_new else lane.heard
+        if is_new:
+            self._end_wait(lane, began, stamp)
+            lane.num_processes += 1
+            lane.began = began
+        grown = {
+            label: seconds - before.get(label, 0.0)
+            for label, seconds in event["label_seconds"].items()
+            if label in _NUMBER
+        }
+        self._add(lane, min(since, now), now, grown, stamp)
+        self._rate(lane, event, is_new, now - since)
+        lane.usage, lane.heard, lane.label = event, now, str(event["label"])
+        if lane.role == Role.MASTER or (is_new and lane.state in ("lost", "left")):
+            lane.state = "alive"
+
+    def _rate(self, lane: Lane, event: Mapping[str, Any], is_new: bool, passed: float) -> None:
+        if passed <= 0.0:
+            return
+        names = ("cpu_seconds", "bytes_sent", "bytes_received")
+        before = {} if is_new else lane.usage
+        cores, sent, received = (
+            max(0.0, float(event[name]) - float(before.get(name, 0.0))) / passed for name in names
+        )
+        lane.rates = cores, sent, received
+
+    def gone(self, lane: Lane, now: float, state: str, stamp: int) -> None:
+        """The process of a lane has ended: it was "lost", or has "left"."""
+        self._end_wait(lane, now, stamp)
+        lane.state, lane.stamp, lane.label = state, stamp, ""
+        lane.rates = (0.0, 0.0, 0.0)
+        if state == "lost" and lane.heard and now > lane.heard:
+            self._add(lane, lane.heard, now, {UNHEARD: now - lane.heard}, stamp)
+        lane.heard = max(lane.heard, now)
+
+    def pending(self, lane: Lane, now: float, stamp: int) -> None:
+        """The process of a lane is waited for."""
+        lane.stamp = stamp
+        if lane.pending_since is None:
+            lane.pending_since, lane.state = now, "pending"
+
+    def runs(self, lane: Lane, now: float, stamp: int) -> None:
+        """The process of a lane is waited for no longer."""
+        self._end_wait(lane, now, stamp)
+        lane.state, lane.stamp = "starting", stamp
+
+    def _end_wait(self, lane: Lane, now: float, stamp: int) -> None:
+        since, lane.pending_since = lane.pending_since, None
+        if since is not None and now > since:
+            self._add(lane, since, now, {str(Label.PENDING): now - since}, stamp)
+
+    def _add(
+        self, lane: Lane, begin: float, end: float, grown: Mapping[str, float], stamp: int
+    ) -> None:
+        amounts = np.zeros(len(LABELS))
+        for label, seconds in grown.items():
+            # `LabelClock.move` may take a little from a label: the sum is what has to be right.
+            amounts[_NUMBER[label]] += seconds
+            lane.seconds[label] = lane.seconds.get(label, 0.0) + seconds
+        self._bins.add(lane.row, begin, end, amounts, stamp)
+        lane.stamp = stamp

@@ -1,0 +1,35 @@
+import json
+
+import numpy as np
+
+from elasticdl.master.pictures import MOST_PARTS, map_of, picture_event, tables_event
+from elasticdl.master.status import picture
+
+
+def test_map_tells_how_much_of_each_part_is_done():
+    assert map_of(np.array([True, False, True])) == "*0*"
+    many = np.zeros(10 * MOST_PARTS, np.bool_)
+    many[:15] = True
+    assert map_of(many) == "*5" + "0" * (MOST_PARTS - 2)
+
+
+def test_picture_has_what_is_done_and_who_is_at_what(master_kit):
+    play = master_kit.play(master_kit.config(num_epochs=2), training=(("a", 120),))
+    play.core.begin(0.0)
+    play.register(0, 1)
+    play.work_off(play.lease(0), 0)
+    play.lease(1)
+    told = picture_event(play.core, picture(play.core, 1.0))
+    assert (told.task_map, told.doing) == ("*000", ((1, 1),))
+    assert (told.tasks_done, told.tasks_doing, told.tasks_todo) == (1, 1, 6)
+    assert (told.records_done, told.records_total) == (30, 240)
+
+
+def test_tables_are_added_up_over_replicas():
+    def replica(rows):
+        tables = [{"name": "user", "rows": rows, "bytes": 10 * rows}]
+        return {"tables": tables, "resident_bytes": 20 * rows}
+
+    told = tables_event(json.dumps([replica(3), replica(4)]))
+    assert (told.names, told.rows, told.num_bytes) == (["user"], [7], [70])
+    assert (told.replica_rows, told.replica_bytes) == ([3, 4], [60, 80])

@@ -1,0 +1,217 @@
+"""What events add up to: seconds by label, throughput, goodput, dips. All from made-up events."""
+
+import json
+
+import pytest
+
+from elasticdl.job import Label
+from elasticdl.observe.history.bins import NUM_CELLS
+from elasticdl.observe.history.board import board
+from elasticdl.observe.history.dips import dips_of
+from elasticdl.observe.history.fold import LOSS, MOST_POINTS, RECORDS, History
+from elasticdl.observe.history.goodput import TRAINED_AGAIN
+from elasticdl.observe.history.lanes import LABELS, UNHEARD
+
+BEGAN = 1000.0
+
+
+def usage(time, seconds, role="worker", index=0, began=BEGAN, **more):
+    return {
+        "time": time,
+        "role": role,
+        "index": index,
+        "event": "usage",
+        "began": began,
+        "label": "train",
+        "label_seconds": seconds,
+        "cpu_seconds": 0.5 * (time - began),
+        "resident_bytes": 1_000_000,
+        "bytes_sent": 0,
+        "bytes_received": 0,
+        **more,
+    }
+
+
+def progress(time, records, loss=0.5, index=0):
+    return {
+        "time": time,
+        "role": "worker",
+        "index": index,
+        "event": "progress",
+        "num_records": records,
+        "loss_sum": records * loss,
+        "num_minibatches": records,
+        "model_version": records,
+        "stage_seconds": {"compute": time - BEGAN},
+    }
+
+
+def fact(time, event, text="", **fields):
+    return {"time": time, "role": "master", "index": 0, "event": event, "text": text, **fields}
+
+
+def beats(seconds, label_of=lambda second: "train", index=0, records=100, began=BEGAN):
+    """Return what a worker says that is at one label each second."""
+    yield fact(began, "opened", schema=1, pid=1)
+    sums, done = {}, 0
+    for second in range(1, seconds + 1):
+        label = label_of(second)
+        sums = {**sums, label: sums.get(label, 0.0) + 1.0}
+        done += records if label == "train" else 0
+        yield progress(began + second, done, index=index)
+        yield usage(began + second, sums, index=index, began=began)
+
+
+def lane(history, name):
+    (found,) = (lane for lane in history.lanes if lane.name == name)
+    return found
+
+
+def test_labels_of_a_lane_add_up_to_the_life_of_its_processes():
+    history = History.of(beats(30, lambda s: "train" if s % 3 else "wait for data"))
+    worker = lane(history, "worker-0")
+    assert worker.seconds == {"train": 20.0, "wait for data": 10.0}
+    assert worker.row.amounts.sum() == pytest.approx(30.0)
+    good = history.goodput()
+    assert good.good + sum(good.losses.values()) == good.seconds == pytest.approx(30.0)
+    assert good.share == pytest.approx(20 / 30)
+
+
+def test_each_second_is_in_the_cell_of_its_time():
+    history = History.of(beats(10, lambda s: "wait for data" if s == 4 else "train"))
+    row = lane(history, "worker-0").row.amounts
+    waits = row[:10, LABELS.index("wait for data")]
+    assert waits.tolist() == pytest.approx([0, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+
+
+def test_long_job_keeps_all_seconds_and_records_in_as_many_cells():
+    seconds = 5 * NUM_CELLS
+    history = History.of(beats(seconds))
+    assert history.bins.step == 8.0
+    assert history.bins.count == seconds / 8
+    assert lane(history, "worker-0").row.amounts.sum() == pytest.approx(seconds)
+    assert history.progress.amounts[:, RECORDS].sum() == pytest.approx(100 * (seconds - 1) + 100)
+    assert history.progress.amounts[:, LOSS].sum() == pytest.approx(50 * seconds)
+
+
+def test_the_order_of_processes_does_not_matter():
+    first, second = list(beats(20, index=0)), list(beats(20, lambda s: "idle", index=1))
+    events, by_process = [*first, *second], [*second, *first]
+    whole, other = History.of(events), History.of(by_process)
+    assert whole.goodput() == other.goodput()
+    for name in ("worker-0", "worker-1"):
+        assert (lane(whole, name).row.amounts == lane(other, name).row.amounts).all()
+
+
+def test_lost_process_is_not_heard_of_until_it_was_found_to_be_gone():
+    lost = fact(BEGAN + 14.0, "lost", "worker 0 was killed", process="worker 0", reason="killed")
+    history = History.of([*beats(10), lost])
+    assert lane(history, "worker-0").state == "lost"
+    good = history.goodput()
+    assert good.losses == {UNHEARD: pytest.approx(4.0)}
+    assert good.seconds == pytest.approx(14.0)
+    assert history.num_lost == {"worker": 1}
+
+
+def test_process_that_left_as_expected_has_no_seconds_more():
+    left = fact(BEGAN + 14.0, "left", process="worker 0", reason="finished")
+    assert History.of([*beats(10), left]).goodput().seconds == pytest.approx(10.0)
+
+
+def test_successor_at_the_same_index_begins_anew():
+    later = list(beats(5, index=0, began=BEGAN + 12.0))
+    history = History.of([*beats(10), *later])
+    worker = lane(history, "worker-0")
+    assert worker.num_processes == 2
+    assert worker.seconds["train"] == pytest.approx(15.0)
+    assert history.progress.amounts[:, RECORDS].sum() == pytest.approx(1500)
+
+
+def test_waiting_for_a_process_is_pending():
+    waits = fact(BEGAN, "pending", process="worker 0", why="no room")
+    runs = fact(BEGAN + 7.0, "runs", process="worker 0")
+    history = History.of([waits, runs, *beats(3, began=BEGAN + 7.0)])
+    assert history.goodput().losses == {str(Label.PENDING): pytest.approx(7.0)}
+
+
+def test_training_of_records_that_a_ps_replica_had_lost_does_not_count_again():
+    recovered = fact(
+        BEGAN + 20, "ps recovered", "ps replica 1 is back", process="ps replica 1", replica=1,
+        version=3, tasks=1, minibatches=4, records=500, is_replayed=True, seconds=1.0,
+    )  # fmt: skip
+    history = History.of([*beats(20), recovered])
+    good = history.goodput()
+    assert good.losses == {TRAINED_AGAIN: pytest.approx(20.0 * 500 / 2000)}
+    assert good.good == pytest.approx(15.0)
+
+
+def test_dip_has_the_fact_beside_it_as_its_cause():
+    lost = fact(BEGAN + 20.2, "lost", "worker 1 was killed", process="worker 1", reason="killed")
+    slow = beats(60, lambda s: "wait for parameters" if 21 <= s <= 25 else "train")
+    history = History.of([*slow, lost])
+    (dip,) = dips_of(history)
+    assert (dip.begin, dip.end) == (BEGAN + 20, BEGAN + 25)
+    assert dip.share == 0.0
+    assert dip.cause == "worker 1 was killed"
+
+
+def test_dip_without_a_fact_has_what_workers_did_meanwhile_as_its_cause():
+    history = History.of(beats(60, lambda s: "wait for data" if 30 <= s < 33 else "train"))
+    (dip,) = dips_of(history)
+    assert dip.cause == "workers waited for data"
+
+
+def test_steady_job_has_no_dip():
+    assert dips_of(History.of(beats(60))) == []
+    assert dips_of(History()) == []
+
+
+def test_points_are_thinned_and_the_last_one_is_kept():
+    rates = (fact(BEGAN + n, "learning rate", learning_rate=1.0 / n) for n in range(1, 5000))
+    history = History.of(rates)
+    items = history.learning_rates.items
+    assert MOST_POINTS / 2 <= len(items) <= MOST_POINTS + 1
+    assert items[-1]["value"] == 1.0 / 4999
+
+
+def test_changes_since_a_version_make_the_whole_again():
+    """As the page does it: keep what it has, cut at `from`, add what comes."""
+    events = sorted([*beats(40), *beats(40, index=1)], key=lambda event: event["time"])
+    history, kept = History(), {}
+    version, generation, throughput = -1, -1, []
+    for number, event in enumerate(events):
+        history.add(event)
+        if number % 7 and number != len(events) - 1:
+            continue
+        said = board(history, version, generation)
+        json.dumps(said, allow_nan=False)
+        version, generation = said["version"], said["generation"]
+        first = said["series"]["from"]
+        throughput = throughput[:first] + [0.0] * (first - len(throughput))
+        throughput += said["series"]["throughput"]
+        for one in said["lanes"]:
+            before = kept.get(one["name"], "")[: 4 * one["from"]].ljust(4 * one["from"], ".")
+            kept[one["name"]] = before + one["cells"]
+    whole = board(history)
+    assert whole["whole"]
+    assert throughput == whole["series"]["throughput"]
+    assert kept == {one["name"]: one["cells"] for one in whole["lanes"]}
+    assert board(history, version, generation)["lanes"] == []
+
+
+def test_cells_have_their_two_largest_labels():
+    events = [usage(BEGAN + 1.0, {"train": 0.75, "wait for data": 0.25})]
+    (one,) = board(History.of(events))["lanes"]
+    assert one["cells"] == "bHc8"  # 24 and 8 parts of 32
+
+
+def test_numbers_that_json_does_not_know_are_null():
+    bad = fact(BEGAN, "evaluation", metrics={"auc": float("nan"), "loss": float("inf")})
+    said = board(History.of([bad]))
+    (point,) = said["points"]["evaluation"]
+    assert point["metrics"] == {"auc": None, "loss": None}
+
+
+def test_unknown_event_is_kept_as_a_fact_and_breaks_nothing():
+    history = History.of([fact(BEGAN, "levitated", "it flies", height=3)])
+    assert history.facts[0]["text"] == "it flies"
