@@ -8,7 +8,6 @@ MINUTES ?= 10
 FUZZ_SECONDS ?= 120
 FUZZ_TARGETS := frame checkpoint recordio
 CARGO_FUZZ := 0.13.1
-TORCH := 2.15.0
 # Two at a time; the tests of one file stay together, with what they have set up.
 PYTEST_FLAGS ?= --numprocesses=2 --dist=loadfile
 
@@ -19,6 +18,7 @@ ifndef CARGO_TARGET_DIR
 CARGO_TARGET_DIR := $(CACHE)/target-$(shell (rustc -vV || echo none) 2>/dev/null | cksum | cut -d' ' -f1)
 endif
 export CARGO_TARGET_DIR
+TORCH := $(CACHE)/torch-$(shell cksum <requirements/torch.lock | cut -d' ' -f1)
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
@@ -123,16 +123,20 @@ test-aarch64: ## Test the store's scalar path on ARM, emulated (gcc-aarch64-linu
 test-python: build
 	OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS)
 
-# PyTorch takes 5 GB: it is no dependency, not in the lock, and installed once beside the tree.
-$(CACHE)/torch-$(TORCH):
-	@echo 'Installing PyTorch $(TORCH) into $@ (5 GB) ...'
+# PyTorch takes 5 GB: it has a lock of its own and is installed once beside the tree. What .venv has
+# in the same version is left out.
+$(TORCH):
+	@echo 'Installing PyTorch into $@ (5 GB) ...'
 	@rm -rf $@.partial
-	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --target $@.partial \
-	    torch==$(TORCH)
+	@mkdir -p $@.partial
+	@awk 'NR == FNR { if ($$1 ~ /==/) known[$$1]; next } $$1 ~ /==/ { skip = ($$1 in known) } !skip' \
+	    requirements/dev.lock requirements/torch.lock >$@.partial/torch.lock
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-cache-dir --no-deps \
+	    --require-hashes --target $@.partial -r $@.partial/torch.lock
 	@mv $@.partial $@
 
-test-torch: build $(CACHE)/torch-$(TORCH) ## Test the optimizers against PyTorch's own (installs it, 5 GB).
-	PYTHONPATH=$(CACHE)/torch-$(TORCH) $(VENV)/bin/pytest tests/numerics/test_hundred_steps_torch.py
+test-torch: build $(TORCH) ## Test models in PyTorch, and the optimizers against its own (installs it, 5 GB).
+	PYTHONPATH=$(TORCH) OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS) -m torch tests model_zoo
 
 # The base image has no other source than Debian's packages: no image is pulled.
 $(CACHE)/images/bookworm-python.tar:
@@ -176,8 +180,8 @@ bench-store: build ## Measure the parameter store and its wire.
 	@set -e; for file in $(STORE_BENCHMARKS); do echo "== $$file"; $(PYTHON) $$file; done
 	@$(PYTHON) -m benchmarks.readme
 
-bench-allreduce: build $(CACHE)/torch-$(TORCH) ## Measure all-reduce against gloo (installs PyTorch, 5 GB).
-	PYTHONPATH=$(CACHE)/torch-$(TORCH) $(PYTHON) benchmarks/allreduce.py
+bench-allreduce: build $(TORCH) ## Measure all-reduce against gloo (installs PyTorch, 5 GB).
+	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/allreduce.py
 	@$(PYTHON) -m benchmarks.readme
 
 bench-scheduling: kubernetes-tools ## Measure elastic jobs on a shared cluster (needs root; 25 minutes).
@@ -218,11 +222,15 @@ fuzz: ## Read any bytes as frames, checkpoints and record files: make fuzz FUZZ_
 proto: $(VENV)/.packages ## Generate the messages between processes from proto/.
 	$(PYTHON) proto/generate.py
 
-lock: $(VENV)/.packages ## Resolve the dependencies of pyproject.toml into requirements/dev.lock.
+LOCKED_EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^$$/s/^\([a-z0-9]*\) = .*/--extra=\1/p' \
+    pyproject.toml | grep -v torch)
+LOCK_FLAGS := --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 --quiet
+lock: $(VENV)/.packages ## Resolve the dependencies of pyproject.toml into requirements/*.lock.
 	@$(PYTHON) -m pip install --quiet --upgrade --target $(CACHE)/uv uv
-	PYTHONPATH=$(CACHE)/uv $(PYTHON) -m uv pip compile pyproject.toml --all-extras --group dev \
-	    --generate-hashes --no-emit-index-url --no-header --universal --python-version 3.11 \
-	    --quiet --output-file requirements/dev.lock
+	PYTHONPATH=$(CACHE)/uv $(PYTHON) -m uv pip compile pyproject.toml $(LOCKED_EXTRAS) \
+	    --group dev $(LOCK_FLAGS) --output-file requirements/dev.lock
+	PYTHONPATH=$(CACHE)/uv $(PYTHON) -m uv pip compile pyproject.toml --extra torch \
+	    --constraint requirements/dev.lock $(LOCK_FLAGS) --output-file requirements/torch.lock
 
 clean: ## Remove everything that was made in this folder.
 	rm -rf $(VENV) target dist demo jobs elasticdl/_core.*.so .mypy_cache .ruff_cache \

@@ -23,12 +23,13 @@ from elasticdl.start_up import quiet_tensorflow
 class ModelSpec:
     """The functions of a user's model file, found and checked but not yet called.
 
-    `model` and `optimizer` already have `--model_params` and `--learning_rate` bound.
+    `model` and `optimizer` already have `--model_params` and `--learning_rate` bound. `optimizer`
+    is given the parameters by PyTorch's backend, and nothing by the others.
     """
 
     model: Callable[[], Any]
     loss: Callable[[Any, Any], Any] | None
-    optimizer: Callable[[], Any] | None
+    optimizer: Callable[..., Any] | None
     feed: Callable[[Any, Any, Any], Any]
     eval_metrics_fn: Callable[[], Any] | None
     callbacks: Callable[[], list[Any]] | None
@@ -61,8 +62,8 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     if optimizer is not None and learning_rate is not None:
         plain_optimizer = optimizer
 
-        def optimizer() -> Any:
-            return plain_optimizer(lr=learning_rate)
+        def optimizer(*parameters: Any) -> Any:
+            return plain_optimizer(*parameters, lr=learning_rate)
 
     params = parse_params(section.model_params, "--model_params")
     return ModelSpec(

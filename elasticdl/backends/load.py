@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.backends.base import Trainer
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
+from elasticdl.layers.lookup import looking_up
 from elasticdl.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from elasticdl.backends.keras.predictor import SavedModelPredictor
+    from elasticdl.backends.torch.predictor import ExportedPredictor
 
 
 def load_trainer(
@@ -30,37 +32,104 @@ def load_trainer(
     """
     from elasticdl.backends.numpy import ArrayModel, NumpyTrainer
 
-    if not sys.modules.keys().isdisjoint({"keras", "tensorflow"}):
-        from elasticdl.backends.keras.threads import compute_with
-        from elasticdl.backends.keras.trainer import KerasTrainer
-
-        compute_with(num_threads)
-
-        # A Keras model must be built by its trainer, which watches its embeddings come to be;
-        # a file that imports Keras and returns an ArrayModel is answered by the trainer's error.
-        return KerasTrainer(spec, metadata, seed, embedding_threshold_bytes, run_eagerly)
-    model = spec.model()
+    if _imported("keras", "tensorflow") and not _imported("torch"):
+        return _keras_trainer(
+            spec, metadata, seed, embedding_threshold_bytes, num_threads, run_eagerly
+        )
+    model = _call(spec, seed, num_threads)
     if isinstance(model, ArrayModel):
         return NumpyTrainer(spec, model, metadata, seed)
+    if _is_a(model, "torch.nn", "Module"):
+        from elasticdl.backends.torch.trainer import TorchTrainer
+
+        return TorchTrainer(spec, model, metadata, seed, run_eagerly)
+    if _is_a(model, "keras", "Model"):
+        return _keras_trainer(
+            spec, metadata, seed, embedding_threshold_bytes, num_threads, run_eagerly
+        )
     raise ModelError(
-        "the model function: expected a keras.Model or an elasticdl.ArrayModel, "
-        f"found {type(model).__module__}.{type(model).__qualname__}"
+        "the model function: expected a keras.Model, a torch.nn.Module or an "
+        f"elasticdl.ArrayModel, found {type(model).__module__}.{type(model).__qualname__}"
     )
 
 
+def _keras_trainer(
+    spec: ModelSpec,
+    metadata: Metadata,
+    seed: int,
+    embedding_threshold_bytes: int,
+    num_threads: int,
+    run_eagerly: bool,
+) -> Trainer:
+    from elasticdl.backends.keras.threads import compute_with
+    from elasticdl.backends.keras.trainer import KerasTrainer
+
+    compute_with(num_threads)
+    # A Keras model must be built by its trainer, which watches its embeddings come to be; what
+    # is no Keras model is answered by the trainer's error.
+    return KerasTrainer(spec, metadata, seed, embedding_threshold_bytes, run_eagerly)
+
+
+def _call(spec: ModelSpec, seed: int, num_threads: int) -> Any:
+    """Call the model function as PyTorch's models need it, which changes nothing for others."""
+    knew_torch = _imported("torch")
+    with looking_up(_no_rows_yet):
+        if knew_torch:
+            _prepare_torch(seed, num_threads)
+        model = spec.model()
+        if not knew_torch and _is_a(model, "torch.nn", "Module"):  # the function has imported it
+            _prepare_torch(seed, num_threads)
+            model = spec.model()
+    return model
+
+
+def _prepare_torch(seed: int, num_threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(num_threads)
+    torch.manual_seed(seed)
+
+
+def _no_rows_yet(layer: Any, ids: Any) -> Any:
+    raise ModelError(
+        f"the model function calls {type(layer).__name__} itself; its rows come when the model "
+        "that it returns is called"
+    )
+
+
+def _imported(*names: str) -> bool:
+    return not sys.modules.keys().isdisjoint(names)
+
+
+def _is_a(model: Any, module: str, name: str) -> bool:
+    """Say whether a model is of a class of a framework, which need not be imported."""
+    kind = getattr(sys.modules.get(module), name, None)
+    return kind is not None and isinstance(model, kind)
+
+
 def has_tables() -> bool:
-    """Whether a model file that was imported uses `elasticdl.layers.Embedding`."""
-    return "elasticdl.layers.embedding" in sys.modules
+    """Whether a model file that was imported uses an `Embedding` of `elasticdl.layers`."""
+    return _imported("elasticdl.layers.embedding", "elasticdl.layers.torch")
 
 
 def load_saved_model(
     spec: ModelSpec, metadata: Metadata, directory: Path, num_threads: int
-) -> SavedModelPredictor:
-    """Return an exported model, importing TensorFlow only now.
+) -> SavedModelPredictor | ExportedPredictor:
+    """Return an exported model, importing its framework only now.
 
     Raises:
-        ModelError: The folder holds no SavedModel.
+        ModelError: The folder holds no export of a framework.
     """
+    if (directory / "model.safetensors").is_file():
+        model = _call(spec, 0, num_threads)
+        if not _is_a(model, "torch.nn", "Module"):
+            raise ModelError(
+                f"--saved_model={directory} is an export of PyTorch, but the model function "
+                f"returns {type(model).__module__}.{type(model).__qualname__}"
+            )
+        from elasticdl.backends.torch.predictor import ExportedPredictor
+
+        return ExportedPredictor(spec, model, metadata, directory)
     from elasticdl.backends.keras.predictor import SavedModelPredictor
     from elasticdl.backends.keras.threads import compute_with
 

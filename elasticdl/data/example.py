@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from numpy.typing import ArrayLike, NDArray
 
 from elasticdl import _core
+from elasticdl.errors import DataError
 
 Values = NDArray[np.int64] | NDArray[np.float32] | tuple[bytes, NDArray[np.int64]]
 _Columns = Mapping[str, ArrayLike]
@@ -49,6 +50,52 @@ def decode_example(record: bytes) -> dict[str, list[Any]] | None:
     if not features or message.ByteSize() != len(record):
         return None
     return {name: _feature_values(features[name]) for name in sorted(features)}
+
+
+def decode_examples(
+    records: Sequence[bytes], columns: Mapping[str, tuple[tuple[int, ...], str]]
+) -> dict[str, NDArray[Any]]:
+    """Decode serialised `tf.train.Example` messages of which each has the same features.
+
+    Args:
+        records: One message each.
+        columns: Name of a feature -> (shape of its values in one record, "int64" or "float32").
+
+    Returns:
+        Name -> array whose first axis is the record.
+
+    Raises:
+        DataError: A record is no such message, lacks a feature, or has another number of values;
+            names record and feature.
+    """
+    arrays = {
+        name: np.empty((len(records), int(np.prod(shape, dtype=np.int64))), dtype)
+        for name, (shape, dtype) in columns.items()
+    }
+    message = _example_class()()
+    for number, record in enumerate(records):
+        try:
+            message.ParseFromString(record)
+        except DecodeError as error:
+            raise DataError(f"record {number} of {len(records)}: no tf.train.Example") from error
+        features = message.features.feature  # type: ignore[attr-defined]
+        for name, array in arrays.items():
+            values = _numbers(features, name)
+            if len(values) != array.shape[1]:
+                raise DataError(
+                    f"record {number} of {len(records)}: feature {name!r} has {len(values)} "
+                    f"numbers, expected {array.shape[1]}"
+                )
+            array[number] = values
+    return {name: array.reshape(len(records), *columns[name][0]) for name, array in arrays.items()}
+
+
+def _numbers(features: Any, name: str) -> Sequence[float]:
+    if name not in features:
+        return ()
+    feature = features[name]
+    values: Sequence[float] = feature.int64_list.value or feature.float_list.value
+    return values
 
 
 def _feature_values(feature: Any) -> list[Any]:

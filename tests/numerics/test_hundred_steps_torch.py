@@ -1,7 +1,7 @@
 """A hundred steps of each `torch_...` optimizer in the store are a hundred steps of PyTorch's own.
 
-PyTorch is no dependency of this project and not in its lock file: `make test-torch` runs this with
-a copy of its own, elsewhere it is skipped. As in `test_hundred_steps.py`, the same gradients go to
+PyTorch is no dependency of the core: `make test-torch` runs this with a copy of its own, elsewhere
+it is skipped. As in `test_hundred_steps.py`, the same gradients go to
 a table and a dense vector of the store, and to two parameters of PyTorch.
 """
 
@@ -21,6 +21,8 @@ from elasticdl.backends.base import (
 )
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
+
+pytestmark = pytest.mark.torch
 
 STEPS, ROWS, DIM, DENSE = 100, 9, 5, 37
 # With PyTorch 2.15 the largest difference is 2.3e-5 of |w| + 0.001 (AdamW), most are 2e-6.

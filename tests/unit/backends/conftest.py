@@ -1,4 +1,4 @@
-"""Drives a Keras backend step by step with the real store, in one process and one thread."""
+"""Drives a backend step by step with the real store, in one process and one thread."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -122,15 +122,33 @@ def new_job():
             run_eagerly=False, **functions):  # fmt: skip
         spec = make_spec(**functions)
         backend = KerasTrainer(spec, Metadata(), seed, threshold, run_eagerly)
-        sample = next(backend.minibatches(records_of(data), mode, minibatch_size, 0))
-        description = backend.build(sample)
-        client = PsClient.in_process(Store())
-        client.declare(
-            json.dumps(asdict(description)), *backend.initial_values(), list(backend.given_rows())
-        )
-        client.begin_task(0, 1)
-        if run_eagerly:
-            backend.set_lookup(lambda sites, training: client.pull(sites, training=training))
-        return Job(backend, client, description)
+        return begin(backend, data, minibatch_size, mode, run_eagerly)
 
     return new
+
+
+@pytest.fixture
+def new_torch_job():
+    """Return the same for PyTorch, whose trainer is chosen by what the model function returns."""
+    from elasticdl.backends.load import load_trainer
+
+    def new(data, minibatch_size, seed=0, mode=Mode.TRAINING, run_eagerly=False, store=None,
+            **functions):  # fmt: skip
+        backend = load_trainer(make_spec(**functions), Metadata(), seed, 0, 1, run_eagerly)
+        return begin(backend, data, minibatch_size, mode, run_eagerly, store)
+
+    return new
+
+
+def begin(backend, data, minibatch_size, mode, run_eagerly, store=None):
+    """Build a model on the first records and declare it."""
+    sample = next(backend.minibatches(records_of(data), mode, minibatch_size, 0))
+    description = backend.build(sample)
+    client = PsClient.in_process(store or Store())
+    client.declare(
+        json.dumps(asdict(description)), *backend.initial_values(), list(backend.given_rows())
+    )
+    client.begin_task(0, 1)
+    if run_eagerly:
+        backend.set_lookup(lambda sites, training: client.pull(sites, training=training))
+    return Job(backend, client, description)

@@ -1,0 +1,242 @@
+"""The trained model as files that PyTorch reads without elasticdl.
+
+`model.safetensors` has parameters and buffers as `state_dict` names them, `tables/NAME.safetensors`
+the ids of a table (`keys`, ascending) and their rows, `model.pt2` the whole as `torch.export` makes
+it, where it can; `elasticdl.json` says what there is.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import urllib.parse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from elasticdl.backends.base import Float32, TableSource
+from elasticdl.backends.torch.feed import TorchMinibatch
+from elasticdl.backends.torch.model import PlacedModel, Table
+from elasticdl.backends.torch.structures import leaves, map_leaves
+from elasticdl.errors import ModelError
+from elasticdl.layers.lookup import looking_up
+from elasticdl.layers.torch import Embedding, EmbeddingBag, TableParameter
+
+log = logging.getLogger(__name__)
+
+NOTES = "elasticdl.json"
+WEIGHTS = "model.safetensors"
+PROGRAM = "model.pt2"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedTable:
+    """A table as it is exported.
+
+    keys: ascending. unseen: what each element reads as of an id that is not among them.
+    """
+
+    name: str
+    keys: NDArray[np.int64]
+    rows: Float32
+    unseen: float
+
+    def lookup(self, ids: Any) -> Any:
+        """Return the rows of a tensor of ids."""
+        return _sorted_lookup(
+            torch.from_numpy(self.keys), torch.from_numpy(self.rows), self.unseen, ids
+        )
+
+
+def export_model(
+    placed: PlacedModel, sample: TorchMinibatch, directory: Path, source: TableSource
+) -> None:
+    """Write the model, with the values that it has now, into `directory`."""
+    save_file = _safetensors().save_file
+    tables = [_exported(table, source, k) for k, table in enumerate(placed.tables)]
+    save_file(_state_dict(placed.model), directory / WEIGHTS)
+    if tables:
+        (directory / "tables").mkdir()
+    for table in tables:
+        arrays = {"keys": torch.from_numpy(table.keys), "rows": torch.from_numpy(table.rows)}
+        save_file(arrays, directory / table_file(table.name))
+    why_not = _write_program(placed, sample, tables, directory / PROGRAM)
+    if why_not:
+        log.warning("the export has no %s: torch.export: %s", PROGRAM, why_not)
+    notes = {
+        "backend": "torch",
+        "torch": torch.__version__,
+        "tables": {table.name: {"unseen": table.unseen} for table in tables},
+        "program": None if why_not else PROGRAM,
+        "why_no_program": why_not,
+    }
+    (directory / NOTES).write_text(json.dumps(notes, indent=2) + "\n")
+
+
+def table_file(name: str) -> str:
+    """Return where in an export a table lies."""
+    return f"tables/{urllib.parse.quote(name, safe='')}.safetensors"
+
+
+def read_export(directory: Path) -> tuple[dict[str, Any], dict[str, ExportedTable]]:
+    """Return the parameters and buffers, and the tables, of an export.
+
+    Raises:
+        ModelError: A file is missing or no safetensors file.
+    """
+    load_file = _safetensors().load_file
+    tables = {}
+    try:
+        notes = json.loads((directory / NOTES).read_text())
+        weights: dict[str, Any] = load_file(directory / WEIGHTS)
+        for name, said in notes["tables"].items():
+            arrays = load_file(directory / table_file(name))
+            keys, rows = arrays["keys"].numpy(), arrays["rows"].numpy()
+            tables[name] = ExportedTable(name, keys, rows, float(said["unseen"]))
+    except Exception as error:
+        raise ModelError(
+            f"--saved_model={directory}: expected what --output of a training job in PyTorch "
+            f"writes, found {type(error).__name__}: {error}"
+        ) from error
+    return weights, tables
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ImportError as error:
+        raise ModelError(
+            "the export of a PyTorch model needs the package safetensors, which is not installed; "
+            "pip install 'elasticdl[torch]' has it"
+        ) from error
+    return safetensors.torch
+
+
+def _state_dict(model: Any) -> dict[str, Any]:
+    found = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, TableParameter):
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise ModelError(
+                f"the model's state {name!r} is {type(value).__name__}; an export holds tensors: "
+                "let get_extra_state() return one"
+            )
+        found[name] = value.detach().clone().contiguous()  # parameters share one memory
+    return found
+
+
+def _exported(table: Table, source: TableSource, number: int) -> ExportedTable:
+    chunks = list(source.scan(number))
+    keys = np.concatenate([np.zeros(0, np.int64), *(chunk[0] for chunk in chunks)])
+    rows = np.concatenate([np.zeros((0, table.dim), np.float32), *(chunk[1] for chunk in chunks)])
+    order = np.argsort(keys)
+    keys, rows = keys[order], rows[order]
+    padding = table.layer.padding_idx
+    if padding is not None:
+        rows[keys == padding] = 0.0
+    return ExportedTable(table.name, keys, rows, _centre(*table.weight.table_initializer))
+
+
+def _centre(kind: str, params: dict[str, float]) -> float:
+    """Return what a row that was never trained reads as: the centre of its distribution."""
+    match kind:
+        case "constant":
+            return params["value"]
+        case "uniform":
+            return (params["low"] + params["high"]) / 2
+        case _:
+            return params["mean"]
+
+
+def _write_program(
+    placed: PlacedModel, sample: TorchMinibatch, tables: list[ExportedTable], path: Path
+) -> str:
+    """Write what `torch.export` makes of the model; return why it could not, or ""."""
+    features = map_leaves(_twice, sample.features)
+    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves(features)):
+        return "it takes tensors alone, and feed gives something else"
+    batch = {0: torch.export.Dim.DYNAMIC}
+    shapes = map_leaves(lambda leaf: batch, features)
+    try:
+        served = _Served(placed, tables).eval()
+        program = torch.export.export(served, (features,), dynamic_shapes=(shapes,))
+        torch.export.save(program, path)
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+    return ""
+
+
+def _twice(leaf: Any) -> Any:
+    """Return a sample of at least two: `torch.export` takes a size of 1 for a constant."""
+    if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == 1:
+        return torch.cat([leaf, leaf])
+    return leaf
+
+
+class _Served(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """The model with its tables in it."""
+
+    def __init__(self, placed: PlacedModel, tables: list[ExportedTable]) -> None:
+        super().__init__()
+        memo = {id(table.weight): None for table in placed.tables}
+        numbers = {id(m): placed.table_of(m) for m in _embeddings(placed.model)}
+        self.model = copy.deepcopy(placed.model, memo)
+        self._numbers = {
+            id(theirs): numbers[id(ours)]
+            for ours, theirs in zip(
+                _embeddings(placed.model), _layers_without(self.model), strict=True
+            )
+        }
+        self.tables = nn.ModuleList(_SortedTable(table) for table in tables)
+
+    def forward(self, features: Any) -> Any:
+        """Return the model's outputs."""
+        with looking_up(lambda layer, ids: self.tables[self._numbers[id(layer)]](ids)):
+            return self.model(features)
+
+
+def _embeddings(model: Any) -> list[Any]:
+    return [m for m in model.modules() if isinstance(m._parameters.get("weight"), TableParameter)]
+
+
+def _layers_without(model: Any) -> list[Any]:
+    """Return the layers of a copy whose tables were left out, in the order of `modules`."""
+    return [
+        m
+        for m in model.modules()
+        if isinstance(m, Embedding | EmbeddingBag) and m._parameters.get("weight") is None
+    ]
+
+
+class _SortedTable(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """The trained ids in ascending order and their rows; others read as `unseen`."""
+
+    def __init__(self, table: ExportedTable) -> None:
+        super().__init__()
+        keys, rows = table.keys, table.rows
+        if not len(keys):  # a key that no one can ask for keeps the table from being empty
+            keys = np.array([-1], np.int64)
+            rows = np.full((1, rows.shape[1]), table.unseen, np.float32)
+        self.register_buffer("keys", torch.from_numpy(keys))
+        self.register_buffer("rows", torch.from_numpy(rows))
+        self._unseen = table.unseen
+
+    def forward(self, ids: Any) -> Any:
+        """Return the rows of ids of any shape."""
+        return _sorted_lookup(self.keys, self.rows, self._unseen, ids)
+
+
+def _sorted_lookup(keys: Any, rows: Any, unseen: float, ids: Any) -> Any:
+    if not keys.shape[0]:
+        return torch.full((*ids.shape, rows.shape[1]), unseen)
+    place = torch.searchsorted(keys, ids).clamp(max=keys.shape[0] - 1)
+    known = keys[place] == ids
+    return torch.where(known.unsqueeze(-1), rows[place], unseen)

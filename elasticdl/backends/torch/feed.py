@@ -1,0 +1,300 @@
+"""Minibatches from what a user's `feed` makes of the records of a task."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+
+from elasticdl.backends.base import Int64, Minibatch
+from elasticdl.backends.torch.structures import as_tensor, describe, leaves, map_leaves
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import DataError, ElasticdlError, ModelError, place_of
+from elasticdl.job import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class TorchMinibatch(Minibatch):
+    """A minibatch whose numbers are tensors.
+
+    mode: what it is for. seed: of the random numbers that a step on it draws: dropout and the like.
+    lookups: what each call of an embedding layer looks up, (table, ids); filled by `ids`.
+    """
+
+    mode: Mode = field(kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    lookups: list[tuple[int, Any]] = field(default_factory=list, kw_only=True)
+
+    @classmethod
+    def of(cls, minibatch: Minibatch) -> TorchMinibatch:
+        """Return what came from this backend as what it is."""
+        assert isinstance(minibatch, cls), "a minibatch of another backend"
+        return minibatch
+
+
+class TaskRecords(Dataset):  # type: ignore[misc]  # torch has no types here
+    """The records of a task as `feed` gets them: a `torch.utils.data.Dataset` of `len` records.
+
+    A record is `bytes`, or a dict of its columns where the source is a table.
+
+    Attributes:
+        values: All records; empty where the source is a table.
+        columns: Of a table: name -> array whose first axis is the record.
+    """
+
+    def __init__(self, values: list[bytes], columns: dict[str, NDArray[Any]]) -> None:
+        self.values = values
+        self.columns = columns
+
+    @classmethod
+    def read(cls, records: Iterator[Records]) -> tuple[TaskRecords, int]:
+        """Take all records; return them and the number of the first in its source."""
+        chunks = [chunk for chunk in records if len(chunk)]
+        values = [value for chunk in chunks for value in chunk.values]
+        names = list(chunks[0].columns) if chunks else []
+        columns = {name: np.concatenate([c.columns[name] for c in chunks]) for name in names}
+        return cls(values, columns), chunks[0].start if chunks else 0
+
+    def __len__(self) -> int:
+        if self.columns:
+            return len(next(iter(self.columns.values())))
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.columns:
+            return {name: column[index] for name, column in self.columns.items()}
+        return self.values[index]
+
+    def part(self, indices: slice) -> TaskRecords:
+        """Return some of the records."""
+        columns = {name: column[indices] for name, column in self.columns.items()}
+        return TaskRecords(self.values[indices], columns)
+
+
+class Feed:
+    """Runs `feed(dataset, mode, metadata)` over the records of one task after the other."""
+
+    def __init__(self, feed: Callable[[Any, Any, Any], Any], metadata: Metadata) -> None:
+        self._feed = feed
+        self._metadata = metadata
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Yield the minibatches of a task; see `Predictor.minibatches`."""
+        dataset, first = TaskRecords.read(records)
+        if not len(dataset):
+            return
+        examples = self._examples(self._call(dataset, mode, first), mode)
+        if mode is Mode.PREDICTION and examples.count not in (None, len(dataset)):
+            raise _not_one_each(examples.count, len(dataset))
+        made = 0
+        for number, (part, indices) in enumerate(_parts(examples, mode, minibatch_size, seed)):
+            features, labels = _split(part, mode)
+            size = len(indices)
+            made += size
+            numbers = indices + first if mode is Mode.PREDICTION else None
+            own = (seed + number * 0x9E3779B97F4A7C15) % (1 << 63)
+            yield TorchMinibatch(
+                features, labels, size, record_numbers=numbers, mode=mode, seed=own
+            )
+        if mode is Mode.PREDICTION and made != len(dataset):
+            raise _not_one_each(made, len(dataset))
+
+    def _call(self, dataset: TaskRecords, mode: Mode, first: int) -> Any:
+        try:
+            return self._feed(dataset, mode, self._metadata)
+        except ElasticdlError:
+            raise
+        except Exception as error:
+            number, error = self._culprit(dataset, mode, first, error)
+            raise DataError(_failed(number, error)) from error
+
+    def _culprit(
+        self, dataset: TaskRecords, mode: Mode, first: int, error: Exception
+    ) -> tuple[int, Exception]:
+        """Find the record with which `feed` fails on its own."""
+        for index in range(len(dataset)):
+            try:
+                self._feed(dataset.part(slice(index, index + 1)), mode, self._metadata)
+            except Exception as own:
+                return first + index, own
+        return first, error
+
+    def _examples(self, fed: Any, mode: Mode) -> _Examples:
+        if isinstance(fed, DataLoader):
+            raise ModelError(
+                "feed() returns a DataLoader; return its dataset: elasticdl makes the minibatches, "
+                "of --minibatch_size examples, and shuffles those of training"
+            )
+        if type(fed) is TensorDataset:
+            fed = tuple(fed.tensors) if len(fed.tensors) > 1 else fed.tensors[0]
+        if isinstance(fed, tuple | Mapping | torch.Tensor | np.ndarray):
+            return _Arrays(fed, mode)
+        if isinstance(fed, IterableDataset) or hasattr(fed, "__next__"):
+            return _Stream(fed)
+        if hasattr(fed, "__getitem__") and hasattr(fed, "__len__"):
+            return _MapStyle(fed)
+        raise ModelError(
+            f"feed() in mode {mode}: expected (features, labels) of all records, a "
+            "torch.utils.data.Dataset or a generator of examples, found "
+            f"{describe(fed)}"
+        )
+
+
+class _Examples:
+    """What `feed` returned. `count`: how many examples, where that is known before."""
+
+    count: int | None = None
+
+    def take(self, indices: Int64 | slice) -> Any:
+        """Return a minibatch of some examples."""
+        raise NotImplementedError
+
+
+class _Arrays(_Examples):
+    """All examples in one structure of tensors or arrays, whose first axis is the example."""
+
+    def __init__(self, structure: Any, mode: Mode) -> None:
+        if mode is not Mode.PREDICTION:
+            _split(structure, mode)
+        self._structure = map_leaves(as_tensor, structure)
+        sizes: set[int] = set()
+        for leaf in leaves(self._structure):
+            shape = getattr(leaf, "shape", None)
+            if not shape:
+                raise ModelError(
+                    f"feed() in mode {mode} gave {describe(structure)}: expected tensors or "
+                    "arrays, alone or in dicts and tuples, whose first axis is the example"
+                )
+            sizes.add(int(shape[0]))
+        if len(sizes) != 1:
+            raise ModelError(
+                f"feed() in mode {mode} gave {describe(structure)}: expected the same number of "
+                f"examples as the first axis of each, found {sorted(sizes)}"
+            )
+        self.count = sizes.pop()
+
+    def take(self, indices: Int64 | slice) -> Any:
+        chosen: Any = indices if isinstance(indices, slice) else torch.from_numpy(indices)
+
+        def taken(leaf: Any) -> Any:
+            return leaf[chosen] if isinstance(leaf, torch.Tensor) else leaf[indices]
+
+        return map_leaves(taken, self._structure)
+
+
+class _MapStyle(_Examples):
+    """A dataset that gives an example for each index."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._collate = getattr(dataset, "collate_fn", None) or default_collate
+        self.count = len(dataset)
+
+    def take(self, indices: Int64 | slice) -> Any:
+        if isinstance(indices, slice):
+            indices = np.arange(*indices.indices(self.count or 0))
+        fetch = getattr(self._dataset, "__getitems__", None)
+        if fetch is not None:
+            return _collated(self._collate, fetch(indices.tolist()))
+        return _collated(self._collate, [self._example(index) for index in indices.tolist()])
+
+    def _example(self, index: int) -> Any:
+        try:
+            return self._dataset[index]
+        except ElasticdlError:
+            raise
+        except Exception as error:
+            what = type(self._dataset).__name__
+            raise DataError(
+                f"example {index} of the {what} that feed() returns for a task: "
+                f"{type(error).__name__}: {error} ({place_of(error)})"
+            ) from error
+
+
+class _Stream(_Examples):
+    """Examples one after the other, in the order in which they are to be used."""
+
+    def __init__(self, examples: Any) -> None:
+        self._collate = getattr(examples, "collate_fn", None) or default_collate
+        self._iterator = iter(examples)
+        self._seen = 0
+
+    def next(self, size: int) -> tuple[Any, int]:
+        """Return the next minibatch and its size, which is 0 at the end."""
+        try:
+            part = list(itertools.islice(self._iterator, size))
+        except ElasticdlError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"feed() failed after {self._seen} examples of a task: {type(error).__name__}: "
+                f"{error} ({place_of(error)})"
+            ) from error
+        self._seen += len(part)
+        return (_collated(self._collate, part) if part else None), len(part)
+
+
+def _parts(
+    examples: _Examples, mode: Mode, size: int, seed: int
+) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+    """Yield minibatches and the numbers of their examples; those of training are shuffled."""
+    if isinstance(examples, _Stream):
+        start = 0
+        while True:
+            part, count = examples.next(size)
+            if not count:
+                return
+            yield part, np.arange(start, start + count)
+            start += count
+    count = examples.count or 0
+    order = np.arange(count)
+    if mode is Mode.TRAINING:
+        np.random.default_rng(seed).shuffle(order)
+    for start in range(0, count, size):
+        indices = order[start : start + size]
+        in_order = slice(start, start + len(indices))
+        yield examples.take(indices if mode is Mode.TRAINING else in_order), indices
+
+
+def _collated(collate: Callable[[Sequence[Any]], Any], examples: Sequence[Any]) -> Any:
+    try:
+        made = collate(examples)
+    except Exception as error:
+        raise ModelError(
+            "the examples that feed() gives cannot be put into one minibatch: "
+            f"{type(error).__name__}: {error}; give tensors of equal shapes, or a dataset with a "
+            "method collate_fn(examples)"
+        ) from error
+    made = tuple(made) if isinstance(made, list) else made  # as default_collate leaves a tuple
+    return map_leaves(as_tensor, made)
+
+
+def _split(part: Any, mode: Mode) -> tuple[Any, Any]:
+    """Return features and labels; in prediction there are features alone."""
+    if mode is Mode.PREDICTION:
+        return part, None
+    if isinstance(part, tuple) and len(part) == 2:
+        return part[0], part[1]
+    raise ModelError(
+        f"feed() in mode {mode}: expected (features, labels), found {describe(part)}; sample "
+        "weights go with the labels, in a dict, and into loss(labels, predictions)"
+    )
+
+
+def _failed(number: int, error: Exception) -> str:
+    return f"feed() failed on record {number}: {type(error).__name__}: {error} ({place_of(error)})"
+
+
+def _not_one_each(found: int | None, expected: int) -> ModelError:
+    return ModelError(
+        f"feed() in mode prediction gave {found} examples of {expected} records; expected one for "
+        "each, in their order, so that predictions can be told apart"
+    )

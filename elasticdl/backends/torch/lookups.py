@@ -1,0 +1,140 @@
+"""Which ids a minibatch looks up, found by running the model ahead of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from elasticdl.backends.base import Float32, Int64, Lookup
+from elasticdl.backends.torch.feed import TorchMinibatch
+from elasticdl.backends.torch.model import Enough, PlacedModel, from_numpy
+from elasticdl.errors import ModelError
+from elasticdl.job import Mode
+
+
+class Collector:
+    """Runs a copy of the model up to its last lookup, in the thread that looks ahead.
+
+    Where no ids depend on a looked up row or a parameter, rows are zeros meanwhile. A model is
+    otherwise `staged`: each call of an embedding layer gets its real rows, one round trip each.
+    """
+
+    def __init__(self, placed: PlacedModel, staged: bool) -> None:
+        self._placed = placed.copied(shares_values=not staged)
+        self._staged = staged
+        self._pull: Lookup | None = None
+
+    def set_lookup(self, pull: Lookup) -> None:
+        """Give the lookup for staged models."""
+        self._pull = pull
+
+    def ids(self, minibatch: TorchMinibatch, fill: float = 0.0) -> Sequence[Int64]:
+        """Return the ids of each site, and note them in the minibatch.
+
+        Args:
+            minibatch: Whose features are looked at.
+            fill: What the rows are filled with that the model gets meanwhile.
+
+        Raises:
+            ModelError: An id is out of range, or there are other sites than at first.
+        """
+        minibatch.lookups.clear()
+        placed = self._placed
+        if not placed.sites:
+            return ()
+        training = minibatch.mode is Mode.TRAINING
+        if self._staged and self._pull is not None:
+            pulled = self._pull([], training)
+            placed.load(pulled.dense, pulled.state)
+
+        def look_up(layer: Any, ids: Any) -> Any:
+            table = placed.table_of(layer)
+            _check_range(layer, ids, placed.tables[table].name)
+            minibatch.lookups.append((table, ids))
+            if len(minibatch.lookups) == len(placed.sites):
+                raise Enough
+            if self._staged and self._pull is not None:
+                rows = self._pull([(table, ids.contiguous().numpy())], training).rows[0]
+                return from_numpy(rows)
+            return torch.full((*ids.shape, layer.embedding_dim), fill)
+
+        try:
+            with torch.no_grad():
+                placed.call(minibatch.features, look_up, training=False)
+        except Enough:
+            pass
+        found = tuple(table for table, _ in minibatch.lookups)
+        if found != placed.sites:
+            raise ModelError(_other_sites(placed, found))
+        return [ids.contiguous().numpy() for _, ids in minibatch.lookups]
+
+
+class GivenRows:
+    """Gives a step's embedding layers the rows that were pulled for it.
+
+    Raises:
+        ModelError: A layer is called with other ids than those that were pulled.
+    """
+
+    def __init__(
+        self, placed: PlacedModel, minibatch: TorchMinibatch, rows: Sequence[Float32], grad: bool
+    ) -> None:
+        self._placed = placed
+        self._minibatch = minibatch
+        self._next = 0
+        self.rows = [from_numpy(part).requires_grad_(grad) for part in rows]
+
+    def __call__(self, layer: Any, ids: Any) -> Any:
+        """Return the rows of the next site."""
+        lookups, number = self._minibatch.lookups, self._next
+        table = self._placed.table_of(layer)
+        if number >= len(lookups) or lookups[number][0] != table:
+            found = [t for t, _ in lookups[:number]] + [table]
+            raise ModelError(_other_sites(self._placed, found))
+        expected = lookups[number][1]
+        if ids is not expected and not torch.equal(ids, expected):
+            raise ModelError(
+                f"the model looks up other ids in table {self._placed.tables[table].name!r} in its "
+                "step than when it was asked for them: they must be a function of the features "
+                "(no random numbers, no dependence on self.training); where they depend on rows "
+                "or parameters, say --run_eagerly=true"
+            )
+        self._next += 1
+        return self.rows[number]
+
+    def gradients(self) -> Sequence[Float32]:
+        """Return the gradient of each site's rows, after a backward pass."""
+        return [
+            torch.zeros_like(rows).numpy() if rows.grad is None else _dense(rows.grad)
+            for rows in self.rows
+        ]
+
+
+def _dense(gradient: Any) -> Float32:
+    if gradient.is_sparse:
+        gradient = gradient.to_dense()
+    found: Float32 = gradient.contiguous().numpy()
+    return found
+
+
+def _check_range(layer: Any, ids: Any, table: str) -> None:
+    if not ids.numel():
+        return
+    low, high = (int(bound) for bound in torch.aminmax(ids))
+    if low < 0 or (layer.num_embeddings is not None and high >= layer.num_embeddings):
+        below = "2**63" if layer.num_embeddings is None else layer.num_embeddings
+        raise ModelError(
+            f"table {table!r}: expected ids from 0 to below {below}, found "
+            f"{low if low < 0 else high}"
+        )
+
+
+def _other_sites(placed: PlacedModel, found: Sequence[int]) -> str:
+    first, now = ([placed.tables[t].name for t in sites] for sites in (placed.sites, found))
+    return (
+        "the model looks up other embeddings with this minibatch than with the first one: "
+        f"{', '.join(first)} at first, now {', '.join(now) or 'none'}; call all layers with each "
+        "minibatch, with an empty tensor where there is nothing to look up"
+    )

@@ -1,0 +1,181 @@
+"""Metrics of an evaluation whose sums add up over workers: functions, and those of torchmetrics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elasticdl.backends.torch.structures import as_array, leaves
+from elasticdl.errors import ElasticdlError, ModelError, place_of
+from elasticdl.job import MetricStates
+
+State = list[NDArray[np.float64]]
+
+
+class Metric(Protocol):
+    """A metric of one model."""
+
+    def reset(self) -> None:
+        """Forget all minibatches."""
+        ...
+
+    def update(self, labels: Any, predictions: Any) -> None:
+        """Add a minibatch."""
+        ...
+
+    def state(self) -> State:
+        """Return the sums so far."""
+        ...
+
+    def result(self, state: State) -> dict[str, float]:
+        """Compute the metric from sums: suffix of its name (mostly empty) -> value."""
+        ...
+
+
+class FunctionMetric:
+    """A function of labels and predictions whose results are averaged over examples.
+
+    It gives a value for each element of a minibatch, or one for all of it.
+    """
+
+    def __init__(self, name: str, function: Callable[[Any, Any], Any]) -> None:
+        self._name = name
+        self._function = function
+        self.reset()
+
+    def reset(self) -> None:
+        """See `Metric`."""
+        self._total = self._count = 0.0
+
+    def update(self, labels: Any, predictions: Any) -> None:
+        """See `Metric`."""
+        values = as_array(self._function(labels, predictions))
+        if values.dtype.kind not in "biuf":
+            raise ModelError(f"metric {self._name!r} must return numbers, found {values.dtype}")
+        weight = _count(predictions) if values.ndim == 0 else values.size
+        if weight:
+            self._total += float(np.mean(values, dtype=np.float64)) * weight
+            self._count += weight
+
+    def state(self) -> State:
+        """See `Metric`."""
+        return [np.array([self._total, self._count], np.float64)]
+
+    def result(self, state: State) -> dict[str, float]:
+        """See `Metric`."""
+        total, count = state[0]
+        return {"": float(total / count) if count else float("nan")}
+
+
+class TorchMetric:
+    """A metric of torchmetrics, `update(predictions, labels)`, whose states are sums."""
+
+    def __init__(self, name: str, metric: Any) -> None:
+        self._metric = metric
+        self._names = sorted(metric._defaults)
+        for state, reduction in metric._reductions.items():
+            if getattr(reduction, "__name__", "") != "dim_zero_sum":
+                raise ModelError(
+                    f"metric {name!r} ({type(metric).__name__}) keeps {state!r}, which is no sum, "
+                    "so that of several workers cannot be added; choose a metric that keeps "
+                    "counts: BinaryAUROC(thresholds=200) is one, without thresholds it is none"
+                )
+
+    def reset(self) -> None:
+        """See `Metric`."""
+        self._metric.reset()
+
+    def update(self, labels: Any, predictions: Any) -> None:
+        """See `Metric`."""
+        self._metric.update(predictions, labels)
+
+    def state(self) -> State:
+        """See `Metric`."""
+        return [as_array(getattr(self._metric, n)).astype(np.float64) for n in self._names]
+
+    def result(self, state: State) -> dict[str, float]:
+        """See `Metric`."""
+        metric = copy.deepcopy(self._metric)  # what it has gathered stays
+        metric.reset()
+        for name, values in zip(self._names, state, strict=True):
+            like = getattr(metric, name)
+            setattr(metric, name, torch.from_numpy(np.asarray(values)).to(like.dtype))
+        metric._update_count = 1  # else compute() warns that nothing was added
+        found = metric.compute()
+        if isinstance(found, Mapping):
+            return {f"/{key}": float(value) for key, value in found.items()}
+        values = as_array(found).astype(np.float64)
+        if values.ndim == 0:
+            return {"": float(values)}
+        return {f"/{k}": float(v) for k, v in enumerate(values.ravel())}
+
+
+class Metrics:
+    """All metrics of `eval_metrics_fn`, by name."""
+
+    def __init__(self, eval_metrics_fn: Callable[[], Any] | None) -> None:
+        self._metrics: dict[str, Metric] = {}
+        found = eval_metrics_fn() if eval_metrics_fn else {}
+        if not isinstance(found, Mapping):
+            raise ModelError(
+                f"eval_metrics_fn must return a dict of metrics by name, found "
+                f"{type(found).__name__}"
+            )
+        for name, metric in found.items():
+            self._metrics[str(name)] = _metric(str(name), metric)
+
+    def reset(self) -> None:
+        """Forget all minibatches."""
+        for metric in self._metrics.values():
+            metric.reset()
+
+    def update(self, labels: Any, predictions: Any) -> None:
+        """Add a minibatch.
+
+        Raises:
+            ModelError: A metric raised; names it.
+        """
+        with torch.no_grad():
+            for name, metric in self._metrics.items():
+                try:
+                    metric.update(labels, predictions)
+                except ElasticdlError:
+                    raise
+                except Exception as error:
+                    raise ModelError(
+                        f"metric {name!r} raised {type(error).__name__}: {error} "
+                        f"({place_of(error)})"
+                    ) from error
+
+    def states(self) -> MetricStates:
+        """Return the sums so far."""
+        return {name: list(metric.state()) for name, metric in self._metrics.items()}
+
+    def results(self, states: MetricStates) -> dict[str, float]:
+        """Compute the metrics from sums."""
+        return {
+            f"{name}{suffix}": value
+            for name, state in states.items()
+            for suffix, value in self._metrics[name].result(list(state)).items()
+        }
+
+
+def _metric(name: str, metric: Any) -> Metric:
+    if hasattr(metric, "_reductions") and hasattr(metric, "compute"):
+        return TorchMetric(name, metric)
+    if callable(metric):
+        return FunctionMetric(name, metric)
+    raise ModelError(
+        f"metric {name!r} must be a function of (labels, predictions) or a metric of torchmetrics, "
+        f"found {type(metric).__name__}"
+    )
+
+
+def _count(predictions: Any) -> int:
+    first = next(leaves(predictions))
+    return int(first.shape[0]) if first.dim() else 1

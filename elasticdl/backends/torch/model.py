@@ -1,0 +1,355 @@
+"""A user's PyTorch model: its tables, and its parameters and buffers as two flat vectors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from elasticdl.backends.base import (
+    AdmissionSpec,
+    Float32,
+    Initializer,
+    OptimizerSpec,
+    TableDescription,
+    VariableDescription,
+)
+from elasticdl.backends.torch.structures import describe, leaves
+from elasticdl.errors import ElasticdlError, ModelError, place_of
+from elasticdl.layers.lookup import looking_up
+from elasticdl.layers.torch import TableParameter
+
+EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
+
+Lookup = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The table of one embedding layer, or of several that share a weight."""
+
+    name: str
+    layer: Any
+
+    @property
+    def weight(self) -> TableParameter:
+        """What stands for the table in the model."""
+        weight: TableParameter = self.layer.weight
+        return weight
+
+    @property
+    def dim(self) -> int:
+        """Width of a row."""
+        return int(self.layer.embedding_dim)
+
+    def describe(self, rule: OptimizerSpec, is_trained: bool) -> TableDescription:
+        """Return what the store is told."""
+        kind, params = self.weight.table_initializer
+        return TableDescription(
+            self.name,
+            self.dim,
+            Initializer(kind, params),
+            rule,
+            self.layer.num_embeddings,
+            self.layer.wire_dtype,
+            AdmissionSpec.of(self.layer.admission),
+            self.layer.expiry,
+            trainable=is_trained and self.weight.requires_grad,
+            given_rows=self.weight.given is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A buffer that crosses in the state vector: where it is in the model."""
+
+    name: str
+    module: Any
+    key: str
+    value: Any
+
+    def put(self, flat: Any) -> None:
+        """Give the module a tensor of this backend, with these values."""
+        self.value.copy_(flat.view(self.value.shape))
+        self.module._buffers[self.key] = self.value
+
+    def current(self) -> Any:
+        """Return what the module has now, flat, as float32."""
+        return self.module._buffers[self.key].detach().reshape(-1).to(torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A buffer that no step may change: it does not fit the state vector."""
+
+    name: str
+    module: Any
+    key: str
+    value: Any
+    version: int
+
+    def check(self) -> None:
+        """Raise if it has changed."""
+        now = self.module._buffers[self.key]
+        if now is not self.value or now._version != self.version:
+            raise ModelError(
+                f"training changes the buffer {self.name!r} of {self.value.dtype}, which workers "
+                "cannot pass on: they pass on float32, and integers below 2**24"
+            )
+
+
+class PlacedModel:
+    """The model, with its parameters on a flat vector and its tables elsewhere.
+
+    Args:
+        model: What the model function returned, called with a lookup in force.
+        features: Of a first minibatch.
+
+    Attributes:
+        tables: Of the embedding layers.
+        sites: The table of each call of an embedding layer, in order.
+        parameters: (name, parameter) of what is dense.
+    """
+
+    def __init__(self, model: Any, features: Any) -> None:
+        self.model = model
+        self.tables = tuple(_tables(model))
+        self._table_of = {id(t.weight): k for k, t in enumerate(self.tables)}
+        self.sites: tuple[int, ...] = ()
+        self._meet(features)
+        self.parameters = [
+            (name, p) for name, p in model.named_parameters() if not isinstance(p, TableParameter)
+        ]
+        for name, parameter in self.parameters:
+            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+                raise ModelError(
+                    f"parameter {name!r} is {parameter.dtype} on {parameter.device}; expected "
+                    "float32 on the CPU: use torch.autocast in forward to compute in less"
+                )
+        self._flat = _flattened([p for _, p in self.parameters])
+        self.buffers, self.constants = _sorted_buffers(model)
+        self._sizes = [int(b.value.numel()) for b in self.buffers]
+
+    def table_of(self, layer: Any) -> int:
+        """Return the number of a layer's table."""
+        table = self._table_of.get(id(layer.weight))
+        if table is None:
+            raise ModelError(
+                f"{type(layer).__name__}({layer.num_embeddings}, {layer.embedding_dim}) is called "
+                "but is no part of the model; make it an attribute of the module in __init__"
+            )
+        return table
+
+    def describe_dense(self, is_trained: Callable[[int], bool]) -> tuple[VariableDescription, ...]:
+        """Name the parameters and say where each lies."""
+        offset, described = 0, []
+        for k, (name, parameter) in enumerate(self.parameters):
+            shape = tuple(int(n) for n in parameter.shape)
+            described.append(VariableDescription(name, shape, offset, trainable=is_trained(k)))
+            offset += int(parameter.numel())
+        return tuple(described)
+
+    def describe_state(self, momenta: Sequence[float]) -> tuple[VariableDescription, ...]:
+        """Name the buffers and say where each lies."""
+        offset, described = 0, []
+        for buffer, momentum in zip(self.buffers, momenta, strict=True):
+            shape = tuple(int(n) for n in buffer.value.shape)
+            described.append(VariableDescription(buffer.name, shape, offset, momentum=momentum))
+            offset += int(buffer.value.numel())
+        return tuple(described)
+
+    def dense_values(self) -> Float32:
+        """Return a copy of the flat vector of parameters."""
+        values: Float32 = self._flat.numpy().copy()
+        return values
+
+    def state_values(self) -> Float32:
+        """Return the flat vector of buffers as the model has them now."""
+        parts = [buffer.current() for buffer in self.buffers]
+        values: Float32 = (torch.cat(parts) if parts else torch.zeros(0)).numpy().copy()
+        return values
+
+    def load(self, dense: Float32, state: Float32) -> None:
+        """Take the values of a step."""
+        with torch.no_grad():
+            self._flat.copy_(from_numpy(dense))
+            if self.buffers:
+                for buffer, part in zip(
+                    self.buffers, from_numpy(state).split(self._sizes), strict=True
+                ):
+                    buffer.put(part)
+
+    def repeat(self, by_buffer: Sequence[float]) -> Float32:
+        """Return a flat vector that has a number of each buffer in all its elements."""
+        return np.repeat(np.asarray(by_buffer, np.float32), self._sizes)
+
+    def gradient(self) -> Float32:
+        """Return the gradients that a backward pass left, flat; the parameters lose them."""
+        if not self.parameters:
+            return np.zeros(0, np.float32)
+        parts = []
+        for _, parameter in self.parameters:
+            grad, parameter.grad = parameter.grad, None
+            if grad is None:
+                parts.append(torch.zeros(parameter.numel()))
+            elif grad.is_sparse:
+                parts.append(grad.to_dense().reshape(-1))
+            else:
+                parts.append(grad.reshape(-1))
+        flat: Float32 = torch.cat(parts).numpy()
+        return flat
+
+    def call(self, features: Any, lookup: Lookup, training: bool) -> Any:
+        """Run the model; rows come from `lookup`."""
+        if self.model.training != training:
+            self.model.train(training)
+        versions = [(leaf, leaf._version) for leaf in leaves(features) if _has_version(leaf)]
+        with looking_up(lookup), explaining(features):
+            outputs = self.model(features)
+        if any(leaf._version != version for leaf, version in versions):
+            raise ModelError(
+                "the model changes its input in place (an operation whose name ends with _), and "
+                "a minibatch may be needed again; use the operation that returns a new tensor"
+            )
+        return outputs
+
+    def _meet(self, features: Any) -> None:
+        """Call the model once with rows of zeros: lazy parameters come to be, sites are found."""
+        met: list[int] = []
+
+        def meet(layer: Any, ids: Any) -> Any:
+            met.append(self.table_of(layer))
+            return torch.zeros(*ids.shape, layer.embedding_dim)
+
+        with torch.no_grad():
+            self.call(features, meet, training=False)
+        self.sites = tuple(met)
+
+    def copied(self, shares_values: bool) -> PlacedModel:
+        """Return the model once more, for another thread.
+
+        Args:
+            shares_values: The parameters are these here; otherwise `load` gives it its own.
+
+        Raises:
+            ModelError: The model cannot be copied.
+        """
+        memo: dict[int, Any] = {id(t.weight): t.weight for t in self.tables}
+        if shares_values:
+            memo |= {id(p): p for _, p in self.parameters}
+        try:
+            model = copy.deepcopy(self.model, memo)
+        except Exception as error:
+            raise ModelError(
+                "the model cannot be copied, which is needed to look up its embeddings ahead of "
+                f"the steps: copy.deepcopy raised {type(error).__name__}: {error}"
+            ) from error
+        other = copy.copy(self)
+        other.model = model
+        if not shares_values:
+            other.parameters = [
+                (name, p) for name, p in model.named_parameters()
+                if not isinstance(p, TableParameter)
+            ]  # fmt: skip
+            other._flat = _flattened([p for _, p in other.parameters])
+        other.buffers, other.constants = _sorted_buffers(model)
+        return other
+
+
+@contextmanager
+def explaining(features: Any) -> Iterator[None]:
+    """Turn what a model raises on a minibatch into a message that shows both sides."""
+    try:
+        yield
+    except (ElasticdlError, Enough):
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the model cannot be called on the features that feed gives, {describe(features)}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:1000]} ({place_of(error)})"
+        ) from error
+
+
+class Enough(BaseException):
+    """All that a call of the model is for is known: the rest of it is left out."""
+
+
+def from_numpy(array: Any) -> Any:
+    """Return a tensor on the memory of an array that nobody writes to."""
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def _tables(model: Any) -> Iterator[Table]:
+    names: set[str] = set()
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        weight = getattr(module, "_parameters", {}).get("weight")
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            _check_plain(path, module)
+        if not isinstance(weight, TableParameter) or id(weight) in seen:
+            continue
+        seen.add(id(weight))
+        name = module.table_name or path or "embedding"
+        if name in names:
+            raise ModelError(
+                f"two embedding layers have the name {name!r}; give them names of their own"
+            )
+        names.add(name)
+        yield Table(name, module)
+
+
+def _check_plain(path: str, module: Any) -> None:
+    if module.sparse and not isinstance(module.weight, TableParameter):
+        kind = type(module).__name__
+        raise ModelError(
+            f"{path}: a torch.nn.{kind} with sparse=True is dense here; use "
+            f"elasticdl.layers.torch.{kind}, whose gradients are sparse, or leave sparse out"
+        )
+
+
+def _flattened(parameters: Sequence[Any]) -> Any:
+    """Put parameters on one flat tensor, of which each is a view; return it."""
+    sizes = [int(p.numel()) for p in parameters]
+    flat = torch.empty(sum(sizes))
+    with torch.no_grad():
+        for parameter, part in zip(parameters, flat.split(sizes) if sizes else (), strict=True):
+            part.copy_(parameter.reshape(-1))
+            parameter.data = part.view(parameter.shape)
+    return flat
+
+
+def _sorted_buffers(model: Any) -> tuple[list[Buffer], list[Constant]]:
+    buffers, constants, seen = [], [], set()
+    for path, module in model.named_modules():
+        for key, value in module._buffers.items():
+            if value is None or id(value) in seen:
+                continue
+            name = f"{path}.{key}" if path else key
+            if value.dtype == torch.float32 or _is_small(value):
+                own = value.detach().clone(memory_format=torch.contiguous_format)
+                module._buffers[key] = own
+                seen.add(id(own))
+                buffers.append(Buffer(name, module, key, own))
+            else:
+                constants.append(Constant(name, module, key, value, value._version))
+            seen.add(id(value))
+    return buffers, constants
+
+
+def _is_small(value: Any) -> bool:
+    """Say whether a float32 can stand for the integers of a buffer."""
+    if value.dtype.is_floating_point or value.dtype.is_complex or value.dtype == torch.bool:
+        return False
+    return not value.numel() or int(value.abs().max()) < EXACT_INTEGERS
+
+
+def _has_version(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor) and not leaf.is_inference()

@@ -1,0 +1,228 @@
+"""A user's PyTorch optimizer as what the store applies, and its learning rate."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from elasticdl.backends.base import OptimizerSpec
+from elasticdl.callbacks import LearningRateScheduler
+from elasticdl.errors import ElasticdlError, ModelError, place_of
+
+# Why an optimizer cannot be applied by ps replicas, each of which holds a part of the parameters.
+REFUSED_KINDS = {
+    "Adafactor": "it keeps sums over the rows and columns of a whole parameter; use Adagrad",
+    "LBFGS": "it calls the model several times for one update; use Adam",
+    "Muon": "it makes the update of a whole matrix orthogonal; use AdamW",
+    "SparseAdam": "rows that a minibatch does not have are left alone in any case; use Adam",
+}
+# Settings that say how PyTorch computes, and not what.
+_NO_MATTER = frozenset({"foreach", "fused", "capturable", "params", "lr", "initial_lr"})
+_REFUSED_SETTINGS = {
+    "maximize": "let loss() return the negative of what is to grow",
+    "differentiable": "leave it out: no gradient flows through an update of the ps replicas",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an optimizer does with each parameter.
+
+    dense: the rule of all dense parameters. of: the rule of a parameter by its `id`; what is not
+    in it is not trained. rate: the learning rate by model version.
+    """
+
+    dense: OptimizerSpec
+    of: Mapping[int, OptimizerSpec]
+    rate: Callable[[int], float]
+
+
+def read_rules(
+    make: Callable[..., Any], parameters: Sequence[tuple[str, Any]], tables: Sequence[Any]
+) -> Rules:
+    """Call the user's `optimizer(parameters)`, and read what it returns.
+
+    Args:
+        make: The function; it returns an optimizer of `torch.optim`, or a scheduler of
+            `torch.optim.lr_scheduler` of one.
+        parameters: (name, parameter) of what is dense.
+        tables: What stands for the tables.
+
+    Raises:
+        ModelError: The optimizer, or one of its settings, is not one that the store applies.
+    """
+    names = {id(p): name for name, p in parameters}
+    made = _call(make, [p for _, p in parameters] + list(tables))
+    optimizer, rate = _rate_of(made)
+    read = READERS.get(type(optimizer))
+    kind = type(optimizer).__name__
+    if read is None:
+        known = ", ".join(known.__name__ for known in READERS)
+        why = f"{REFUSED_KINDS[kind]}; " if kind in REFUSED_KINDS else ""
+        raise ModelError(f"optimizer {kind} is not one that the ps replicas apply: {why}{known}")
+    _check_hooks(optimizer, kind)
+    of: dict[int, OptimizerSpec] = {}
+    for group in optimizer.param_groups:
+        for setting, instead in _REFUSED_SETTINGS.items():
+            if group.get(setting):
+                raise ModelError(f"optimizer {kind} has {setting}=True: {instead}")
+        rule = read(group)
+        of |= {id(parameter): rule for parameter in group["params"]}
+    own = {*names, *(id(table) for table in tables)}
+    if foreign := len(of.keys() - own):
+        raise ModelError(
+            f"optimizer(parameters) returns an optimizer of {foreign} parameters that are not "
+            "among those that it was given; use what it is given"
+        )
+    dense = [(names[key], rule) for key, rule in of.items() if key in names]
+    for name, rule in dense:
+        if rule != dense[0][1]:
+            raise ModelError(
+                f"optimizer {kind} has other settings for {name!r} ({rule.params}) than for "
+                f"{dense[0][0]!r} ({dense[0][1].params}); the ps replicas apply one rule to all "
+                "dense parameters: embedding tables alone may be in a group of their own"
+            )
+    first = dense[0][1] if dense else next(iter(of.values()), OptimizerSpec("torch_sgd"))
+    return Rules(first, of, rate)
+
+
+def scheduled_rate(
+    callbacks: Callable[[], list[Any]] | None, rate: Callable[[int], float]
+) -> Callable[[int], float]:
+    """Return the rate, or that of the one callback which a PyTorch model may have.
+
+    Raises:
+        ModelError: `callbacks()` returns another one.
+    """
+    if callbacks is None:
+        return rate
+    for callback in callbacks() or []:
+        if not isinstance(callback, LearningRateScheduler):
+            raise ModelError(
+                f"callbacks() returns {type(callback).__name__}; a PyTorch model may have "
+                "elasticdl.callbacks.LearningRateScheduler alone"
+            )
+        schedule = callback.schedule
+
+        def scheduled(version: int, schedule: Callable[[int], float] = schedule) -> float:
+            return float(schedule(version))
+
+        rate = scheduled
+    return rate
+
+
+def _call(make: Callable[..., Any], parameters: list[Any]) -> Any:
+    try:
+        return make(parameters)
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"optimizer(parameters) raised {type(error).__name__}: {error} ({place_of(error)})"
+        ) from error
+
+
+def _rate_of(made: Any) -> tuple[Any, Callable[[int], float]]:
+    """Return the optimizer, and the learning rate by model version."""
+    schedulers = torch.optim.lr_scheduler
+    if isinstance(made, schedulers.ReduceLROnPlateau):
+        raise ModelError(
+            "optimizer(parameters) returns ReduceLROnPlateau, which waits for evaluations; use a "
+            "scheduler that counts steps"
+        )
+    if isinstance(made, schedulers.LRScheduler):
+        return made.optimizer, ScheduledRate(made)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ModelError(
+            "optimizer(parameters) must return an optimizer of torch.optim, or a scheduler of "
+            f"torch.optim.lr_scheduler, found {type(made).__name__}"
+        )
+    fixed = _one_rate(made)
+    return made, lambda version: fixed
+
+
+class ScheduledRate:
+    """The learning rate of a scheduler of PyTorch, which counts updates of the model."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        scheduler.optimizer._opt_called = True  # the order of step() calls that PyTorch warns of
+        self._known = array("d", [_one_rate(scheduler.optimizer)])
+
+    def __call__(self, version: int) -> float:
+        """Return the rate of the step that starts at `version`."""
+        while len(self._known) <= version:
+            self._scheduler.step()
+            self._known.append(_one_rate(self._scheduler.optimizer))
+        return self._known[version]
+
+
+def _one_rate(optimizer: Any) -> float:
+    rates = {float(group["lr"]) for group in optimizer.param_groups}
+    if len(rates) != 1:
+        raise ModelError(
+            f"optimizer {type(optimizer).__name__} has several learning rates, {sorted(rates)}: "
+            "one rate goes with each update; give all groups the same"
+        )
+    return rates.pop()
+
+
+def _check_hooks(optimizer: Any, kind: str) -> None:
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise ModelError(
+            f"optimizer {kind} has hooks of its steps, which the ps replicas cannot call; leave "
+            "them out"
+        )
+
+
+def _reader(kind: str, *same: str, **renamed: str) -> Callable[[Any], OptimizerSpec]:
+    names = {name: name for name in same} | renamed
+
+    def read(group: Any) -> OptimizerSpec:
+        known = {
+            *names.values(),
+            *_NO_MATTER,
+            *_REFUSED_SETTINGS,
+            "betas",
+            "decoupled_weight_decay",
+        }
+        for setting in group.keys() - known:
+            raise ModelError(
+                f"the optimizer has the setting {setting}={group[setting]!r}, of which the ps "
+                "replicas know nothing; leave it out"
+            )
+        params = {ours: float(group[theirs]) for ours, theirs in names.items()}
+        if "betas" in group:
+            params["beta_1"], params["beta_2"] = (float(beta) for beta in group["betas"])
+        return OptimizerSpec(kind, params)
+
+    return read
+
+
+_adamw = _reader("torch_adamw", "amsgrad", "weight_decay", epsilon="eps")
+_l2_adam = _reader("torch_adam", "amsgrad", "weight_decay", epsilon="eps")
+
+
+def _adam(group: Any) -> OptimizerSpec:
+    return (_adamw if group.get("decoupled_weight_decay") else _l2_adam)(group)
+
+
+READERS: dict[type[Any], Callable[[Any], OptimizerSpec]] = {
+    torch.optim.SGD: _reader("torch_sgd", "momentum", "dampening", "nesterov", "weight_decay"),
+    torch.optim.Adagrad: _reader(
+        "torch_adagrad",
+        "lr_decay",
+        "weight_decay",
+        epsilon="eps",
+        initial_accumulator="initial_accumulator_value",
+    ),
+    torch.optim.Adam: _adam,
+    torch.optim.AdamW: _adamw,
+    torch.optim.RMSprop: _reader(
+        "torch_rmsprop", "alpha", "momentum", "centered", "weight_decay", epsilon="eps"
+    ),
+}

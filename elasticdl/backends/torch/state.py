@@ -1,0 +1,75 @@
+"""What training does to buffers: moving statistics and counters.
+
+Workers train at the same time, so none of them knows the value that its change will meet. The
+replicas make `momentum * old + change` of a buffer, which is right where `change` does not depend
+on `old`. The momentum is found by trial: a step from other values says how much of them is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from elasticdl.backends.torch.feed import TorchMinibatch
+from elasticdl.backends.torch.model import Lookup, PlacedModel
+from elasticdl.errors import ModelError
+
+_SAME = 1e-3
+_DIGITS = 4
+
+
+def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch) -> list[float]:
+    """Return the momentum of each buffer in training; the model keeps the values that it has.
+
+    Raises:
+        ModelError: A buffer follows another rule.
+    """
+    if not placed.buffers:
+        return []
+    dense, before = placed.dense_values(), placed.state_values()
+    first = _after(placed, minibatch, dense, before)
+    sizes = [int(buffer.value.numel()) for buffer in placed.buffers]
+    parts = np.split(np.arange(len(before)), np.cumsum(sizes)[:-1])
+    changes = [bool(np.any(first[part] != before[part])) for part in parts]
+    # A whole number, so that counters stay numbers that a float32 can tell apart.
+    moved = before + placed.repeat([float(does) for does in changes])
+    slopes = _after(placed, minibatch, dense, moved) - first
+    placed.load(dense, before)
+    return [
+        _momentum(buffer.name, slopes[part]) if does else 1.0
+        for buffer, part, does in zip(placed.buffers, parts, changes, strict=True)
+    ]
+
+
+def _after(placed: PlacedModel, minibatch: TorchMinibatch, dense: Any, state: Any) -> Any:
+    placed.load(dense, state)
+    torch.manual_seed(minibatch.seed)
+    with torch.no_grad():
+        placed.call(minibatch.features, zeros(placed), training=True)
+    return placed.state_values()
+
+
+def zeros(placed: PlacedModel) -> Lookup:
+    """Return a lookup that gives zeros."""
+
+    def look_up(layer: Any, ids: Any) -> Any:
+        placed.table_of(layer)
+        return torch.zeros(*ids.shape, layer.embedding_dim)
+
+    return look_up
+
+
+def _momentum(name: str, slopes: Any) -> float:
+    if not slopes.size:
+        return 1.0
+    found = round(float(np.median(slopes)), _DIGITS)
+    if not np.all(np.abs(slopes - found) < _SAME) or not 0.0 <= found <= 1.0:
+        low, high = float(np.min(slopes)), float(np.max(slopes))
+        raise ModelError(
+            f"training makes the new value of buffer {name!r} of {low:.4g} to {high:.4g} times the "
+            "old one; expected one factor from 0 to 1, as batch normalization with a momentum has "
+            "it: changes of workers that train at the same time do not add up otherwise"
+        )
+    return found

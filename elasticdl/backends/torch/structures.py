@@ -1,0 +1,65 @@
+"""Tensors, alone or in dicts and tuples: what `feed` gives and what models return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return the same structure with `function` applied to what dicts and tuples hold."""
+    if isinstance(value, Mapping):
+        return {key: map_leaves(function, part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        parts = [map_leaves(function, part) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return function(value)
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yield what dicts and tuples hold."""
+    if isinstance(value, Mapping):
+        for part in value.values():
+            yield from leaves(part)
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def as_tensor(value: Any) -> Any:
+    """Return numbers as a tensor on the same memory; anything else, and strings, as they are."""
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        if not value.flags.writeable:
+            value = value.copy()  # a tensor cannot be told to be read-only
+        return torch.from_numpy(np.ascontiguousarray(value))
+    return value
+
+
+def as_array(value: Any) -> Any:
+    """Return a tensor as an array; half precision as float32, of which NumPy knows more."""
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    if value.dtype in (torch.bfloat16, torch.float16):
+        value = value.float()
+    return value.numpy()
+
+
+def describe(value: Any) -> str:
+    """Say what a structure holds, for a message."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {describe(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(describe(part) for part in value) + ")"
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, np.ndarray):
+        return f"array of {value.dtype}{list(value.shape)}"
+    return type(value).__name__

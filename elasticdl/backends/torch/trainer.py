@@ -1,0 +1,291 @@
+"""A user's PyTorch model, one step on one minibatch at a time.
+
+`feed` makes minibatches of records, `model` has the parameters, `lookups` finds the ids that the
+model looks up, `optimizer` reads the optimizer, `metrics` evaluates, `export` writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elasticdl.backends.base import (
+    CallbackNeeds,
+    Float32,
+    Int64,
+    Lookup,
+    Minibatch,
+    ModelDescription,
+    OptimizerSpec,
+    StepResult,
+    TableSource,
+)
+from elasticdl.backends.torch.export import export_model
+from elasticdl.backends.torch.feed import Feed, TorchMinibatch
+from elasticdl.backends.torch.lookups import Collector, GivenRows
+from elasticdl.backends.torch.loss import MinibatchLoss
+from elasticdl.backends.torch.metrics import Metrics
+from elasticdl.backends.torch.model import PlacedModel
+from elasticdl.backends.torch.optimizer import Rules, read_rules, scheduled_rate
+from elasticdl.backends.torch.state import find_momenta, zeros
+from elasticdl.backends.torch.structures import as_array, map_leaves
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import ModelError
+from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+from elasticdl.model_spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+
+class TorchTrainer:
+    """A `Trainer` for a `torch.nn.Module`.
+
+    Args:
+        spec: The functions of the user's model file.
+        model: What the model function returned, called with a lookup in force.
+        metadata: What `feed` is told about the data.
+        seed: Of the initial values.
+        run_eagerly: Rows are looked up one layer after the other, each with its real ids.
+    """
+
+    callbacks: CallbackNeeds | None = None
+
+    def __init__(
+        self, spec: ModelSpec, model: Any, metadata: Metadata, seed: int, run_eagerly: bool = False
+    ) -> None:
+        if spec.weighted_metrics_fn is not None:
+            raise ModelError(
+                "weighted_metrics_fn is for Keras models: put sample weights beside the labels, "
+                "in a dict, and weigh in eval_metrics_fn"
+            )
+        self._spec = spec
+        self._model = model
+        self._seed = seed
+        self._feed = Feed(spec.feed, metadata)
+        self._metrics = Metrics(spec.eval_metrics_fn)
+        self.ids_need_parameters = run_eagerly
+        self._loss = MinibatchLoss(spec.loss) if spec.loss is not None else None
+        self._momenta: list[float] = []
+        self._rate: Callable[[int], float] = lambda version: 0.0
+        self._unused: dict[int, str] = {}  # parameters without a gradient, by number
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Run the user's `feed`; see `Predictor.minibatches`."""
+        return self._feed.minibatches(records, mode, minibatch_size, seed)
+
+    def build(self, sample: Minibatch) -> ModelDescription:
+        """Describe the model; see `Trainer.build`.
+
+        Raises:
+            ModelError: Something of the model file cannot be applied here; says what and why.
+        """
+        minibatch = TorchMinibatch.of(sample)
+        torch.manual_seed(self._seed)
+        self._placed = PlacedModel(self._model, minibatch.features)
+        self._sample = minibatch
+        self._collector = Collector(self._placed, self.ids_need_parameters)
+        self._momenta = [1.0] * len(self._placed.buffers)
+        rules = self._read_optimizer()
+        if minibatch.mode is Mode.TRAINING:
+            self._momenta = find_momenta(self._placed, minibatch)
+            self._try_out(minibatch, rules)
+        return self._describe(rules)
+
+    def _read_optimizer(self) -> Rules:
+        placed = self._placed
+        weights = [table.weight for table in placed.tables]
+        if self._spec.optimizer is None:
+            sgd = OptimizerSpec("torch_sgd")
+            every = [*weights, *(p for _, p in placed.parameters)]
+            return Rules(sgd, {id(parameter): sgd for parameter in every}, lambda version: 0.0)
+        rules = read_rules(self._spec.optimizer, placed.parameters, weights)
+        self._rate = scheduled_rate(self._spec.callbacks, rules.rate)
+        return rules
+
+    def _try_out(self, minibatch: TorchMinibatch, rules: Rules) -> None:
+        """Take a step that changes nothing: what is wrong is said now, before the job begins."""
+        placed = self._placed
+        if self._loss is None:
+            raise ModelError("training needs a function loss(labels, predictions); found none")
+        dense, state = placed.dense_values(), placed.state_values()
+        if not self.ids_need_parameters:
+            self._refuse_staged(minibatch)
+        torch.manual_seed(minibatch.seed)
+        outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
+        self._loss(minibatch.labels, outputs).backward()
+        for constant in placed.constants:
+            constant.check()
+        self._unused = {
+            k: name
+            for k, (name, p) in enumerate(placed.parameters)
+            if p.grad is None and p.requires_grad and id(p) in rules.of
+        }
+        if self._unused:
+            names = ", ".join(self._unused.values())
+            log.warning("the loss does not depend on %s: never updated", names)
+        placed.gradient()
+        placed.load(dense, state)
+
+    def _refuse_staged(self, minibatch: TorchMinibatch) -> None:
+        """Refuse ids that depend on rows, unless each is to be looked up with its real ones."""
+        with_zeros = [ids.copy() for ids in self._collector.ids(minibatch)]
+        with_ones = self._collector.ids(minibatch, fill=1.0)
+        for site, (one, other) in enumerate(zip(with_zeros, with_ones, strict=True)):
+            if one.shape != other.shape or (one != other).any():
+                table = self._placed.tables[self._placed.sites[site]].name
+                raise ModelError(
+                    f"the ids that the model looks up in table {table!r} depend on rows that it "
+                    "has looked up before; say --run_eagerly=true, with which each is looked up in "
+                    "its turn"
+                )
+
+    def _describe(self, rules: Rules) -> ModelDescription:
+        placed = self._placed
+
+        def is_trained(number: int) -> bool:
+            parameter = placed.parameters[number][1]
+            return (
+                number not in self._unused and parameter.requires_grad and id(parameter) in rules.of
+            )
+
+        return ModelDescription(
+            tables=tuple(
+                table.describe(
+                    rules.of.get(id(table.weight), rules.dense), id(table.weight) in rules.of
+                )
+                for table in placed.tables
+            ),
+            dense=placed.describe_dense(is_trained),
+            state=placed.describe_state(self._momenta),
+            optimizer=rules.dense,
+            seed=self._seed,
+        )
+
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return the flat dense and state vectors as initialised here."""
+        return self._placed.dense_values(), self._placed.state_values()
+
+    def given_rows(self) -> Sequence[tuple[int, Float32]]:
+        """Return the tables whose rows the model file sets, and the rows."""
+        tables = enumerate(self._placed.tables)
+        return [(k, t.weight.given) for k, t in tables if t.weight.given is not None]
+
+    def set_lookup(self, pull: Lookup) -> None:
+        """Give the lookup for `--run_eagerly`; others never use it."""
+        self._collector.set_lookup(pull)
+
+    def id_sites(self) -> Sequence[int]:
+        """Return the table of each id site."""
+        return self._placed.sites
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """Return the ids that each site looks up."""
+        return self._collector.ids(TorchMinibatch.of(minibatch))
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
+        """Never called: no table of a PyTorch model keeps names."""
+        raise ModelError("a PyTorch model keeps no names of ids")
+
+    def learning_rate(self, version: int) -> float:
+        """Return the learning rate for a step from model version `version`."""
+        return self._rate(version)
+
+    def train_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Compute loss and gradients; see `Trainer.train_step`."""
+        assert self._loss is not None, "build has refused a training without a loss"
+        minibatch, placed = TorchMinibatch.of(minibatch), self._placed
+        placed.load(dense, state)
+        given = GivenRows(placed, minibatch, rows, grad=True)
+        torch.manual_seed(minibatch.seed)
+        outputs = placed.call(minibatch.features, given, training=True)
+        loss = self._loss(minibatch.labels, outputs)
+        loss.backward()
+        self._check_step()
+        state_delta = placed.state_values()
+        if len(state_delta):
+            state_delta -= placed.repeat(self._momenta) * state
+        return StepResult(
+            loss=float(loss.detach()),
+            row_grads=given.gradients(),
+            dense_grad=placed.gradient(),
+            state_delta=state_delta,
+            predictions=map_leaves(_detached, outputs),
+        )
+
+    def _check_step(self) -> None:
+        for number, name in self._unused.items():
+            if self._placed.parameters[number][1].grad is not None:
+                raise ModelError(
+                    f"the loss depends on {name!r} with this minibatch and did not with the first "
+                    "one: let each minibatch use all parameters, or add 0 times their sum"
+                )
+        for constant in self._placed.constants:
+            constant.check()
+
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+        """Add trained minibatches to the metrics."""
+        for minibatch, outputs in zip(minibatches, predictions, strict=True):
+            self._metrics.update(minibatch.labels, outputs)
+
+    def new_metrics(self) -> None:
+        """Start an evaluation with empty metrics."""
+        self._metrics.reset()
+
+    def evaluate_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> None:
+        """Add a minibatch to the metrics."""
+        self._metrics.update(minibatch.labels, self._infer(minibatch, rows, dense, state))
+
+    def metric_states(self) -> MetricStates:
+        """Return what was gathered since `new_metrics`."""
+        return self._metrics.states()
+
+    def metric_results(self, states: MetricStates) -> dict[str, float]:
+        """Compute the metrics from merged states."""
+        return self._metrics.results(states)
+
+    def predict_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        """Return the model's outputs as arrays."""
+        return map_leaves(as_array, self._infer(minibatch, rows, dense, state))
+
+    def _infer(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        minibatch, placed = TorchMinibatch.of(minibatch), self._placed
+        placed.load(dense, state)
+        with torch.no_grad():
+            given = GivenRows(placed, minibatch, rows, grad=False)
+            return placed.call(minibatch.features, given, training=False)
+
+    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
+        """Never called: a PyTorch model has none that the job calls."""
+        raise ModelError("a PyTorch model has no callbacks that the job calls")
+
+    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
+        """Write the model as files that PyTorch reads without elasticdl."""
+        self._placed.load(dense, state)
+        export_model(self._placed, self._sample, directory, tables)
+
+
+def _grown(lookup: Any) -> Any:
+    """Return a lookup whose rows have gradients, as those of a step."""
+
+    def look_up(layer: Any, ids: Any) -> Any:
+        return lookup(layer, ids).requires_grad_()
+
+    return look_up
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf

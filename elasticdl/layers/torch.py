@@ -1,0 +1,439 @@
+"""`Embedding` and `EmbeddingBag` of PyTorch whose tables live on the ps replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from elasticdl.errors import ModelError
+from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
+from elasticdl.layers.lookup import current_lookup
+from elasticdl.layers.plain_rows import PlainRows
+
+WIRE_DTYPES = ("float32", "float16", "bfloat16")
+_INSTEAD = (
+    "use uniform_, normal_, constant_, a kaiming or a xavier function of torch.nn.init, or say "
+    'initializer=elasticdl.Initializer("truncated_normal", {"mean": 0.0, "stddev": 0.02})'
+)
+_VIEWS = frozenset({"T", "H", "mT", "mH", "real", "imag"})
+Distribution = tuple[str, dict[str, float]]
+"""Kind and parameters, as `Initializer` in `elasticdl/backends/base.py` has them."""
+
+# What may be asked of a table that is not here: its shape and the like, by name of the function.
+_HARMLESS = frozenset(
+    {
+        "__get__", "__set__", "__delete__", "size", "dim", "numel", "is_floating_point", "detach",
+        "is_complex", "requires_grad_", "register_hook", "__hash__", "__repr__", "__len__",
+        "full_like", "zeros_like", "empty_like", "element_size",
+    }
+)  # fmt: skip
+
+
+class TableParameter(nn.Parameter):  # type: ignore[misc]  # torch has no types here
+    """Stands for a table that is on the ps replicas: a shape without memory.
+
+    Functions of `torch.nn.init` and in-place initialisations say by what rows are filled. Whatever
+    else would read or write the table is refused.
+
+    Attributes:
+        table_initializer: By what rows are filled when they are created.
+        given: All rows, where the model file sets them, shape (num_embeddings, dim).
+        owner: Says in messages whose weight it is.
+    """
+
+    table_initializer: Distribution
+    given: Any
+    owner: str
+
+    @classmethod
+    def of(cls, owner: str, rows: int, dim: int, initializer: Distribution) -> TableParameter:
+        """Return the weight of a layer."""
+        empty = torch.empty((rows, dim), device="meta")
+        weight: TableParameter = torch.Tensor._make_subclass(cls, empty, True)
+        weight.table_initializer, weight.given, weight.owner = initializer, None, owner
+        return weight
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TableParameter:
+        """Return another weight that begins alike."""
+        rows, dim = self.shape
+        copied = TableParameter.of(self.owner, rows, dim, self.table_initializer)
+        copied.given = self.given
+        memo[id(self)] = copied.requires_grad_(self.requires_grad)
+        return copied
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Note how the table begins, let its shape be asked, and refuse the rest."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", str(func))
+        weight = args[0] if args and isinstance(args[0], cls) else None
+        if weight is None:
+            weight = kwargs.get("tensor")  # as functions of torch.nn.init call it
+        if weight is not None and _says_initial_values(func, name):
+            weight._begin_with(func, name, args, kwargs)
+            return weight
+        attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+        if weight is not None and name == "__get__" and attribute == "data":
+            return weight  # weight.data.uniform_() and the like
+        if name == "__get__" and attribute == "is_meta":
+            return False  # functions of torch.nn.init would do nothing, and say nothing
+        if name in _HARMLESS and attribute not in _VIEWS:
+            return super().__torch_function__(func, types, args, kwargs)
+        owner = weight.owner if weight is not None else "an embedding layer"
+        raise ModelError(
+            f"the model calls {name} on the weight of {owner}, whose table is on the ps replicas: "
+            "rows come by calling the layer. Use torch.nn's own layer where all of them are needed "
+            f"at once; to say how rows begin, {_INSTEAD}"
+        )
+
+    def _begin_with(self, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        if name == "copy_":
+            if tuple(args[1].shape) != tuple(self.shape):
+                raise ModelError(
+                    f"the weight of {self.owner} has shape {tuple(self.shape)}, the rows that the "
+                    f"model copies into it {tuple(args[1].shape)}"
+                )
+            self.given = args[1].detach().to("cpu", torch.float32).numpy().copy()
+            return
+        plain = torch.empty(tuple(self.shape), device="meta")
+        with _Draws() as draws:
+            func(plain, *args[1:], **{k: v for k, v in kwargs.items() if k != "tensor"})
+        if len(draws.found) != 1:
+            raise ModelError(
+                f"the weight of {self.owner} is initialised by {name}, but rows are created one "
+                f"by one on the ps replicas; {_INSTEAD}"
+            )
+        self.table_initializer = draws.found[0]
+
+
+class _Draws(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
+    """Notes from which distributions a function fills a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Distribution] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, numbers = func.overloadpacket.__name__, [v for v in args[1:] if _is_number(v)]
+        match name, numbers:
+            case "uniform_", _:
+                low, high = _two(numbers)
+                self.found.append(("uniform", {"low": low, "high": high}))
+            case "normal_", _:
+                mean, stddev = _two(numbers)
+                self.found.append(("normal", {"mean": mean, "stddev": stddev}))
+            case "zero_", _:
+                self.found.append(("constant", {"value": 0.0}))
+            case "fill_", [value]:
+                self.found.append(("constant", {"value": float(value)}))
+            case _ if name.endswith("_"):
+                self.found += [("other", {}), ("other", {})]  # it goes on from what was drawn
+        return func(*args, **(kwargs or {}))
+
+
+def _two(numbers: list[float]) -> tuple[float, float]:
+    """Return two parameters of a distribution; those that are left out are 0 and 1."""
+    first, second = (*numbers, *(0.0, 1.0)[len(numbers) :])
+    return float(first), float(second)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _says_initial_values(func: Any, name: str) -> bool:
+    if getattr(func, "__module__", "") == "torch.nn.init":
+        return True
+    return name in ("uniform_", "normal_", "zero_", "fill_", "copy_")
+
+
+class _Table:
+    """What both layers say of their table. In a plain session they are PyTorch's own layers."""
+
+    num_embeddings: int | None
+    embedding_dim: int
+    weight: Any
+
+    def _on_ps(
+        self,
+        what: str,
+        num_embeddings: int | None,
+        embedding_dim: int,
+        max_norm: float | None,
+        scale_grad_by_freq: bool,
+        dtype: Any,
+        wire_dtype: str,
+        admission: Admission | None,
+        expiry: Expiry | None,
+        initializer: Any,
+        name: str | None,
+    ) -> None:
+        """Check and keep what is said of the table."""
+        if max_norm is not None:
+            raise ModelError(
+                f"{what}: max_norm={max_norm} is not applied: it changes rows whenever they are "
+                "read, and several workers read them at the same time; leave it out, and use the "
+                "optimizer's weight_decay against large rows"
+            )
+        if scale_grad_by_freq:
+            raise ModelError(
+                f"{what}: scale_grad_by_freq is not applied: the frequency of an id in the "
+                "minibatch of one worker says little of the job; leave it out"
+            )
+        if dtype not in (None, torch.float32):
+            raise ModelError(
+                f"{what}: dtype={dtype} is not kept: tables are float32; use "
+                'wire_dtype="float16" or "bfloat16" to send less, and cast what the layer returns'
+            )
+        for argument, value in (
+            ("num_embeddings", num_embeddings),
+            ("embedding_dim", embedding_dim),
+        ):
+            if argument == "num_embeddings" and value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+                raise ModelError(f"{what}: {argument} must be a positive integer, not {value!r}")
+        if wire_dtype not in WIRE_DTYPES:
+            raise ModelError(
+                f"{what}: wire_dtype must be one of {', '.join(WIRE_DTYPES)}, not {wire_dtype!r}"
+            )
+        self.wire_dtype = wire_dtype
+        self.admission = admission_of(admission, what)
+        self.expiry = expiry_of(expiry, what)
+        self.table_name = name
+        self._initializer: Distribution = ("normal", {"mean": 0.0, "stddev": 1.0})
+        if initializer is not None:
+            self._initializer = (initializer.kind, dict(initializer.params))
+        self._plain_rows: PlainRows | None = None
+
+    def _placed_weight(self, what: str, given: Any, freeze: bool) -> TableParameter:
+        rows = self.num_embeddings or 0
+        weight = TableParameter.of(what, rows, self.embedding_dim, self._initializer)
+        if given is not None:
+            weight._begin_with(torch.Tensor.copy_, "copy_", (weight, given), {})
+        weight.requires_grad_(not freeze)
+        return weight
+
+    def _rows(self, ids: Any, padding_idx: int | None) -> Any:
+        """Return the rows of ids of any shape, those of the padding zero."""
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise ModelError(
+                f"{type(self).__name__}: ids must be integers, found a tensor of {ids.dtype}"
+            )
+        ids = ids.to(torch.int64)
+        lookup = current_lookup()
+        if lookup is not None:
+            rows = lookup(self, ids)
+        elif isinstance(self.weight, TableParameter):
+            rows = self._created_here().pull(ids.detach().cpu().numpy())
+            rows = torch.from_numpy(rows)
+        else:
+            rows = F.embedding(ids, self.weight)
+        if padding_idx is not None:
+            rows = rows.masked_fill((ids == padding_idx).unsqueeze(-1), 0.0)
+        return rows
+
+    def _created_here(self) -> PlainRows:
+        """Return the rows of a plain session that knows no number of rows."""
+        if self._plain_rows is None:
+            name, initializer = self.table_name or "embedding", self.weight.table_initializer
+            self._plain_rows = PlainRows(name, self.embedding_dim, self.num_embeddings, initializer)
+        return self._plain_rows
+
+
+class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no types here
+    """`torch.nn.Embedding` with its table on the ps replicas, and ids of up to 63 bits.
+
+    In a job no process of a worker holds the table: the layer's `weight` is a shape alone, and the
+    rows of a minibatch come when the layer is called. In a plain Python session the layer is
+    `torch.nn.Embedding`; without `num_embeddings` rows are then created in this process when first
+    used, with the initial values that a job with seed 0 gives them, and are *not trained*.
+
+    Args:
+        num_embeddings: Number of rows, against which ids are checked; None: ids are any number
+            from 0 to 2**63 - 1, and a row is created when its id is first trained.
+        embedding_dim: Width of a row.
+        padding_idx: This id gives zeros, and is not trained.
+        max_norm: Refused.
+        norm_type: Not used.
+        scale_grad_by_freq: Refused.
+        sparse: Not needed: gradients are those of a minibatch's rows in any case.
+        _weight: The rows to begin with.
+        _freeze: Whether rows stay as they begin.
+        device: Not used.
+        dtype: float32.
+        name: Of the table, in checkpoints and exports; default: the layer's place in the model.
+        initializer: An `elasticdl.Initializer`; default: the standard normal distribution, or what
+            `torch.nn.init` is called with.
+        wire_dtype: How rows and gradients travel: "float32", "float16" or "bfloat16".
+        admission: Which ids get a row: all, or by `CountAdmission` or `ProbabilityAdmission`.
+        expiry: Which rows go, by `Expiry`.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int | None,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Any = None,
+        _freeze: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        name: str | None = None,
+        initializer: Any = None,
+        wire_dtype: str = "float32",
+        admission: Admission | None = None,
+        expiry: Expiry | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        what = f"Embedding {name!r}" if name else f"Embedding({num_embeddings}, {embedding_dim})"
+        self._on_ps(
+            what, num_embeddings, embedding_dim, max_norm, scale_grad_by_freq, dtype,
+            wire_dtype, admission, expiry, initializer, name,
+        )  # fmt: skip
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = _padding(what, padding_idx, num_embeddings)
+        self.max_norm, self.norm_type = None, norm_type
+        self.scale_grad_by_freq, self.sparse = False, sparse
+        if current_lookup() is not None or num_embeddings is None:
+            self.weight = self._placed_weight(what, _weight, _freeze)
+        else:
+            self.weight = _plain_weight(self, _weight, _freeze)
+
+    def reset_parameters(self) -> None:
+        """Begin with the initial values again."""
+        _fill(self.weight, self._initializer)
+
+    def forward(self, input: Any) -> Any:
+        """Return the rows of `input`, shape `input.shape + (embedding_dim,)`."""
+        return self._rows(input, self.padding_idx)
+
+
+class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has no types here
+    """`torch.nn.EmbeddingBag` with its table on the ps replicas; see `Embedding`."""
+
+    def __init__(
+        self,
+        num_embeddings: int | None,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        _weight: Any = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        name: str | None = None,
+        initializer: Any = None,
+        wire_dtype: str = "float32",
+        admission: Admission | None = None,
+        expiry: Expiry | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        dims = f"{num_embeddings}, {embedding_dim}"
+        what = f"EmbeddingBag {name!r}" if name else f"EmbeddingBag({dims})"
+        self._on_ps(
+            what, num_embeddings, embedding_dim, max_norm, scale_grad_by_freq, dtype,
+            wire_dtype, admission, expiry, initializer, name,
+        )  # fmt: skip
+        if mode not in ("sum", "mean", "max"):
+            raise ModelError(f"{what}: mode must be 'sum', 'mean' or 'max', not {mode!r}")
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = _padding(what, padding_idx, num_embeddings)
+        self.max_norm, self.norm_type, self.mode = None, norm_type, mode
+        self.scale_grad_by_freq, self.sparse = False, sparse
+        self.include_last_offset = include_last_offset
+        if current_lookup() is not None or num_embeddings is None:
+            self.weight = self._placed_weight(what, _weight, False)
+        else:
+            self.weight = _plain_weight(self, _weight, False)
+
+    def reset_parameters(self) -> None:
+        """Begin with the initial values again."""
+        _fill(self.weight, self._initializer)
+
+    def forward(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+        """Return one row for each bag; arguments are those of `torch.nn.EmbeddingBag`."""
+        rows = self._rows(input, None)
+        if rows.dim() == 3 and per_sample_weights is None and self.padding_idx is None:
+            match self.mode:
+                case "sum":
+                    return rows.sum(1)
+                case "mean":
+                    return rows.mean(1)
+        # Each occurrence has a row of its own: bags are made of places, not of ids.
+        rows = rows.reshape(-1, self.embedding_dim)
+        places = torch.arange(1, rows.shape[0] + 1).view(input.shape)
+        rows = torch.cat([rows.new_zeros(1, self.embedding_dim), rows])  # of the padding
+        if self.padding_idx is not None:
+            places = places.masked_fill(input == self.padding_idx, 0)
+        if offsets is not None:
+            offsets = offsets.to(torch.int64)
+        return F.embedding_bag(
+            places,
+            rows,
+            offsets,
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=0,
+        )
+
+
+def _padding(what: str, padding_idx: int | None, num_embeddings: int | None) -> int | None:
+    if padding_idx is None or (num_embeddings is None and padding_idx >= 0):
+        return padding_idx
+    if num_embeddings is None or not -num_embeddings <= padding_idx < num_embeddings:
+        raise ModelError(
+            f"{what}: padding_idx must be one of the ids, 0 to "
+            f"{num_embeddings - 1 if num_embeddings else '2**63 - 1'}, not {padding_idx}"
+        )
+    return padding_idx % num_embeddings
+
+
+def _plain_weight(layer: Any, given: Any, freeze: bool) -> Any:
+    """Return the ordinary weight of a plain session."""
+    if given is not None:
+        return nn.Parameter(given, requires_grad=not freeze)
+    weight = nn.Parameter(
+        torch.empty(layer.num_embeddings, layer.embedding_dim), requires_grad=not freeze
+    )
+    _fill(weight, layer._initializer)
+    if layer.padding_idx is not None:
+        with torch.no_grad():
+            weight[layer.padding_idx].fill_(0)
+    return weight
+
+
+def _fill(weight: Any, initializer: Distribution) -> None:
+    kind, params = initializer
+    match kind:
+        case "constant":
+            nn.init.constant_(weight, params["value"])
+        case "uniform":
+            nn.init.uniform_(weight, params["low"], params["high"])
+        case "normal":
+            nn.init.normal_(weight, params["mean"], params["stddev"])
+        case "truncated_normal" if isinstance(weight, TableParameter):
+            weight.table_initializer = initializer
+        case "truncated_normal":
+            mean, stddev = params["mean"], params["stddev"]
+            nn.init.trunc_normal_(weight, mean, stddev, mean - 2 * stddev, mean + 2 * stddev)
+        case _:
+            raise ModelError(
+                f"Embedding: no initializer is of kind {kind!r}; constant, uniform, normal and "
+                "truncated_normal are"
+            )

@@ -1,0 +1,414 @@
+"""A PyTorch model trained through the seam and the store is that of PyTorch's own loop."""
+
+import numpy as np
+import pytest
+
+from elasticdl import Mode
+from elasticdl.errors import DataError, ModelError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
+
+from torch import nn  # noqa: E402  # after the skip
+from torch.nn import functional as F  # noqa: E402  # as above
+
+from elasticdl.layers.torch import Embedding  # noqa: E402  # as above
+
+pytestmark = pytest.mark.torch
+
+NUM_IDS, DIM, FIELDS = 40, 4, 3
+
+
+def make_columns(count=64, seed=0):
+    rng = np.random.default_rng(seed)
+    return {
+        "ids": rng.integers(NUM_IDS, size=(count, FIELDS)),
+        "x": rng.normal(size=(count, 5)).astype(np.float32),
+        "y": rng.integers(2, size=(count, 1)).astype(np.float32),
+    }
+
+
+def feed(dataset, mode, metadata):
+    features = {"ids": dataset.columns["ids"], "x": dataset.columns["x"]}
+    return features if mode == Mode.PREDICTION else (features, dataset.columns["y"])
+
+
+def loss(labels, predictions):
+    return F.binary_cross_entropy_with_logits(predictions, labels)
+
+
+class Net(nn.Module):
+    def __init__(self, embedding=Embedding, dropout=0.0):
+        super().__init__()
+        self.vectors = embedding(NUM_IDS, DIM)
+        self.norm = nn.BatchNorm1d(5)
+        self.dropout = nn.Dropout(dropout)
+        self.hidden = nn.Linear(FIELDS * DIM + 5, 7)
+        self.out = nn.Linear(7, 1)
+
+    def forward(self, features):
+        rows = self.vectors(features["ids"]).flatten(1)
+        x = torch.cat([rows, self.norm(features["x"])], 1)
+        return self.out(self.dropout(torch.relu(self.hidden(x))))
+
+
+# Of those with momentum, a row that a minibatch lacks moves in PyTorch's dense table and not here:
+# the sparse ones are compared on all, the others where each minibatch has each id.
+OPTIMIZERS = {
+    "SGD": lambda p: torch.optim.SGD(p, lr=0.1),
+    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.1),
+    "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.05, amsgrad=True),
+    "decoupled Adam": lambda p: torch.optim.Adam(
+        p, lr=0.01, weight_decay=0.05, decoupled_weight_decay=True
+    ),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+    "momentum": lambda p: torch.optim.SGD(
+        p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01
+    ),
+    "schedule": lambda p: torch.optim.lr_scheduler.StepLR(
+        torch.optim.SGD(p, lr=0.2), step_size=3, gamma=0.5
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_is_that_of_a_plain_loop_in_pytorch(name, new_torch_job):
+    columns = make_columns()
+    columns["ids"] = np.arange(64 * FIELDS).reshape(64, FIELDS) % 16  # in each half all of them
+    job = new_torch_job(columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS[name])
+
+    plain = Net(nn.Embedding)
+    values = dict(zip([v.name for v in job.description.dense], _cut(job), strict=True))
+    plain.load_state_dict(values, strict=False)
+    with torch.no_grad():
+        rows = job.client.pull([(0, np.arange(NUM_IDS))], training=True).rows[0]
+        plain.vectors.weight.copy_(torch.from_numpy(rows))
+    made = OPTIMIZERS[name](list(plain.parameters()))
+    optimizer = getattr(made, "optimizer", made)
+    for epoch in range(4):
+        for minibatch in job.minibatches(columns, 32, seed=epoch):
+            expected = loss(minibatch.labels, plain(minibatch.features))
+            optimizer.zero_grad()
+            expected.backward()
+            optimizer.step()
+            if made is not optimizer:
+                made.step()
+            result = job.step(minibatch)
+            assert result.loss == pytest.approx(expected.item(), rel=2e-4)
+
+    _, state = job.parameters()
+    ours = dict(zip([v.name for v in job.description.dense], _cut(job), strict=True))
+    for key, value in ours.items():
+        np.testing.assert_allclose(value, plain.state_dict()[key], rtol=1e-3, atol=2e-5)
+    assert [v.name for v in job.description.state] == [
+        "norm.running_mean", "norm.running_var", "norm.num_batches_tracked",
+    ]  # fmt: skip
+    statistics = plain.norm
+    expected = [*statistics.running_mean.tolist(), *statistics.running_var.tolist(), 8.0]
+    np.testing.assert_allclose(state, expected, rtol=1e-4, atol=1e-6)
+    used = np.unique(columns["ids"])
+    rows = job.client.pull([(0, used)], training=False).rows[0]
+    np.testing.assert_allclose(rows, plain.vectors.weight.detach()[used], rtol=1e-3, atol=2e-5)
+
+
+def _cut(job):
+    dense, _ = job.parameters()
+    for variable in job.description.dense:
+        size = int(np.prod(variable.shape))
+        part = dense[variable.offset : variable.offset + size]
+        yield torch.from_numpy(part.copy()).reshape(variable.shape)
+
+
+def test_random_numbers_of_a_step_are_a_function_of_task_and_minibatch(new_torch_job):
+    columns = make_columns()
+    job = new_torch_job(
+        columns, 16, model=lambda: Net(dropout=0.5), feed=feed, loss=loss,
+        optimizer=OPTIMIZERS["SGD"],
+    )  # fmt: skip
+    first, second = [list(job.minibatches(columns, 16, seed=5)) for _ in range(2)]
+
+    losses = [[job.computed(m)[2].loss for m in part] for part in (first, reversed(second))]
+
+    assert losses[0] == losses[1][::-1]
+    assert len(set(losses[0])) == len(losses[0])
+
+
+def test_an_evaluation_and_predictions_are_those_of_the_model_in_eval_mode(new_torch_job):
+    columns = make_columns()
+    functions = {
+        "model": lambda: Net(dropout=0.5), "feed": feed, "loss": loss,
+        "optimizer": OPTIMIZERS["Adagrad"],
+        "eval_metrics_fn": lambda: {
+            "each": lambda labels, predictions: (predictions > 0) == (labels > 0),
+            "whole": lambda labels, predictions: F.mse_loss(predictions, labels),
+        },
+    }  # fmt: skip
+    job = new_torch_job(columns, 32, **functions)
+    job.train(columns, 32)
+
+    metrics = job.evaluate(columns, 20)
+    predicted = job.predict(columns, 20)
+
+    assert metrics["each"] == pytest.approx(np.mean((predicted > 0) == (columns["y"] > 0)))
+    assert metrics["whole"] == pytest.approx(np.mean((predicted - columns["y"]) ** 2), rel=1e-5)
+    np.testing.assert_array_equal(predicted, job.predict(columns, 64))
+
+
+def test_states_of_metrics_of_torchmetrics_add_up(new_torch_job):
+    classification = pytest.importorskip("torchmetrics.classification")
+    columns = make_columns(200)
+    job = new_torch_job(
+        columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"],
+        eval_metrics_fn=lambda: {"auc": classification.BinaryAUROC(thresholds=200)},
+    )  # fmt: skip
+    whole = job.evaluate(columns, 200)
+    states = []
+    for part in (slice(0, 90), slice(90, 200)):
+        job.evaluate({name: values[part] for name, values in columns.items()}, 50)
+        states.append(job.backend.metric_states())
+    summed = {"auc": [a + b for a, b in zip(*(s["auc"] for s in states), strict=True)]}
+
+    assert job.backend.metric_results(summed) == whole
+    with pytest.raises(ModelError, match=r"BinaryAUROC\) keeps .* no sum"):
+        new_torch_job(
+            columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"],
+            eval_metrics_fn=lambda: {"auc": classification.BinaryAUROC()},
+        )  # fmt: skip
+
+
+def test_weights_of_a_group_of_their_own_may_be_those_of_a_table(new_torch_job):
+    def optimizer(parameters):
+        tables = [p for p in parameters if p.shape[0] == NUM_IDS]
+        others = [p for p in parameters if p.shape[0] != NUM_IDS]
+        groups = [{"params": tables, "weight_decay": 0.0}, {"params": others}]
+        return torch.optim.AdamW(groups, lr=0.01, weight_decay=0.1)
+
+    job = new_torch_job(make_columns(), 32, model=Net, feed=feed, loss=loss, optimizer=optimizer)
+
+    assert job.description.tables[0].optimizer.params["weight_decay"] == 0.0
+    assert job.description.optimizer.params["weight_decay"] == 0.1
+
+
+def test_a_parameter_that_the_optimizer_is_not_given_stays(new_torch_job):
+    def model():
+        net = Net()
+        net.hidden.weight.requires_grad_(False)
+        return net
+
+    columns = make_columns()
+    job = new_torch_job(
+        columns, 32, model=model, feed=feed, loss=loss,
+        optimizer=lambda p: torch.optim.SGD([q for q in p if q.shape[0] != 1], lr=0.5),
+    )  # fmt: skip
+    before = list(_cut(job))
+    job.train(columns, 32)
+    after = list(_cut(job))
+
+    names = [v.name for v in job.description.dense]
+    stayed = [n for n, a, b in zip(names, before, after, strict=True) if torch.equal(a, b)]
+    assert stayed == ["hidden.weight", "out.weight", "out.bias"]
+
+
+REFUSED_OPTIMIZERS = {
+    "Muon|Adafactor": (
+        lambda p: torch.optim.Adafactor(p),
+        "Adafactor is not one that the ps replicas apply: it keeps sums",
+    ),
+    "maximize": (lambda p: torch.optim.SGD(p, lr=1, maximize=True), "maximize=True"),
+    "rates": (
+        lambda p: torch.optim.SGD(
+            [{"params": p[:1], "lr": 1}, {"params": p[1:], "lr": 2}], momentum=0.1
+        ),
+        r"several learning rates, \[1.0, 2.0\]",
+    ),
+    "groups": (
+        lambda p: torch.optim.SGD(
+            [{"params": p[:1], "weight_decay": 0.1}, {"params": p[1:]}], lr=1
+        ),
+        "other settings for .* than for",
+    ),
+    "plateau": (
+        lambda p: torch.optim.lr_scheduler.ReduceLROnPlateau(torch.optim.SGD(p, lr=1)),
+        "ReduceLROnPlateau, which waits for evaluations",
+    ),
+    "foreign": (
+        lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(1))], lr=1),
+        "1 parameters that are not among those that it was given",
+    ),
+    "something else": (lambda p: "sgd", "found str"),
+    "raises": (lambda p: p.no_such, "optimizer.parameters. raised AttributeError"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_OPTIMIZERS)
+def test_an_optimizer_that_the_store_does_not_apply_is_refused(name, new_torch_job):
+    optimizer, message = REFUSED_OPTIMIZERS[name]
+    with pytest.raises(ModelError, match=message):
+        new_torch_job(make_columns(), 32, model=Net, feed=feed, loss=loss, optimizer=optimizer)
+
+
+class Doubled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 1).double()
+
+    def forward(self, features):
+        return self.layer(features["x"].double())
+
+
+class InPlace(Net):
+    def forward(self, features):
+        features["x"].mul_(2)
+        return super().forward(features)
+
+
+class Growing(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("sum", torch.ones(3))
+
+    def forward(self, features):
+        if self.training:
+            self.sum *= 2
+        return super().forward(features)
+
+
+class Sparse(Net):
+    def __init__(self):
+        super().__init__(lambda *sizes: nn.Embedding(*sizes, sparse=True))
+
+
+class Dropping(Net):
+    def forward(self, features):
+        if self.training:
+            features = {**features, "ids": (features["ids"] + 1) % NUM_IDS}
+        return super().forward(features)
+
+
+REFUSED_MODELS = {
+    Doubled: "'layer.weight' is torch.float64 on cpu",
+    InPlace: "changes its input in place",
+    Growing: "buffer 'sum' of 2 to 2 times the old one",
+    Sparse: "sparse=True is dense here",
+}
+
+
+@pytest.mark.parametrize("model", REFUSED_MODELS)
+def test_a_model_that_cannot_be_trained_is_refused_before_training(model, new_torch_job):
+    with pytest.raises(ModelError, match=REFUSED_MODELS[model]):
+        new_torch_job(
+            make_columns(), 32, model=model, feed=feed, loss=loss,
+            optimizer=OPTIMIZERS["SGD"],
+        )  # fmt: skip
+
+
+def test_other_ids_in_the_step_than_ahead_of_it_are_refused(new_torch_job):
+    columns = make_columns()
+    job = new_torch_job(
+        columns, 32, model=Dropping, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"]
+    )
+    with pytest.raises(ModelError, match="other ids in table 'vectors' in its step"):
+        job.train(columns, 32)
+
+
+LOSSES = {
+    "of each example": (lambda y, p: (y - p) ** 2, r"float32\[32, 1\]; expected one number"),
+    "without gradient": (lambda y, p: (y == p).float().mean(), "no gradient for any parameter"),
+    "raises": (lambda y, p: F.cross_entropy(p, y.long()[:3]), "loss.labels, predictions. raised"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_that_cannot_be_used_is_refused(name, new_torch_job):
+    function, message = LOSSES[name]
+    with pytest.raises(ModelError, match=message):
+        new_torch_job(
+            make_columns(), 32, model=Net, feed=feed, loss=function,
+            optimizer=OPTIMIZERS["SGD"],
+        )  # fmt: skip
+
+
+def test_losses_of_pytorch_are_called_in_its_own_order(new_torch_job):
+    columns = make_columns()
+    losses = [
+        new_torch_job(
+            columns, 32, model=Net, feed=feed, loss=function, optimizer=OPTIMIZERS["SGD"]
+        ).train(columns, 32)
+        for function in (loss, nn.BCEWithLogitsLoss(), F.binary_cross_entropy_with_logits)
+    ]
+    assert losses[0] == losses[1] == losses[2]
+
+
+def test_what_the_first_minibatch_leaves_unused_is_not_trained_and_may_not_be_used_later(
+    new_torch_job,
+):
+    class Branches(Net):
+        def __init__(self):
+            super().__init__()
+            self.other = nn.Linear(1, 1)
+
+        def forward(self, features):
+            out = super().forward(features)
+            return self.other(out) if float(features["x"].sum()) > 1e6 else out
+
+    columns = make_columns()
+    job = new_torch_job(
+        columns, 32, model=Branches, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"]
+    )
+    untrained = [v.name for v in job.description.dense if not v.trainable]
+    assert untrained == ["other.weight", "other.bias"]
+    columns["x"][:] = 1e9
+    with pytest.raises(ModelError, match=r"depends on 'other.weight' with this minibatch"):
+        job.train(columns, 32)
+
+
+class Staged(nn.Module):
+    """The second table's ids are computed from rows of the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Embedding(NUM_IDS, 1), Embedding(NUM_IDS, 1)
+
+    def forward(self, features):
+        rows = self.first(features["ids"])
+        ids = (rows.detach().abs().squeeze(-1) * 7).long() % NUM_IDS
+        return (rows + self.second(ids)).sum(1)
+
+
+def test_ids_that_depend_on_rows_need_to_be_looked_up_one_after_the_other(new_torch_job):
+    columns = make_columns()
+    functions = {"model": Staged, "feed": feed, "loss": loss, "optimizer": OPTIMIZERS["SGD"]}
+    with pytest.raises(ModelError, match=r"table 'second' depend on rows .* --run_eagerly=true"):
+        new_torch_job(columns, 32, **functions)
+
+    job = new_torch_job(columns, 32, run_eagerly=True, **functions)
+    job.train(columns, 32, seed=0)
+    losses = job.train(columns, 32, seed=1)
+
+    assert len(losses) == 4
+    assert np.isfinite(losses).all()
+
+
+def test_an_id_out_of_range_is_refused(new_torch_job):
+    columns = make_columns()
+    job = new_torch_job(columns, 32, model=Net, feed=feed, loss=loss, optimizer=OPTIMIZERS["SGD"])
+    for bad in (NUM_IDS, -1):
+        columns["ids"][40, 1] = bad
+        with pytest.raises(ModelError, match=f"'vectors': expected ids from 0 .* found {bad}"):
+            job.train(columns, 32)
+
+
+def test_a_broken_record_is_named(new_torch_job):
+    def feed(dataset, mode, metadata):
+        return (
+            torch.tensor([float(value) for value in dataset.values])[:, None],
+            torch.zeros(len(dataset), 1),
+        )
+
+    data = [b"1", b"2", b"oops", b"4"]
+    job = new_torch_job(
+        [b"1"], 2, model=lambda: nn.Linear(1, 1), feed=feed, loss=loss,
+        optimizer=OPTIMIZERS["SGD"],
+    )  # fmt: skip
+    with pytest.raises(DataError, match=r"feed\(\) failed on record 2: ValueError.*oops"):
+        job.train(data, 2)
