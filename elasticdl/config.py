@@ -22,6 +22,7 @@ from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.section import Command, Only, Section
+from elasticdl.settings.seeing import SeeingSection
 
 __all__ = ["CheckpointSection", "Command", "JobConfig", "Only", "Section", "TlsMode"]
 
@@ -361,6 +362,7 @@ class JobConfig(Section):
     evaluation: EvaluationSection = EvaluationSection()
     checkpoint: CheckpointSection = CheckpointSection()
     cluster: ClusterSection = ClusterSection()
+    seeing: SeeingSection = SeeingSection()
     kubernetes: KubernetesSection = KubernetesSection()
 
     @property

@@ -55,6 +55,9 @@ ADDRESS_FILE = "master.json"
 PICTURE_FILE = "status.json"
 """The last picture of a job that has finished or failed."""
 
+PAGE_FILE = "page.json"
+"""Where the job's page is, with its token: for the owner of the job alone."""
+
 _TOKEN_BYTES = 32
 _LISTENS = (Role.MASTER, Role.PS)
 _log = logging.getLogger(__name__)

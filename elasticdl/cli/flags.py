@@ -100,7 +100,7 @@ def check_given(config: JobConfig, given: Container[str]) -> None:
     """
     if config.training.distribution_strategy is not Strategy.LOCAL:
         return
-    for name in ("num_workers", "num_ps_pods", "master_port"):
+    for name in ("num_workers", "num_ps_pods", "master_port", "dashboard_port"):
         if name in given:
             raise ConfigError(
                 f"--{name} has no effect with --distribution_strategy=Local, which uses one "

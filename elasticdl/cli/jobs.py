@@ -83,6 +83,8 @@ def status(name: str, as_json: bool) -> None:
         console = Console()
         console.print(display.panel(found))
         console.print(display.members_table(found.members))
+        if job.page:
+            click.echo(f"page  {job.page}")
     else:
         display.Display().finish(found, job.places)
         if found.message:

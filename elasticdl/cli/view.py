@@ -158,7 +158,9 @@ class _News:
     def _events(self) -> None:
         try:
             for event in self._job.events(follow=True, since=self._since):
-                if "text" in event and event["role"] in _EVENT_SOURCES:
+                if event["event"] == "page" and (url := self._job.page):
+                    self._put(f"the job's page is at {url}")
+                elif "text" in event and event["role"] in _EVENT_SOURCES:
                     self._put(str(event["text"]))
         except ElasticdlError as error:
             self._put(f"no more events are shown: {error}")

@@ -150,6 +150,11 @@ class Job(Protocol):
         """What the launcher keeps of the job and where: {"logs": "jobs/x/logs"}."""
         ...
 
+    @property
+    def page(self) -> str:
+        """Where to open the job's page in a browser, with its token; "" if that is not known."""
+        ...
+
     def connect(self, timeout_seconds: float) -> JobClient:
         """Return a client of the master where it is now; the caller closes it.
 

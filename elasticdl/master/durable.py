@@ -249,12 +249,13 @@ def end_of_job(state: State) -> tuple[str, str] | None:
 def differing_flags(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Say for each setting in which a job's configuration differs what it was, and what it is.
 
-    Where the job's folder is does not matter: the job is what lies in it.
+    Where the job's folder is does not matter: the job is what lies in it. Nor does how it is looked
+    at.
     """
     return [
         f"--{name.rpartition('.')[2]} was {_shown(name, old)}, is {_shown(name, new)}"
         for name, old, new in _differences("", before, now)
-        if name != "cluster.job_dir"
+        if name != "cluster.job_dir" and name.partition(".")[0] != "seeing"
     ]
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -43,6 +43,7 @@ from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.loop_lag import Holds, LoopLag
+from elasticdl.master.page import JobPage
 from elasticdl.master.phases import Phase
 from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.remembered import RememberedEvents
@@ -116,6 +117,7 @@ class Master:
         self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
         self._labels = LabelClock()
         self._remembered = RememberedEvents()
+        self._page: JobPage | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._was_told = False
@@ -192,9 +194,14 @@ class Master:
         now = time.time()
         if progress is not None:
             kind = kinds.WorkerProgress(**asdict(progress))
-            self._remembered.add(line_of(now, role, index, kind))
+            self._remember(line_of(now, role, index, kind))
         if usage is not None:
-            self._remembered.add(line_of(now, role, index, kind_of(usage)))
+            self._remember(line_of(now, role, index, kind_of(usage)))
+
+    def _remember(self, event: dict[str, Any]) -> None:
+        self._remembered.add(event)
+        if self._page is not None:
+            self._page.put(event)
 
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
@@ -275,6 +282,7 @@ class Master:
             where = json.dumps({"address": address, "pid": os.getpid()})
             process.write_whole(self._job_dir / process.ADDRESS_FILE, where)
             log.info("the master listens at %s", address)
+            await self._serve_page(ends)
             await self._until_ended()
             if self.core.has_ended:
                 await self._wind_up()
@@ -311,6 +319,22 @@ class Master:
                 await asyncio.sleep(0.1)
         self.happen(lambda: self._job.listen_at(found))
         return self._listening.at(found)
+
+    async def _serve_page(self, ends: contextlib.AsyncExitStack) -> None:
+        """Serve the job's page, if it is to have one; without it the job goes on all the same."""
+        port = self.core.config.seeing.dashboard_port
+        if port is None:
+            return
+        self._page = JobPage(self._job_dir, self._token, self.core.config)
+        try:
+            address = await asyncio.to_thread(self._page.start, port)
+        except ConfigError as error:
+            self._page = None
+            text = f"the job goes on without its page: {error}"
+            self._note(Note(kinds.PageServed(""), text, is_warning=True))
+        else:
+            ends.callback(self._page.close)
+            self._note(Note(kinds.PageServed(address), f"the job's page is at {address}"))
 
     def _take_up_job(self) -> None:
         if self._is_new or not any(self.core.members):
@@ -406,6 +430,8 @@ class Master:
         deadline = self.now() + _TELL_SECONDS
         while (self._num_watchers or not self._was_told) and self.now() < deadline:
             await self.changed(deadline - self.now())
+        if self._page is not None:
+            await asyncio.to_thread(self._page.tell_end)
 
     def _leave_picture(self) -> None:
         """Write the job's last picture, for those who ask when no master is there."""
@@ -475,7 +501,7 @@ class Master:
         self._write(note.kind, note.text)
 
     def _write(self, kind: Kind, text: str = "") -> None:
-        self._remembered.add(self._events.write(kind, text))
+        self._remember(self._events.write(kind, text))
 
     # --- processes -------------------------------------------------------------------------------
 

@@ -153,6 +153,14 @@ class EventLoop(Kind):
     held_seconds: Annotated[float, "seconds, at most, in which the master itself was busy"]
 
 
+@dataclass(frozen=True)
+class PageServed(Kind):
+    """The master serves the job's page, or says why it cannot."""
+
+    event: ClassVar[str] = "page"
+    address: Annotated[str, "of the page, without its token; empty if it is not served"]
+
+
 # --- the job -------------------------------------------------------------------------------------
 
 

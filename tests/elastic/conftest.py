@@ -34,3 +34,9 @@ def chaos():
 def paused_job(load_module, tmp_path):
     """Return what makes a counting job that pauses, in a folder of its own."""
     return partial(load_module(Path(__file__).with_name("paused_job.py")).PausedJob, tmp_path)
+
+
+@pytest.fixture
+def seen_job(load_module, tmp_path):
+    """Return what makes a paced counting job, in a folder of its own."""
+    return partial(load_module(Path(__file__).with_name("seen_job.py")).SeenJob, tmp_path)

@@ -59,6 +59,11 @@ class KubernetesJob:
         """Where Kubernetes has it."""
         return {"kubernetes": f"job {self._job_name} in the namespace {self._api.namespace}"}
 
+    @property
+    def page(self) -> str:
+        """Not known: the page is served at the loopback address of the master's pod."""
+        return ""
+
     # --- its master ------------------------------------------------------------------------------
 
     def connect(self, timeout_seconds: float) -> JobClient:

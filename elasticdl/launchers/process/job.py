@@ -128,6 +128,15 @@ class LocalJob:
         """The job's folder and its logs."""
         return {"job_dir": str(self._job_dir), "logs": str(self._job_dir / LOGS)}
 
+    @property
+    def page(self) -> str:
+        """What the master has written of its page, which goes on with the next master."""
+        try:
+            found = json.loads((self._job_dir / process.PAGE_FILE).read_text())
+            return "" if self._wait(0.0) else str(found["url"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
     def connect(self, timeout_seconds: float) -> JobClient:
         """Return a client of the master, once it has said where it listens."""
         deadline = time.monotonic() + timeout_seconds

@@ -7,6 +7,7 @@ in cells (`bins`), points and facts are thinned or forgotten when there are many
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,7 +70,7 @@ class History:
         self.training, self.evaluations, self.learning_rates = Points(), Points(), Points()
         self.checkpoints: list[dict[str, Any]] = []
         self.facts: list[dict[str, Any]] = []
-        self.num_facts = 0
+        self.counts: Counter[str] = Counter()  # of facts, by kind
         self.picture: Event = {}
         self.tables: Event = {}
         self.phase, self.message = "pending", ""
@@ -146,6 +147,8 @@ class History:
         stages = event["stage_seconds"]
         said = _Progress(now, event["num_records"], event["loss_sum"], stages)
         before = self._progress.get(index)
+        if before is not None and now <= before.time:
+            return  # known
         if before is None or said.records < before.records:  # another process than before
             before = _Progress(now, 0, 0.0, {})
         self._progress[index] = said
@@ -232,7 +235,7 @@ class History:
             take(lane, float(event["time"]), self.version)
 
     def _tell(self, event: Event) -> None:
-        self.num_facts += 1
+        self.counts[event["event"]] += 1
         names = ("time", "role", "index", "event", "process", "text", "advice")
         told = {name: event[name] for name in names if name in event}
         self.facts.append({**told, "stamp": self.version})

@@ -31,6 +31,7 @@ class Lane:
 
     seconds: under each label, over all processes that were there.
     rates: of the process there now: cores, bytes sent and received a second.
+    totals: of all that were there: processor seconds, bytes sent and received.
     """
 
     role: str
@@ -46,6 +47,7 @@ class Lane:
     seconds: dict[str, float] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
     rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    totals: tuple[float, float, float] = (0.0, 0.0, 0.0)
     num_processes: int = 0
     stamp: int = 0
 
@@ -86,8 +88,8 @@ class Lanes:
         """Take in an event `usage`."""
         began, now = float(event["began"]), float(event["time"])
         is_new = began != lane.began
-        if is_new and began < lane.began:
-            return  # a late word of a process that has a successor
+        if (began, now) <= (lane.began, lane.heard):
+            return  # known, or a late word of a process that has a successor
         before = {} if is_new else lane.usage.get("label_seconds", {})
         since = began if is_new else lane.heard
         if is_new:
@@ -106,14 +108,14 @@ class Lanes:
             lane.state = "alive"
 
     def _rate(self, lane: Lane, event: Mapping[str, Any], is_new: bool, passed: float) -> None:
-        if passed <= 0.0:
-            return
         names = ("cpu_seconds", "bytes_sent", "bytes_received")
         before = {} if is_new else lane.usage
-        cores, sent, received = (
-            max(0.0, float(event[name]) - float(before.get(name, 0.0))) / passed for name in names
+        cpu, sent, received = (
+            max(0.0, float(event[name]) - float(before.get(name, 0.0))) for name in names
         )
-        lane.rates = cores, sent, received
+        lane.totals = lane.totals[0] + cpu, lane.totals[1] + sent, lane.totals[2] + received
+        if passed > 0.0:
+            lane.rates = cpu / passed, sent / passed, received / passed
 
     def gone(self, lane: Lane, now: float, state: str, stamp: int) -> None:
         """The process of a lane has ended: it was "lost", or has "left"."""

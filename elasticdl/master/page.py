@@ -1,0 +1,59 @@
+"""The job's page, as its master serves it: at the port of the master before it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from elasticdl import process
+from elasticdl.config import JobConfig
+from elasticdl.observe.dashboard import Dashboard, page_token, page_url
+from elasticdl.observe.events import read_events
+
+_TELL_SECONDS = 3.0  # for an open page to hear of the end: it asks each second
+
+
+class JobPage:
+    """The page of one job; events are taken in from when it is made."""
+
+    def __init__(self, job_dir: Path, token: bytes, config: JobConfig) -> None:
+        """Prepare to serve the page of the job in a folder."""
+        self._file = job_dir / process.PAGE_FILE
+        self._token = page_token(token)
+        self._dashboard = Dashboard(self._token, config.shown(), lambda: read_events(job_dir))
+
+    def put(self, event: Mapping[str, Any]) -> None:
+        """Take in an event."""
+        self._dashboard.put(event)
+
+    def start(self, port: int) -> str:
+        """Serve, and write where into the job's folder; return the address; blocks.
+
+        Raises:
+            ConfigError: The port is taken, or a package is missing.
+        """
+        self._dashboard.start(port or self._port_before())
+        address = self._dashboard.address
+        words = {"address": address, "url": page_url(address, self._token)}
+        with contextlib.suppress(OSError):  # then it is not printed with its token
+            process.write_whole(self._file, json.dumps(words), mode=0o600)
+        return address
+
+    def _port_before(self) -> int:
+        """Return the port of the master before, so that open pages find this one; 0 if none."""
+        try:
+            address = json.loads(self._file.read_text())["address"]
+            return int(address.rpartition(":")[2])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def tell_end(self) -> None:
+        """Wait until a page that is open knows that the job is over, for some seconds at most."""
+        self._dashboard.tell_end(_TELL_SECONDS)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._dashboard.close()

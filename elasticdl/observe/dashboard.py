@@ -1,0 +1,336 @@
+"""The web page of a running job, and its metrics, served beside the master's event loop.
+
+The master puts events into a queue, and that is all it does for the page: a thread with an event
+loop of its own adds them to a history and answers browsers. So a slow browser slows nobody.
+
+Whoever asks proves that they know the page's token before anything else is looked at. It is made
+from the job's secret by a one-way function, so every master of a job has the same, and whoever
+reads along learns nothing that opens the job itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import hashlib
+import hmac
+import json
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from elasticdl.errors import ConfigError
+from elasticdl.observe.history.board import board
+from elasticdl.observe.history.fold import History
+from elasticdl.observe.report import asset
+
+_ADD_SECONDS = 0.5  # how often events are added while nobody asks
+_ADD_AT_ONCE = 2_000  # before somebody else has a turn
+_WATCHED_SECONDS = 5.0  # after an answer the page counts as open for so long
+_REBIND_SECONDS = 5.0
+_MOST_BYTES = 64_000  # of a request
+_LOOPBACK = "127.0.0.1"
+_ASSETS = {
+    "": ("index.html", "text/html; charset=utf-8"),
+    **{
+        name: (name, "text/javascript; charset=utf-8")
+        for name in (
+            "uPlot.iife.min.js",
+            "words.js",
+            "store.js",
+            "charts.js",
+            "lanes.js",
+            "panels.js",
+            "main.js",
+        )
+    },
+    **{name: (name, "text/css; charset=utf-8") for name in ("uPlot.min.css", "page.css")},
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+log = logging.getLogger(__name__)
+
+
+def page_token(job_token: bytes) -> str:
+    """Return the token that opens a job's page, and nothing else."""
+    return hmac.new(job_token, b"elasticdl page, read only", hashlib.sha256).hexdigest()[:40]
+
+
+def page_url(address: str, token: str) -> str:
+    """Return what to open in a browser."""
+    return f"{address}/?token={token}"
+
+
+class Dashboard:
+    """Serves a page until it is closed. `put` is for any thread, and never waits."""
+
+    def __init__(
+        self,
+        token: str,
+        config: Mapping[str, Any],
+        past: Callable[[], Iterable[Mapping[str, Any]]] = tuple,
+    ) -> None:
+        """Prepare to serve; events are taken in from now on.
+
+        Args:
+            token: Whoever asks must know it.
+            config: The job's settings, without secrets.
+            past: Returns the events before now, as far as they are known; called in a thread.
+        """
+        self._token = token
+        self._config = config
+        self._past = past
+        self._since = time.time()
+        self._events: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._history = History()
+        self._has_past = False
+        self._asked_at = 0.0
+        self._told_end = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self.port = 0
+        """Where it listens, once `start` has returned."""
+
+    @property
+    def address(self) -> str:
+        """Where it is served."""
+        return f"http://{_LOOPBACK}:{self.port}"
+
+    def put(self, event: Mapping[str, Any]) -> None:
+        """Take in an event."""
+        self._events.put(event)
+
+    def start(self, port: int) -> None:
+        """Serve at a port, 0 for any; blocks until it does.
+
+        Raises:
+            ConfigError: The port is taken, or a package is missing.
+        """
+        started: queue.SimpleQueue[BaseException | int] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._run, args=(port, started), name="dashboard", daemon=True
+        )
+        self._thread.start()
+        found = started.get()
+        if isinstance(found, BaseException):
+            raise found
+        self.port = found
+
+    def tell_end(self, seconds: float) -> None:
+        """Wait until a page that is open has heard that the job is over, for so long at most."""
+        if time.monotonic() - self._asked_at < _WATCHED_SECONDS:
+            self._told_end.wait(seconds)
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread is not None:
+            self._thread.join(2.0)
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _run(self, port: int, started: queue.SimpleQueue[BaseException | int]) -> None:
+        try:
+            import aiohttp.web  # noqa: F401 - said here, because it is an extra
+            import prometheus_client  # noqa: F401
+        except ImportError as error:
+            started.put(
+                ConfigError(
+                    f"--dashboard_port needs a package that is missing ({error.name}): "
+                    "pip install 'elasticdl[dashboard]'"
+                )
+            )
+            return
+        try:
+            asyncio.run(self._serve(port, started))
+        except ConfigError as error:
+            started.put(error)
+        except Exception:
+            log.exception("the job's page has ended; the job goes on")
+
+    async def _serve(self, port: int, started: queue.SimpleQueue[BaseException | int]) -> None:
+        from aiohttp import web
+
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application(middlewares=[self._guard()], client_max_size=_MOST_BYTES)
+        served = {name: _served(*found) for name, found in _ASSETS.items()}
+
+        def give(name: str) -> Callable[[web.Request], Awaitable[Any]]:
+            body, content_type = served[name]
+
+            async def handler(request: web.Request) -> Any:
+                return _answer(request, body, content_type, is_packed=True)
+
+            return handler
+
+        for name in served:
+            app.router.add_get(f"/{name}", give(name))
+        app.router.add_get("/board", self._give_board)
+        app.router.add_get("/metrics", self._give_metrics)
+        runner = web.AppRunner(app, access_log=None, keepalive_timeout=30.0)
+        await runner.setup()
+        try:
+            listening = await _listen(port)
+            await web.SockSite(runner, listening).start()
+            started.put(listening.getsockname()[1])
+            await self._until_stopped()
+        finally:
+            await runner.cleanup()
+
+    async def _until_stopped(self) -> None:
+        assert self._stop is not None
+        await self._add_past()
+        while not self._stop.is_set():
+            await self._add()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ADD_SECONDS):
+                    await self._stop.wait()
+
+    async def _add_past(self) -> None:
+        number = 0
+        try:
+            for event in self._past():
+                if event["time"] < self._since:
+                    self._history.add(event)
+                number += 1
+                if number % _ADD_AT_ONCE == 0:
+                    await asyncio.sleep(0.0)
+        except Exception as error:  # whatever an earlier version has left in the files
+            log.warning("the job's page lacks what was before this master: %s", error)
+        self._has_past = True
+
+    async def _add(self) -> None:
+        """Add the events that wait; what came before them is added first."""
+        if not self._has_past:
+            return
+        number = 0
+        while True:
+            try:
+                event = self._events.get_nowait()
+            except queue.Empty:
+                return
+            self._history.add(event)
+            number += 1
+            if number % _ADD_AT_ONCE == 0:
+                await asyncio.sleep(0.0)
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def _guard(self) -> Any:
+        """Return what lets nobody through who does not know the token."""
+        from aiohttp import web
+
+        cookie = f"elasticdl-page-{hashlib.sha256(self._token.encode()).hexdigest()[:8]}"
+
+        @web.middleware
+        async def guard(
+            request: web.Request,
+            handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+        ) -> web.StreamResponse:
+            asked = request.query.get("token")
+            if not self._is_known(asked, request.cookies.get(cookie, ""), request.headers):
+                return web.Response(
+                    status=401,
+                    text="401: this page needs the token that is in the address that the job has "
+                    "printed\n",
+                    headers={**_HEADERS, "WWW-Authenticate": "Bearer"},
+                )
+            try:
+                if asked is not None and request.path == "/":
+                    answer: web.StreamResponse = web.Response(status=303, headers={"Location": "/"})
+                    answer.set_cookie(
+                        cookie, self._token, httponly=True, samesite="Strict", path="/"
+                    )
+                else:
+                    answer = await handler(request)
+            except web.HTTPException as error:
+                answer = web.Response(status=error.status, text=f"{error.status}\n")
+            answer.headers.update(_HEADERS)
+            return answer
+
+        return guard
+
+    def _is_known(self, asked: str | None, held: str, headers: Mapping[str, str]) -> bool:
+        scheme, _, sent = headers.get("Authorization", "").partition(" ")
+        given = [asked or "", held, sent.strip() if scheme.lower() == "bearer" else ""]
+        return any(hmac.compare_digest(one.encode(), self._token.encode()) for one in given)
+
+    async def _give_board(self, request: Any) -> Any:
+        since, generation = (_number(request.query.get(name)) for name in ("since", "generation"))
+        self._asked_at = time.monotonic()
+        await self._add()
+        found = board(self._history, since, generation, self._config)
+        body = json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
+        if found["ended"] is not None:
+            self._told_end.set()
+        if len(body) > 4_000:
+            body = await asyncio.to_thread(gzip.compress, body, 5)
+            return _answer(request, body, "application/json", is_packed=True)
+        return _answer(request, body, "application/json")
+
+    async def _give_metrics(self, request: Any) -> Any:
+        from aiohttp import web
+
+        from elasticdl.observe.metrics import exposition
+
+        await self._add()
+        body, content_type = exposition(self._history, request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+async def _listen(port: int) -> socket.socket:
+    """Take a port; the master before may not have let go of it yet.
+
+    Raises:
+        ConfigError: It is taken.
+    """
+    deadline = time.monotonic() + (_REBIND_SECONDS if port else 0.0)
+    while True:
+        try:
+            return socket.create_server((_LOOPBACK, port))
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise ConfigError(
+                    f"--dashboard_port={port}: cannot listen at {_LOOPBACK}:{port}: "
+                    f"{error.strerror}; choose another one, or 0 for any that is free"
+                ) from error
+            await asyncio.sleep(0.1)
+
+
+def _served(name: str, content_type: str) -> tuple[bytes, str]:
+    return gzip.compress(asset(name).encode(), 9, mtime=0), content_type
+
+
+def _answer(request: Any, body: bytes, content_type: str, is_packed: bool = False) -> Any:
+    from aiohttp import web
+
+    headers = {"Content-Type": content_type}
+    if is_packed and "gzip" in request.headers.get("Accept-Encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+    elif is_packed:
+        body = gzip.decompress(body)
+    return web.Response(body=body, headers=headers)
+
+
+def _number(word: str | None) -> int:
+    """Return a number of a query; what is none is as if it was not there."""
+    try:
+        return int(word) if word is not None else -1
+    except ValueError:
+        return -1

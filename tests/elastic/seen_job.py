@@ -1,0 +1,96 @@
+"""A counting job to be looked at: paced, and stalled once where a test wants it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from elasticdl._core import RecordWriter
+
+COUNTING = Path(__file__).resolve().parents[2] / "model_zoo" / "counting" / "model.py"
+
+# Each minibatch takes some time to compute, so that a job lasts without keeping a core busy. Once,
+# at a call of one stage, the stage stands still.
+PACED = """
+
+import sys
+import threading
+import time
+
+_feed_at_once, _gradients_at_once, _calls = feed, _gradients, []
+
+
+def _stall(stage):
+    _calls.append(stage)
+    if stage == {stage!r} and _calls.count(stage) == {call}:
+        time.sleep({seconds})
+
+
+def feed(records, mode, metadata):
+    _stall("feed")
+    return _feed_at_once(records, mode, metadata)
+
+
+def _gradients(dense, rows, features, labels):
+    _stall("compute")
+    time.sleep({pace})
+    return _gradients_at_once(dense, rows, features, labels)
+
+
+_exchange = sys.modules.get("elasticdl.worker.exchange")
+if _exchange is not None:
+    _pull_at_once = _exchange.StoreExchange.pull
+
+    def _pull(self, ids, step=None):
+        _stall("pull")
+        return _pull_at_once(self, ids, step)
+
+    _exchange.StoreExchange.pull = _pull
+"""
+
+
+class SeenJob:
+    """`elasticdl train` over records that are ids; used as a context, at whose end it is gone."""
+
+    def __init__(self, folder, num_records, pace=0.004, stage="", call=0, seconds=0.0, **flags):
+        """Prepare a job; `stage` stalls for some seconds at its `call`-th call."""
+        self.folder, self.zoo, self.job_dir = folder, folder / "zoo", folder / "job"
+        self.zoo.mkdir()
+        words = {"stage": stage, "call": call, "seconds": seconds, "pace": pace}
+        (self.zoo / "model.py").write_text(COUNTING.read_text() + PACED.format(**words))
+        data = folder / "data.recordio"
+        with RecordWriter(str(data)) as writer:
+            writer.write_many(str(id % 1000).encode() for id in range(num_records))
+        self.flags = {
+            "model_zoo": self.zoo,
+            "model_def": "model.forward",
+            "training_data": data,
+            "distribution_strategy": "ParameterServerStrategy",
+            "num_workers": 1,
+            "num_ps_pods": 2,
+            "minibatch_size": 16,
+            "heartbeat_seconds": 0.2,
+            "job_dir": self.job_dir,
+            **flags,
+        }
+
+    def __enter__(self):
+        words = [f"--{name}={value}" for name, value in self.flags.items()]
+        with (self.folder / "train.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "elasticdl.cli.main", "train", *words],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self):
+        """Wait for the end of the job."""
+        assert self.process.wait() == 0, self.log()
+
+    def log(self):
+        """Return what the job has printed."""
+        return (self.folder / "train.log").read_text()

@@ -1,0 +1,135 @@
+"""The page of a real job, in a real browser: it shows what happens, and asks nobody else."""
+
+import json
+import re
+import shutil
+import signal
+import time
+import urllib.request
+
+import pytest
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="Playwright is missing: make build installs it"
+)
+pytest.importorskip("aiohttp", reason="the page needs elasticdl[dashboard]")
+
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("Chromium is missing: scripts/browser.sh installs it", allow_module_level=True)
+
+WAIT_MS = 60_000
+SEEN_MS = 2_000
+ERRORS = "window.errors = []; addEventListener('error', e => window.errors.push(String(e.message)))"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        # A test runs as root in a container, where Chromium's own sandbox cannot be made.
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(browser):
+    """A tab that notes each address that it asks."""
+    context = browser.new_context(viewport={"width": 1200, "height": 900})
+    tab = context.new_page()
+    tab.asked = []
+    tab.on("request", lambda request: tab.asked.append(request.url))
+    tab.add_init_script(ERRORS)
+    yield tab
+    assert tab.evaluate("window.errors") == []
+    context.close()
+
+
+def until(tab, condition):
+    """Wait for a condition; not by `wait_for_function`, whose `eval` the page's policy forbids."""
+    deadline = time.monotonic() + WAIT_MS / 1000
+    while not tab.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        tab.wait_for_timeout(20)
+
+
+def url_of(job):
+    """Return the address with its token, which the job prints."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and job.process.poll() is None:
+        found = re.search(r"the job's page is at (\S+)", job.log())
+        if found:
+            return found[1]
+        job.process.poll() is None and time.sleep(0.05)
+    raise AssertionError(job.log())
+
+
+def test_page_shows_a_job_and_a_worker_that_is_killed(seen_job, tab, chaos):
+    with seen_job(60_000, num_workers=2, dashboard_port=0) as job:
+        url = url_of(job)
+        tab.goto(url)
+        tab.wait_for_selector("#throughput canvas", timeout=WAIT_MS)
+        tab.wait_for_selector("#lanes canvas")
+        until(tab, "store.ordered().length == 5")
+        assert tab.inner_text("#connection") == "live"
+        assert "token" not in tab.url
+        worker = chaos.processes(job.job_dir, "worker")[0]
+        worker.send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        tab.wait_for_selector(
+            "#events td:text-matches('worker \\\\d+ was killed')", timeout=WAIT_MS
+        )
+        seconds = time.monotonic() - killed
+        assert seconds < SEEN_MS / 1000, seconds
+        assert tab.locator("#members .state-lost").count() == 1
+        # The next one takes part, and is shown.
+        until(
+            tab, "store.ordered().filter(l => l.role == 'worker' && l.state == 'alive').length == 2"
+        )
+        host = url.split("/?")[0]
+        assert all(asked.startswith(host) for asked in tab.asked)
+
+
+def test_page_says_that_the_master_is_gone_and_finds_the_next_one(seen_job, tab, chaos):
+    with seen_job(60_000, dashboard_port=0) as job:
+        tab.goto(url_of(job))
+        tab.wait_for_selector("#throughput canvas", timeout=WAIT_MS)
+        before = tab.evaluate("store.facts[0].text")
+        (master,) = chaos.processes(job.job_dir, "master")
+        tab.evaluate(
+            "window.said = []; new MutationObserver(() => said.push(document.getElementById("
+            "'connection').textContent)).observe(document.getElementById('connection'),"
+            "{childList: true, characterData: true, subtree: true})"
+        )
+        master.send_signal(signal.SIGKILL)
+        until(tab, "said.some(t => t.includes('The master has not answered since'))")
+        until(tab, "said.at(-1) == 'live'")
+        until(
+            tab,
+            "store.facts.some(f => f.event == 'master lost') || "
+            "store.facts.some(f => f.event == 'resumed')",
+        )
+        assert tab.evaluate("store.facts[0].text") == before
+
+
+def test_page_says_how_the_job_ended_and_keeps_what_it_has(seen_job, tab):
+    with seen_job(4_000, dashboard_port=0) as job:
+        tab.goto(url_of(job))
+        until(tab, "store.ended !== null")
+        assert tab.inner_text("#connection").startswith("The job is over (finished)")
+        job.wait()
+        assert tab.locator("#throughput canvas").count() == 1
+    assert tab.inner_text("#state") == "finished"
+
+
+def test_without_the_token_there_is_no_page(seen_job, tab):
+    with seen_job(20_000, dashboard_port=0) as job:
+        address = url_of(job).split("/?")[0]
+        assert tab.goto(f"{address}/").status == 401
+        assert tab.goto(f"{address}/?token=wrong").status == 401
+        request = urllib.request.Request(f"{address}/board", method="GET")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(request, timeout=10)
+        page = json.loads((job.job_dir / "page.json").read_text())
+        assert (job.job_dir / "page.json").stat().st_mode & 0o077 == 0
+        assert page["url"].startswith(address)

@@ -1,0 +1,154 @@
+"""The page's server: who may ask, what is answered, and what it costs whoever puts events."""
+
+import gzip
+import http.client
+import json
+import socket
+import time
+
+import pytest
+
+from elasticdl.errors import ConfigError
+from elasticdl.observe.dashboard import Dashboard, page_token
+
+pytest.importorskip("aiohttp", reason="the page needs elasticdl[dashboard]")
+pytest.importorskip("prometheus_client", reason="the page needs elasticdl[dashboard]")
+
+TOKEN = page_token(b"secret")
+PATHS = ("/", "/board", "/metrics", "/main.js", "/nothing", "/../etc/passwd", "/?token=wrong")
+
+
+def fact(text, **fields):
+    names = {"time": time.time(), "role": "master", "index": 0, "event": "phase", "text": text}
+    return {**names, "phase": "training", **fields}
+
+
+@pytest.fixture
+def page():
+    page = Dashboard(TOKEN, {"model": {"model_def": "a.b"}}, past=lambda: [])
+    page.start(0)
+    yield page
+    page.close()
+
+
+def ask(page, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    if answer.headers.get("Content-Encoding") == "gzip":
+        body = gzip.decompress(body)
+    return answer, body
+
+
+def with_token(page, path, **headers):
+    return ask(page, path, Authorization=f"Bearer {TOKEN}", **headers)
+
+
+def test_without_the_token_nothing_is_answered(page):
+    asked = []
+    page._give_board = asked.append
+    for path in PATHS:
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Cookie": "elasticdl-page=x"}):
+            answer, body = ask(page, path, **headers)
+            assert answer.status == 401, path
+            assert b"html" not in body
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert ask(page, "/board", method)[0].status == 401
+    assert not asked
+
+
+def test_address_with_the_token_gives_a_cookie_that_scripts_cannot_read(page):
+    answer, _ = ask(page, f"/?token={TOKEN}")
+    assert (answer.status, answer.headers["Location"]) == (303, "/")
+    cookie = answer.headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+    answer, body = ask(page, "/", Cookie=cookie.split(";")[0])
+    assert answer.status == 200
+    assert b"What each process did" in body
+    assert "script-src 'self'" in answer.headers["Content-Security-Policy"]
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_token_of_the_page_is_not_that_of_the_job():
+    assert page_token(b"secret") == TOKEN != page_token(b"other")
+    assert b"secret".hex() not in TOKEN
+
+
+def test_board_has_what_was_put_and_then_only_what_is_new(page):
+    page.put(fact("one"))
+    first = json.loads(with_token(page, "/board")[1])
+    assert [f["text"] for f in first["facts"]] == ["one"]
+    assert first["config"] == {"model": {"model_def": "a.b"}}
+    page.put(fact("two"))
+    path = f"/board?since={first['version']}&generation={first['generation']}"
+    second = json.loads(with_token(page, path)[1])
+    assert [f["text"] for f in second["facts"]] == ["two"]
+    assert not second["whole"]
+    whole = json.loads(with_token(page, "/board?since=x&generation=-9")[1])
+    assert len(whole["facts"]) == 2
+
+
+def test_events_before_this_master_come_first():
+    past = [fact("long ago", time=time.time() - 100)]
+    page = Dashboard(TOKEN, {}, past=lambda: past)
+    page.put(fact("now"))
+    page.start(0)
+    try:
+        found = json.loads(with_token(page, "/board")[1])
+    finally:
+        page.close()
+    assert [f["text"] for f in found["facts"]] == ["long ago", "now"]
+
+
+def test_past_that_cannot_be_read_does_not_keep_the_page_from_what_comes():
+    def past():
+        yield fact("long ago", time=time.time() - 100)
+        raise ValueError("torn")
+
+    page = Dashboard(TOKEN, {}, past=past)
+    page.put(fact("now"))
+    page.start(0)
+    try:
+        found = json.loads(with_token(page, "/board")[1])
+    finally:
+        page.close()
+    assert [f["text"] for f in found["facts"]] == ["long ago", "now"]
+
+
+def test_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        page = Dashboard(TOKEN, {})
+        with pytest.raises(ConfigError, match=f"--dashboard_port={port}: cannot listen"):
+            page.start(port)
+
+
+def test_next_master_takes_the_port_of_the_one_before():
+    first = Dashboard(TOKEN, {})
+    first.start(0)
+    port = first.port
+    first.close()
+    second = Dashboard(TOKEN, {})
+    second.start(port)
+    second.close()
+    assert second.port == port
+
+
+def test_metrics_are_those_of_the_history(page):
+    page.put(fact("the job is training"))
+    answer, body = with_token(page, "/metrics", Accept="application/openmetrics-text")
+    assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+    text = body.decode()
+    assert 'elasticdl_events_total{event="phase"} 1.0' in text
+    assert 'elasticdl_job_phase{elasticdl_job_phase="training"} 1.0' in text
+    assert text.endswith("# EOF\n")
+
+
+def test_to_put_an_event_waits_for_nobody():
+    page = Dashboard(TOKEN, {})  # never started: nobody takes what is put
+    began = time.perf_counter()
+    for _ in range(10_000):
+        page.put({})
+    assert time.perf_counter() - began < 1.0
