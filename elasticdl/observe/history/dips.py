@@ -15,7 +15,7 @@ from elasticdl.observe.history.fold import RECORDS, History
 from elasticdl.observe.history.lanes import LABELS, UNHEARD
 
 SHARE = 0.7
-"""A cell is slow below this share of the usual throughput: the median of the cells around it."""
+"""A cell is slow below this share of the usual throughput: the median of those around it."""
 
 _AROUND = 30  # cells on either side
 _LEAST_CELLS = 5
@@ -91,14 +91,17 @@ def dips_of(history: History) -> list[Dip]:
 
 
 def _usual(rates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median of the cells around each; at most `NUM_CELLS` are looked at."""
+    """Return the median of the cells around each, of those in which anything was trained.
+
+    So a job that stands still for longer than it runs has a dip too. At most `NUM_CELLS` are given.
+    """
     assert len(rates) <= NUM_CELLS
-    return np.array(
-        [
-            np.median(rates[max(0, cell - _AROUND) : cell + _AROUND + 1])
-            for cell in range(len(rates))
-        ]
-    )
+    found = np.zeros(len(rates))
+    for cell in range(len(rates)):
+        near = rates[max(0, cell - _AROUND) : cell + _AROUND + 1]
+        trained = near[near > 0.0]
+        found[cell] = np.median(trained) if len(trained) else 0.0
+    return found
 
 
 def _runs(is_slow: NDArray[np.bool_]) -> list[tuple[int, int]]:

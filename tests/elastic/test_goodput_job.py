@@ -1,0 +1,135 @@
+"""Goodput of real jobs: a stall of known length is found under its label, in its lane."""
+
+import signal
+import threading
+
+import pytest
+
+from elasticdl.job import Role
+from elasticdl.observe.events import read_events
+from elasticdl.observe.history.board import board
+from elasticdl.observe.history.fold import History
+
+STALL_SECONDS = 5.0
+NUM_RECORDS = 8_000
+LABELS = {"feed": "wait for data", "pull": "wait for parameters", "compute": "train"}
+
+
+def history_of(job):
+    return History.of(read_events(job.job_dir))
+
+
+def seconds_of(history, name):
+    (lane,) = (lane for lane in history.lanes if lane.name == name)
+    return lane.seconds
+
+
+def assert_whole(history):
+    """Good seconds and losses are all the seconds there were, of every role and of all."""
+    for role in (*Role, None):
+        found = history.goodput(role)
+        assert found.good + sum(found.losses.values()) == pytest.approx(found.seconds)
+    lanes = sum(sum(lane.seconds.values()) for lane in history.lanes)
+    assert history.goodput(None).seconds == pytest.approx(lanes)
+    cells = sum(float(lane.row.amounts.sum()) for lane in history.lanes)
+    assert cells == pytest.approx(lanes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(load_module, tmp_path_factory):
+    """Seconds of the worker by label in a job without a stall."""
+    from pathlib import Path
+
+    seen = load_module(Path(__file__).with_name("seen_job.py")).SeenJob
+    with seen(tmp_path_factory.mktemp("undisturbed"), NUM_RECORDS) as job:
+        job.wait()
+    return seconds_of(history_of(job), "worker-0")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stage", LABELS)
+def test_stalled_stage_is_time_under_its_label(seen_job, undisturbed, stage):
+    with seen_job(NUM_RECORDS, stage=stage, call=8, seconds=STALL_SECONDS) as job:
+        job.wait()
+    history = history_of(job)
+    assert_whole(history)
+    found = seconds_of(history, "worker-0")
+    grown = {
+        label: found.get(label, 0.0) - undisturbed.get(label, 0.0) for label in LABELS.values()
+    }
+    assert grown.pop(LABELS[stage]) == pytest.approx(STALL_SECONDS, rel=0.1), found
+    assert max(grown.values()) < 0.1 * STALL_SECONDS, found
+
+
+@pytest.mark.long
+def test_stalled_ps_replica_is_time_that_its_worker_waits_for_parameters(
+    seen_job, undisturbed, chaos
+):
+    with seen_job(NUM_RECORDS, stage="pull", call=8) as job:
+        until_trained(job)
+        ps, _ = chaos.processes(job.job_dir, "ps")
+        ps.send_signal(signal.SIGSTOP)
+        threading.Event().wait(STALL_SECONDS)
+        ps.send_signal(signal.SIGCONT)
+        job.wait()
+    history = history_of(job)
+    assert_whole(history)
+    found = seconds_of(history, "worker-0")
+    label = "wait for parameters"
+    grown = found[label] - undisturbed.get(label, 0.0)
+    assert grown == pytest.approx(STALL_SECONDS, rel=0.1), found
+    # The page shows it where it was: a dip of about as long, told by what workers did.
+    told = board(history)["dips"]
+    dip = max(told, key=lambda dip: dip["end"] - dip["begin"])
+    assert dip["end"] - dip["begin"] >= STALL_SECONDS - 2.0, told
+    assert "parameters" in dip["cause"], told
+
+
+def until_trained(job):
+    """Wait until the worker has said that it has trained something."""
+    while True:
+        assert job.process.poll() is None, job.log()
+        said = (event for event in read_events(job.job_dir) if event["event"] == "progress")
+        if any(event["num_records"] > 0 for event in said):
+            return
+        threading.Event().wait(0.05)
+
+
+@pytest.mark.long
+def test_ledger_of_a_job_that_lost_processes_agrees_with_what_was_done_to_it(
+    seen_job, chaos, tmp_path
+):
+    """Three workers, two ps replicas; a worker and the master are killed; two checkpoints."""
+    checkpoints = {"checkpoint_dir": tmp_path / "checkpoints", "checkpoint_steps": 1_000}
+    with seen_job(40_000, num_workers=3, **checkpoints) as job:
+        until_trained(job)
+        chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGKILL)
+        until_event(job, "lost")
+        chaos.processes(job.job_dir, "master")[0].send_signal(signal.SIGKILL)
+        until_event(job, "resumed")
+        job.wait()
+    history = history_of(job)
+    assert_whole(history)
+    found = board(history)
+    assert found["lost"] == {"worker": 1}
+    assert found["phase"] == "finished"
+    names = [fact["event"] for fact in found["facts"]]
+    assert names.count("lost") == 1
+    assert names.count("resumed") == 1
+    workers = [lane for lane in found["lanes"] if lane["role"] == "worker"]
+    assert sorted(lane["state"] for lane in workers).count("lost") == 1
+    assert sum(lane["processes"] for lane in workers) == 4
+    masters = [lane for lane in found["lanes"] if lane["role"] == "master"]
+    assert masters[0]["processes"] == 2
+    first, second, last = (point["version"] for point in found["points"]["checkpoint"])
+    assert 1_000 <= first < 1_100
+    assert 2_000 <= second < 2_100
+    assert last == 40_000 / 16
+    assert found["goodput"]["workers"]["share"] > 0.5
+
+
+def until_event(job, name):
+    """Wait for an event of the job."""
+    while all(event["event"] != name for event in read_events(job.job_dir)):
+        assert job.process.poll() is None, job.log()
+        threading.Event().wait(0.05)
