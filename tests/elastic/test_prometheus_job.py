@@ -1,0 +1,228 @@
+"""Debian's Prometheus scrapes a real job: every query of the board and of the rules has data."""
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+pytest.importorskip("prometheus_client", reason="metrics need elasticdl[dashboard]")
+
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+BOARD = DEPLOY / "grafana" / "elasticdl.json"
+RULES = DEPLOY / "prometheus" / "alerts.yaml"
+CONFIG = DEPLOY / "prometheus" / "prometheus.yaml"
+MOST_BYTES = 1_000_000
+WAIT_SECONDS = 60
+METRIC = re.compile(r"\b(elasticdl[_:][a-z0-9_:]+|process_[a-z_]+|up)\b")
+
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None or shutil.which("promtool") is None,
+    reason="Prometheus is missing: scripts/browser.sh installs it",
+)
+
+
+def queries():
+    """Return each query of the board, as Grafana would send it."""
+    found = {}
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        for target in panel["targets"]:
+            query = target["expr"].replace("$__rate_interval", "10s").replace("$instance", ".*")
+            found[f"{panel['title']} {target['refId']}"] = query
+    return found
+
+
+def rules():
+    """Return each expression of the rules, by its name."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {
+        rule.get("alert") or rule["record"]: rule["expr"]
+        for group in groups
+        for rule in group["rules"]
+    }
+
+
+class Prometheus:
+    """Debian's Prometheus, with the configuration of `deploy/` and a job as its target."""
+
+    def __init__(self, folder, page):
+        folder.mkdir()
+        url = urllib.parse.urlsplit(page["url"])
+        (folder / "token").write_text(urllib.parse.parse_qs(url.query)["token"][0])
+        config = yaml.safe_load(CONFIG.read_text())
+        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        config["rule_files"] = [str(RULES)]
+        config["scrape_configs"][0]["static_configs"] = [{"targets": [url.netloc]}]
+        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+        self._folder = folder
+
+    def __enter__(self):
+        self._log = (self._folder / "log").open("w+")
+        self._process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={self._folder}/prometheus.yaml",
+                f"--storage.tsdb.path={self._folder}/data",
+                "--web.listen-address=127.0.0.1:0",
+            ],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        self._port = self._find_port()
+        return self
+
+    def __exit__(self, *error):
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def _find_port(self):
+        process, deadline = psutil.Process(self._process.pid), time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            listening = [c for c in process.net_connections("tcp") if c.status == "LISTEN"]
+            is_ready = "Server is ready" in (self._folder / "log").read_text()
+            if listening and is_ready:
+                return listening[0].laddr.port
+            threading.Event().wait(0.05)
+        raise AssertionError((self._folder / "log").read_text())
+
+    def get(self, path, **words):
+        query = urllib.parse.urlencode(words)
+        address = f"http://127.0.0.1:{self._port}/api/v1/{path}?{query}"
+        with urllib.request.urlopen(address, timeout=20) as answer:
+            found = json.load(answer)
+        assert found["status"] == "success", found
+        return found["data"]
+
+    def ask(self, query):
+        """Return the values of a query now."""
+        result = self.get("query", query=query)["result"]
+        return [float(one["value"][1]) for one in result]
+
+    def until(self, query):
+        """Wait until a query has data; return it."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not (found := self.ask(query)):
+            assert time.monotonic() < deadline, query
+            threading.Event().wait(0.2)
+        return found
+
+
+@needs_prometheus
+def test_rules_and_configuration_are_sound(tmp_path):
+    for word, path in (("rules", RULES), ("config", CONFIG)):
+        copies = [shutil.copy(one, tmp_path) for one in (RULES, CONFIG)]
+        assert copies
+        (tmp_path / "token").write_text("x")
+        done = subprocess.run(
+            ["promtool", "check", word, tmp_path / path.name], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@needs_prometheus
+def test_every_query_of_board_and_rules_has_data_of_a_real_job(seen_job, chaos, tmp_path):
+    with seen_job(1_000_000, num_workers=2, dashboard_port=0, evaluation_steps=0) as job:
+        page = page_of(job)
+        with Prometheus(tmp_path / "prometheus", page) as prometheus:
+            prometheus.until("rate(elasticdl_records_trained_total[10s]) > 0")
+            chaos.processes(job.job_dir, "worker")[0].kill()
+            prometheus.until('elasticdl_processes_lost_total{role="worker"} == 1')
+            prometheus.until("elasticdl_table_rows")
+            prometheus.until("elasticdl:goodput:ratio_rate15m")
+            # The counting model has no metric of training: its board's panel stays empty.
+            without = {name: query for name, query in queries().items() if "model_metric" in query}
+            assert list(without) == ["Metrics of the model A"]
+            for name, query in queries().items():
+                if name not in without:
+                    assert prometheus.until(query), (name, query)
+            for name, expression in rules().items():
+                for metric in set(METRIC.findall(expression)):
+                    assert prometheus.until(metric), (name, metric)
+            groups = prometheus.get("rules")["groups"]
+            told = {rule["name"]: rule for group in groups for rule in group["rules"]}
+            assert told.keys() == rules().keys()
+            assert {rule["health"] for rule in told.values()} == {"ok"}, told
+            target = prometheus.get("targets")["activeTargets"][0]
+            assert (target["health"], target["lastError"]) == ("up", "")
+    assert len(raw(page)) == 0
+
+
+def raw(page):
+    """Return the bytes of /metrics; none once the job is gone."""
+    url = urllib.parse.urlsplit(page["url"])
+    token = urllib.parse.parse_qs(url.query)["token"][0]
+    request = urllib.request.Request(
+        f"{page['address']}/metrics", headers={"Authorization": f"Bearer {token}"}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.read()
+    except OSError:
+        return b""
+
+
+def page_of(job):
+    """Return what the master has written of its page."""
+    path, deadline = job.job_dir / "page.json", time.monotonic() + WAIT_SECONDS
+    while not path.exists():
+        assert job.process.poll() is None, job.log()
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.05)
+    page = json.loads(path.read_text())
+    assert 0 < len(raw(page)) < MOST_BYTES
+    return page
+
+
+EVENT_SERIES = """
+rule_files: [RULES]
+evaluation_interval: 1m
+tests:
+  - interval: 1m
+    input_series:
+      - series: 'elasticdl_records_trained_total{instance="a"}'
+        values: '100x30'
+      - series: 'elasticdl_job_phase{instance="a",elasticdl_job_phase="training"}'
+        values: '1x30'
+      - series: 'elasticdl_process_seconds_total{instance="a",role="worker",label="train"}'
+        values: '0+1x40'
+      - series: 'elasticdl_process_seconds_total{instance="a",role="worker",label="idle"}'
+        values: '0+59x40'
+      - series: 'elasticdl_processes_lost_total{instance="a",role="worker"}'
+        values: '0 0 8x30'
+      - series: 'elasticdl_training_loss{instance="a"}'
+        values: 'NAN'
+      - series: 'process_cpu_seconds_total{instance="a"}'
+        values: '0+59x40'
+      - series: 'elasticdl_job_info{instance="a"}'
+        values: '1x40'
+      - series: 'up{instance="a",job="elasticdl"}'
+        values: '0x40'
+    alert_rule_test:
+"""
+
+
+@needs_prometheus
+def test_each_alert_is_raised_when_it_should_be(tmp_path):
+    """By promtool, on a job in which all is wrong that there is a rule for; and then on none."""
+    names = [name for name in rules() if ":" not in name]
+    at = {"ElasticdlProcessesLost": "5m"}
+    rows = "".join(
+        f"      - {{eval_time: {at.get(name, '29m')}, alertname: {name}, exp_alerts: []}}\n"
+        for name in names
+    )
+    test = tmp_path / "test.yaml"
+    test.write_text(EVENT_SERIES.replace("RULES", str(RULES)).replace("NAN", "NaN " * 30) + rows)
+    done = subprocess.run(["promtool", "test", "rules", test], capture_output=True, text=True)
+    raised = set(re.findall(r"alertname:\s*(\w+)", done.stdout + done.stderr))
+    assert done.returncode != 0
+    assert raised == set(names), done.stdout + done.stderr
