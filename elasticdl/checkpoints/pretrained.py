@@ -7,6 +7,7 @@ each, and the row of each key:
 - `.parquet`: columns `key` and `weights`, as `--export_tables` writes them.
 
 A folder means the files of these kinds in it. Files behind a URL are fetched one after the other.
+A checkpoint, of a model of any framework, means its table of the same name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl._core import Progress, Store
+from elasticdl._core import Progress, PsClient, Store
+from elasticdl.checkpoints.remote import restore
+from elasticdl.checkpoints.versions import MANIFEST, resolve, whole_versions
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.locations import Location, download, is_remote, parse, reaching
 
@@ -57,23 +60,32 @@ def sources_of(flag: str) -> dict[str, list[Location]]:
     return sources
 
 
-def begin_with_pretrained(store: Store, flag: str, progress: Progress | None = None) -> None:
+def begin_with_pretrained(
+    store: Store,
+    flag: str,
+    progress: Progress | None = None,
+    replica: int = 0,
+    num_replicas: int = 1,
+) -> None:
     """Have the tables of a new store begin with the rows of their files.
 
     Args:
         store: The store.
         flag: As of `sources_of`.
         progress: Counts what is read.
+        replica: Number of the store's replica.
+        num_replicas: How many there are.
 
     Raises:
         ConfigError: As of `sources_of`.
         DataError: A file that is not as expected; names it, and the row.
+        CheckpointError: A checkpoint cannot be read.
     """
     for table, files in sources_of(flag).items():
         for file in files:
             num_rows = 0
-            with _here(file) as path:
-                for keys, rows in read_rows(path):
+            with _chunks_of(file, table, replica, num_replicas, progress) as chunks:
+                for keys, rows in chunks:
                     store.begin_with(table, str(file), keys, rows)
                     num_rows += len(keys)
                     if progress is not None:
@@ -96,6 +108,28 @@ def read_rows(file: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float3
         raise DataError(
             f"{file}: its pretrained rows cannot be read: {type(error).__name__}: {error}"
         ) from error
+
+
+@contextmanager
+def _chunks_of(
+    source: Location, table: str, replica: int, num_replicas: int, progress: Progress | None
+) -> Iterator[Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]]:
+    """Have the rows of a file, or of a table of a checkpoint, within the block."""
+    if source.suffix in READERS:
+        with _here(source) as path:
+            yield read_rows(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="elasticdl-rows-") as scratch:
+        stored = restore(source, replica, num_replicas, False, progress, Path(scratch))
+    with reaching(source):
+        tables = json.loads((source / MANIFEST).read_bytes())["replicas"][0]["model"]["tables"]
+    names = [described["name"] for described in tables]
+    if table not in names:
+        raise ConfigError(
+            f"--pretrained_rows: expected a table {table!r} in the checkpoint {source}, found "
+            f"{', '.join(names) or 'none'}"
+        )
+    yield PsClient.in_process(stored).scan(names.index(table))
 
 
 @contextmanager
@@ -124,14 +158,16 @@ def _files(words: str) -> list[Location]:
         raise ConfigError(f"--pretrained_rows: {error}") from error
     found: list[Location] = []
     with reaching(path):
-        if path.is_dir():
+        if path.is_dir() and ((path / MANIFEST).is_file() or whole_versions(path)):
+            found = [resolve(path)]
+        elif path.is_dir():
             found = sorted((f for f in path.iterdir() if f.suffix in READERS), key=str)
         elif path.is_file() and path.suffix in READERS:
             found = [path]
     if not found:
         raise ConfigError(
-            f"--pretrained_rows: expected a file {', '.join(READERS)}, or a folder of them, "
-            f"found none at {path}"
+            f"--pretrained_rows: expected a file {', '.join(READERS)}, a folder of them, "
+            f"or a checkpoint, found none at {path}"
         )
     return found
 

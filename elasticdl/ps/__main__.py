@@ -214,7 +214,7 @@ def _first(
     source = config.checkpoint.checkpoint_dir_for_init
     if source is None:
         store = Store(replica, replicas)
-        begin_with_pretrained(store, config.checkpoint.pretrained_rows, progress)
+        begin_with_pretrained(store, config.checkpoint.pretrained_rows, progress, replica, replicas)
         return store
     return restore(resolve(source), replica, replicas, False, progress, scratch)
 

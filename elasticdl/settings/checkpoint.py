@@ -52,7 +52,8 @@ class CheckpointSection(Section):
         str,
         Field(
             description='Rows that embedding tables begin with: "TABLE=PATH;TABLE=PATH", each PATH '
-            "or URL a .npz, .safetensors or .parquet file, or a folder of them."
+            "or URL a .npz, .safetensors or .parquet file, a folder of them, or a checkpoint that "
+            "has the table."
         ),
         _TRAIN,
     ] = ""

@@ -9,11 +9,7 @@ TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 def rows():
     for line in (ROOT / "docs" / "torch.md").read_text().splitlines():
-        if (
-            line.startswith("| ")
-            and not line.startswith("| you write")
-            and "returns | here" not in line
-        ):
+        if line.startswith("| ") and not line.startswith("| you ") and "returns | here" not in line:
             yield line
 
 

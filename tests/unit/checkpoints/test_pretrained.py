@@ -207,7 +207,7 @@ def test_rows_of_another_width_or_twice_are_refused(keys, rows, says, tmp_path):
     [
         ("rows.npz", "expected \"TABLE=PATH;TABLE=PATH\", each table once, found 'rows.npz'"),
         ("a=rows.npz;a=rows.npz", "each table once"),
-        ("a=none.npz", "expected a file .npz, .*, or a folder of them, found none at none.npz"),
+        ("a=none.npz", "expected a file .npz, .*, a folder of them, or a checkpoint, found none"),
         ("a=rows.csv", "found none at rows.csv"),
         ("a=.", "found none at ."),
     ],
