@@ -24,6 +24,7 @@ from elasticdl.master.durable import JobData
 from elasticdl.master.effects import audits, expired_text
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
+from elasticdl.observe.tensorboard import Summaries
 from elasticdl.worker.assemble import assemble, open_readers, threads_of
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.watch import Watch
@@ -57,16 +58,25 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
         checkpoint=lambda directory: _checkpoint(client, sender, directory),
         expire=lambda: expired_text(client.expire(int(time.time()))),
     )
+    folder = config.seeing.tensorboard_log_dir
+    summaries = None if folder is None else Summaries(folder)
     job = _Job(config, master, client)
     thread = threading.Thread(target=job.run, name="job", daemon=True)
     thread.start()
     try:
         while not job.ended.wait(_SECONDS_BETWEEN_PICTURES):
-            display.show(master.status())
+            status = master.status()
+            display.show(status)
+            if summaries is not None:
+                summaries.take(status, master.learning_rate)
     except KeyboardInterrupt:
         master.stop("interrupted")
         thread.join()
         raise
+    finally:
+        if summaries is not None:
+            summaries.take(master.status(), master.learning_rate, is_last=True)
+            summaries.close()
     if job.error is not None:
         raise job.error
     return master.status()

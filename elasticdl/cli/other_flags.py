@@ -67,7 +67,6 @@ OF_ELASTICDL_0 = {
     "relaunch_timeout_worker": "--task_timeout_seconds",
     "restart_policy": "the master asks for another pod, --max_relaunches times after failures",
     "task_fault_tolerance": "every job has it; --max_task_retries limits how often a task is tried",
-    "tensorboard_log_dir": "--summary has the numbers of the job, elasticdl events what happened",
     "use_go_ps": "ps replicas are one program, in Rust",
     "worker_image": "--image_name is of all pods",
     "yaml": "--dry_run > FILE",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib.util
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ def check(config: JobConfig) -> None:
     model_file = find_model_file(config)
     names = defined_names(model_file)
     check_state(config.cluster.state)
+    _check_packages(config)
     if names is not None:
         _check_functions(config, model_file, names)
     parse_params(config.model.model_params, "--model_params")
@@ -50,6 +52,20 @@ def check(config: JobConfig) -> None:
         read_statistics(config.model.statistics)
     _check_sources(config)
     _check_destinations(config)
+
+
+def _check_packages(config: JobConfig) -> None:
+    """Check that the packages are there with which the job is to be looked at."""
+    for flag, extra, packages in (
+        ("dashboard_port", "dashboard", ("aiohttp", "prometheus_client")),
+        ("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
+    ):
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        if getattr(config.seeing, flag) is not None and missing:
+            raise ConfigError(
+                f"--{flag} needs a package that is missing ({', '.join(missing)}): "
+                f"pip install 'elasticdl[{extra}]'"
+            )
 
 
 def _check_for_pods(config: JobConfig) -> None:

@@ -32,7 +32,7 @@ from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.proof import Replicas
-from elasticdl.master.status import picture
+from elasticdl.master.status import learning_rate_of, picture
 from elasticdl.state.base import State
 from elasticdl.state.memory import MemoryState
 
@@ -140,6 +140,11 @@ class InProcessMaster:
         session = self._session
         self._do(lambda: self._core.heartbeat(role, index, session, progress, self._now(), usage))
         return HeartbeatAnswer(interval_seconds)
+
+    @property
+    def learning_rate(self) -> float | None:
+        """What --learning_rate or a callback has set."""
+        return learning_rate_of(self._core)
 
     def stop(self, reason: str) -> None:
         """Cancel the job, for example because the worker raised."""

@@ -48,11 +48,12 @@ from elasticdl.master.phases import Phase
 from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.servicer import make_server
-from elasticdl.master.status import label_of, picture
+from elasticdl.master.status import label_of, learning_rate_of, picture
 from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog, line_of, newest
 from elasticdl.observe.kinds import Kind
 from elasticdl.observe.labels import LabelClock
+from elasticdl.observe.tensorboard import Summaries
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.rpc.messages import status_to_json
 from elasticdl.rpc.security import add_port
@@ -118,6 +119,7 @@ class Master:
         self._labels = LabelClock()
         self._remembered = RememberedEvents()
         self._page: JobPage | None = None
+        self._summaries: Summaries | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._was_told = False
@@ -283,6 +285,9 @@ class Master:
             process.write_whole(self._job_dir / process.ADDRESS_FILE, where)
             log.info("the master listens at %s", address)
             await self._serve_page(ends)
+            if (folder := self.core.config.seeing.tensorboard_log_dir) is not None:
+                self._summaries = Summaries(folder)
+                ends.callback(self._summaries.close)
             await self._until_ended()
             if self.core.has_ended:
                 await self._wind_up()
@@ -292,7 +297,10 @@ class Master:
                 self._is_closing = True
                 await server.stop(grace=None)
             self._write(kind_of(measure(self._labels)))
-            self._write(picture_event(self.core, self.status()))
+            status = self.status()
+            self._write(picture_event(self.core, status))
+            if self._summaries is not None:
+                self._summaries.take(status, learning_rate_of(self.core), is_last=True)
         if not self.core.has_ended:
             return process.STOPPED_EXIT_CODE
         return 0 if self.core.phase is Phase.FINISHED else 1
@@ -383,7 +391,10 @@ class Master:
             longest = self._lag.take_longest()
             late, held = round(longest.late_seconds, 4), round(longest.held_seconds, 4)
             self._write(kinds.EventLoop(late, held))
-            self._write(picture_event(self.core, self.status()))
+            status = self.status()
+            self._write(picture_event(self.core, status))
+            if self._summaries is not None:
+                self._summaries.take(status, learning_rate_of(self.core))
             self._tell_tables()
 
     def _tell_tables(self) -> None:

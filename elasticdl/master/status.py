@@ -67,6 +67,12 @@ def picture(core: JobCore, now: float) -> JobStatus:
     )
 
 
+def learning_rate_of(core: JobCore) -> float | None:
+    """Return what --learning_rate or a callback has set; None: the optimizer's own is not known."""
+    set_by_callback = core.callbacks.learning_rate
+    return core.config.training.learning_rate if set_by_callback is None else set_by_callback
+
+
 def label_of(core: JobCore) -> Label:
     """Return what the job as a whole is at: the label of the master's time."""
     return Label.RECOVER if core.is_recovering else _LABELS[core.phase]

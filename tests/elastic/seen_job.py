@@ -74,7 +74,8 @@ class SeenJob:
         }
 
     def __enter__(self):
-        words = [f"--{name}={value}" for name, value in self.flags.items()]
+        given = {name: value for name, value in self.flags.items() if value is not None}
+        words = [f"--{name}={value}" for name, value in given.items()]
         with (self.folder / "train.log").open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "elasticdl.cli.main", "train", *words],

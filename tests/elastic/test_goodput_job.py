@@ -133,3 +133,19 @@ def until_event(job, name):
     while all(event["event"] != name for event in read_events(job.job_dir)):
         assert job.process.poll() is None, job.log()
         threading.Event().wait(0.05)
+
+
+@pytest.mark.parametrize("strategy", ["Local", "ParameterServerStrategy"])
+def test_numbers_of_a_job_are_written_for_tensorboard(seen_job, tmp_path, strategy):
+    pytest.importorskip("tensorboardX", reason="this needs elasticdl[tensorboard]")
+    folder = tmp_path / "tensorboard"
+    flags = {"tensorboard_log_dir": folder, "learning_rate": 0.5}
+    flags |= {"distribution_strategy": strategy}
+    if strategy == "Local":
+        flags |= {"num_workers": None, "num_ps_pods": None}
+    with seen_job(2_000, **flags) as job:
+        job.wait()
+    (path,) = folder.glob("events.out.tfevents.*")
+    written = path.read_bytes()
+    for name in (b"loss/training", b"learning_rate", b"throughput/records_per_second"):
+        assert name in written

@@ -18,7 +18,7 @@ INSTEAD = {
     "ModelCheckpoint": "say --checkpoint_dir and --checkpoint_steps",
     "BackupAndRestore": "say --checkpoint_dir and --checkpoint_steps",
     "SwapEMAWeights": "leave it out",
-    "TensorBoard": "the job writes its own log of events",
+    "TensorBoard": "--tensorboard_log_dir writes them for the whole job",
     "CSVLogger": "say --summary",
     "RemoteMonitor": "the job writes its own log of events",
     "ProgbarLogger": "the job has its own display",

@@ -1,0 +1,111 @@
+"""A job's numbers for TensorBoard, by tensorboardX, which needs no TensorFlow."""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elasticdl.errors import ConfigError
+from elasticdl.job import JobStatus
+
+if TYPE_CHECKING:  # it comes with an extra
+    from tensorboardX import SummaryWriter
+
+SECONDS_BETWEEN = 1.0
+
+_FLUSH_SECONDS = 5
+_MOST_WAITING = 100  # pictures; of a folder that does not answer the rest is left out
+_CLOSE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+_Picture = tuple[JobStatus, float | None]
+
+
+class Summaries:
+    """Writes pictures of a job into event files.
+
+    The step of a number is how many updates the model had. What was not measured again is not
+    written again. A thread writes: whoever takes pictures never waits for the disk, and a folder
+    that cannot be written any more ends the summaries and nothing else.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Begin a file in a folder, which is made.
+
+        Raises:
+            ConfigError: tensorboardX is not installed, or the folder cannot be written to.
+        """
+        try:
+            from tensorboardX import SummaryWriter
+        except ImportError as error:
+            raise ConfigError(
+                "--tensorboard_log_dir needs tensorboardX: pip install 'elasticdl[tensorboard]'"
+            ) from error
+        try:
+            self._writer: SummaryWriter = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS)
+        except OSError as error:
+            raise ConfigError(
+                f"--tensorboard_log_dir={folder}: cannot be written to: {error.strerror}"
+            ) from error
+        self._told: dict[str, tuple[object, ...]] = {}
+        self._next = 0.0
+        self._pictures: queue.SimpleQueue[_Picture | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write, name="tensorboard", daemon=True)
+        self._thread.start()
+
+    def take(self, status: JobStatus, learning_rate: float | None, is_last: bool = False) -> None:
+        """Have what is new of a picture written; at most once a second, but for the last one."""
+        now = time.monotonic()
+        if (now < self._next and not is_last) or self._pictures.qsize() > _MOST_WAITING:
+            return
+        self._next = now + SECONDS_BETWEEN
+        self._pictures.put((status, learning_rate))
+
+    def close(self) -> None:
+        """Write the rest; of a disk that does not answer it is left."""
+        self._pictures.put(None)
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _write(self) -> None:
+        try:
+            while (picture := self._pictures.get()) is not None:
+                self._add(*picture)
+            self._writer.close()
+        except Exception as error:
+            log.warning("nothing more is written for TensorBoard: %s", error)
+
+    def _add(self, status: JobStatus, learning_rate: float | None) -> None:
+        for name, value, measured in _numbers(status, learning_rate):
+            if self._told.get(name) == measured or not math.isfinite(value):
+                continue
+            self._told[name] = measured
+            self._writer.add_scalar(name, value, status.model_version)
+
+
+def _numbers(
+    status: JobStatus, learning_rate: float | None
+) -> Iterator[tuple[str, float, tuple[object, ...]]]:
+    """Yield name, value, and what tells one measurement from the next."""
+    version = status.model_version
+    if not version:
+        return  # nothing is trained yet
+    if status.loss is not None:
+        yield "loss/training", status.loss, (version,)
+    if status.epoch_loss is not None:
+        yield "loss/epoch", status.epoch_loss, (status.epoch, status.epoch_loss)
+    if learning_rate is not None:
+        yield "learning_rate", learning_rate, (version,)
+    yield "throughput/records_per_second", status.records_per_second, (version,)
+    recent = status.recent_train_metrics or status.train_metrics
+    of = (status.train_metrics_epoch, status.train_metrics_records)
+    for name, value in recent.items():
+        yield f"{name}/training", value, of
+    for name, value in status.metrics.items():
+        yield f"{name}/evaluation", value, (value, status.evaluated_records)
