@@ -111,6 +111,28 @@ class Store:
     def checkpoint(self, directory: str) -> str:
         """Write this replica's files into `directory` and return its manifest entry as JSON."""
 
+    def apply_round(
+        self,
+        members: Sequence[tuple[int, int, int, int]],
+        learning_rate: float,
+        dense_grad: NDArray[np.float32],
+        state_delta: NDArray[np.float32],
+    ) -> int:
+        """Apply one gradient of several minibatches as one update; return the model version.
+
+        For a whole model without tables, which nobody else updates meanwhile.
+
+        Args:
+            members: Task, lease, index and records of each minibatch; each of another task.
+            learning_rate: Of this update.
+            dense_grad: The gradient of the mean loss over all of them.
+            state_delta: The mean of their changes of the state.
+
+        Raises:
+            StaleLeaseError, GapError: As `PsClient.push` of one of them; nothing has changed.
+            ValueError: Two are of one task, or one has been applied before.
+        """
+
 class _FarFiles(Protocol):
     """Knows how to send files to where no file system reaches; called from any thread."""
 

@@ -113,8 +113,9 @@ class TrainingSection(Section):
     distribution_strategy: Annotated[
         Strategy,
         Field(
-            description="Where parameters live: Local (in this process) or "
-            "ParameterServerStrategy (on ps replicas)."
+            description="Where parameters live: Local (in this process), "
+            "ParameterServerStrategy (on ps replicas), or AllreduceStrategy (in each worker; "
+            "models without embedding tables)."
         ),
     ] = Strategy.LOCAL
     minibatch_size: Annotated[PositiveInt, Field(description="Records of one step.")] = 64
@@ -381,10 +382,21 @@ class JobConfig(Section):
         return 0 if self.checkpoint.saved_model else self.cluster.num_ps_pods
 
     @property
+    def has_worlds(self) -> bool:
+        """Whether the workers hold the parameters, and reduce their gradients."""
+        is_all_reduce = self.training.distribution_strategy is Strategy.ALLREDUCE
+        return is_all_reduce and not self.checkpoint.saved_model
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether several workers' gradients make one update, so that they wait for each other."""
+        return self.has_worlds or not self.training.use_async
+
+    @property
     def pipeline_depth(self) -> int:
         """How many of its own updates a worker may have under way when it pulls."""
         training = self.training
-        if not training.use_async or (
+        if self.is_synchronous or (
             training.distribution_strategy is Strategy.LOCAL and training.max_staleness is None
         ):
             return 0
@@ -406,6 +418,7 @@ class JobConfig(Section):
             "predict": ("prediction_data",),
         }[self.command]
         self._check_synchrony()
+        self._check_all_reduce()
         self._check_launcher()
         if self.model.run_eagerly and self.training.distribution_strategy is not Strategy.LOCAL:
             raise ValueError(
@@ -467,6 +480,31 @@ class JobConfig(Section):
             raise ValueError(
                 f"--get_model_steps={training.get_model_steps} computes on older dense parameters: "
                 "expected neither --use_async=false nor --max_staleness, which promise newer ones"
+            )
+
+    def _check_all_reduce(self) -> None:
+        training = self.training
+        if training.distribution_strategy is not Strategy.ALLREDUCE:
+            return
+        strategy = f"--distribution_strategy={Strategy.ALLREDUCE}"
+        of_ps = {
+            "--use_async=false": not training.use_async,
+            "--max_staleness": training.max_staleness is not None,
+            "--get_model_steps": training.get_model_steps > 1,
+            "--staleness_lr_modulation": training.staleness_lr_modulation,
+            "--ps_memory_limit": self.cluster.ps_memory_limit is not None,
+            "--pretrained_rows": bool(self.checkpoint.pretrained_rows),
+        }
+        given = [flag for flag, is_given in of_ps.items() if is_given]
+        if given:
+            raise ValueError(
+                f"{given[0]} is about ps replicas, of which {strategy} has none: expected "
+                f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or not this flag"
+            )
+        if self.is_on_kubernetes or self.cluster.tls not in (None, "off"):
+            raise ValueError(
+                f"{strategy} runs on one machine so far, without TLS: expected "
+                f"--launcher=process and --tls=off, or {Strategy.PARAMETER_SERVER}"
             )
 
     def _check_launcher(self) -> None:

@@ -47,6 +47,7 @@ class Strategy(StrEnum):
 
     LOCAL = "Local"
     PARAMETER_SERVER = "ParameterServerStrategy"
+    ALLREDUCE = "AllreduceStrategy"
 
 
 class Role(StrEnum):
@@ -333,12 +334,57 @@ class HeartbeatAnswer:
     """What the master answers to a heartbeat.
 
     interval_seconds: until the next one. route: where the ps replicas are, if that is news.
-    is_recovering: whether parameters are lost and not yet restored.
+    is_recovering: whether parameters are lost and not yet restored. ended_world: the world of
+    all-reduce that is to end at the next step; 0: none is.
     """
 
     interval_seconds: float
     route: PsRoute | None = None
     is_recovering: bool = False
+    ended_world: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Attendance:
+    """What a worker says that comes to the rendezvous of an all-reduce job.
+
+    ring: where its ring listens. store: where its parameters are served. version: updates that
+    these have; -1: it has none. synced_world: the last world in which it had the parameters of all.
+    told_world: the last world that it was told of; this one is over for it. missed: workers that it
+    missed there. num_unsound, problem: as of `MasterClient.restore_point`.
+    """
+
+    ring: str
+    store: str = ""
+    version: int = -1
+    synced_world: int = 0
+    told_world: int = 0
+    missed: tuple[int, ...] = ()
+    num_unsound: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A worker's place in a world: a numbered agreement on who reduces together.
+
+    The tuples are by rank. Rank 0 has the parameters that count; those that `are_behind` are to be
+    given them first.
+    """
+
+    world_id: int
+    rank: int
+    workers: tuple[int, ...]
+    rings: tuple[str, ...]
+    are_behind: tuple[bool, ...]
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Nobody has parameters: begin with those of a checkpoint; "": as at the start of the job."""
+
+    checkpoint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,6 +544,14 @@ class MasterClient(Protocol):
 
     def announce(self, worker_id: int, position: Position) -> None:
         """Say where in a task the worker is, before it may die of it."""
+        ...
+
+    def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
+        """Come to the rendezvous of an all-reduce job.
+
+        Answers when there is a world with this worker, or after some seconds with `Wait`; then ask
+        again. `Finished`: the job needs this worker no longer.
+        """
         ...
 
     def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:

@@ -98,7 +98,13 @@ def check_given(config: JobConfig, given: Container[str]) -> None:
     Raises:
         ConfigError: A flag counts processes that the strategy does not start.
     """
-    if config.training.distribution_strategy is not Strategy.LOCAL:
+    strategy = config.training.distribution_strategy
+    if strategy is Strategy.ALLREDUCE and "num_ps_pods" in given:
+        raise ConfigError(
+            f"--num_ps_pods has no effect with --distribution_strategy={strategy}, where workers "
+            f"hold the parameters; expected --distribution_strategy={Strategy.PARAMETER_SERVER}"
+        )
+    if strategy is not Strategy.LOCAL:
         return
     for name in ("num_workers", "num_ps_pods", "master_port", "dashboard_port"):
         if name in given:

@@ -14,6 +14,7 @@ from typing import Any
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import (
+    Attendance,
     Finished,
     Lease,
     Outcome,
@@ -38,7 +39,7 @@ from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.choose import make_holder
-from elasticdl.master.parameters.holder import Answer, Audited, RestorePoint
+from elasticdl.master.parameters.holder import Answer, Audited, RestorePoint, Seating
 from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Loss, Processes
 from elasticdl.master.progress import Meter
@@ -353,6 +354,27 @@ class JobCore:
         self._settle(task, report, settled, now)
         self._advance(now)
         return True
+
+    def attend(self, worker_id: int, session: str, said: Attendance, now: float) -> Seating:
+        """A worker comes to the rendezvous of an all-reduce job."""
+        member = self.members.heard(Role.WORKER, worker_id, session, now)
+        if member is None or self.has_ended:
+            return Finished()
+        seating = self.holder.attend(member, said, now)
+        self._advance(now)
+        return seating
+
+    def seating(self, worker_id: int, session: str, said: Attendance) -> Seating:
+        """Return what a worker that has come to the rendezvous is told now."""
+        member = self.members.find(Role.WORKER, worker_id)
+        if member is None or member.session != session or self.has_ended:
+            return Finished()
+        return self.holder.seating(member, said)
+
+    def ended_world(self, role: Role, index: int) -> int:
+        """Return the world that a process is to leave at its next step; 0 if it may stay."""
+        member = self.members.find(role, index)
+        return 0 if member is None else self.holder.ended_world(member)
 
     def announce(self, worker_id: int, session: str, position: Position, now: float) -> None:
         """A worker says where in a task it is."""

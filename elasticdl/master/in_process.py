@@ -14,6 +14,7 @@ from typing import TypeVar
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
+    Attendance,
     Finished,
     HeartbeatAnswer,
     JobStatus,
@@ -21,7 +22,9 @@ from elasticdl.job import (
     Position,
     Progress,
     PsRoute,
+    Restore,
     Role,
+    Seat,
     TaskReport,
     Usage,
     Wait,
@@ -122,6 +125,10 @@ class InProcessMaster:
 
     def announce(self, worker_id: int, position: Position) -> None:
         """Do nothing: this process would die together with its worker."""
+
+    def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
+        """Refuse: a worker that is alone has nobody to meet."""
+        raise ElasticdlError("a job in one process has no rendezvous")
 
     def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
         """Say that there is nobody to hand anything over to."""

@@ -44,6 +44,7 @@ from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.interpreter import Effect, Interpreter, Line
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.page import JobPage
+from elasticdl.master.parameters.holder import RestorePoint
 from elasticdl.master.phases import Phase
 from elasticdl.master.pictures import picture_event, tables_event
 from elasticdl.master.remembered import RememberedEvents
@@ -208,6 +209,10 @@ class Master:
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
         point = await self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
+        return self.folder_of(point)
+
+    def folder_of(self, point: RestorePoint | None) -> str:
+        """Return where a checkpoint of this job lies; "" of None."""
         return "" if point is None else str(self._interpreter.folder_of(point))
 
     def hand_over_folder(self, index: int, session: str) -> str:

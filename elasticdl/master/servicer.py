@@ -11,13 +11,14 @@ import grpc
 
 from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import ElasticdlError, StateError
-from elasticdl.job import JobStatus, Progress, Role, Usage
+from elasticdl.job import JobStatus, Progress, Restore, Role, Usage, Wait
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
+from elasticdl.master.parameters.holder import BeginWith, RestorePoint
 from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.status import members
 from elasticdl.rpc import elasticdl_pb2 as pb
-from elasticdl.rpc import messages
+from elasticdl.rpc import messages, world_messages
 from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication, Defects
 from elasticdl.rpc.elasticdl_pb2_grpc import (
     MasterServicer,
@@ -26,6 +27,7 @@ from elasticdl.rpc.elasticdl_pb2_grpc import (
 )
 
 _PS_ROUTE_SECONDS = 5.0  # the longest that GetPsRoute waits before it answers "not yet"
+_ATTEND_SECONDS = 2.0  # the same for Attend
 _PICTURE_SECONDS = 0.1  # the shortest time between two pictures of WatchStatus
 _LONGEST_SILENCE_SECONDS = 1.0  # and the longest
 
@@ -55,6 +57,10 @@ class Front(Protocol):
 
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
+        ...
+
+    def folder_of(self, point: RestorePoint | None) -> str:
+        """Return where a checkpoint of this job lies; "" of None."""
         ...
 
     def hand_over_folder(self, index: int, session: str) -> str:
@@ -195,13 +201,31 @@ class Servicer(MasterServicer):
             )
             self._master.heard(role, request.index, progress, usage)
             answer = pb.HeartbeatResponse(
-                interval_seconds=interval, is_recovering=core.is_recovering
+                interval_seconds=interval,
+                is_recovering=core.is_recovering,
+                ended_world=core.ended_world(role, request.index),
             )
             if request.ps_generation not in (-1, core.holder.generation):
                 answer.ps_route.CopyFrom(messages.route_to_message(core.ps_route()))
             return answer
 
         return await self._event(context, heartbeat)
+
+    async def Attend(self, request: Any, context: Any) -> Any:
+        """Answer when there is a world with this worker, or "not yet" after some seconds."""
+        core, now = self._master.core, self._master.now()
+        worker_id, session = request.worker_id, request.session
+        said = world_messages.attendance_from_message(request)
+        answer = await self._event(context, lambda: core.attend(worker_id, session, said, now))
+        deadline = self._master.now() + _ATTEND_SECONDS
+        while isinstance(answer, Wait) and self._master.now() < deadline:
+            await self._master.changed(deadline - self._master.now())
+            answer = core.seating(worker_id, session, said)
+        await self._answer(context, self._master.written())
+        if isinstance(answer, BeginWith):
+            restore = Restore(self._master.folder_of(answer.point))
+            return world_messages.seating_to_message(restore)
+        return world_messages.seating_to_message(answer)
 
     async def Leave(self, request: Any, context: Any) -> Any:
         """A process was asked to end."""

@@ -14,6 +14,7 @@ import grpc
 
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.job import (
+    Attendance,
     Finished,
     HeartbeatAnswer,
     JobStatus,
@@ -21,13 +22,15 @@ from elasticdl.job import (
     Position,
     Progress,
     PsRoute,
+    Restore,
     Role,
+    Seat,
     TaskReport,
     Usage,
     Wait,
 )
 from elasticdl.rpc import elasticdl_pb2 as pb
-from elasticdl.rpc import messages
+from elasticdl.rpc import messages, world_messages
 from elasticdl.rpc.channel import ATTEMPT_SECONDS, Connection
 from elasticdl.rpc.elasticdl_pb2_grpc import CertificatesStub, MasterStub
 
@@ -147,6 +150,13 @@ class GrpcMasterClient:
         )
         self._connection.call(self._master.Announce, request)
 
+    def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
+        """Come to the rendezvous of an all-reduce job."""
+        request = world_messages.attendance_to_message(worker_id, self._session, attendance)
+        return world_messages.seating_from_message(
+            self._connection.call(self._master.Attend, request)
+        )
+
     def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
         """Say that this process was asked to end; return whether it is to hand over."""
         return bool(self._leave(role, index, give_up_seconds).is_awaited)
@@ -204,6 +214,7 @@ class GrpcMasterClient:
             answer.interval_seconds,
             messages.route_from_message(answer.ps_route) if has_route else None,
             answer.is_recovering,
+            answer.ended_world,
         )
 
     def renew_certificate(self, request: bytes) -> bytes:

@@ -1094,10 +1094,13 @@ class HeartbeatResponse(_message.Message):
     PS_ROUTE_FIELD_NUMBER: _builtins.int
     INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
     IS_RECOVERING_FIELD_NUMBER: _builtins.int
+    ENDED_WORLD_FIELD_NUMBER: _builtins.int
     interval_seconds: _builtins.float
     """until the next heartbeat"""
     is_recovering: _builtins.bool
     """parameters are lost, and not yet restored"""
+    ended_world: _builtins.int
+    """all-reduce: this world is to end at the next step; 0: none is"""
     @_builtins.property
     def ps_route(self) -> Global___PsRoute:
         """only if it is another than the one known"""
@@ -1108,14 +1111,170 @@ class HeartbeatResponse(_message.Message):
         ps_route: Global___PsRoute | None = ...,
         interval_seconds: _builtins.float = ...,
         is_recovering: _builtins.bool = ...,
+        ended_world: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["ps_route", b"ps_route"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interval_seconds", b"interval_seconds", "is_recovering", b"is_recovering", "ps_route", b"ps_route"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_world", b"ended_world", "interval_seconds", b"interval_seconds", "is_recovering", b"is_recovering", "ps_route", b"ps_route"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___HeartbeatResponse: _TypeAlias = HeartbeatResponse  # noqa: Y015
+
+@_typing.final
+class AttendRequest(_message.Message):
+    """What a worker says at the rendezvous."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
+    RING_FIELD_NUMBER: _builtins.int
+    STORE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    SYNCED_WORLD_FIELD_NUMBER: _builtins.int
+    TOLD_WORLD_FIELD_NUMBER: _builtins.int
+    MISSED_FIELD_NUMBER: _builtins.int
+    NUM_UNSOUND_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    session: _builtins.str
+    ring: _builtins.str
+    """where its ring listens"""
+    store: _builtins.str
+    """where its parameters are served; empty if it has none"""
+    version: _builtins.int
+    """updates that its parameters have; -1: it has none"""
+    synced_world: _builtins.int
+    """the last world in which it had the parameters of all; 0: none"""
+    told_world: _builtins.int
+    """the last world that it was told of; 0: none"""
+    num_unsound: _builtins.int
+    """checkpoints, newest first, that it has tried in vain"""
+    problem: _builtins.str
+    """what was wrong with the last of these"""
+    @_builtins.property
+    def missed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """workers that did not answer in that world"""
+
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        session: _builtins.str = ...,
+        ring: _builtins.str = ...,
+        store: _builtins.str = ...,
+        version: _builtins.int = ...,
+        synced_world: _builtins.int = ...,
+        told_world: _builtins.int = ...,
+        missed: _abc.Iterable[_builtins.int] | None = ...,
+        num_unsound: _builtins.int = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missed", b"missed", "num_unsound", b"num_unsound", "problem", b"problem", "ring", b"ring", "session", b"session", "store", b"store", "synced_world", b"synced_world", "told_world", b"told_world", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AttendRequest: _TypeAlias = AttendRequest  # noqa: Y015
+
+@_typing.final
+class AttendResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEAT_FIELD_NUMBER: _builtins.int
+    RESTORE_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def seat(self) -> Global___Seat: ...
+    @_builtins.property
+    def restore(self) -> Global___Restore: ...
+    @_builtins.property
+    def wait(self) -> Global___Wait: ...
+    @_builtins.property
+    def finished(self) -> Global___Finished: ...
+    def __init__(
+        self,
+        *,
+        seat: Global___Seat | None = ...,
+        restore: Global___Restore | None = ...,
+        wait: Global___Wait | None = ...,
+        finished: Global___Finished | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "finished", b"finished", "restore", b"restore", "seat", b"seat", "wait", b"wait"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "finished", b"finished", "restore", b"restore", "seat", b"seat", "wait", b"wait"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["seat", "restore", "wait", "finished"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___AttendResponse: _TypeAlias = AttendResponse  # noqa: Y015
+
+@_typing.final
+class Seat(_message.Message):
+    """A worker's place in a world. The arrays are by rank; rank 0 has the parameters that count."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORLD_ID_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    RINGS_FIELD_NUMBER: _builtins.int
+    ARE_BEHIND_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    world_id: _builtins.int
+    rank: _builtins.int
+    generation: _builtins.int
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def rings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def are_behind(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bool]:
+        """those that are to be given the parameters of rank 0"""
+
+    def __init__(
+        self,
+        *,
+        world_id: _builtins.int = ...,
+        rank: _builtins.int = ...,
+        workers: _abc.Iterable[_builtins.int] | None = ...,
+        rings: _abc.Iterable[_builtins.str] | None = ...,
+        are_behind: _abc.Iterable[_builtins.bool] | None = ...,
+        generation: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["are_behind", b"are_behind", "generation", b"generation", "rank", b"rank", "rings", b"rings", "workers", b"workers", "world_id", b"world_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Seat: _TypeAlias = Seat  # noqa: Y015
+
+@_typing.final
+class Restore(_message.Message):
+    """Nobody has parameters: this worker is to begin with a checkpoint."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    checkpoint: _builtins.str
+    """its folder; empty: begin as at the start of the job"""
+    def __init__(
+        self,
+        *,
+        checkpoint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint", b"checkpoint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Restore: _TypeAlias = Restore  # noqa: Y015
 
 @_typing.final
 class LeaveRequest(_message.Message):

@@ -79,6 +79,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatResponse.FromString,
                 _registered_method=True)
+        self.Attend = channel.unary_unary(
+                '/elasticdl.v1.Master/Attend',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.AttendRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.AttendResponse.FromString,
+                _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/elasticdl.v1.Master/Leave',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.LeaveRequest.SerializeToString,
@@ -186,6 +191,14 @@ class MasterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Attend(self, request, context):
+        """All-reduce: a worker comes to the rendezvous. Answers when there is a world with it, or after a
+        few seconds with `wait`. Harmless when repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Leave(self, request, context):
         """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated.
         """
@@ -289,6 +302,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.Heartbeat,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatResponse.SerializeToString,
+            ),
+            'Attend': grpc.unary_unary_rpc_method_handler(
+                    servicer.Attend,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.AttendRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.AttendResponse.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -574,6 +592,33 @@ class Master:
             '/elasticdl.v1.Master/Heartbeat',
             elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.HeartbeatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Attend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/Attend',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.AttendRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.AttendResponse.FromString,
             options,
             channel_credentials,
             insecure,

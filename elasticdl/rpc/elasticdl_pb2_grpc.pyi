@@ -53,6 +53,10 @@ class MasterStub:
     Announce: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.AnnounceRequest, _elasticdl_pb2.AnnounceResponse]
     """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
     Heartbeat: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]
+    Attend: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.AttendRequest, _elasticdl_pb2.AttendResponse]
+    """All-reduce: a worker comes to the rendezvous. Answers when there is a world with it, or after a
+    few seconds with `wait`. Harmless when repeated.
+    """
     Leave: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaveRequest, _elasticdl_pb2.LeaveResponse]
     """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated."""
     HandOver: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HandOverRequest, _elasticdl_pb2.HandOverResponse]
@@ -90,6 +94,10 @@ class MasterAsyncStub(MasterStub):
     Announce: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.AnnounceRequest, _elasticdl_pb2.AnnounceResponse]  # type: ignore[assignment]
     """Says where in a task a worker is: before each stage of a suspect task, and where it is stuck."""
     Heartbeat: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HeartbeatRequest, _elasticdl_pb2.HeartbeatResponse]  # type: ignore[assignment]
+    Attend: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.AttendRequest, _elasticdl_pb2.AttendResponse]  # type: ignore[assignment]
+    """All-reduce: a worker comes to the rendezvous. Answers when there is a world with it, or after a
+    few seconds with `wait`. Harmless when repeated.
+    """
     Leave: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.LeaveRequest, _elasticdl_pb2.LeaveResponse]  # type: ignore[assignment]
     """A process was asked to end (SIGTERM); is it to hand over what it has? Harmless when repeated."""
     HandOver: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HandOverRequest, _elasticdl_pb2.HandOverResponse]  # type: ignore[assignment]
@@ -178,6 +186,16 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         request: _elasticdl_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.HeartbeatResponse, _abc.Awaitable[_elasticdl_pb2.HeartbeatResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Attend(
+        self,
+        request: _elasticdl_pb2.AttendRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.AttendResponse, _abc.Awaitable[_elasticdl_pb2.AttendResponse]]:
+        """All-reduce: a worker comes to the rendezvous. Answers when there is a world with it, or after a
+        few seconds with `wait`. Harmless when repeated.
+        """
 
     @_abc_1.abstractmethod
     def Leave(

@@ -3,20 +3,27 @@
 import os
 
 from elasticdl import process
-from elasticdl._core import PsClient, traffic
-from elasticdl.job import Role
+from elasticdl._core import PsClient, PsServer, RingListener, Store, traffic
+from elasticdl.addresses import port_of
+from elasticdl.backends.base import Trainer
+from elasticdl.checkpoints.remote import Sender
+from elasticdl.job import HeartbeatAnswer, Role
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.assemble import assemble
 from elasticdl.worker.departure import Departure
 from elasticdl.worker.heartbeat import Heartbeat
+from elasticdl.worker.replica import Replica
+from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
 
 _PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
 _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
+SCRATCH = "scratch"  # in the job's folder: files on their way to URLs
 
 
 def main() -> None:
@@ -46,6 +53,12 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             tls=arguments.tls.as_tuple() if arguments.tls else None,
         )
 
+    reducers: list[RingExchange] = []
+
+    def reduce(trainer: Trainer) -> RingExchange:
+        reducers.append(join_world(arguments, master, trainer))
+        return reducers[0]
+
     events = EventLog(arguments.job_dir, Role.WORKER, arguments.index)
     beats = Heartbeat(master, arguments.index, interval, events, route, labels, traffic)
     with beats as heartbeat:
@@ -56,16 +69,49 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             lambda: connect(master.ps_route, dial, route),
             route,
             labels,
+            reduce if arguments.config.has_worlds else None,
         )
         departure.worker = worker
         heartbeat.progress = worker.progress
-        heartbeat.follow = lambda answer: worker.recover(answer.is_recovering)
+
+        def follow(answer: HeartbeatAnswer) -> None:
+            worker.recover(answer.is_recovering)
+            for exchange in reducers:
+                exchange.world_ends(answer.ended_world)
+
+        heartbeat.follow = follow
         watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
         cluster = arguments.config.cluster
         look, silence = cluster.heartbeat_seconds, cluster.heartbeat_timeout_seconds
         with Watch(watchdog, worker.under_way, master, arguments.index, look, silence):
             process.run_to_own_failure(worker.run)
             departure.finish()
+            for exchange in reducers:
+                exchange.close()
+
+
+def join_world(
+    arguments: process.ProcessArguments, master: GrpcMasterClient, trainer: Trainer
+) -> RingExchange:
+    """Return a worker's part in a job of all-reduce; nothing happens before it is declared."""
+    listening, checkpoint = arguments.listening, arguments.config.checkpoint
+    sender = Sender(
+        arguments.job_dir / SCRATCH / process.process_name(Role.WORKER, arguments.index)
+    )
+
+    def serve(store: Store) -> PsServer:
+        return PsServer(store, listening.bind, 0, arguments.token, far=sender)
+
+    replica = Replica(serve, checkpoint.checkpoint_dir_for_init)
+    listener = RingListener(listening.bind, 0, arguments.token)
+    member = RingMember(
+        lambda said: master.attend(arguments.index, said),
+        listener,
+        listening.at(port_of(listener.address)),
+        replica,
+        lambda: listening.at(port_of(replica.address)) if replica.address else "",
+    )
+    return RingExchange(trainer, replica, member)
 
 
 if __name__ == "__main__":

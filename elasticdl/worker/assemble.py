@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from elasticdl._core import PsClient, Pulled
-from elasticdl.backends.base import CallbackNeeds, Int64, Minibatch, Predictor
+from elasticdl._core import PsClient
+from elasticdl.backends.base import CallbackNeeds, Int64, Minibatch, Predictor, Trainer
 from elasticdl.backends.load import has_tables, load_saved_model, load_trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
@@ -18,8 +19,9 @@ from elasticdl.job import MasterClient, Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.observe.labels import LabelClock
 from elasticdl.process import IS_BUILT
+from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
-from elasticdl.worker.exchange import NoParameterSource, StoreExchange, Training
+from elasticdl.worker.exchange import NoParameterSource, Parameters, StoreExchange, Training
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.predictions import make_sink
 from elasticdl.worker.records import sample_minibatch
@@ -41,10 +43,12 @@ def assemble(
     connect: Callable[[], PsClient],
     route: Route | None = None,
     labels: LabelClock | None = None,
+    reduce: Callable[[Trainer], RingExchange] | None = None,
 ) -> Worker:
     """Return a worker that is ready to run.
 
-    The model is built while the ps replicas may still be starting: `connect` is called last.
+    The model is built while the ps replicas may still be starting: `connect` is called last; or
+    `reduce`, in a job of all-reduce.
 
     Raises:
         ModelError, DataError, ConfigError: The user's file or data cannot be used.
@@ -56,7 +60,7 @@ def assemble(
     log.info("%s", threads)
     if config.checkpoint.saved_model is None:
         return _assemble_trainer(
-            config, worker_id, master, connect, route, spec, readers, threads.count, labels
+            config, worker_id, master, connect, route, spec, readers, threads.count, labels, reduce
         )
     model = load_saved_model(
         spec, _metadata(config, readers), config.checkpoint.saved_model, threads.count
@@ -88,13 +92,16 @@ def _assemble_trainer(
     readers: dict[TaskKind, DataReader],
     num_threads: int,
     labels: LabelClock | None,
+    reduce: Callable[[Trainer], RingExchange] | None,
 ) -> Worker:
+    # Without ps replicas a large Keras Embedding stays what it is: a dense variable.
+    threshold = sys.maxsize if config.has_worlds else config.model.embedding_threshold_bytes
     try:
         trainer = load_trainer(
             spec,
             _metadata(config, readers),
             config.training.seed,
-            config.model.embedding_threshold_bytes,
+            threshold,
             num_threads,
             config.model.run_eagerly,
         )
@@ -108,7 +115,11 @@ def _assemble_trainer(
             f"{type(error).__name__}: {error} ({place_of(error)})"
         ) from error
     steps = config.training.get_model_steps
-    exchange = StoreExchange(connect(), trainer, route or Route(), steps)
+    exchange: StoreExchange | RingExchange
+    if reduce is not None:
+        exchange = reduce(trainer)
+    else:
+        exchange = StoreExchange(connect(), trainer, route or Route(), steps)
     exchange.declare(description)
     if config.command == "train" and trainer.callbacks is not None:
         _check_callbacks(config, trainer.callbacks)
@@ -129,7 +140,7 @@ def _assemble_trainer(
         labels,
     )
 
-    def look_up(sites: Sequence[tuple[int, Int64]], training: bool) -> Pulled:
+    def look_up(sites: Sequence[tuple[int, Int64]], training: bool) -> Parameters:
         with worker.looking_up("ids", "compute", "evaluate", "predict"):
             return exchange.look_up(sites, training)
 

@@ -114,7 +114,7 @@ class Worker:
         self._progress = Progress()
         self._protocol: LeaseProtocol[PendingPull] = LeaseProtocol(
             max_in_flight=config.pipeline_depth + 1,
-            is_synchronous=not config.training.use_async,
+            is_synchronous=config.is_synchronous,
         )
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
         # With one step in flight at the most, its push may bring back what the next one pulls.

@@ -9,7 +9,7 @@ use edl_ps::{
     Credentials, Cursor, FarFiles, GivenRows, Minibatch, NameSite, PsError, Receipt, Remote,
     RemoteOptions, Step, StepGradients, Synchrony, TlsFiles, Wanted,
 };
-use edl_store::PullMode;
+use edl_store::{PullMode, RoundGradient, RoundMember};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -144,6 +144,75 @@ impl Store {
         py.detach(|| self.store.checkpoint(&directory))
             .map_err(|error| ps_error(error.into()))
     }
+
+    fn apply_round(
+        &self,
+        py: Python<'_>,
+        members: Vec<(u64, u32, u32, u32)>,
+        learning_rate: f32,
+        dense_grad: &Bound<'_, PyAny>,
+        state_delta: &Bound<'_, PyAny>,
+    ) -> PyResult<u64> {
+        let (dense, state) = (
+            array(dense_grad, "dense_grad")?,
+            array(state_delta, "state_delta")?,
+        );
+        let (dense, state) = (dense.as_slice()?, state.as_slice()?);
+        let members = round_of(&members)?;
+        py.detach(|| apply_round(&self.store, members, learning_rate, dense, state))
+            .map_err(ps_error)
+    }
+}
+
+/// The minibatches of a round in the order of their tasks, each of another one.
+fn round_of(members: &[(u64, u32, u32, u32)]) -> PyResult<Vec<RoundMember>> {
+    let mut round: Vec<_> = members
+        .iter()
+        .map(|&(task, lease, index, num_records)| RoundMember {
+            task,
+            lease,
+            index,
+            num_records,
+            pulled_version: 0,
+        })
+        .collect();
+    round.sort_unstable_by_key(|member| member.task);
+    match round.windows(2).find(|pair| pair[0].task == pair[1].task) {
+        None => Ok(round),
+        Some(pair) => Err(PyValueError::new_err(format!(
+            "members: task {} is there twice, expected minibatches of different tasks",
+            pair[0].task
+        ))),
+    }
+}
+
+/// Apply a gradient of several minibatches, all of which have to be next in their task.
+///
+/// Nobody else may update the store meanwhile.
+fn apply_round(
+    store: &edl_store::Store,
+    mut members: Vec<RoundMember>,
+    learning_rate: f32,
+    dense: &[f32],
+    state: &[f32],
+) -> Result<u64, PsError> {
+    let version = store.version();
+    for member in &mut members {
+        if store.judge(member.task, member.lease, member.index)? {
+            return Err(PsError::Invalid(format!(
+                "minibatch {} of task {} has been applied before",
+                member.index, member.task
+            )));
+        }
+        member.pulled_version = version;
+    }
+    let (_, applied) = store.apply_round(&members, learning_rate, |_| RoundGradient {
+        tables: Vec::new(),
+        dense: dense.to_vec(),
+        state: state.to_vec(),
+        weight: 1.0,
+    })?;
+    Ok(applied.version)
 }
 
 fn check_replica(replica: u32, num_replicas: u32) -> PyResult<()> {

@@ -14,6 +14,7 @@ from elasticdl.master.parameters.holder import Holder
 from elasticdl.master.parameters.local import LocalStore
 from elasticdl.master.parameters.replicas import PsReplicas
 from elasticdl.master.parameters.requests import Parts, Requests
+from elasticdl.master.parameters.worlds import WorkerWorlds
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
 
@@ -33,6 +34,8 @@ def make_holder(
     def make_requests(parts: Parts) -> Requests:
         return Requests(config, tasks, journal, history, ledger, meter, parts, act)
 
+    if config.has_worlds:
+        return WorkerWorlds(journal, members, ledger, history, make_requests, act)
     if not config.num_ps:
         return LocalStore(make_requests)
     return PsReplicas(config, journal, members, ledger, history, make_requests, act)

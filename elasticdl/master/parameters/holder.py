@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from elasticdl.job import PsRoute, Recovery
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import Attendance, Finished, PsRoute, Recovery, Seat, Strategy, Wait
 from elasticdl.master.lacks import Applied
 from elasticdl.master.membership import Member
 from elasticdl.master.parameters.hand_overs import HandedOver
@@ -91,6 +92,36 @@ RestorePoint = WholeCheckpoint | HandedOver
 """What a process of the holder's can begin with."""
 
 
+@dataclass(frozen=True, slots=True)
+class BeginWith:
+    """A worker that came to the rendezvous is to begin with this; None: the start of the job."""
+
+    point: RestorePoint | None
+
+
+Seating = Seat | BeginWith | Wait | Finished
+"""What a worker that came to the rendezvous is told."""
+
+
+class NoWorlds:
+    """A holder whose workers do not reduce among themselves."""
+
+    def attend(self, member: Member, said: Attendance, now: float) -> Seating:
+        """Refuse."""
+        raise ElasticdlError(
+            f"{member.name} came to a rendezvous, expected in jobs with "
+            f"--distribution_strategy={Strategy.ALLREDUCE} alone"
+        )
+
+    def seating(self, member: Member, said: Attendance) -> Seating:
+        """Nobody waits for one."""
+        return Finished()
+
+    def ended_world(self, member: Member) -> int:
+        """There is none."""
+        return 0
+
+
 class Holder(Protocol):
     """Whoever holds the parameters."""
 
@@ -121,6 +152,14 @@ class Holder(Protocol):
 
     def handed_over(self, member: Member, version: int, now: float) -> None:
         """A process that was asked to end has written all that it holds."""
+        ...
+
+    def attend(self, member: Member, said: Attendance, now: float) -> Seating:
+        """A worker comes to the rendezvous of those who hold parameters and reduce gradients.
+
+        Raises:
+            ElasticdlError: There is none in this job.
+        """
         ...
 
     def restore_point(self, index: int, num_unsound: int, problem: str) -> RestorePoint | None:
@@ -174,6 +213,14 @@ class Holder(Protocol):
 
     def is_ready(self, member: Member) -> bool:
         """Whether a process holds parameters that workers may use."""
+        ...
+
+    def seating(self, member: Member, said: Attendance) -> Seating:
+        """Return what a worker that came to the rendezvous is told now; `Wait`: nothing yet."""
+        ...
+
+    def ended_world(self, member: Member) -> int:
+        """Return the world that a worker is to leave at its next step; 0 if it may stay."""
         ...
 
     # --- what is due -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from elasticdl.job import PsRoute, Recovery
 from elasticdl.master.membership import Member
 from elasticdl.master.parameters.holder import (
     Answer,
+    NoWorlds,
     RestorePoint,
     Verdict,
     Watermarks,
@@ -18,7 +19,7 @@ from elasticdl.master.parameters.holder import (
 from elasticdl.master.parameters.requests import Parts, Requests
 
 
-class LocalStore:
+class LocalStore(NoWorlds):
     """`Holder` of a job that has no ps replicas: all parameters are there from the start.
 
     So it is for a job that uses an exported model, which is whole in each worker.

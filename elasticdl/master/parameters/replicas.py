@@ -25,6 +25,7 @@ from elasticdl.master.parameters.hand_overs import HandedOver, HandOvers
 from elasticdl.master.parameters.holder import (
     Answer,
     CheckpointWritten,
+    NoWorlds,
     RestorePoint,
     Verdict,
     Watermarks,
@@ -34,7 +35,7 @@ from elasticdl.master.parameters.requests import Parts, Requests
 from elasticdl.observe.kinds import CheckpointUnsound, PsHandedOver, PsRecovered
 
 
-class PsReplicas:
+class PsReplicas(NoWorlds):
     """`Holder` of a job with ps replicas."""
 
     can_lose_updates = True

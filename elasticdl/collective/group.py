@@ -1,0 +1,94 @@
+"""A ring that carries more than gradients: what each rank says, and what rank 0 has.
+
+The ring adds float32. So bytes travel as numbers, two bytes each, which float32 holds exactly:
+where one rank has the numbers and all others zeros, the sum is what the one rank has. That costs
+twice the bytes, and needs no second way between the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl._core import Ring
+from elasticdl.collective.rounds import OFFER_BYTES, Offer, pack, unpack
+
+Float32 = NDArray[np.float32]
+
+_PIECE = 1 << 22  # numbers of one reduction while bytes are given
+_PATIENCE_SECONDS = 7 * 24 * 3600.0
+"""How long others are waited for who compute: as long as they live. The master ends who hangs."""
+_REDUCE_SECONDS = 600.0
+"""How long a reduction takes at most, once all have come to it."""
+
+
+class Group:
+    """The ranks of a world, connected. For one thread."""
+
+    def __init__(self, ring: Ring, rank: int, size: int) -> None:
+        self._ring = ring
+        self._rank = rank
+        self._size = size
+        self._mine = np.zeros(size * OFFER_BYTES // 2, np.float32)
+        self._all = np.empty_like(self._mine)
+
+    def exchange(self, offer: Offer) -> list[Offer]:
+        """Say what this rank offers; return the offers of all, by rank. Waits for all.
+
+        Raises:
+            RingError: A rank is lost.
+        """
+        numbers = OFFER_BYTES // 2
+        self._mine[self._rank * numbers :][:numbers] = _to_numbers(pack(offer))
+        self._add(self._mine, self._all, 1, _PATIENCE_SECONDS)
+        found = _to_bytes(self._all)
+        return [unpack(found[rank * OFFER_BYTES :][:OFFER_BYTES]) for rank in range(self._size)]
+
+    def mean(self, values: Sequence[Float32], out: Sequence[Float32], weight: int) -> None:
+        """Write the mean of all ranks' values into `out`, weighted; the same bits on all ranks.
+
+        Raises:
+            RingError: A rank is lost; `values` are as they were.
+        """
+        self._ring.all_reduce(values, out, weight, timeout_seconds=_REDUCE_SECONDS)
+
+    def give(self, data: bytes | None) -> bytes:
+        """Return the bytes of rank 0, which alone gives any, on all ranks.
+
+        Raises:
+            RingError: A rank is lost.
+        """
+        size = np.zeros(4, np.float32)
+        if data is not None:
+            size[:] = _to_numbers(len(data).to_bytes(8, "little"))
+        found = np.empty_like(size)
+        # What rank 0 gives may take it a while to write.
+        self._add(size, found, 1, _PATIENCE_SECONDS)
+        num_bytes = int.from_bytes(_to_bytes(found), "little")
+        mine = np.zeros(0, np.float32) if data is None else _to_numbers(data)
+        pieces = []
+        for start in range(0, -(-num_bytes // 2), _PIECE):
+            length = min(_PIECE, -(-num_bytes // 2) - start)
+            out = np.empty(length, np.float32)
+            piece = np.zeros(length, np.float32) if data is None else mine[start : start + length]
+            self._add(piece, out, 1, _REDUCE_SECONDS)
+            pieces.append(_to_bytes(out))
+        return b"".join(pieces)[:num_bytes]
+
+    def _add(self, values: Float32, out: Float32, weight: int, timeout_seconds: float) -> None:
+        self._ring.all_reduce([values], [out], weight, timeout_seconds=timeout_seconds, mean=False)
+
+    def close(self) -> None:
+        """Leave the ring."""
+        self._ring.close()
+
+
+def _to_numbers(data: bytes) -> Float32:
+    """Return bytes as numbers from 0 to 65,535; an odd last byte is followed by 0."""
+    return np.frombuffer(data + b"\0" * (len(data) % 2), "<u2").astype(np.float32)
+
+
+def _to_bytes(numbers: Float32) -> bytes:
+    return numbers.astype("<u2").tobytes()

@@ -1,0 +1,150 @@
+"""What one round of a world decides: whose minibatches make the next update. No sockets, no clock.
+
+In each round every rank makes an **offer**: the minibatch whose gradient it has in hand, or none.
+All ranks see all offers, and decide alike by the **marks**: how far each task has come in the
+updates so far, and under which lease. So a minibatch is counted once, whoever offers it, and a
+worker whose lease is over is told so by all.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """Which minibatch an offer is of, and how much it weighs.
+
+    is_skipped: It is to count as dealt with, without a gradient.
+    """
+
+    task_id: int
+    lease: int
+    index: int
+    num_records: int
+    is_skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a rank says at the beginning of a round.
+
+    version: updates that its parameters have; the same on all ranks, or something is wrong.
+    minibatch: What it has a gradient of; None: it has nothing, and weighs nothing.
+    is_last: It asks all to leave this world now, before anything is reduced.
+    """
+
+    version: int
+    minibatch: Minibatch | None = None
+    learning_rate: float = 0.0
+    is_last: bool = False
+
+
+class Verdict(Enum):
+    """What becomes of a rank's offer."""
+
+    NONE = "it offered nothing"
+    COUNTED = "it is part of this update"
+    DONE = "it was part of an update before"
+    STALE = "somebody else has the task"
+    GAP = "minibatches before it are missing"
+
+
+@dataclass(slots=True)
+class Mark:
+    """How far a task has come: the newest lease that counted, and the next minibatch."""
+
+    lease: int = 0
+    next_index: int = 0
+
+
+class Marks:
+    """The marks of all tasks; equal on all ranks that have made the same updates."""
+
+    def __init__(self, marks: dict[int, Mark] | None = None) -> None:
+        self._marks = {} if marks is None else marks
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> Marks:
+        """Return marks from (task, lease, next index) of each task."""
+        return cls({task: Mark(lease, next_index) for task, lease, next_index in rows})
+
+    def rows(self) -> list[list[int]]:
+        """Return (task, lease, next index) of each task."""
+        return [[task, mark.lease, mark.next_index] for task, mark in self._marks.items()]
+
+    def next_index(self, task_id: int) -> int:
+        """Return the minibatch of a task that comes next."""
+        mark = self._marks.get(task_id)
+        return 0 if mark is None else mark.next_index
+
+    def judge(self, offers: Sequence[Offer]) -> list[Verdict]:
+        """Say of each rank's offer what becomes of it. Changes nothing."""
+        newest: dict[int, int] = {}
+        for offer in offers:
+            if offer.minibatch is not None:
+                task = offer.minibatch.task_id
+                lease = max(offer.minibatch.lease, self._marks.get(task, _NEW).lease)
+                newest[task] = max(newest.get(task, 0), lease)
+        verdicts = []
+        counted: set[int] = set()
+        for offer in offers:
+            verdict = self._judge(offer.minibatch, newest, counted)
+            if verdict is Verdict.COUNTED:
+                assert offer.minibatch is not None
+                counted.add(offer.minibatch.task_id)
+            verdicts.append(verdict)
+        return verdicts
+
+    def _judge(
+        self, minibatch: Minibatch | None, newest: dict[int, int], counted: set[int]
+    ) -> Verdict:
+        if minibatch is None:
+            return Verdict.NONE
+        next_index = self.next_index(minibatch.task_id)
+        if minibatch.lease < newest[minibatch.task_id]:
+            return Verdict.STALE
+        if minibatch.index < next_index or minibatch.task_id in counted:
+            return Verdict.DONE
+        return Verdict.GAP if minibatch.index > next_index else Verdict.COUNTED
+
+    def count(self, minibatch: Minibatch) -> None:
+        """Note a minibatch that was counted."""
+        mark = self._marks.setdefault(minibatch.task_id, Mark())
+        mark.lease, mark.next_index = minibatch.lease, minibatch.index + 1
+
+
+_NEW = Mark()
+_OFFER = struct.Struct("<IQIIIIdQ")  # flags, task, lease, index, records, -, learning rate, version
+_HAS, _SKIPPED, _LAST = 1, 2, 4
+
+OFFER_BYTES = _OFFER.size
+
+
+def pack(offer: Offer) -> bytes:
+    """Return an offer as bytes, always as many."""
+    minibatch = offer.minibatch or Minibatch(0, 0, 0, 0)
+    flags = _HAS if offer.minibatch is not None else 0
+    flags |= _SKIPPED if minibatch.is_skipped else 0
+    flags |= _LAST if offer.is_last else 0
+    return _OFFER.pack(
+        flags,
+        minibatch.task_id,
+        minibatch.lease,
+        minibatch.index,
+        minibatch.num_records,
+        0,
+        offer.learning_rate,
+        offer.version,
+    )
+
+
+def unpack(data: bytes) -> Offer:
+    """Return the offer that was packed."""
+    flags, task_id, lease, index, num_records, _, learning_rate, version = _OFFER.unpack(data)
+    minibatch = Minibatch(task_id, lease, index, num_records, bool(flags & _SKIPPED))
+    has = bool(flags & _HAS)
+    return Offer(version, minibatch if has else None, learning_rate, bool(flags & _LAST))

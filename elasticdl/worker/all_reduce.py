@@ -1,0 +1,160 @@
+"""`Exchange` of a job of all-reduce: parameters are here, gradients go around the ring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elasticdl.backends.base import Float32, Int64, Minibatch, ModelDescription, StepResult, Trainer
+from elasticdl.checkpoints.exports import write_tables
+from elasticdl.collective import rounds
+from elasticdl.collective.rounds import Verdict
+from elasticdl.config import CheckpointSection
+from elasticdl.errors import GapError, StaleLeaseError, StaleParametersError, UnavailableError
+from elasticdl.job import Lease
+from elasticdl.worker.exchange import Committed, Parameters, PendingPull, Step
+from elasticdl.worker.replica import Replica
+from elasticdl.worker.ring_member import Handing, Outdated, OutOfWorld, RingMember
+
+
+@dataclass(frozen=True, slots=True)
+class OwnParameters:
+    """`Parameters` of this worker; course and version say which."""
+
+    rows: list[Float32]
+    dense: Float32
+    state: Float32
+    version: int
+    course: int
+
+
+class RingExchange:
+    """Parameters live in each worker of a world, and all make the same updates.
+
+    A step is computed on the newest parameters, or computed again. `push` returns when an update
+    has counted the minibatch, in whatever world; `end_task` when all others have made it too. So
+    what the master is told is done stays done as long as one worker lives.
+    """
+
+    def __init__(self, trainer: Trainer, replica: Replica, member: RingMember) -> None:
+        self._trainer = trainer
+        self._replica = replica
+        self._member = member
+
+    @property
+    def generation(self) -> int:
+        """How often all workers were lost, up to the parameters that are here."""
+        return self._member.generation
+
+    def reach(self, generation: int) -> None:
+        """Wait until they are of this generation."""
+        try:
+            self._member.wait_for_generation(generation)
+        except OutOfWorld:
+            raise StaleLeaseError("this worker is in no world") from None
+
+    def declare(self, model: ModelDescription) -> None:
+        """Say what the model is, and go to the rendezvous."""
+        dense, state = (values.copy() for values in self._trainer.initial_values())
+        self._replica.declare(model, dense, state)
+        self._member.start()
+
+    def start_index(self, lease: Lease) -> int:
+        """Return how far the task has come; others wait for this worker until `end_task`."""
+        try:
+            return self._member.begin(lease.task.id, lease.number)
+        except OutOfWorld:
+            # Whoever has the task when this process has ended goes on where it stands.
+            raise StaleLeaseError(f"task {lease.task.id}: this worker is in no world") from None
+
+    def end_task(self, lease: Lease) -> None:
+        """Wait until all ranks have counted what this one has of the lease."""
+        self._member.end(lease.task.id, lease.number)
+
+    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
+        """Return the parameters that are here; there are no rows."""
+        self._wait_for_parameters()
+        replica = self._replica
+        course = replica.course
+        pulled = replica.client.pull([], training=step is not None)
+        return OwnParameters([], pulled.dense, pulled.state, pulled.version, course)
+
+    def name(self, minibatch: Minibatch, ids: Sequence[Int64]) -> None:
+        """There are no ids."""
+
+    def push(
+        self,
+        pulled: Parameters,
+        result: StepResult,
+        learning_rate: float,
+        lease: Lease,
+        index: int,
+        num_records: int,
+        pending: PendingPull | None = None,
+    ) -> Committed:
+        """Hand in the gradients of one minibatch; returns when they are part of an update."""
+        assert isinstance(pulled, OwnParameters)
+        handing = Handing(
+            rounds.Minibatch(lease.task.id, lease.number, index, num_records),
+            learning_rate,
+            (result.dense_grad, result.state_delta),
+            pulled.course,
+            pulled.version,
+        )
+        self._hand_in(handing, lease)
+        return Committed(self._replica.version, 0)
+
+    def skip(self, lease: Lease, index: int) -> None:
+        """Leave a minibatch out for good, on all ranks."""
+        minibatch = rounds.Minibatch(lease.task.id, lease.number, index, 0, is_skipped=True)
+        self._hand_in(Handing(minibatch, 0.0, None, 0, 0), lease)
+
+    def _hand_in(self, handing: Handing, lease: Lease) -> None:
+        where = f"minibatch {handing.minibatch.index} of task {lease.task.id}"
+        try:
+            verdict = self._member.hand_in(handing)
+        except Outdated:
+            raise StaleParametersError(f"{where} was computed on older parameters") from None
+        except OutOfWorld:
+            raise GapError(f"{where}: this worker is in no world any more") from None
+        if verdict is Verdict.STALE:
+            raise StaleLeaseError(f"{where}: somebody else has the task")
+        if verdict is Verdict.GAP:
+            raise GapError(f"{where}: minibatches before it are missing")
+
+    def look_up(self, sites: Sequence[tuple[int, Int64]], training: bool) -> Parameters:
+        """Return the parameters that are here."""
+        return self.pull([])
+
+    def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
+        """There are no tables."""
+        return iter(())
+
+    def expire(self) -> None:
+        """There are no rows."""
+
+    def export_tables(self, directory: Path, settings: CheckpointSection, attempt: int) -> None:
+        """Write that there are none."""
+        self._wait_for_parameters()
+        write_tables(
+            directory,
+            self._replica.client.export,
+            settings.export_threshold,
+            settings.export_since_version,
+            attempt,
+        )
+
+    def _wait_for_parameters(self) -> None:
+        try:
+            self._member.wait_for_parameters()
+        except OutOfWorld:
+            raise UnavailableError("this worker is in no world any more") from None
+
+    def world_ends(self, world_id: int) -> None:
+        """The master says that a world is to end at the next step; 0: none is."""
+        self._member.world_ends(world_id)
+
+    def close(self) -> None:
+        """Leave the world."""
+        self._member.leave()

@@ -1,0 +1,203 @@
+"""A worker's own copy of all parameters, in a job of all-reduce.
+
+It is a store in this process, as in a job of one process: the same optimizers, checkpoints and
+watermarks. The worker also serves it, so that the master may ask for a checkpoint and for the proof
+as it asks a ps replica. All copies of a world take the same updates, so they have the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticdl._core import PsClient, PsServer, Store
+from elasticdl.backends.base import ClipSpec, Float32, ModelDescription, VariableDescription
+from elasticdl.checkpoints.hand_over import write_hand_over
+from elasticdl.checkpoints.remote import restore
+from elasticdl.checkpoints.versions import resolve
+from elasticdl.collective.rounds import Marks, Minibatch
+from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
+from elasticdl.job import Strategy
+from elasticdl.locations import Location
+
+_HEADER_BYTES = 8
+
+
+class Replica:
+    """The parameters of this worker, and how far each task has come in them.
+
+    course: grows when the parameters are replaced by others; what was computed on those before is
+        of no use then, even where the version is the same.
+    """
+
+    def __init__(self, serve: Callable[[Store], PsServer], init: Location | None) -> None:
+        """Have none yet.
+
+        Args:
+            serve: Serves a store, and returns its server.
+            init: The checkpoint that the job begins with, if any (`--checkpoint_dir_for_init`).
+        """
+        self._serve = serve
+        self._init = init
+        self._model: ModelDescription | None = None
+        self._first: tuple[Float32, Float32] | None = None
+        self._store: Store | None = None
+        self._server: PsServer | None = None
+        self._client: PsClient | None = None
+        self.marks = Marks()
+        self.version = -1
+        self.course = 0
+
+    def declare(self, model: ModelDescription, dense: Float32, state: Float32) -> None:
+        """Say what the model is, and its initial values.
+
+        Raises:
+            ModelError: It has embedding tables.
+        """
+        if model.tables:
+            names = ", ".join(repr(table.name) for table in model.tables)
+            raise ModelError(
+                f"the model has embedding tables ({names}), and with --distribution_strategy="
+                f"{Strategy.ALLREDUCE} each worker would hold all their rows: expected "
+                f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or keras.layers.Embedding "
+                "in place of elasticdl.layers.Embedding if the tables are small"
+            )
+        self._model, self._first = model, (dense, state)
+
+    @property
+    def client(self) -> PsClient:
+        """What reads the parameters; there are some."""
+        assert self._client is not None, "a worker without parameters is asked for them"
+        return self._client
+
+    @property
+    def address(self) -> str:
+        """Where they are served; "" if there are none."""
+        return "" if self._server is None else self._server.address
+
+    def begin(self, checkpoint: str) -> None:
+        """Take those of a checkpoint of this job; "": those that the job begins with.
+
+        Raises:
+            CheckpointError: It cannot be restored.
+        """
+        if checkpoint:
+            self._take(restore(checkpoint, keep_watermarks=True), None)
+        elif self._init is not None:
+            self._take(restore(resolve(self._init), keep_watermarks=False), None)
+        else:
+            self._take(Store(), None)
+
+    def dump(self) -> bytes:
+        """Return all of it: parameters, optimizer slots, state, watermarks, marks."""
+        assert self._store is not None
+        with tempfile.TemporaryDirectory(prefix="elasticdl-give-") as scratch:
+            folder = Path(scratch) / "parameters"
+            write_hand_over(folder, self._store.checkpoint)
+            files = sorted(folder.iterdir())
+            parts = [file.read_bytes() for file in files]
+        header: dict[str, Any] = {
+            "files": [[file.name, len(part)] for file, part in zip(files, parts, strict=True)],
+            "marks": self.marks.rows(),
+        }
+        words = json.dumps(header).encode()
+        return b"".join([len(words).to_bytes(_HEADER_BYTES, "little"), words, *parts])
+
+    def load(self, data: bytes) -> None:
+        """Take over what another worker has dumped.
+
+        Raises:
+            CheckpointError: It does not fit together.
+        """
+        length = int.from_bytes(data[:_HEADER_BYTES], "little")
+        header = json.loads(data[_HEADER_BYTES : _HEADER_BYTES + length])
+        offset = _HEADER_BYTES + length
+        with tempfile.TemporaryDirectory(prefix="elasticdl-given-") as scratch:
+            for name, size in header["files"]:
+                if Path(name).name != name:
+                    raise CheckpointError(f"a worker gave a file called {name!r}, expected a name")
+                (Path(scratch) / name).write_bytes(data[offset : offset + size])
+                offset += size
+            self._take(Store.restore(scratch), Marks.of(header["marks"]))
+
+    def _take(self, store: Store, marks: Marks | None) -> None:
+        assert self._model is not None
+        assert self._first is not None
+        client = PsClient.in_process(store)
+        client.declare(json.dumps(asdict(self._model)), *self._first)
+        if marks is None:
+            (applied,) = client.audit()
+            marks = Marks.of([task, 0, next_index] for task, next_index, _ in applied.tolist())
+        if self._server is not None:
+            self._server.stop()
+        self._store, self._client, self.marks = store, client, marks
+        self._server = self._serve(store)
+        self.version = client.pull([], training=False, dense=False).version
+        self.course += 1
+
+    def apply(
+        self,
+        minibatches: Sequence[Minibatch],
+        learning_rate: float,
+        dense_grad: Float32,
+        state_delta: Float32,
+    ) -> None:
+        """Make one update of minibatches of different tasks; skipped ones are counted alone.
+
+        Args:
+            minibatches: Each is the next one of its task.
+            learning_rate: Of the update.
+            dense_grad: Mean over the records of all; not looked at if all are skipped.
+            state_delta: The same of the state.
+        """
+        assert self._store is not None
+        assert self._model is not None
+        members = [(m.task_id, m.lease, m.index, m.num_records) for m in minibatches]
+        trained = [
+            member for member, m in zip(members, minibatches, strict=True) if not m.is_skipped
+        ]
+        if trained:
+            if self._model.clip is not None:
+                clip(dense_grad, self._model.clip, self._model.dense)
+            version = self._store.apply_round(trained, learning_rate, dense_grad, state_delta)
+        for minibatch in minibatches:
+            if minibatch.is_skipped:
+                self.client.skip(minibatch.task_id, minibatch.lease, minibatch.index)
+            self.marks.count(minibatch)
+        if trained:
+            self.version = version
+
+    def close(self) -> None:
+        """Serve no longer."""
+        if self._server is not None:
+            self._server.stop()
+
+
+def clip(gradient: Float32, spec: ClipSpec, variables: Sequence[VariableDescription]) -> None:
+    """Clip a flat dense gradient in place, as Keras does (crates/edl-ps/src/clip.rs)."""
+    if spec.kind == "value":
+        np.clip(gradient, -spec.limit, spec.limit, out=gradient)
+    elif spec.kind == "global_norm":
+        norm = _norm(gradient)
+        gradient *= np.float32(_factor(norm, spec.limit) if np.isfinite(norm) else np.nan)
+    elif spec.kind == "norm":
+        for variable in variables:
+            size = int(np.prod(variable.shape))
+            part = gradient[variable.offset : variable.offset + size]
+            part *= np.float32(_factor(_norm(part), spec.limit))
+    else:
+        raise ElasticdlError(f"gradients are clipped by {spec.kind!r}, which is not known here")
+
+
+def _norm(values: Float32) -> float:
+    return float(np.sqrt(np.sum(np.square(values, dtype=np.float64))))
+
+
+def _factor(norm: float, limit: float) -> float:
+    return limit / norm if norm > limit else 1.0

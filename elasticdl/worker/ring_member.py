@@ -1,0 +1,381 @@
+"""A worker's part in a world: a thread that meets, forms the ring, and reduces round after round.
+
+It alone touches the ring and changes the parameters. What the worker has in hand is given to it as
+a **handing**: a minibatch with its gradient. A handing is kept until an update has counted it,
+whatever happens to the ring meanwhile.
+
+    meet -> form -> give parameters to those who are behind -> round, round, round ... -> meet
+
+A round begins with what each rank offers (`collective/rounds.py`). A rank that holds a training
+lease is **busy**: it is waited for. One that is not has nothing to offer, and others go on without
+it. An update is **settled** when the next round begins: then all ranks have made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from elasticdl._core import RingListener
+from elasticdl.backends.base import Float32
+from elasticdl.collective import Group, World, form_ring
+from elasticdl.collective.rounds import Minibatch, Offer, Verdict
+from elasticdl.errors import CheckpointError, ElasticdlError, RingError, UnavailableError
+from elasticdl.job import Attendance, Finished, Restore, Seat, Wait
+from elasticdl.worker.replica import Replica
+
+log = logging.getLogger(__name__)
+
+_FORM_SECONDS = 5.0
+_SILENCE_SECONDS = 5.0
+_IDLE_SECONDS = 0.02  # between two rounds in which nobody had anything
+_FAREWELL_SECONDS = 3.0
+
+
+@dataclass(slots=True)
+class Handing:
+    """A minibatch that is to be counted, and what became of it. Guarded by the member's lock.
+
+    course, version: of the parameters that its gradient was computed on.
+    """
+
+    minibatch: Minibatch
+    learning_rate: float
+    values: tuple[Float32, Float32] | None  # dense gradient, change of the state; None if skipped
+    course: int
+    version: int
+    verdict: Verdict | None = None
+
+
+class Outdated(Exception):
+    """A gradient was computed on parameters that are not the newest."""
+
+
+class OutOfWorld(Exception):
+    """This worker takes part no longer."""
+
+
+class RingMember:
+    """The thread, and what others of the worker ask of it."""
+
+    def __init__(
+        self,
+        attend: Callable[[Attendance], Seat | Restore | Wait | Finished],
+        listener: RingListener,
+        ring_address: str,
+        replica: Replica,
+        store_address: Callable[[], str],
+    ) -> None:
+        """Take no part yet.
+
+        Args:
+            attend: Goes to the rendezvous.
+            listener: Where others reach this rank.
+            ring_address: Its address, as the others know it.
+            replica: The parameters.
+            store_address: Where these are served, as the master knows it.
+        """
+        self._attend = attend
+        self._listener = listener
+        self._ring_address = ring_address
+        self._replica = replica
+        self._store_address = store_address
+        self._changed = threading.Condition()
+        self._busy: set[tuple[int, int]] = set()
+        self._handing: Handing | None = None
+        self._seat: Seat | None = None
+        self._synced_world = self._told_world = 0
+        self._missed: tuple[int, ...] = ()
+        self._ended_world = 0
+        self._num_rounds = 0  # that have begun
+        self._is_out = self._is_leaving = False
+        self._error: BaseException | None = None
+        self._buffers: tuple[Float32, Float32] | None = None
+        self._nothing: tuple[Float32, Float32] | None = None
+        self.generation = 0
+        self._thread = threading.Thread(target=self._guarded, name="ring", daemon=True)
+
+    def start(self) -> None:
+        """Go to the rendezvous; the model has been declared."""
+        self._thread.start()
+
+    # --- for other threads -----------------------------------------------------------------------
+
+    def begin(self, task_id: int, lease: int) -> int:
+        """Others wait for this worker from now on; return the minibatch to begin the lease with."""
+        with self._changed:
+            self._wait(lambda: self._has_parameters)
+            self._busy.add((task_id, lease))
+            self._changed.notify_all()
+            return self._replica.marks.next_index(task_id)
+
+    def end(self, task_id: int, lease: int) -> None:
+        """A lease has ended; returns when all that was counted of it is settled."""
+        with self._changed:
+            if (task_id, lease) not in self._busy:
+                return
+            self._busy.discard((task_id, lease))
+            self._changed.notify_all()
+            before = self._num_rounds
+            with contextlib.suppress(OutOfWorld):
+                self._wait(lambda: self._num_rounds > before)
+
+    def hand_in(self, handing: Handing) -> Verdict:
+        """Have a minibatch counted; returns what became of it.
+
+        Raises:
+            Outdated: Its gradient has to be computed again.
+            OutOfWorld: This worker takes part no longer.
+        """
+        with self._changed:
+            assert self._handing is None, "one thread hands in"
+            self._handing = handing
+            self._changed.notify_all()
+            try:
+                self._wait(lambda: handing.verdict is not None or self._is_outdated(handing))
+            finally:
+                self._handing = None
+            if handing.verdict is None:
+                raise Outdated
+            return handing.verdict
+
+    def wait_for_parameters(self) -> None:
+        """Return once this worker has parameters."""
+        with self._changed:
+            self._wait(lambda: self._has_parameters)
+
+    def wait_for_generation(self, generation: int) -> None:
+        """Return once the parameters are at least of this generation."""
+        with self._changed:
+            self._wait(lambda: self._has_parameters and self.generation >= generation)
+
+    def world_ends(self, world_id: int) -> None:
+        """The master says that a world is to end at the next step; 0: none is."""
+        if world_id:
+            with self._changed:
+                self._ended_world = world_id
+                self._changed.notify_all()
+
+    def leave(self) -> None:
+        """Take part no longer, and tell the others at the next round, if that comes soon."""
+        with self._changed:
+            self._is_leaving = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_FAREWELL_SECONDS)
+        self._replica.close()
+
+    @property
+    def _has_parameters(self) -> bool:
+        return self._synced_world > 0
+
+    def _is_outdated(self, handing: Handing) -> bool:
+        """Whether it has to be computed again. Of one that was counted before nobody asks."""
+        if handing.values is None or not self._has_parameters:
+            return False
+        if handing.minibatch.index != self._replica.marks.next_index(handing.minibatch.task_id):
+            return False  # the next round says what is wrong with it
+        now = (self._replica.course, self._replica.version)
+        return now != (handing.course, handing.version)
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        """Wait, holding the lock.
+
+        Raises:
+            OutOfWorld: That will never be.
+        """
+        while not until():
+            if self._error is not None:
+                raise UnavailableError(f"the ring of this worker has failed: {self._error}")
+            if self._is_out:
+                raise OutOfWorld
+            self._changed.wait()
+
+    # --- the thread ------------------------------------------------------------------------------
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            log.error("the ring: %s", error, exc_info=not isinstance(error, ElasticdlError))
+            self._error = error
+        finally:
+            with self._changed:
+                self._is_out = True
+                self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_leaving and (seat := self._meet()) is not None:
+            began = time.monotonic()
+            try:
+                self._take_part(seat, began)
+            except RingError as error:
+                self._missed = () if error.rank is None else (seat.workers[error.rank],)
+                log.info("world %d has ended: %s", seat.world_id, error)
+
+    def _meet(self) -> Seat | None:
+        """Go to the rendezvous; return this worker's seat, or None if it is not needed."""
+        num_unsound, problem = 0, ""
+        while not self._is_leaving:
+            said = Attendance(
+                self._ring_address,
+                self._store_address(),
+                self._replica.version,
+                self._synced_world,
+                self._told_world,
+                self._missed,
+                num_unsound,
+                problem,
+            )
+            match self._attend(said):
+                case Seat() as seat:
+                    self._told_world, self._missed = seat.world_id, ()
+                    return seat
+                case Restore(checkpoint):
+                    try:
+                        self._replica.begin(checkpoint)
+                    except CheckpointError as error:
+                        if not checkpoint:
+                            raise
+                        log.warning("%s cannot be restored: %s", checkpoint, error)
+                        num_unsound, problem = num_unsound + 1, str(error)
+                case Finished():
+                    return None
+                case Wait():
+                    pass
+        return None
+
+    def _take_part(self, seat: Seat, began: float) -> None:
+        world = World(seat.world_id, seat.rank, seat.rings)
+        ring = form_ring(
+            world,
+            self._listener,
+            timeout_seconds=_FORM_SECONDS,
+            silence_seconds=_SILENCE_SECONDS,
+        )
+        group = Group(ring, seat.rank, world.size)
+        try:
+            self._give_parameters(group, seat)
+            log.info(
+                "world %d: rank %d of %d by %s, version %d, formed in %.3f s",
+                seat.world_id,
+                seat.rank,
+                world.size,
+                ring.transport,
+                self._replica.version,
+                time.monotonic() - began,
+            )
+            is_idle = False
+            while True:
+                handing = self._next(seat.world_id, is_idle)
+                counted = self._round(group, seat, handing)
+                if counted is None:
+                    return
+                is_idle = counted == 0
+        finally:
+            group.close()
+
+    def _give_parameters(self, group: Group, seat: Seat) -> None:
+        """Have all ranks of a new world hold what rank 0 holds."""
+        if any(seat.are_behind):
+            data = group.give(self._replica.dump() if seat.rank == 0 else None)
+            if seat.are_behind[seat.rank]:
+                self._replica.load(data)
+        with self._changed:
+            self._synced_world = seat.world_id
+            self.generation = seat.generation
+            self._changed.notify_all()
+
+    def _next(self, world_id: int, is_idle: bool) -> Handing | None:
+        """Return what to offer in the next round; waits for it while this worker is busy."""
+
+        def is_over() -> bool:
+            return self._is_leaving or self._ended_world == world_id
+
+        with self._changed:
+            if is_idle and not self._busy:
+                # Nobody had anything: the next round need not begin at once.
+                self._changed.wait_for(
+                    lambda: self._handing is not None or self._busy or is_over(), _IDLE_SECONDS
+                )
+            self._changed.wait_for(
+                lambda: self._offered() is not None or not self._busy or is_over()
+            )
+            return self._offered()
+
+    def _offered(self) -> Handing | None:
+        """Return what is in hand, unless it has got its verdict or must be computed again."""
+        handing = self._handing
+        if handing is None or handing.verdict is not None or self._is_outdated(handing):
+            return None
+        return handing
+
+    def _round(self, group: Group, seat: Seat, handing: Handing | None) -> int | None:
+        """Go through one round; return how many minibatches counted, None if the world is over."""
+        replica = self._replica
+        is_last = self._is_leaving or self._ended_world == seat.world_id
+        offers = group.exchange(
+            Offer(
+                replica.version,
+                None if handing is None else handing.minibatch,
+                0.0 if handing is None else handing.learning_rate,
+                is_last,
+            )
+        )
+        with self._changed:
+            self._num_rounds += 1
+            self._changed.notify_all()
+        if len({offer.version for offer in offers}) > 1:
+            versions = ", ".join(str(offer.version) for offer in offers)
+            raise ElasticdlError(
+                f"world {seat.world_id}: the ranks have versions {versions} of the parameters, "
+                "expected one; this is a defect"
+            )
+        if any(offer.is_last for offer in offers):
+            return None
+        verdicts = replica.marks.judge(offers)
+        counted = [
+            offer
+            for offer, verdict in zip(offers, verdicts, strict=True)
+            if verdict is Verdict.COUNTED
+        ]
+        mine = verdicts[seat.rank]
+        if counted:
+            self._count(group, counted, handing if mine is Verdict.COUNTED else None)
+        with self._changed:
+            if handing is not None:
+                handing.verdict = mine
+                self._changed.notify_all()
+        return len(counted)
+
+    def _count(self, group: Group, counted: list[Offer], handing: Handing | None) -> None:
+        """Reduce the gradients that count, and make the update."""
+        minibatches = [offer.minibatch for offer in counted if offer.minibatch is not None]
+        trained = [m for m in minibatches if not m.is_skipped]
+        out = self._out()
+        if trained:
+            has = handing is not None and handing.values is not None
+            values = handing.values if handing is not None and has else self._zeros()
+            weight = handing.minibatch.num_records if handing is not None and has else 0
+            assert values is not None
+            group.mean(values, out, weight)
+        rates = [o.learning_rate for o in counted if o.minibatch and not o.minibatch.is_skipped]
+        with self._changed:
+            self._replica.apply(minibatches, rates[0] if rates else 0.0, *out)
+
+    def _out(self) -> tuple[Float32, Float32]:
+        if self._buffers is None:
+            pulled = self._replica.client.pull([], training=False)
+            self._buffers = np.empty_like(pulled.dense), np.empty_like(pulled.state)
+            self._nothing = np.zeros_like(pulled.dense), np.zeros_like(pulled.state)
+        return self._buffers
+
+    def _zeros(self) -> tuple[Float32, Float32]:
+        assert self._nothing is not None
+        return self._nothing

@@ -1,0 +1,148 @@
+"""A dense model that counts how often each record was trained, and faults at chosen places.
+
+A record is its own number. Lion without momentum moves a weight by the sign of its gradient, so
+each update adds exactly 1 to the count of every record in it, whatever else is averaged with it.
+The state counts the updates.
+
+`settings.json` beside this file lists faults, which come one after the other: each is claimed by
+the first worker that has come to its place often enough since it was due. `hashes` collects a hash
+of weights, optimizer slots and watermarks before chosen updates, when all ranks have made the last.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from elasticdl import ArrayModel, ArrayOptimizer, Mode
+
+HERE = Path(__file__).parent
+SETTINGS = json.loads((HERE / "settings.json").read_text())
+NUM_RECORDS, SECONDS = SETTINGS["num_records"], SETTINGS["seconds"]
+
+
+def forward():
+    """No table; a count of each record, and the number of updates."""
+    return ArrayModel(
+        tables=[],
+        ids=lambda features: [],
+        predict=lambda dense, rows, features: dense["visits"][features],
+        gradients=_gradients,
+        dense={"visits": np.zeros(NUM_RECORDS, np.float32)},
+        state={"updates": np.zeros(1, np.float32)},
+    )
+
+
+def optimizer(lr=1.0):
+    """The sign of the gradient alone."""
+    return ArrayOptimizer(learning_rate=lr, kind="lion", params={"beta_1": 0.0, "beta_2": 0.0})
+
+
+def feed(records, mode, metadata):
+    """Parse the numbers of records."""
+    numbers = np.array([int(record) for record in records], np.int64)
+    return numbers if mode == Mode.PREDICTION else (numbers, np.zeros(len(numbers), np.float32))
+
+
+def eval_metrics_fn():
+    """How often a record was trained, on average."""
+    return {"mean_visits": lambda labels, predictions: predictions}
+
+
+def _gradients(dense, rows, features, labels):
+    come_to("compute")
+    time.sleep(
+        SECONDS
+    )  # the tempo of the job, so that it lasts longer than a worker takes to start
+    gradient = np.zeros(NUM_RECORDS, np.float32)
+    np.subtract.at(gradient, features, 1.0 / len(features))
+    return 1.0, [], {"visits": gradient}, {"updates": np.ones(1, np.float32)}
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+_comings = Counter()
+_lock = threading.Lock()
+
+
+def come_to(place):
+    """Do what is due at a place: nothing, as a rule."""
+    with _lock:
+        number = len(list(HERE.glob("claimed-*")))
+        if number >= len(SETTINGS["faults"]) or SETTINGS["faults"][number][0] != place:
+            return
+        _comings[number] += 1
+        if _comings[number] < SETTINGS["faults"][number][1]:
+            return
+        try:
+            os.close(os.open(HERE / f"claimed-{number}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+    if place == "abort after reduction":
+        from elasticdl.errors import RingError
+
+        raise RingError("a fault: this rank lost the ring, others did not")
+    if place == "during reduction":
+        threading.Timer(0.0002, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _before(owner, name, place):
+    wrapped = getattr(owner, name)
+
+    def call(*args, **kwargs):
+        come_to(place)
+        return wrapped(*args, **kwargs)
+
+    setattr(owner, name, call)
+
+
+def _after(owner, name, place):
+    wrapped = getattr(owner, name)
+
+    def call(*args, **kwargs):
+        result = wrapped(*args, **kwargs)
+        come_to(place)
+        return result
+
+    setattr(owner, name, call)
+
+
+def _hash(replica):
+    version = replica.version
+    if version % SETTINGS["hash_every"] == 0:
+        digest = hashlib.sha256(replica.dump()).hexdigest()
+        (HERE / "hashes" / f"{version}-{os.getpid()}").write_text(digest)
+
+
+def _watch():
+    from elasticdl.collective.group import Group
+    from elasticdl.worker.replica import Replica
+    from elasticdl.worker.ring_member import RingMember
+
+    apply = Replica.apply
+
+    def apply_and_hash(replica, *args):
+        _hash(replica)
+        return apply(replica, *args)
+
+    Replica.apply = apply_and_hash
+    _after(Group, "mean", "abort after reduction")
+    _after(Group, "mean", "after reduction")
+    _before(Group, "mean", "during reduction")
+    _before(Group, "mean", "before reduction")
+    _after(Replica, "apply", "after update")
+    _before(Group, "give", "giving parameters")
+    _before(RingMember, "_meet", "rendezvous")
+
+
+if "elasticdl.worker.__main__" in sys.modules or "worker" in " ".join(sys.orig_argv):
+    _watch()

@@ -1,0 +1,65 @@
+"""Which minibatches make the next update: all ranks decide alike, and count each once."""
+
+import pytest
+
+from elasticdl.collective.rounds import OFFER_BYTES, Marks, Minibatch, Offer, Verdict, pack, unpack
+
+
+def offer(task, lease, index, num_records=16):
+    return Offer(0, Minibatch(task, lease, index, num_records), learning_rate=0.1)
+
+
+NOTHING = Offer(0)
+
+
+def test_minibatches_that_are_next_in_their_tasks_count_together():
+    marks = Marks.of([[7, 1, 3]])
+    assert marks.judge([offer(7, 1, 3), NOTHING, offer(8, 1, 0)]) == [
+        Verdict.COUNTED,
+        Verdict.NONE,
+        Verdict.COUNTED,
+    ]
+
+
+def test_a_minibatch_that_was_counted_is_done():
+    marks = Marks()
+    marks.count(Minibatch(7, 1, 0, 16))
+    assert marks.judge([offer(7, 1, 0)]) == [Verdict.DONE]
+    assert marks.judge([offer(7, 2, 0)]) == [Verdict.DONE]
+    assert marks.judge([offer(7, 1, 1)]) == [Verdict.COUNTED]
+
+
+def test_an_older_lease_is_refused_beside_a_newer_one_and_after_it():
+    marks = Marks()
+    assert marks.judge([offer(7, 1, 0), offer(7, 2, 0)]) == [Verdict.STALE, Verdict.COUNTED]
+    marks.count(Minibatch(7, 2, 0, 16))
+    assert marks.judge([offer(7, 1, 1)]) == [Verdict.STALE]
+
+
+def test_a_gap_is_refused():
+    assert Marks().judge([offer(7, 1, 1)]) == [Verdict.GAP]
+
+
+def test_of_two_offers_of_one_minibatch_one_counts():
+    assert Marks().judge([offer(7, 1, 0), offer(7, 1, 0)]) == [Verdict.COUNTED, Verdict.DONE]
+
+
+def test_judging_changes_nothing():
+    marks = Marks()
+    marks.judge([offer(7, 1, 0)])
+    assert marks.rows() == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Offer(3),
+        Offer(2**40, is_last=True),
+        Offer(5, Minibatch(2**33, 4, 5, 6), 0.25),
+        Offer(5, Minibatch(1, 2, 3, 0, is_skipped=True), 0.0, is_last=True),
+    ],
+    ids=["nothing", "last", "minibatch", "skipped"],
+)
+def test_an_offer_comes_out_as_it_went_in(said):
+    assert len(pack(said)) == OFFER_BYTES
+    assert unpack(pack(said)) == said
