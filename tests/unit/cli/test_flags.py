@@ -76,7 +76,8 @@ def test_synchronous_training_waits_for_all_workers_and_pulls_nothing_ahead():
         (
             "distribution_strategy",
             "Ps",
-            "--distribution_strategy: expected 'Local' or 'ParameterServerStrategy', found 'Ps'",
+            "--distribution_strategy: expected 'Local', 'ParameterServerStrategy' or "
+            "'AllreduceStrategy', found 'Ps'",
         ),
         (
             "master_port",
@@ -118,6 +119,26 @@ def test_processes_are_not_counted_where_there_is_one():
     with pytest.raises(ConfigError, match="--num_workers has no effect"):
         check_given(config, {"num_workers"})
     check_given(config, set())
+
+
+@pytest.mark.parametrize(
+    ("flag", "word", "complaint"),
+    [
+        ("max_staleness", "2", "--max_staleness is about ps replicas"),
+        ("use_async", "false", "--use_async=false is about ps replicas"),
+        ("tls", "job", "without TLS"),
+    ],
+)
+def test_all_reduce_refuses_what_it_cannot_do(flag, word, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        build_config("train", TRAIN | {"distribution_strategy": "AllreduceStrategy", flag: word})
+
+
+def test_all_reduce_has_no_ps_replicas_to_count():
+    config = build_config("train", TRAIN | {"distribution_strategy": "AllreduceStrategy"})
+    with pytest.raises(ConfigError, match="--num_ps_pods has no effect"):
+        check_given(config, {"num_workers", "num_ps_pods"})
+    check_given(config, {"num_workers"})
 
 
 def test_an_unknown_flag_is_answered_with_the_nearest():

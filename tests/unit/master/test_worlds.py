@@ -1,0 +1,160 @@
+"""Workers that hold the parameters, as the job sees them: who gets leases, what a loss costs."""
+
+import json
+
+import pytest
+
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import (
+    Attendance,
+    Finished,
+    Lease,
+    Outcome,
+    Seat,
+    Strategy,
+    TaskReport,
+    Wait,
+)
+from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.master.actions import AskWatermarks
+from elasticdl.master.core import Phase
+from elasticdl.master.lacks import Applied
+from elasticdl.master.parameters.holder import BeginWith, Watermarks
+from elasticdl.master.parameters.schedule import WholeCheckpoint
+
+
+class Worlds:
+    """A job of all-reduce with two workers, played by the test."""
+
+    def __init__(self, kit, **settings):
+        self.config = kit.config(distribution_strategy=Strategy.ALLREDUCE, **settings)
+        self.kit = kit
+        self.play = kit.Play(kit.core(self.config, training=(("a", 120),)))
+        self.core = self.play.core
+        self.facts = []
+        self.core.begin(0.0)
+
+    def register(self, *workers):
+        for worker in workers:
+            self.core.register_worker(worker, f"s{worker}", 100 + worker, self.play.now)
+
+    def attend(self, worker, version=-1, synced=0, told=0):
+        said = Attendance(f"ring{worker}", f"store{worker}", version, synced, told)
+        return self.core.attend(worker, f"s{worker}", said, self.play.now)
+
+    def lease(self, worker):
+        return self.play.lease(worker, f"s{worker}")
+
+    def lose(self, worker):
+        exited = Exited(ProcessHandle(self.kit.Role.WORKER, worker, ""), ExitReason.KILLED, -9)
+        self.core.process_exited(exited, self.play.now)
+
+    def begin(self):
+        """Form the first world."""
+        self.register(0, 1)
+        self.attend(0)
+        self.attend(1)
+        assert self.attend(0) == BeginWith(None)
+        seat = self.attend(0, version=0)
+        assert isinstance(seat, Seat)
+        return seat
+
+
+@pytest.fixture
+def worlds(master_kit):
+    return Worlds(master_kit, num_workers=2, num_epochs=1)
+
+
+def test_no_lease_goes_out_before_there_is_a_world(worlds):
+    worlds.register(0, 1)
+    assert isinstance(worlds.attend(0), Wait)
+    assert worlds.core.phase is Phase.PENDING
+    assert isinstance(worlds.lease(0), Wait)
+    worlds.attend(1)
+    worlds.attend(0, version=0)
+    assert worlds.core.phase is Phase.TRAINING
+    assert isinstance(worlds.lease(0), Lease)
+
+
+def test_all_members_hear_the_same_of_a_world(worlds):
+    first = worlds.begin()
+    second = worlds.attend(1)
+    assert (first.world_id, first.rank, first.workers) == (1, 0, (0, 1))
+    assert (second.world_id, second.rank, second.rings) == (1, 1, ("ring0", "ring1"))
+    assert first.are_behind == second.are_behind == (False, True)
+    assert worlds.core.ps_route().addresses == ("store0",)
+
+
+def test_the_loss_of_one_gives_its_task_to_another_and_rolls_nothing_back(worlds):
+    worlds.begin()
+    lease = worlds.lease(0)
+    worlds.lose(0)
+    assert isinstance(worlds.lease(1), Wait)  # until there is a world again
+    seat = worlds.attend(1, version=3, synced=1, told=1)
+    assert (seat.world_id, seat.workers, seat.generation) == (2, (1,), 0)
+    again = worlds.lease(1)
+    assert (again.task.id, again.number) == (lease.task.id, 2)
+    assert not worlds.play.do(AskWatermarks)
+
+
+def test_when_all_are_lost_parameters_and_ledger_go_back_together(worlds):
+    worlds.begin()
+    for _ in range(2):
+        worlds.core.report(0, "s0", _done(worlds.lease(0)), worlds.play.now)
+    assert worlds.core.ledger.num_done == 2
+    worlds.core.holder.schedule.written_for_recovery(3)
+    worlds.lose(0)
+    worlds.lose(1)
+    worlds.register(2, 3)
+    worlds.attend(2)
+    assert isinstance(worlds.attend(3), Wait)
+    assert worlds.attend(2) == BeginWith(WholeCheckpoint(3, is_private=True))
+    assert isinstance(worlds.attend(2, version=3), Wait)
+    (asked,) = worlds.play.do(AskWatermarks)
+    assert (asked.index, asked.address) == (2, "store2")
+    worlds.core.answered(Watermarks(2, "s2", Applied.of({0: 3})), worlds.play.now)
+    assert worlds.core.ledger.num_done == 1
+    seat = worlds.attend(3)
+    assert (seat.world_id, seat.workers, seat.generation) == (2, (2, 3), 1)
+    (recovery,) = worlds.core.holder.recoveries
+    assert (recovery.version, recovery.tasks, recovery.is_replayed) == (3, 1, True)
+
+
+def test_a_worker_that_was_given_up_is_told_so(worlds):
+    worlds.begin()
+    worlds.lose(1)
+    assert worlds.attend(1, version=0, told=1) == Finished()
+
+
+def test_a_joiner_is_announced_with_the_heartbeats_of_the_others(worlds):
+    worlds.begin()
+    assert worlds.core.ended_world(worlds.kit.Role.WORKER, 0) == 0
+    worlds.core.set_num_workers(3, worlds.play.now)
+    worlds.register(2)
+    worlds.attend(2)
+    assert worlds.core.ended_world(worlds.kit.Role.WORKER, 0) == 1
+
+
+def test_another_master_goes_on_with_the_world(worlds):
+    worlds.begin()
+    worlds.facts += json.loads(json.dumps(worlds.core.journal.take()))
+    core = worlds.kit.core(worlds.config, training=(("a", 120),))
+    for fact in worlds.facts:
+        core.journal.replay(fact)
+    assert core.snapshot() == worlds.core.snapshot()
+    restored = worlds.kit.core(worlds.config, training=(("a", 120),))
+    restored.restore(json.loads(json.dumps(core.snapshot())))
+    assert restored.snapshot() == core.snapshot()
+    core.resume(1.0)
+    assert core.holder.is_complete
+
+
+def test_other_jobs_have_no_rendezvous(master_kit):
+    play = master_kit.play(master_kit.config())
+    play.register(0)
+    with pytest.raises(ElasticdlError, match="AllreduceStrategy alone"):
+        play.core.attend(0, "s", Attendance("ring"), 0.0)
+
+
+def _done(lease):
+    return TaskReport(lease.task.id, lease.number, Outcome.DONE, num_records=30)
