@@ -351,7 +351,8 @@ class RingMember:
         with self._changed:
             if handing is not None:
                 handing.verdict = mine
-                self._changed.notify_all()
+            # Also for what was handed in meanwhile: this update may have outdated it.
+            self._changed.notify_all()
         return len(counted)
 
     def _count(self, group: Group, counted: list[Offer], handing: Handing | None) -> None:

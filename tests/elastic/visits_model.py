@@ -5,7 +5,8 @@ each update adds exactly 1 to the count of every record in it, whatever else is 
 The state counts the updates.
 
 `settings.json` beside this file lists faults, which come one after the other: each is claimed by
-the first worker that has come to its place often enough since it was due. `hashes` collects a hash
+the first worker that has come to its place often enough since there is a file `due-N`. `hashes`
+collects a hash
 of weights, optimizer slots and watermarks before chosen updates, when all ranks have made the last.
 """
 
@@ -78,6 +79,8 @@ def come_to(place):
         number = len(list(HERE.glob("claimed-*")))
         if number >= len(SETTINGS["faults"]) or SETTINGS["faults"][number][0] != place:
             return
+        if not (HERE / f"due-{number}").exists():
+            return
         _comings[number] += 1
         if _comings[number] < SETTINGS["faults"][number][1]:
             return
@@ -116,10 +119,19 @@ def _after(owner, name, place):
     setattr(owner, name, call)
 
 
+def _tensors(dump):
+    """Return weights, slots, state and watermarks; the header before them is in no fixed order."""
+    length = int.from_bytes(dump[:8], "little")
+    name, size = json.loads(dump[8 : 8 + length])["files"][-1]
+    assert name.endswith("-vectors.safetensors")
+    vectors = dump[-size:]
+    return vectors[8 + int.from_bytes(vectors[:8], "little") :]
+
+
 def _hash(replica):
     version = replica.version
     if version % SETTINGS["hash_every"] == 0:
-        digest = hashlib.sha256(replica.dump()).hexdigest()
+        digest = hashlib.sha256(_tensors(replica.dump())).hexdigest()
         (HERE / "hashes" / f"{version}-{os.getpid()}").write_text(digest)
 
 
