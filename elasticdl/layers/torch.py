@@ -367,13 +367,9 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
 
     def forward(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
         """Return one row for each bag; arguments are those of `torch.nn.EmbeddingBag`."""
+        if input.dim() == 2 and offsets is None:
+            return self._equal_bags(input, per_sample_weights)
         rows = self._rows(input, None)
-        if rows.dim() == 3 and per_sample_weights is None and self.padding_idx is None:
-            match self.mode:
-                case "sum":
-                    return rows.sum(1)
-                case "mean":
-                    return rows.mean(1)
         # Each occurrence has a row of its own: bags are made of places, not of ids.
         rows = rows.reshape(-1, self.embedding_dim)
         places = torch.arange(1, rows.shape[0] + 1).view(input.shape)
@@ -391,6 +387,26 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
             include_last_offset=self.include_last_offset,
             padding_idx=0,
         )
+
+    def _equal_bags(self, ids: Any, weights: Any) -> Any:
+        """Return one row for each row of ids, shape (bags, ids of one)."""
+        if weights is not None and (self.mode != "sum" or weights.shape != ids.shape):
+            raise ModelError(
+                "EmbeddingBag: per_sample_weights are for mode='sum', one for each id; found mode="
+                f"{self.mode!r}, ids {list(ids.shape)} and weights {list(weights.shape)}"
+            )
+        rows = self._rows(ids, self.padding_idx)
+        if weights is not None:
+            rows = rows * weights.unsqueeze(-1)
+        if self.mode == "sum":
+            return rows.sum(1)
+        if self.padding_idx is None:
+            return rows.mean(1) if self.mode == "mean" else rows.max(1).values
+        is_padding = ids == self.padding_idx
+        if self.mode == "mean":
+            return rows.sum(1) / (~is_padding).sum(1, keepdim=True).clamp(min=1)
+        rows = rows.masked_fill(is_padding.unsqueeze(-1), -torch.inf).max(1).values
+        return rows.masked_fill(is_padding.all(1, keepdim=True), 0.0)
 
 
 def _padding(what: str, padding_idx: int | None, num_embeddings: int | None) -> int | None:
