@@ -141,7 +141,7 @@ def measure(size: Size, is_bare: bool) -> Load:
         server = subprocess.Popen([*command, "bare"] if is_bare else command)
         try:
             address = _address(Path(folder), server)
-            return asyncio.run(_Crowd(address, server.pid, Path(folder), size).run())
+            return asyncio.run(Crowd(address, server.pid, Path(folder), size).run())
         finally:
             server.kill()
             server.wait()
@@ -156,21 +156,23 @@ def _address(folder: Path, server: subprocess.Popen[bytes]) -> str:
     raise SystemExit("the server did not begin to listen")
 
 
-class _Crowd:
+class Crowd:
     """All members, and what the server did meanwhile."""
 
     def __init__(self, address: str, pid: int, folder: Path, size: Size) -> None:
         self._address, self._pid, self._folder, self._size = address, pid, folder, size
         self._waits: list[float] = []  # of calls in the steady state
-        self._is_steady = False
+        self.is_steady = False
+        self.seconds = size.seconds
 
     async def run(self) -> Load:
+        """Play all members, and return what the server needed."""
         began = time.time()
         await self._call(self._stub().RegisterPs, _PS)
         members = [asyncio.ensure_future(self._member(n)) for n in range(self._size.num_members)]
         # Until each has registered, and has had time to be told its heartbeat interval.
         await self._wait(members, REGISTER_SECONDS + TASK_SECONDS)
-        self._is_steady = True
+        self.is_steady = True
         cpu, since = _cpu_seconds(self._pid), time.perf_counter()
         await self._wait(members, self._size.seconds)
         cpu, seconds = _cpu_seconds(self._pid) - cpu, time.perf_counter() - since
@@ -205,7 +207,7 @@ class _Crowd:
     async def _call(self, method: Any, request: Any) -> Any:
         began = time.perf_counter()
         answer = await method(request, metadata=_METADATA, timeout=60.0)
-        if self._is_steady:
+        if self.is_steady:
             self._waits.append(time.perf_counter() - began)
         return answer
 
@@ -227,10 +229,14 @@ class _Crowd:
         request = pb.HeartbeatRequest(
             role=pb.ROLE_WORKER, index=index, session=session, progress=_PROGRESS, usage=_USAGE
         )
+        request.usage.began = time.time()
         while True:
             await asyncio.sleep(interval)
             request.interval_seconds = interval
             request.progress.num_records += 100
+            passed = time.time() - request.usage.began
+            for label, share in _SHARES.items():
+                request.usage.label_seconds[label] = passed * share
             interval = (await self._call(stub.Heartbeat, request)).interval_seconds
 
     async def _work(self, stub: Any, index: int, session: str, draw: random.Random) -> None:
@@ -267,11 +273,17 @@ _STAGES = ("lease", "feed", "ids", "staleness wait", "pull", "compute", "compute
 _PROGRESS = pb.Progress(
     num_minibatches=10, model_version=10, stage_seconds=dict.fromkeys(_STAGES, 1.25)
 )
-_LABELS = ("starting", "train", "wait for data", "wait for parameters", "idle")
+_SHARES = {
+    "starting": 0.1,
+    "train": 0.5,
+    "wait for data": 0.2,
+    "wait for parameters": 0.1,
+    "idle": 0.1,
+}
 _USAGE = pb.Usage(
     began=1e9,
     label="train",
-    label_seconds=dict.fromkeys(_LABELS, 12.5),
+    label_seconds=_SHARES,
     cpu_seconds=50.0,
     resident_bytes=10**9,
     bytes_sent=10**9,

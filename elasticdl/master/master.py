@@ -411,12 +411,15 @@ class Master:
         self._tells_tables_at = self.now() + _SECONDS_BETWEEN_TABLES
         loop = asyncio.get_running_loop()
 
-        def tell(asked: asyncio.Future[str]) -> None:
+        def ask() -> Kind:
+            return tables_event(self._tables.stats())
+
+        def tell(asked: asyncio.Future[Kind]) -> None:
             self._asks_tables = False
             if not asked.cancelled() and asked.exception() is None:  # else they are gone again
-                self._write(tables_event(asked.result()))
+                self._write(asked.result())
 
-        loop.run_in_executor(self._tables_thread, self._tables.stats).add_done_callback(tell)
+        loop.run_in_executor(self._tables_thread, ask).add_done_callback(tell)
 
     def _tell_holds(self, holds: Holds) -> None:
         text = f"the master was busy with one thing for {holds.longest_seconds:.2f} s"

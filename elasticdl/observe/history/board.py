@@ -128,13 +128,18 @@ def cells(row: Row, first: int, stop: int, step: float) -> str:
     """Return the two labels with most time of each cell: four characters a cell.
 
     The letter of a label ("a": the first of `LABELS`) and how much of the cell it had, from "0" to
-    "P" (32 parts of it); then the same for the second one. "." stands for no label.
+    "P" (32 parts of it); then the same for the second one. "." stands for no label. The rest of a
+    cell's time is shared out between the two.
     """
     amounts = row.amounts[first:stop]
     if not len(amounts):
         return ""
     order = np.argsort(-amounts, axis=1, kind="stable")[:, :2]
-    parts = np.take_along_axis(amounts, order, axis=1) * (_PARTS / step)
+    largest = np.take_along_axis(amounts, order, axis=1)
+    known = largest.sum(axis=1, keepdims=True)
+    # What other labels had is shared out between these two, so that a full cell looks full.
+    shares = np.divide(largest, known, out=np.zeros_like(largest), where=known > 0.0)
+    parts = shares * amounts.sum(axis=1, keepdims=True) * (_PARTS / step)
     parts = np.clip(np.rint(parts), 0, _PARTS).astype(np.int64)
     letters = np.where(parts > 0, order + _FIRST_LETTER, ord("."))
     digits = np.where(parts > 0, parts + _FIRST_DIGIT, ord("."))

@@ -71,6 +71,8 @@ const charts = (() => {
     const key = used.map((line) => line.label).join("\n");
     const before = made.get(id);
     if (before && before.key === key) {
+      const width = Math.max(200, parent.clientWidth);
+      if (before.plot.width !== width) before.plot.setSize({ width, height: 190 });
       before.plot.setData(data);
     } else {
       drop(id);

@@ -125,7 +125,6 @@ const lanes = (() => {
     ctx.clearRect(from * step, y, width - from * step, each);
     for (let cell = from; cell < store.grid.count; cell += 1) {
       const parts = codes(lane, cell);
-      // What is neither of the two labels is drawn as the larger one: a cell is full or empty.
       const filled = parts.reduce((sum, part) => sum + part[1], 0);
       const room = (each - 3) * Math.min(1, filled / PARTS > 0.9 ? 1 : filled / PARTS);
       let top = y + 1 + (each - 3 - room);
@@ -189,11 +188,12 @@ const lanes = (() => {
     ctx.fillStyle = charts.colour("--dim");
     ctx.font = "11px system-ui, sans-serif";
     const seconds = span * store.grid.step;
-    const many = Math.max(2, Math.floor(width / 110));
-    for (let n = 0; n < many; n += 1) {
-      const x = n * width / many;
+    const least = 90 * seconds / width;
+    const step = [5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200].find((s) => s >= least) || 14400 * Math.ceil(least / 14400);
+    for (let time = 0; time < seconds; time += step) {
+      const x = time * width / seconds;
       ctx.fillRect(x, total, 1, 4);
-      ctx.fillText(words.duration(n * seconds / many), x + 3, total + 13);
+      ctx.fillText(words.duration(time), x + 3, total + 13);
     }
   }
 
