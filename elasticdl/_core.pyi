@@ -7,7 +7,7 @@ Errors are those of `elasticdl.errors`.
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ __all__ = [
     "TFRecordReader",
     "TFRecordWriter",
     "crc32c",
+    "decode_examples",
     "encode_examples",
     "keys_of_strings",
     "repair_recordio",
@@ -699,6 +700,22 @@ def encode_examples(
 
     Raises:
         ValueError: Splits or offsets do not fit; names the column.
+    """
+
+def decode_examples(
+    records: Sequence[bytes], features: Sequence[tuple[str, bool, int]]
+) -> list[NDArray[Any]]:
+    """Decode `tf.train.Example` messages of which each has the same features.
+
+    Args:
+        records: One message each.
+        features: Name, whether its numbers are real, and how many there are in a record.
+
+    Returns:
+        For each feature the numbers of all records, one record's after the other, int64 or float32.
+
+    Raises:
+        DataError: A record is damaged, or lacks one of them; names both.
     """
 
 def crc32c(data: bytes) -> int:

@@ -68,34 +68,18 @@ def decode_examples(
         DataError: A record is no such message, lacks a feature, or has another number of values;
             names record and feature.
     """
-    arrays = {
-        name: np.empty((len(records), int(np.prod(shape, dtype=np.int64))), dtype)
+    for name, (_, dtype) in columns.items():
+        if dtype not in ("int64", "float32"):
+            raise DataError(f"feature {name!r}: expected int64 or float32, found {dtype!r}")
+    wanted = [
+        (name, dtype == "float32", int(np.prod(shape, dtype=np.int64)))
         for name, (shape, dtype) in columns.items()
+    ]
+    found = _core.decode_examples(records, wanted)
+    return {
+        name: array.reshape(len(records), *columns[name][0])
+        for name, array in zip(columns, found, strict=True)
     }
-    message = _example_class()()
-    for number, record in enumerate(records):
-        try:
-            message.ParseFromString(record)
-        except DecodeError as error:
-            raise DataError(f"record {number} of {len(records)}: no tf.train.Example") from error
-        features = message.features.feature  # type: ignore[attr-defined]
-        for name, array in arrays.items():
-            values = _numbers(features, name)
-            if len(values) != array.shape[1]:
-                raise DataError(
-                    f"record {number} of {len(records)}: feature {name!r} has {len(values)} "
-                    f"numbers, expected {array.shape[1]}"
-                )
-            array[number] = values
-    return {name: array.reshape(len(records), *columns[name][0]) for name, array in arrays.items()}
-
-
-def _numbers(features: Any, name: str) -> Sequence[float]:
-    if name not in features:
-        return ()
-    feature = features[name]
-    values: Sequence[float] = feature.int64_list.value or feature.float_list.value
-    return values
 
 
 def _feature_values(feature: Any) -> list[Any]:

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use edl_recordio::side_index::IndexOrigin;
 use edl_recordio::{
-    Batch, Codec, Feature, IndexState, LineOptions, RecordError, Values, WriterOptions,
+    Batch, Codec, Feature, Fixed, IndexState, LineOptions, Numbers, RecordError, Values,
+    WriterOptions,
 };
-use numpy::PyReadonlyArray1;
+use numpy::{IntoPyArray, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -23,6 +24,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(repair_recordio, module)?)?;
     module.add_function(wrap_pyfunction!(repair_tfrecord, module)?)?;
     module.add_function(wrap_pyfunction!(encode_examples, module)?)?;
+    module.add_function(wrap_pyfunction!(decode_examples, module)?)?;
     module.add_function(wrap_pyfunction!(crc32c, module)?)
 }
 
@@ -36,6 +38,7 @@ fn to_py(error: RecordError) -> PyErr {
         | RecordError::Range { .. }
         | RecordError::TooLarge { .. }
         | RecordError::Locked { .. }
+        | RecordError::Example { .. }
         | RecordError::Failed { .. } => DataError::new_err(error.to_string()),
         RecordError::Column { .. } => PyValueError::new_err(error.to_string()),
     }
@@ -473,6 +476,34 @@ fn encode_examples<'py>(
         .map(|end| PyBytes::new(py, &bytes[std::mem::replace(&mut start, end)..end]))
         .collect();
     PyList::new(py, records)
+}
+
+/// Decodes features of `tf.train.Example` messages, each (name, is float, numbers in a record).
+#[pyfunction]
+fn decode_examples<'py>(
+    py: Python<'py>,
+    records: Vec<Bound<'py, PyBytes>>,
+    features: Vec<(String, bool, usize)>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let records: Vec<&[u8]> = records.iter().map(|record| record.as_bytes()).collect();
+    let features: Vec<Fixed<'_>> = features
+        .iter()
+        .map(|(name, is_float, width)| Fixed {
+            name,
+            is_float: *is_float,
+            width: *width,
+        })
+        .collect();
+    let columns = py
+        .detach(|| edl_recordio::decode_examples(&records, &features))
+        .map_err(to_py)?;
+    Ok(columns
+        .into_iter()
+        .map(|column| match column {
+            Numbers::Int64(values) => values.into_pyarray(py).into_any(),
+            Numbers::Float(values) => values.into_pyarray(py).into_any(),
+        })
+        .collect())
 }
 
 /// The CRC-32C (Castagnoli) checksum of bytes.

@@ -5,7 +5,7 @@
 //! - [`TfRecordReader`] and [`TfRecordWriter`]: TensorFlow's TFRecord, which has no index of its
 //!   own and gets one beside it ([`side_index`]).
 //! - [`LineReader`]: lines of text, such as CSV, with the same kind of index.
-//! - [`encode_examples`]: columns to `tf.train.Example` messages.
+//! - [`encode_examples`], [`decode_examples`]: columns to `tf.train.Example` messages, and back.
 //!
 //! Nothing that comes from a file is trusted: lengths are checked against the file's size and
 //! against limits before anything is allocated, and every block and record has a checksum.
@@ -13,6 +13,7 @@
 mod atomic;
 mod batch;
 mod codec;
+mod decode;
 mod error;
 mod example;
 pub mod format;
@@ -26,6 +27,7 @@ mod writer;
 
 pub use batch::Batch;
 pub use codec::Codec;
+pub use decode::{Fixed, Numbers, decode_examples};
 pub use error::RecordError;
 pub use example::{Feature, Values, encode_examples};
 pub use lines::{LineOptions, LineReader};

@@ -45,7 +45,7 @@ def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch) -> list[float]:
 
 def _after(placed: PlacedModel, minibatch: TorchMinibatch, dense: Any, state: Any) -> Any:
     placed.load(dense, state)
-    torch.manual_seed(minibatch.seed)
+    torch.default_generator.manual_seed(minibatch.seed)
     with torch.no_grad():
         placed.call(minibatch.features, zeros(placed), training=True)
     return placed.state_values()

@@ -116,7 +116,7 @@ class TorchTrainer:
         dense, state = placed.dense_values(), placed.state_values()
         if not self.ids_need_parameters:
             self._refuse_staged(minibatch)
-        torch.manual_seed(minibatch.seed)
+        torch.default_generator.manual_seed(minibatch.seed)
         outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
         self._loss(minibatch.labels, outputs).backward()
         for constant in placed.constants:
@@ -204,7 +204,7 @@ class TorchTrainer:
         minibatch, placed = TorchMinibatch.of(minibatch), self._placed
         placed.load(dense, state)
         given = GivenRows(placed, minibatch, rows, grad=True)
-        torch.manual_seed(minibatch.seed)
+        torch.default_generator.manual_seed(minibatch.seed)
         outputs = placed.call(minibatch.features, given, training=True)
         loss = self._loss(minibatch.labels, outputs)
         loss.backward()

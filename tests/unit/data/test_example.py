@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from elasticdl.data.example import decode_example, encode_examples
+from elasticdl.data.example import decode_example, decode_examples, encode_examples
+from elasticdl.errors import DataError
 
 
 def decoded(columns):
@@ -115,3 +116,40 @@ def test_tensorflow_parses_what_we_encode():
     assert parsed["v"].to_list() == [value or [] for value in columns["v"]]
     message = tf.train.Example.FromString(records[7])
     assert message.features.feature["i"].int64_list.value == [columns["i"][7]]
+
+
+def test_numbers_are_decoded_as_they_were_encoded():
+    columns = {
+        "ids": np.arange(12).reshape(3, 2, 2) - 5,
+        "x": np.array([0.5, -1.0, np.inf], np.float32),
+        "name": ["a", "b", "c"],
+    }
+    records = encode_examples(columns)
+
+    found = decode_examples(records, {"x": ((), "float32"), "ids": ((2, 2), "int64")})
+
+    assert list(found) == ["x", "ids"]
+    np.testing.assert_array_equal(found["x"], columns["x"])
+    np.testing.assert_array_equal(found["ids"], columns["ids"])
+    assert found["ids"].dtype == np.int64
+    assert decode_examples([], {"x": ((3,), "float32")})["x"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"y": ((), "int64")}, 'record 0 of 2: it has no feature "y"'),
+        ({"x": ((2,), "int64")}, 'feature "x" has 1 numbers of int64, expected 2'),
+        ({"x": ((), "float32")}, 'feature "x" has 0 numbers of float32, expected 1'),
+        ({"x": ((), "int32")}, "feature 'x': expected int64 or float32, found 'int32'"),
+    ],
+)
+def test_features_that_a_record_does_not_have_are_named(columns, message):
+    with pytest.raises(DataError, match=message):
+        decode_examples(encode_examples({"x": [1, 2]}), columns)
+
+
+def test_bytes_that_are_no_example_are_refused():
+    records = [*encode_examples({"x": [1]}), b"\xff\xff"]
+    with pytest.raises(DataError, match=r"record 1 of 2: no tf\.train\.Example"):
+        decode_examples(records, {"x": ((), "int64")})
