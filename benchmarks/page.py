@@ -1,9 +1,9 @@
 """The page of a job with a thousand members, open in a real browser.
 
 The master is that of `members.py`, with `--dashboard_port`; the members are played. Measured in the
-steady state, without a page and with one that Chromium shows: processor seconds and memory of the
-master, how long its event loop was held, the longest tasks of the browser's main thread (by
-Chromium's own trace), and the bytes of `/metrics`. Limits: half a core, 500 MB, 1 MB.
+steady state, without a page (the peer) and with one that Chromium shows: processor seconds and
+memory of the master, how long its event loop was held, the longest tasks of the browser's main
+thread (by Chromium's own trace), and the bytes of `/metrics`. Limits: half a core, 500 MB, 1 MB.
 
     python benchmarks/page.py [--short]
 """

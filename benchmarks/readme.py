@@ -45,6 +45,7 @@ PARTS = {
     "data_formats": "Formats of data, by processor time",
     "ledger": "The master's ledger",
     "members": "The master with many members",
+    "page": "The page of a job with many members",
 }
 
 

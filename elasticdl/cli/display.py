@@ -101,7 +101,7 @@ class Display:
 
     def note(self, event: str) -> None:
         """Tell of something that happened, such as that a process was replaced."""
-        self.events.append(Event(self._seconds(), event))
+        self._keep(event)
         self._print(event, style="dim")
 
     def finish(self, status: JobStatus, places: dict[str, str]) -> None:
@@ -114,6 +114,9 @@ class Display:
             self._console.print(Text(f"skipped: {skipped}", "yellow"), soft_wrap=True)
         for name, path in places.items():
             self._console.print(Text.assemble((f"{name:<16}", "dim"), path), soft_wrap=True)
+
+    def _keep(self, event: str) -> None:
+        self.events.append(Event(self._seconds(), event))
 
     def _seconds(self) -> float:
         return self._clock() - self._started

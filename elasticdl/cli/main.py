@@ -17,6 +17,7 @@ from elasticdl.cli.export import export
 from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
 from elasticdl.cli.jobs import COMMANDS
 from elasticdl.cli.report import report
+from elasticdl.cli.top import top
 from elasticdl.cli.zoo import zoo
 from elasticdl.config import Command
 from elasticdl.errors import ConfigError, ElasticdlError
@@ -79,6 +80,8 @@ def _make_command(name: Command) -> click.RichCommand:
         use_go_ps: str | None,
         wait: bool,
         detach: bool,
+        quiet: bool,
+        log_format: str,
         config: None,
         write_config: Path | None,
         **words: str | None,
@@ -102,9 +105,12 @@ def _make_command(name: Command) -> click.RichCommand:
             return 0
         if dry_run:
             return kubernetes.dry_run(settings)
+        if quiet and log_format == "json":
+            raise click.UsageError("--quiet and --log_format=json: expected one of them", context)
         from elasticdl.cli.run import Stay, run  # what --help and a typing error need not wait for
 
-        return run(settings, Stay.DETACH if detach else Stay.WAIT if wait else Stay.TIED)
+        stay = Stay.DETACH if detach else Stay.WAIT if wait else Stay.TIED
+        return run(settings, stay, "quiet" if quiet else log_format)
 
     return click.RichCommand(
         name=name,
@@ -150,6 +156,20 @@ def _of_command(name: Command) -> list[click.Option]:
             "and --detach a job on this machine ends with the command.",
         ),
         click.RichOption(
+            ["--quiet"],
+            is_flag=True,
+            panel="Command",
+            help="Print nothing but errors; --summary has the result.",
+        ),
+        click.RichOption(
+            ["--log_format"],
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            panel="Command",
+            help="How to print what happens: for people, or one JSON object a line.",
+        ),
+        click.RichOption(
             ["--config"],
             type=click.Path(path_type=Path),
             is_eager=True,  # it gives defaults to the others
@@ -172,6 +192,7 @@ for _name in ("train", "evaluate", "predict"):
 for _command in COMMANDS:
     cli.add_command(_command)
 
+cli.add_command(top)
 cli.add_command(report)
 cli.add_command(export)
 cli.add_command(data)

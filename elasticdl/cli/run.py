@@ -13,6 +13,7 @@ import rich_click as click
 from elasticdl.checkpoints.in_use import claimed
 from elasticdl.cli import preflight, summary
 from elasticdl.cli.display import Display
+from elasticdl.cli.plain_display import JsonDisplay, QuietDisplay
 from elasticdl.cli.view import LeftError, view
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError
@@ -20,6 +21,9 @@ from elasticdl.job import JobStatus, Strategy, no_status
 from elasticdl.launchers import choose
 
 _STOPPED = 130  # the shell's exit code for a command that Ctrl-C ended
+
+
+_DISPLAYS = {"text": Display, "json": JsonDisplay, "quiet": QuietDisplay}
 
 
 class Stay(StrEnum):
@@ -30,17 +34,19 @@ class Stay(StrEnum):
     DETACH = "detach"  # ends; the job goes on
 
 
-def run(config: JobConfig, stay: Stay = Stay.TIED) -> int:
+def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
     """Run a job, show it, write its summary, and return the exit code of the command.
+
+    `look` is how it is shown: text, json or quiet.
 
     Raises:
         ElasticdlError: The job cannot start, or did not do all of its work.
     """
     if stay is Stay.DETACH:
         return _start_only(config)
-    display = Display(
+    display = _DISPLAYS[look](
         has_processes=config.training.distribution_strategy is not Strategy.LOCAL,
-        may_redraw=not config.model.run_eagerly,
+        may_redraw=look == "text" and not config.model.run_eagerly,
     )
     places: dict[str, str] = {}
     try:

@@ -247,7 +247,10 @@ class Ledger:
         for task_id in itertools.chain(self._doing, self.quarantined, *waiting):
             if first <= task_id < stop:
                 is_done[task_id - first] = False
-        ranges = np.clip(self._replays.waiting(), first, stop) - first
+        again = self._replays.waiting()
+        if not len(again):
+            return is_done
+        ranges = np.clip(again, first, stop) - first
         steps = np.zeros(self._per_epoch + 1, np.int64)
         np.add.at(steps, ranges[:, 0], 1)
         np.add.at(steps, ranges[:, 1], -1)

@@ -56,7 +56,7 @@ def picture_event(core: JobCore, status: JobStatus) -> JobPicture:
 def map_of(is_done: NDArray[np.bool_]) -> str:
     """Return how much of each part of the tasks is done: tenths, and * for all."""
     starts = _starts(len(is_done))
-    done = np.add.reduceat(is_done.astype(np.int64), starts)
+    done = np.add.reduceat(is_done, starts, dtype=np.int64)
     sizes = np.diff(np.append(starts, len(is_done)))
     return "".join(
         "*" if part == size else _TENTHS[part * 10 // size]

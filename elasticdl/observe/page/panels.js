@@ -2,6 +2,8 @@
 // The parts of the page that are words and small bars.
 const panels = (() => {
   const by = (id) => document.getElementById(id);
+  const MANY = 100, SECONDS_BETWEEN_MANY = 5;
+  let membersShown = -Infinity;
 
   function summary() {
     const p = store.picture;
@@ -145,6 +147,10 @@ const panels = (() => {
       words.empty(by("members"), "No process has been heard of yet.");
       return;
     }
+    // A long table takes a while to lay out.
+    const isNews = all.length <= MANY || performance.now() - membersShown > 1000 * SECONDS_BETWEEN_MANY;
+    if (!isNews) return;
+    membersShown = performance.now();
     // Those that run first; of the dead the last ones.
     const alive = all.filter((lane) => !["lost", "left"].includes(lane.state));
     const dead = all.filter((lane) => ["lost", "left"].includes(lane.state)).slice(-100);

@@ -1,0 +1,78 @@
+"""Displays for scripts: `--quiet`, and `--log_format=json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import time
+from typing import Any
+
+import rich_click as click
+
+from elasticdl.cli.display import LINE_SECONDS, Display
+from elasticdl.job import JobStatus
+
+
+class QuietDisplay(Display):
+    """Says nothing; what went wrong is told by the command's error and exit code."""
+
+    def show(self, status: JobStatus) -> None:
+        """Keep a picture."""
+        self.last = status
+
+    def note(self, event: str) -> None:
+        """Keep what happened, for `--summary`."""
+        self._keep(event)
+
+    def finish(self, status: JobStatus, places: dict[str, str]) -> None:
+        """Keep the last picture."""
+        self.last = status
+
+
+class JsonDisplay(QuietDisplay):
+    """Prints JSON, a fact a line: `progress` every few seconds, `event`, and `end`."""
+
+    def show(self, status: JobStatus) -> None:
+        """Print a picture, if there was none for some seconds or the job has gone on."""
+        before, self.last = self.last, status
+        is_news = before is None or before.status != status.status
+        if not is_news and self._clock() < self._next_line:
+            return
+        self._next_line = self._clock() + LINE_SECONDS
+        self._say("progress", **_numbers(status))
+
+    def note(self, event: str) -> None:
+        """Print what happened."""
+        super().note(event)
+        self._say("event", text=event)
+
+    def finish(self, status: JobStatus, places: dict[str, str]) -> None:
+        """Print how the job ended."""
+        super().finish(status, places)
+        ledger = [dataclasses.asdict(row) for row in status.ledger]
+        self._say("end", **_numbers(status), ledger=ledger, places=places)
+
+    def _say(self, kind: str, **words: Any) -> None:
+        click.echo(json.dumps({"time": round(time.time(), 3), "kind": kind, **words}))
+
+
+def _numbers(status: JobStatus) -> dict[str, Any]:
+    names = (
+        "job_name", "status", "message", "epoch", "num_epochs", "records_done", "records_total",
+        "records_per_second", "loss", "epoch_loss", "model_version", "tasks_todo", "tasks_doing",
+        "tasks_done", "num_workers_alive", "num_ps_alive", "metrics", "train_metrics",
+    )  # fmt: skip
+    found: dict[str, Any] = {}
+    for name in names:
+        value = getattr(status, name)
+        if isinstance(value, dict):
+            found[name] = {key: _finite(number) for key, number in value.items()}
+        else:
+            found[name] = _finite(value)
+    return found
+
+
+def _finite(value: Any) -> Any:
+    """Return a value with null for a number that JSON does not know."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

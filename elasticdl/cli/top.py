@@ -1,0 +1,123 @@
+"""`elasticdl top`: what every process of a running job does, now."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import rich_click as click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from elasticdl.errors import UnavailableError
+from elasticdl.job import JobStatus, MemberStatus, Role, Usage
+
+_ANSWER_SECONDS = 5.0
+_MOST_LOOKS = 10  # with --once, until every process was heard twice
+_ROOM_LINES = 14  # of the terminal, for what is not a process
+
+Known = dict[tuple[Role, int], tuple[Usage | None, Usage]]
+"""Of each process what it said last, and before that."""
+
+
+@click.command()
+@click.argument("name", metavar="JOB")
+@click.option("--seconds", type=click.FloatRange(min=0.2), default=1.0, help="Between two looks.")
+@click.option("--once", is_flag=True, help="Look twice, print, and end.")
+def top(name: str, seconds: float, once: bool) -> int:
+    """Show what each process of a running job does: its label, cores, memory and network.
+
+    JOB is a job's folder, or its name. It goes on through restarts of the master, up to the end of
+    the job; Ctrl-C leaves it, and the job goes on.
+    """
+    from elasticdl.cli.display import panel
+    from elasticdl.launchers import choose
+
+    job = choose.find(name)
+    console = Console()
+    known: Known = {}
+    looks, problem = 0, ""
+    found: JobStatus | None = None
+    live = Live(console=console, screen=not once and console.is_terminal, auto_refresh=False)
+    with contextlib.ExitStack() as ends:
+        if not once:
+            ends.enter_context(live)
+        while True:
+            try:
+                with contextlib.closing(job.connect(_ANSWER_SECONDS)) as client:
+                    found = client.status(_ANSWER_SECONDS, with_members=True)
+                looks, problem = looks + 1, ""
+            except UnavailableError as error:
+                problem = f"{error}; this is what was said last"
+            if found is not None:
+                most = len(found.members) if once else max(1, console.height - _ROOM_LINES)
+                known = heard(found.members, known)
+                rows = table(found.members, known, most)
+                shown: RenderableType = Group(panel(found, last_event=problem), rows)
+                is_known = all(earlier is not None for earlier, _ in known.values())
+                if once and looks >= 2 and (is_known or looks == _MOST_LOOKS):
+                    console.print(shown)
+                    return 0
+                live.update(shown, refresh=not once)
+            if job.end(seconds) is not None:
+                break
+    click.echo("the job has ended; elasticdl status tells how")
+    return 0
+
+
+def heard(members: Sequence[MemberStatus], known: Known) -> Known:
+    """Return what is known of processes after a look; heartbeats may come less often than looks."""
+    found: Known = {}
+    for member in members:
+        key, usage = (member.role, member.index), member.usage
+        if usage is None:
+            continue
+        earlier, last = known.get(key, (None, usage))
+        if usage.began != last.began:
+            earlier, last = None, usage  # another process than before
+        found[key] = (last, usage) if usage != last else (earlier, last)
+    return found
+
+
+def table(members: Sequence[MemberStatus], known: Known, most: int) -> RenderableType:
+    """Return what processes do, in so many lines at most."""
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for head in ("process", "state", "at", "trains", "cores", "memory", "sent/s", "received/s"):
+        grid.add_column(head, justify="left" if head in ("process", "state", "at") else "right")
+    for member in members[:most]:
+        words = _row(*known[member.role, member.index]) if member.usage else ["-"] * 6
+        grid.add_row(f"{member.role}-{member.index}", member.state, *words)
+    if len(members) <= most:
+        return grid
+    return Group(grid, Text(f"... and {len(members) - most} more", "dim"))
+
+
+def _row(earlier: Usage | None, last: Usage) -> list[str]:
+    """Return label, share of training, cores, memory and network, between two heartbeats."""
+    label, memory = str(last.label), _bytes(last.resident_bytes)
+    passed = 0.0 if earlier is None else _seconds(last) - _seconds(earlier)
+    if earlier is None or passed <= 0.0:
+        return [label, "-", "-", memory, "-", "-"]
+    trained = last.label_seconds.get("train", 0.0) - earlier.label_seconds.get("train", 0.0)
+    return [
+        label,
+        f"{trained / passed:.0%}",
+        f"{(last.cpu_seconds - earlier.cpu_seconds) / passed:.2f}",
+        memory,
+        _bytes((last.bytes_sent - earlier.bytes_sent) / passed),
+        _bytes((last.bytes_received - earlier.bytes_received) / passed),
+    ]
+
+
+def _seconds(usage: Usage) -> float:
+    return sum(usage.label_seconds.values())
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
