@@ -146,12 +146,18 @@ class PlacedModel:
             )
         return table
 
-    def describe_dense(self, is_trained: Callable[[int], bool]) -> tuple[VariableDescription, ...]:
+    def describe_dense(
+        self, is_trained: Callable[[int], bool], decays: Callable[[Any], bool]
+    ) -> tuple[VariableDescription, ...]:
         """Name the parameters and say where each lies."""
         offset, described = 0, []
         for k, (name, parameter) in enumerate(self.parameters):
             shape = tuple(int(n) for n in parameter.shape)
-            described.append(VariableDescription(name, shape, offset, trainable=is_trained(k)))
+            described.append(
+                VariableDescription(
+                    name, shape, offset, decays=decays(parameter), trainable=is_trained(k)
+                )
+            )
             offset += int(parameter.numel())
         return tuple(described)
 

@@ -32,13 +32,18 @@ _REFUSED_SETTINGS = {
 class Rules:
     """What an optimizer does with each parameter.
 
-    dense: the rule of all dense parameters. of: the rule of a parameter by its `id`; what is not
-    in it is not trained. rate: the learning rate by model version.
+    dense: the rule of all dense parameters, but that some do not decay. of: the rule of a parameter
+    by its `id`; what is not in it is not trained. rate: the learning rate by model version.
     """
 
     dense: OptimizerSpec
     of: Mapping[int, OptimizerSpec]
     rate: Callable[[int], float]
+
+    def decays(self, parameter: Any) -> bool:
+        """Whether the weight decay of `dense` is for a dense parameter too."""
+        rule = self.of.get(id(parameter), self.dense)
+        return rule == self.dense or bool(rule.params["weight_decay"])
 
 
 def read_rules(
@@ -78,16 +83,26 @@ def read_rules(
             f"optimizer(parameters) returns an optimizer of {foreign} parameters that are not "
             "among those that it was given; use what it is given"
         )
-    dense = [(names[key], rule) for key, rule in of.items() if key in names]
-    for name, rule in dense:
-        if rule != dense[0][1]:
+    dense = {names[key]: rule for key, rule in of.items() if key in names}
+    if not dense:
+        return Rules(next(iter(of.values()), OptimizerSpec("torch_sgd")), of, rate)
+    return Rules(_rule_of_all(kind, dense), of, rate)
+
+
+def _rule_of_all(kind: str, rules: Mapping[str, OptimizerSpec]) -> OptimizerSpec:
+    """Return the one rule of all dense parameters; AdamW's may have a decay of 0 for some."""
+    first = max(rules, key=lambda name: rules[name].params["weight_decay"])
+    whole = rules[first]
+    without = OptimizerSpec(whole.kind, {**whole.params, "weight_decay": 0.0})
+    for name, rule in rules.items():
+        if rule != whole and not (whole.kind == "torch_adamw" and rule == without):
             raise ModelError(
                 f"optimizer {kind} has other settings for {name!r} ({rule.params}) than for "
-                f"{dense[0][0]!r} ({dense[0][1].params}); the ps replicas apply one rule to all "
-                "dense parameters: embedding tables alone may be in a group of their own"
+                f"{first!r} ({whole.params}); the ps replicas apply one rule to all dense "
+                "parameters: embedding tables may be in a group of their own, and AdamW may leave "
+                "some parameters without weight decay"
             )
-    first = dense[0][1] if dense else next(iter(of.values()), OptimizerSpec("torch_sgd"))
-    return Rules(first, of, rate)
+    return whole
 
 
 def scheduled_rate(

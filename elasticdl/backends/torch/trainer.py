@@ -161,7 +161,7 @@ class TorchTrainer:
                 )
                 for table in placed.tables
             ),
-            dense=placed.describe_dense(is_trained),
+            dense=placed.describe_dense(is_trained, rules.decays),
             state=placed.describe_state(self._momenta),
             optimizer=rules.dense,
             seed=self._seed,

@@ -61,6 +61,14 @@ OPTIMIZERS = {
     "decoupled Adam": lambda p: torch.optim.Adam(
         p, lr=0.01, weight_decay=0.05, decoupled_weight_decay=True
     ),
+    "AdamW of groups": lambda p: torch.optim.AdamW(
+        [
+            {"params": [q for q in p if q.dim() > 1]},
+            {"params": [q for q in p if q.dim() == 1], "weight_decay": 0.0},
+        ],
+        lr=0.01,
+        weight_decay=0.5,
+    ),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
     "momentum": lambda p: torch.optim.SGD(
         p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.01
