@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,8 @@ class RingExchange:
     """Parameters live in each worker of a world, and all make the same updates.
 
     A step is computed on the newest parameters, or computed again. `push` returns when an update
-    has counted the minibatch, in whatever world; `end_task` when all others have made it too. So
-    what the master is told is done stays done as long as one worker lives.
+    has counted the minibatch, in whatever world. The master is told of the end of a task when all
+    others have made that update too: what is done stays done as long as one worker lives.
     """
 
     def __init__(self, trainer: Trainer, replica: Replica, member: RingMember) -> None:
@@ -69,8 +69,20 @@ class RingExchange:
             raise StaleLeaseError(f"task {lease.task.id}: this worker is in no world") from None
 
     def end_task(self, lease: Lease) -> None:
-        """Wait until all ranks have counted what this one has of the lease."""
+        """Others need not wait for this worker because of this lease any more."""
         self._member.end(lease.task.id, lease.number)
+
+    def when_settled(self, tell: Callable[[], None]) -> None:
+        """Call it when the next round has begun: then all ranks have made the same updates."""
+        self._member.when_settled(tell)
+
+    def settle(self) -> None:
+        """Wait for these calls."""
+        self._member.settle()
+
+    def rest(self) -> None:
+        """Others go on without this worker, unless it has something in hand."""
+        self._member.rest()
 
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
         """Return the parameters that are here; there are no rows."""

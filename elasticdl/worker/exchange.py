@@ -158,6 +158,21 @@ class Exchange(ParameterSource, Protocol):
         """Leave a minibatch out for good; raises what `push` does."""
         ...
 
+    def when_settled(self, tell: Callable[[], None]) -> None:
+        """Call a function once all that was pushed so far cannot be lost with this worker alone.
+
+        In the order of the calls, perhaps from another thread.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Return when all functions given to `when_settled` have been called."""
+        ...
+
+    def rest(self) -> None:
+        """Nothing more will be pushed but what is computed: nobody need wait for this worker."""
+        ...
+
     def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
         """Read a whole table, for the export."""
         ...
@@ -315,6 +330,16 @@ class StoreExchange:
     def skip(self, lease: Lease, index: int) -> None:
         """Advance every replica past the minibatch."""
         self._declared(lambda: self._client.skip(lease.task.id, lease.number, index))
+
+    def when_settled(self, tell: Callable[[], None]) -> None:
+        """Call it: what is pushed is on the replicas."""
+        tell()
+
+    def settle(self) -> None:
+        """Nothing is under way."""
+
+    def rest(self) -> None:
+        """Replicas are told with `end_task`."""
 
     def scan(self, table: int) -> Iterator[tuple[Int64, Float32]]:
         """Read the rows of every replica."""

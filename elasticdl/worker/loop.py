@@ -156,6 +156,8 @@ class Worker:
         """Take up nothing more: `run` ends when what was computed has been handed in."""
         self._is_leaving = True
         self._stop.set()
+        if self._training is not None:
+            self._training.exchange.rest()
         for channel in (self._fed, self._prepared):
             channel.abort()
         with self._landed:
@@ -176,6 +178,8 @@ class Worker:
             if not running.is_over:
                 log.info("task %d: given back", running.lease.task.id)
                 self._report(running, running.returned())
+        if self._training is not None:
+            self._training.exchange.settle()
 
     def _thread(self, stage: Callable[[], None]) -> threading.Thread:
         return threading.Thread(
@@ -439,6 +443,8 @@ class Worker:
             if item.running.is_training:
                 self._hand_in(item)
             self._let_go(item)
+        if self._training is not None:
+            self._training.exchange.settle()
 
     def _hand_in(self, item: Item) -> None:
         running = item.running
@@ -500,8 +506,13 @@ class Worker:
         with self._landed:
             if not self._protocol.ends(running, report):
                 return
-        if running.is_training:
-            report = running.trained(report, self._progress.model_version)
+        if not running.is_training:
+            self._tell(running, report)
+            return
+        trained = running.trained(report, self._progress.model_version)
+        self._trained.exchange.when_settled(lambda: self._tell(running, trained))
+
+    def _tell(self, running: Running, report: TaskReport) -> None:
         with self._clock.measure("report"):
             self._master.report(self._worker_id, report)
         self._forget(running)

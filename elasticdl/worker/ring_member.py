@@ -13,10 +13,10 @@ it. An update is **settled** when the next round begins: then all ranks have mad
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -94,16 +94,19 @@ class RingMember:
         self._missed: tuple[int, ...] = ()
         self._ended_world = 0
         self._num_rounds = 0  # that have begun
-        self._is_out = self._is_leaving = False
+        self._to_tell: deque[tuple[int, Callable[[], None]]] = deque()
+        self._is_out = self._is_leaving = self._is_resting = False
         self._error: BaseException | None = None
         self._buffers: tuple[Float32, Float32] | None = None
         self._nothing: tuple[Float32, Float32] | None = None
         self.generation = 0
         self._thread = threading.Thread(target=self._guarded, name="ring", daemon=True)
+        self._teller = threading.Thread(target=self._tell, name="settled", daemon=True)
 
     def start(self) -> None:
         """Go to the rendezvous; the model has been declared."""
         self._thread.start()
+        self._teller.start()
 
     # --- for other threads -----------------------------------------------------------------------
 
@@ -111,20 +114,34 @@ class RingMember:
         """Others wait for this worker from now on; return the minibatch to begin the lease with."""
         with self._changed:
             self._wait(lambda: self._has_parameters)
-            self._busy.add((task_id, lease))
+            if not self._is_resting:
+                self._busy.add((task_id, lease))
             self._changed.notify_all()
             return self._replica.marks.next_index(task_id)
 
     def end(self, task_id: int, lease: int) -> None:
-        """A lease has ended; returns when all that was counted of it is settled."""
+        """A lease has ended; others do not wait for it any more."""
         with self._changed:
-            if (task_id, lease) not in self._busy:
-                return
             self._busy.discard((task_id, lease))
             self._changed.notify_all()
-            before = self._num_rounds
-            with contextlib.suppress(OutOfWorld):
-                self._wait(lambda: self._num_rounds > before)
+
+    def when_settled(self, tell: Callable[[], None]) -> None:
+        """Call a function, from another thread, when all that was counted so far is settled."""
+        with self._changed:
+            self._to_tell.append((self._num_rounds, tell))
+            self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Return when all has been told."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._to_tell or self._error is not None)
+
+    def rest(self) -> None:
+        """Offer what is in hand, and what is handed in yet, but have nobody wait."""
+        with self._changed:
+            self._is_resting = True
+            self._busy.clear()
+            self._changed.notify_all()
 
     def hand_in(self, handing: Handing) -> Verdict:
         """Have a minibatch counted; returns what became of it.
@@ -141,6 +158,8 @@ class RingMember:
                 self._wait(lambda: handing.verdict is not None or self._is_outdated(handing))
             finally:
                 self._handing = None
+            if handing.verdict is None and self._is_resting:
+                raise OutOfWorld  # nobody waits for it to be computed again
             if handing.verdict is None:
                 raise Outdated
             return handing.verdict
@@ -196,6 +215,26 @@ class RingMember:
             if self._is_out:
                 raise OutOfWorld
             self._changed.wait()
+
+    def _tell(self) -> None:
+        """Tell what is settled, as long as this process lives."""
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(self._is_settled)
+                    _, tell = self._to_tell[0]
+                tell()
+                with self._changed:
+                    self._to_tell.popleft()
+                    self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error or error
+                self._changed.notify_all()
+
+    def _is_settled(self) -> bool:
+        """Whether the first that is to be told is settled; without a world nothing more comes."""
+        return bool(self._to_tell) and (self._is_out or self._num_rounds > self._to_tell[0][0])
 
     # --- the thread ------------------------------------------------------------------------------
 
