@@ -32,7 +32,7 @@ from elasticdl.launchers.base import (
     ProcessSpec,
     Started,
 )
-from elasticdl.launchers.kubernetes import memory, names
+from elasticdl.launchers.kubernetes import memory, names, process_one
 from elasticdl.launchers.kubernetes.certificates import replica_secret
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
@@ -266,7 +266,12 @@ class KubernetesLauncher:
         )
         pod.priority = self._priority(role)
         replica = Replica(
-            role, index, pod.handle.ref, command, pod.priority, self._memory.get(role, "")
+            role,
+            index,
+            pod.handle.ref,
+            process_one.command_of(command),
+            pod.priority,
+            self._memory.get(role, ""),
         )
         return self._spec.pod(replica_pod(self._plan, replica, self._owner))
 

@@ -14,7 +14,7 @@ from typing import Any
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role
-from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes import names, process_one
 from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.launchers.kubernetes.model_folder import Packed, pack
 from elasticdl.launchers.kubernetes.pods import Manifest, Plan, pod_spec
@@ -72,7 +72,8 @@ def master_job(plan: Plan, spec: ClusterSpec) -> Manifest:
     another would begin the job anew.
     """
     config = plan.config
-    command = ["python", "-P", "-u", "-m", "elasticdl.launchers.kubernetes.master_pod"]
+    module = "elasticdl.launchers.kubernetes.master_pod"
+    command = process_one.command_of(["python", "-P", "-u", "-m", module])
     labels = names.labels_of_pod(config, Role.MASTER, 0)
     pod = spec.pod(
         {

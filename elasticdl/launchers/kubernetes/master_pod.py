@@ -23,7 +23,7 @@ from elasticdl.credentials.authority import Authority
 from elasticdl.credentials.files import AUTHORITY_FILE, AUTHORITY_KEY_FILE, write_private
 from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.job import Role
-from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes import names, process_one
 from elasticdl.launchers.kubernetes.certificates import UID_KEY, authority_secret, token_secret
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
@@ -63,7 +63,7 @@ def main() -> None:
         token_file=token_file,
         tls_dir=tls_dir,
     )
-    os.execv(command[0], command)
+    os.execv(command[0], process_one.command_of(command))
 
 
 def own(api: Api, config: JobConfig, uid: str) -> None:

@@ -98,7 +98,9 @@ def test_a_pod_runs_and_ends(cluster, server):
     pod = server.pods()[handle.ref]
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "uid-1"
     (container,) = pod["spec"]["containers"]
-    assert container["command"][:5] == ["python", "-P", "-u", "-m", "elasticdl.worker"]
+    assert container["command"][:4] == ["python", "-P", "-u", "-m"]
+    assert container["command"][4].endswith(".process_one")
+    assert container["command"][5] == "elasticdl.worker"
     assert "test-edl.team.svc:50001" in container["command"]
     assert "/etc/elasticdl/secret/token" in container["command"]
     server.set_status(handle.ref, **RUNNING)
