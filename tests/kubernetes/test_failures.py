@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -58,11 +59,11 @@ def lone(cluster: Cluster, node: NodeProcess):
     node.open()
 
 
-class AllNodes:
-    """The nodes of the cluster, together."""
+class Nodes:
+    """Several nodes, together."""
 
-    def __init__(self, cluster: Cluster):
-        self._nodes = cluster.nodes
+    def __init__(self, nodes: Sequence[NodeProcess]):
+        self._nodes = nodes
 
     def close(self) -> None:
         for node in self._nodes:
@@ -76,7 +77,15 @@ class AllNodes:
 @pytest.fixture
 def closed(cluster: Cluster):
     """All nodes; a test may close them, and they are open afterwards."""
-    nodes = AllNodes(cluster)
+    nodes = Nodes(cluster.nodes)
+    yield nodes
+    nodes.open()
+
+
+@pytest.fixture
+def others(cluster: Cluster):
+    """All nodes but `lone`; a test may close them, and they are open afterwards."""
+    nodes = Nodes(cluster.nodes[:-1])
     yield nodes
     nodes.open()
 
@@ -165,6 +174,31 @@ def test_workers_of_a_lost_node_that_come_back_as_zombies_change_nothing(job, lo
 
     until(lambda: not any(map(lives, zombies)), what="the end of the zombies")
     lone.thaw()
+    finish(job)
+
+
+def test_a_master_whose_node_was_cut_off_is_fenced_by_its_successor(job, etcd, lone, others):
+    others.close()
+    lone.open()
+    job.start_staged(seconds=0.005, state=f"etcd://{etcd.endpoint}/job")
+    (older,) = until(lambda: pods_on(job, lone, "master"), what="the master")
+    lone.close()
+    others.open()
+    job.until_records(4_000)
+    workers = job.running("worker")
+    job.halt()  # the job does not end meanwhile
+
+    lone.cut()
+    job.read_until("the job goes on")
+    assert lives(older)  # two masters at once
+    lone.mend_network()
+
+    until(lambda: not lives(older), what="the end of the older master")
+    log = lone.log_of(older["metadata"]["uid"], "elasticdl").read_text()
+    assert re.search("TakenOverError: .*another master .*has taken over the job", log), log
+    assert job.running("worker") == workers
+    lone.thaw()
+    job.go_on()
     finish(job)
 
 

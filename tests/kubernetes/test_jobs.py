@@ -171,3 +171,14 @@ def test_a_job_without_rights_says_what_to_do(job):
     job.namespace.cluster.api.delete(path)
     job.start()
     assert "forbidden" in job.read_until("elasticdl rbac prints the rights")
+
+
+def test_a_master_whose_program_cannot_be_run_is_told(job, tmp_path):
+    spec = tmp_path / "spec.py"
+    spec.write_text(
+        "def with_pod(pod):\n"
+        "    pod.spec.containers[0].command = ['/no/such/program']\n"
+        "    return pod\n"
+    )
+    job.start(cluster_spec=spec)
+    job.read_until("its pod has ended: .*/no/such/program.*; still trying")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from pathlib import Path
+
 import pytest
 
 from scripts.cluster import kubelet
 from scripts.cluster.api import Object
 from scripts.cluster.cluster import Cluster
 from scripts.cluster.namespace import HELD, Namespace
+from tests.kubernetes.job import ClusterJob
 
 pytestmark = [pytest.mark.kubelet, pytest.mark.timeout(300)]  # the first test starts the cluster
 
@@ -111,3 +116,57 @@ def test_deletion_is_told_alike(namespace: Namespace, command: tuple):
     ours, theirs = [told(namespace, name, "Succeeded", "Failed") for name in names]
 
     assert ours == theirs
+
+
+ON_KUBELET = """
+import json
+
+PROGRAMS, NODE, ADDRESS, NAMES = json.loads({given!r})
+
+
+def with_service(service):
+    service.spec.cluster_ip = ADDRESS
+    return service
+
+
+def with_pod(pod):
+    spec, (container,) = pod.spec, pod.spec.containers
+    spec.node_selector = {{"kubernetes.io/hostname": NODE}}
+    spec.host_network = True  # there is no network plugin
+    spec.host_aliases = [{{"ip": ADDRESS, "hostnames": NAMES}}]  # nor a name server
+    spec.volumes += PROGRAMS["volumes"]
+    container.volume_mounts += PROGRAMS["volumeMounts"]
+    container.env += PROGRAMS["env"]
+    return pod
+"""
+
+
+def test_a_job_on_a_real_kubelet_loses_a_worker_and_is_exact(namespace: Namespace, tmp_path: Path):
+    network = namespace.cluster.network
+    master = f"counting.{namespace.name}.svc"
+    given = [kubelet.host_programs(), kubelet.NAME, f"10.{network.x}.190.7", [master]]
+    spec = tmp_path / "on_kubelet.py"
+    spec.write_text(ON_KUBELET.format(given=json.dumps(given)))
+    small = "cpu=100m,memory=512Mi"
+    job = ClusterJob(namespace, tmp_path)
+    try:
+        job.start_staged(
+            seconds=0.01,
+            image_name=kubelet.IMAGE,
+            cluster_spec=spec,
+            master_port=free_port(network.host),
+            **{f"{role}_resource_request": small for role in ("master", "worker", "ps")},
+        )
+        job.until_records(4_000)
+        job.namespace.delete(next(iter(job.running("worker"))))
+        assert job.end() == 0, "".join(job.lines)
+        assert job.is_exact(), "".join(job.lines)
+        assert {pod["spec"]["nodeName"] for pod in job.pods("worker")} == {kubelet.NAME}
+    finally:
+        job.close()
+
+
+def free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
