@@ -100,7 +100,9 @@ impl Ring {
             let deadline = Instant::now() + options.timeout;
             let lanes = connect(listener, &ring.world, options, deadline)?;
             ring.ways = Some(ring.ways_of(lanes, options)?);
-            ring.agree(options, Instant::now() + options.timeout)?;
+            // A rank may have begun to form the ring as late as this one would have given it up, and
+            // waits as long for another: it knows who is missing, and is not late itself.
+            ring.agree(options, deadline + options.timeout)?;
         }
         Ok(ring)
     }

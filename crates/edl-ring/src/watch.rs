@@ -46,6 +46,8 @@ struct News {
 #[derive(Default)]
 struct State {
     verdict: Option<Verdict>,
+    /// The neighbours have been told of the verdict; the one that it names may not have been.
+    is_told: bool,
     /// How many reductions each rank has come to, as far as it is known here.
     begun: Vec<u64>,
     /// After how many reductions each rank has left.
@@ -191,6 +193,7 @@ impl Drop for Watch {
             state.is_closing = true;
             state.verdict.is_none()
         };
+        self.shared.wait_until_told();
         self.shared.changed.notify_all();
         for neighbour in &self.shared.neighbours {
             if is_news {
@@ -245,11 +248,22 @@ impl Shared {
         }
         self.has_ended.store(true, Ordering::Relaxed);
         self.numbers.iter().for_each(|socket| socket.shut_down());
+        self.lock().is_told = true;
         self.changed.notify_all();
         for neighbour in self.neighbours.iter().filter(is_culprit) {
             self.tell(neighbour, ENDED, Some(&verdict));
         }
         self.ended(&verdict)
+    }
+
+    /// Waits until another thread that has found a verdict has passed it on: who hears of the end of
+    /// a connection before the verdict takes this rank for the cause.
+    fn wait_until_told(&self) {
+        let is_telling = |state: &mut State| state.verdict.is_some() && !state.is_told;
+        let waited = self
+            .changed
+            .wait_timeout_while(self.lock(), NEWS_TAKE, is_telling);
+        drop(waited);
     }
 
     /// The verdict if there is one soon; else the trouble is its own cause.
