@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from scripts.chaos import job as counting
 from scripts.cluster import kubelet
 from scripts.cluster.api import Object
 from scripts.cluster.cluster import Cluster
@@ -121,7 +123,7 @@ def test_deletion_is_told_alike(namespace: Namespace, command: tuple):
 ON_KUBELET = """
 import json
 
-PROGRAMS, NODE, ADDRESS, NAMES = json.loads({given!r})
+PROGRAMS, NODE, ADDRESS, NAMES, VARIABLES = json.loads({given!r})
 
 
 def with_service(service):
@@ -136,7 +138,7 @@ def with_pod(pod):
     spec.host_aliases = [{{"ip": ADDRESS, "hostnames": NAMES}}]  # nor a name server
     spec.volumes += PROGRAMS["volumes"]
     container.volume_mounts += PROGRAMS["volumeMounts"]
-    container.env += PROGRAMS["env"]
+    container.env += PROGRAMS["env"] + VARIABLES
     return pod
 """
 
@@ -144,15 +146,22 @@ def with_pod(pod):
 def test_a_job_on_a_real_kubelet_loses_a_worker_and_is_exact(namespace: Namespace, tmp_path: Path):
     network = namespace.cluster.network
     master = f"counting.{namespace.name}.svc"
-    given = [kubelet.host_programs(), kubelet.NAME, f"10.{network.x}.190.7", [master]]
+    server = urlsplit(namespace.cluster.control_plane.access.server)
+    variables = [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": server.hostname},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": str(server.port)},
+    ]
+    address = f"10.{network.x}.190.7"
+    given = [kubelet.host_programs(), kubelet.NAME, address, [master], variables]
     spec = tmp_path / "on_kubelet.py"
     spec.write_text(ON_KUBELET.format(given=json.dumps(given)))
-    small = "cpu=100m,memory=512Mi"
+    small = "cpu=300m,memory=512Mi"  # a real limit
     job = ClusterJob(namespace, tmp_path)
     try:
         job.start_staged(
             seconds=0.01,
             image_name=kubelet.IMAGE,
+            model_zoo=counting.ROOT / "model_zoo",
             cluster_spec=spec,
             master_port=free_port(network.host),
             **{f"{role}_resource_request": small for role in ("master", "worker", "ps")},
