@@ -25,7 +25,8 @@ endif
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 # All-reduce is measured against PyTorch, which is installed for that alone.
-BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/zoo.py, \
+BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/zoo.py \
+    benchmarks/criteo_run.py benchmarks/elastic_quality.py, \
     $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
@@ -190,6 +191,15 @@ bench-scheduling: kubernetes-tools ## Measure elastic jobs on a shared cluster (
 .PHONY: zoo-report
 zoo-report: build ## Quality of the model zoo beside plain Keras: make zoo-report ADULT=FOLDER CENSUS=FOLDER
 	$(PYTHON) benchmarks/zoo.py $(if $(ADULT),--adult=$(ADULT)) $(if $(CENSUS),--census=$(CENSUS))
+
+.PHONY: criteo criteo-rehearsal
+ROWS ?= 2000000
+criteo-rehearsal: build ## From raw lines to a served model, on ROWS (2000000) made-up lines; each stage timed.
+	$(PYTHON) benchmarks/criteo_run.py --rows=$(ROWS) $(if $(FOLDER),--folder=$(FOLDER)) $(if $(KEEP),--keep)
+
+criteo: build ## The same on your own copy of Criteo's data: make criteo DATA=train.txt FOLDER=...
+	@test -n "$(DATA)" || { echo 'make criteo DATA=train.txt: say where the lines are' >&2; exit 2; }
+	$(PYTHON) benchmarks/criteo_run.py --data=$(DATA) $(if $(FOLDER),--folder=$(FOLDER))
 
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh

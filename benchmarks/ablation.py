@@ -94,6 +94,7 @@ SWITCHES = {
     "vectorised_feed": Switch("feed vectorised (record by record)", ("vectorised_feed",)),
     "own_feed": Switch("feed run by elasticdl (by tf.data)", ("own_feed",)),
     "parsing_together": Switch("minibatches parsed together (each alone)", ("parsing_together",)),
+    "parsing_in_rust": Switch("records parsed by Rust (by TensorFlow)", ("parsing_in_rust",)),
     "pulling_ahead": Switch("steps pulled ahead (after the last push)", ("pulling_ahead",)),
     "overlap": Switch("stages side by side (one at a time)", ("overlap", "pulling_ahead")),
     "merging_in_rust": Switch("ids and gradients merged in Rust (NumPy)", ("merging_in_rust",)),

@@ -13,6 +13,7 @@ __all__ = [
     "Initializer",
     "Mode",
     "ProbabilityAdmission",
+    "batched",
 ]
 
 
@@ -26,6 +27,10 @@ def __getattr__(name: str) -> Any:
         from elasticdl.layers import life_cycle
 
         return getattr(life_cycle, name)
+    if name == "batched":
+        from elasticdl.model_spec import batched
+
+        return batched
     if name == "Initializer":
         from elasticdl.backends.base import Initializer
 

@@ -7,7 +7,7 @@ Errors are those of `elasticdl.errors`.
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ __all__ = [
     "PsClient",
     "PsServer",
     "Pulled",
+    "RecordBlocks",
     "RecordReader",
     "RecordWriter",
     "Ring",
@@ -30,6 +31,7 @@ __all__ = [
     "decode_examples",
     "encode_examples",
     "keys_of_strings",
+    "pack_examples",
     "repair_recordio",
     "repair_tfrecord",
     "traffic",
@@ -572,6 +574,13 @@ class RecordReader:
         """Read and check every block."""
 
 @final
+class RecordBlocks:
+    """Records in compressed blocks, for `RecordWriter.write_blocks`."""
+
+    @property
+    def num_records(self) -> int: ...
+
+@final
 class RecordWriter:
     """Writes a RecordIO file, from one thread.
 
@@ -592,6 +601,9 @@ class RecordWriter:
     def num_records(self) -> int: ...
     def write(self, record: bytes) -> None: ...
     def write_many(self, records: Iterable[bytes]) -> None: ...
+    def write_blocks(self, blocks: RecordBlocks) -> None:
+        """End the open block, and add blocks that `pack_examples` made."""
+
     def flush(self) -> None:
         """Write all records so far; when appending, they survive a crash from here on."""
 
@@ -702,20 +714,53 @@ def encode_examples(
         ValueError: Splits or offsets do not fit; names the column.
     """
 
-def decode_examples(
-    records: Sequence[bytes], features: Sequence[tuple[str, bool, int]]
-) -> list[NDArray[Any]]:
-    """Decode `tf.train.Example` messages of which each has the same features.
-
-    Args:
-        records: One message each.
-        features: Name, whether its numbers are real, and how many there are in a record.
-
-    Returns:
-        For each feature the numbers of all records, one record's after the other, int64 or float32.
+def pack_examples(
+    columns: Sequence[
+        tuple[
+            str,
+            NDArray[np.int64] | NDArray[np.float32] | tuple[bytes, NDArray[np.int64]],
+            NDArray[np.int64],
+        ]
+    ],
+    num_records: int,
+    codec: str,
+) -> RecordBlocks:
+    """Encode columns as `encode_examples` does, into blocks for `RecordWriter.write_blocks`.
 
     Raises:
-        DataError: A record is damaged, or lacks one of them; names both.
+        ValueError: Splits or offsets do not fit, or a record is too large; there is no such codec.
+    """
+
+def decode_examples(
+    records: Sequence[bytes],
+    wanted: Sequence[
+        tuple[
+            str,
+            str,
+            int | None,
+            NDArray[np.int64] | NDArray[np.float32] | tuple[bytes, NDArray[np.int64]] | None,
+        ]
+    ]
+    | None = None,
+) -> list[
+    tuple[
+        str,
+        NDArray[np.int64] | NDArray[np.float32] | tuple[bytes, NDArray[np.int64]],
+        NDArray[np.int64],
+    ]
+]:
+    """Decode `tf.train.Example` messages to columns, as `encode_examples` takes them.
+
+    Args:
+        records: The messages.
+        wanted: Of each feature its name, its kind (int64, float or bytes), how many values a record
+            has (None: any number), and the values of a record that lacks it (None: it must be
+            there, if its number of values is given). Without it all features are decoded, in the
+            order in which they are found.
+
+    Raises:
+        ValueError: A record is not such a message, is an unusual one (a feature twice, fields of
+            another version), or its values are not those that are wanted; names it by its place.
     """
 
 def crc32c(data: bytes) -> int:

@@ -133,6 +133,22 @@ class TrainingSection(Section):
         Field(description="Hand out the tasks of each epoch in a seeded random order."),
         _TRAIN,
     ] = True
+    shuffle: Annotated[
+        Literal["tasks", "records"],
+        Field(
+            description="What is drawn over all training data: the order of tasks, each a range of "
+            "consecutive records; or also the records of a task, in small blocks."
+        ),
+        _TRAIN,
+    ] = "tasks"
+    shuffle_block_records: Annotated[
+        PositiveInt | None,
+        Field(
+            description="With --shuffle=records: records that stay together on their way into a "
+            "task [default: a 64th of a task]."
+        ),
+        _TRAIN,
+    ] = None
     learning_rate: Annotated[
         float | None,
         Field(gt=0, description="Passed to optimizer(lr=...) [default: its own]."),
@@ -425,6 +441,7 @@ class JobConfig(Section):
                 "--run_eagerly is for looking into a model in one process: expected "
                 f"--distribution_strategy=Local, found {self.training.distribution_strategy}"
             )
+        self._check_shuffle()
         if self.cluster.state and self.training.distribution_strategy is Strategy.LOCAL:
             raise ValueError(
                 "--state is what a job of several processes goes on from; with "
@@ -438,6 +455,16 @@ class JobConfig(Section):
             raise ValueError(
                 f"--output={output}: predictions are written to a folder of a file system; "
                 "expected a path"
+            )
+        if self.checkpoint.output_tables == "parquet" and (output is None or is_remote(output)):
+            raise ValueError(
+                "--output_tables=parquet: each ps replica writes its rows to a folder that the "
+                f"processes share; expected a path as --output, found {output or 'none'}"
+            )
+        if self.checkpoint.output_tables == "parquet" and self.has_worlds:
+            raise ValueError(
+                "--output_tables=parquet is for tables on ps replicas; "
+                f"{self.training.distribution_strategy} has none"
             )
         if self.checkpoint.checkpoint_steps and self.checkpoint.checkpoint_dir is None:
             raise ValueError("--checkpoint_steps needs --checkpoint_dir, where to write them")
@@ -462,6 +489,15 @@ class JobConfig(Section):
                     "--checkpoint_dir_for_init and --saved_model"
                 )
         return self
+
+    def _check_shuffle(self) -> None:
+        training = self.training
+        if training.shuffle == "records" and not training.shuffle_tasks:
+            raise ValueError(
+                "--shuffle=records draws the order of all records: leave out --shuffle_tasks=false"
+            )
+        if training.shuffle_block_records is not None and training.shuffle != "records":
+            raise ValueError("--shuffle_block_records goes only with --shuffle=records")
 
     def _check_synchrony(self) -> None:
         training = self.training

@@ -20,7 +20,14 @@ class NonFiniteLossError(ModelError):
 
 
 class DataError(ElasticdlError):
-    """A data file or record cannot be read: it is torn, foreign, or does not parse."""
+    """A data file or record cannot be read: it is torn, foreign, or does not parse.
+
+    record: The number of the record that does not parse, if it is of one.
+    """
+
+    def __init__(self, message: str = "", record: int | None = None) -> None:
+        super().__init__(message)
+        self.record = record
 
 
 class CheckpointError(ElasticdlError):

@@ -38,6 +38,24 @@ class ModelSpec:
     weighted_metrics_fn: Callable[[], Any] | None = None
 
 
+def batched(feed: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Mark a `feed` that is given many records at once, and no dataset.
+
+    `feed(records, mode, metadata)` is given a vector of serialised records or lines, or a dict of
+    columns (of Parquet files and tables), in the tensors of TensorFlow or the arrays of NumPy as
+    the model is. It returns (features, labels), and features alone in predictions, with as many
+    rows as there are records. In training the records of a task come in an order drawn from its
+    seed.
+    """
+    feed.is_batched = True  # type: ignore[attr-defined]
+    return feed
+
+
+def is_batched(feed: Any) -> bool:
+    """Whether a `feed` was marked by `batched`."""
+    return bool(getattr(feed, "is_batched", False))
+
+
 def load_model_spec(section: ModelSection, learning_rate: float | None = None) -> ModelSpec:
     """Import the module of `--model_def` and find the functions that make up a model.
 

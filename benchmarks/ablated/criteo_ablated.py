@@ -43,7 +43,12 @@ def own_feed():
 
 def parsing_together():
     """Parse each minibatch in a call of its own."""
-    ways._records_together = lambda noted, parsed, num_records: 1
+    ways._records_together = lambda parsed, num_records: 1
+
+
+def parsing_in_rust():
+    """Have TensorFlow parse the records, vectorised."""
+    ways.fastest = lambda function, sample: (ways.on_tensors(function), "switched off")
 
 
 def pulling_ahead():

@@ -340,8 +340,13 @@ class Trainer(Predictor, Protocol):
         """
         ...
 
-    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
-        """Write a model that serves without elasticdl into `directory` (which exists, empty)."""
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
+        """Write a model that serves without elasticdl into `directory` (which exists, empty).
+
+        Without `tables` their rows lie beside it, as Parquet; `docs/export.md` says what is there.
+        """
         ...
 
 

@@ -30,9 +30,11 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
-from elasticdl.model_spec import ModelSpec
+from elasticdl.model_spec import ModelSpec, is_batched
 
 Dense = Mapping[str, Float32]
+_Pick = Callable[[Int64], Any]
+"""Gives `feed` the records of some places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,27 +144,27 @@ class NumpyTrainer:
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
     ) -> Iterator[Minibatch]:
         """Feed the records of one task, in an order drawn from the seed when training."""
-        values: list[Any] = []
-        first = None
-        for chunk in records:
-            first = chunk.start if first is None else first
-            values.extend(chunk.values or _rows(chunk))
-        order = np.arange(len(values))
+        chunks = list(records)
+        if not chunks:
+            return
+        pick = _picker(chunks, is_batched(self._spec.feed))
+        all_numbers = np.concatenate([chunk.numbers for chunk in chunks])
+        order = np.arange(len(all_numbers))
         if mode is Mode.TRAINING:
             np.random.default_rng(seed).shuffle(order)
-        for start in range(0, len(values), minibatch_size):
+        for start in range(0, len(order), minibatch_size):
             chosen = order[start : start + minibatch_size]
-            numbers = [int(i) + (first or 0) for i in chosen]
-            yield self._feed([values[i] for i in chosen], mode, numbers)
+            yield self._feed(pick, chosen, mode, all_numbers[chosen])
 
-    def _feed(self, values: list[Any], mode: Mode, numbers: list[int]) -> Minibatch:
+    def _feed(self, pick: _Pick, chosen: Int64, mode: Mode, numbers: Int64) -> Minibatch:
         try:
-            fed = self._spec.feed(values, mode, self._metadata)
+            fed = self._spec.feed(pick(chosen), mode, self._metadata)
         except Exception as error:
-            number, error = self._culprit(values, mode, numbers, error)
+            number, error = self._culprit(pick, chosen, mode, numbers, error)
             raise DataError(
                 f"feed() failed on record {number}: {type(error).__name__}: {error} "
-                f"({place_of(error)})"
+                f"({place_of(error)})",
+                number,
             ) from error
         if mode is Mode.PREDICTION:
             features, labels = fed if isinstance(fed, tuple) else (fed, None)
@@ -175,23 +177,23 @@ class NumpyTrainer:
             )
         arrays = features.values() if isinstance(features, Mapping) else [features]
         for array in arrays:
-            if len(array) != len(values):
+            if len(array) != len(numbers):
                 raise ModelError(
-                    f"feed() was given {len(values)} records and gave features of shape "
-                    f"{np.shape(array)}; expected {len(values)} as the first axis"
+                    f"feed() was given {len(numbers)} records and gave features of shape "
+                    f"{np.shape(array)}; expected {len(numbers)} as the first axis"
                 )
-        return Minibatch(features, labels, len(values), record_numbers=np.array(numbers, np.int64))
+        return Minibatch(features, labels, len(numbers), record_numbers=numbers)
 
     def _culprit(
-        self, values: list[Any], mode: Mode, numbers: list[int], error: Exception
+        self, pick: _Pick, chosen: Int64, mode: Mode, numbers: Int64, error: Exception
     ) -> tuple[int, Exception]:
         """Find the record of a minibatch with which `feed` fails on its own."""
-        for value, number in zip(values, numbers, strict=True):
+        for place, number in enumerate(numbers.tolist()):
             try:
-                self._spec.feed([value], mode, self._metadata)
+                self._spec.feed(pick(chosen[place : place + 1]), mode, self._metadata)
             except Exception as own:
                 return number, own
-        return numbers[0], error
+        return int(numbers[0]), error
 
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe the model; the sample is not needed."""
@@ -294,14 +296,17 @@ class NumpyTrainer:
         """Never called: an array model has none."""
         raise ModelError("an array model has no callbacks")
 
-    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
         """Write `model.npz`: `dense/NAME`, `state/NAME`, `table/NAME/keys` (sorted), `.../rows`."""
         arrays: dict[str, Any] = {
             f"dense/{name}": value for name, value in _named(self._model.dense, dense).items()
         }
         for name, value in _named(self._model.state, state).items():
             arrays[f"state/{name}"] = value
-        for number, table in enumerate(self._model.tables):
+        for number, table in enumerate(self._model.tables if tables is not None else ()):
+            assert tables is not None
             chunks = list(tables.scan(number))
             keys = np.concatenate([c[0] for c in chunks] or [np.zeros(0, np.int64)])
             rows = np.concatenate([c[1] for c in chunks] or [np.zeros((0, table.dim), np.float32)])
@@ -345,6 +350,18 @@ def _numbers(ids: Any) -> Int64:
     if _are_strings(ids):
         return keys_of_strings(ids.ravel().tolist()).reshape(ids.shape)
     return np.ascontiguousarray(ids, np.int64)
+
+
+def _picker(chunks: list[Records], as_columns: bool) -> _Pick:
+    """Return what gives `feed` the records of some places: a list, or the columns they have."""
+    if as_columns and chunks[0].columns:
+        columns = {
+            name: np.concatenate([np.asarray(chunk.columns[name]) for chunk in chunks])
+            for name in chunks[0].columns
+        }
+        return lambda chosen: {name: column[chosen] for name, column in columns.items()}
+    values = [value for chunk in chunks for value in chunk.values or _rows(chunk)]
+    return lambda chosen: [values[i] for i in chosen.tolist()]
 
 
 def _rows(chunk: Records) -> list[dict[str, Any]]:

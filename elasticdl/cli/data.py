@@ -43,15 +43,16 @@ def count(source: str, params: str) -> None:
     """Count the records of SOURCE, by file and in all."""
     from elasticdl.data.open import open_reader
 
-    shards = open_reader(source, params).shards()
+    counts: Counter[str] = Counter()
+    for shard in open_reader(source, params).shards():
+        counts[shard.name] += shard.num_records
     table = Table("file", box=None, pad_edge=False)
     table.add_column("records", justify="right")
-    for shard in shards:
-        table.add_row(Text(shard.name, overflow="fold"), f"{shard.num_records:,}")
-    total = sum(shard.num_records for shard in shards)
-    if len(shards) != 1:
+    for name, num_records in counts.items():
+        table.add_row(Text(name, overflow="fold"), f"{num_records:,}")
+    if len(counts) != 1:
         table.add_section()
-        table.add_row(f"{len(shards):,} files", f"{total:,}")
+        table.add_row(f"{len(counts):,} files", f"{counts.total():,}")
     Console().print(table)
 
 
@@ -166,7 +167,7 @@ def _first_records(path: str, params: str, num_shown: int, format_name: str) -> 
         return [_readable(record) for record in file.read(0, end, CHUNK_BYTES)]
     reader = open_reader(path, params)
     shown: list[str] = []
-    for shard in reader.shards():
+    for shard in {shard.name: shard for shard in reversed(reader.shards())}.values():
         first = Shard(shard.name, shard.start, min(shard.end, shard.start + num_shown))
         for records in reader.read(first):
             shown += _readable_all(records)

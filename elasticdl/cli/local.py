@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import queue
 import sys
 import tempfile
 import threading
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 from elasticdl._core import PsClient, Store
+from elasticdl.backends.told import telling
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
@@ -65,10 +67,12 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
     thread.start()
     try:
         while not job.ended.wait(_SECONDS_BETWEEN_PICTURES):
+            job.tell(display)
             status = master.status()
             display.show(status)
             if summaries is not None:
                 summaries.take(status, master.learning_rate)
+        job.tell(display)
     except KeyboardInterrupt:
         master.stop("interrupted")
         thread.join()
@@ -112,12 +116,20 @@ class _Job:
         self._client = client
         self.ended = threading.Event()
         self.error: BaseException | None = None
+        self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def tell(self, display: Display) -> None:
+        """Show what was told since the last call."""
+        while not self._notes.empty():
+            display.note(self._notes.get())
 
     def run(self) -> None:
         """Work until the master has nothing left to do."""
         try:
             self._master.register_worker(_WORKER_ID, os.getpid())
-            with Heartbeat(self._master, _WORKER_ID, _SECONDS_BETWEEN_PICTURES) as heartbeat:
+            beats = Heartbeat(self._master, _WORKER_ID, _SECONDS_BETWEEN_PICTURES)
+            # Warnings are printed by the log.
+            with telling(self._notes.put, below=logging.WARNING), beats as heartbeat:
                 worker = assemble(self._config, _WORKER_ID, self._master, lambda: self._client)
                 heartbeat.progress = worker.progress
                 watchdog = Watchdog(self._config.training.task_timeout_seconds)

@@ -19,6 +19,7 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import JobStatus
 from elasticdl.launchers.base import Job
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
+from elasticdl.observe.kinds import FeedPath
 from elasticdl.rpc.client import ENDED
 
 _CONNECT_SECONDS = 5.0
@@ -156,12 +157,17 @@ class _News:
             self._wake()
 
     def _events(self) -> None:
+        told: set[str] = set()  # of feed: each worker says the same
         try:
             for event in self._job.events(follow=True, since=self._since):
+                text = str(event.get("text", ""))
                 if event["event"] == "page" and (url := self._job.page):
                     self._put(f"the job's page is at {url}")
-                elif "text" in event and event["role"] in _EVENT_SOURCES:
-                    self._put(str(event["text"]))
+                elif event["event"] == FeedPath.event and text not in told:
+                    told.add(text)
+                    self._put(text)
+                elif text and event["role"] in _EVENT_SOURCES:
+                    self._put(text)
         except ElasticdlError as error:
             self._put(f"no more events are shown: {error}")
         finally:

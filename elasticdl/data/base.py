@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.data.strings import Column
 from elasticdl.job import Shard
 
 
@@ -16,18 +17,28 @@ from elasticdl.job import Shard
 class Records:
     """Consecutive records of a shard, as bytes each or as columns (exactly one of the two).
 
+    start: number of the first record in its shard's source.
     values: one `bytes` a record (RecordIO, TFRecord, CSV: the line without its newline).
-    columns: name -> array whose first axis is the record (Parquet, tables).
+    columns: name -> array whose first axis is the record, or `Strings` (Parquet, tables).
+    order: the number of each record, where they are not consecutive.
     """
 
-    start: int  # number of the first record in its shard's source
+    start: int = 0
     values: list[bytes] = field(default_factory=list)
-    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    order: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         if self.columns:
             return len(next(iter(self.columns.values())))
         return len(self.values)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The number of each record in its source."""
+        if self.order is not None:
+            return self.order
+        return np.arange(self.start, self.start + len(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from elasticdl.errors import DataError
 
 Values = NDArray[np.int64] | NDArray[np.float32] | tuple[bytes, NDArray[np.int64]]
 _Columns = Mapping[str, ArrayLike]
+_KINDS = {"int64": "int64", "float32": "float"}
 
 
 def encode_examples(columns: _Columns) -> list[bytes]:
@@ -69,16 +70,19 @@ def decode_examples(
             names record and feature.
     """
     for name, (_, dtype) in columns.items():
-        if dtype not in ("int64", "float32"):
+        if dtype not in _KINDS:
             raise DataError(f"feature {name!r}: expected int64 or float32, found {dtype!r}")
     wanted = [
-        (name, dtype == "float32", int(np.prod(shape, dtype=np.int64)))
+        (name, _KINDS[dtype], int(np.prod(shape, dtype=np.int64)), None)
         for name, (shape, dtype) in columns.items()
     ]
-    found = _core.decode_examples(records, wanted)
+    try:
+        found = _core.decode_examples(records, wanted)
+    except ValueError as error:
+        raise DataError(f"of {len(records)} records, {error}") from error
     return {
-        name: array.reshape(len(records), *columns[name][0])
-        for name, array in zip(columns, found, strict=True)
+        name: np.asarray(values).reshape(len(records), *columns[name][0])
+        for name, values, _ in found
     }
 
 

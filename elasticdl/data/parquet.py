@@ -11,10 +11,14 @@ from numpy.typing import NDArray
 from elasticdl.data import remote
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
+from elasticdl.data.strings import Column, Strings
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 
-Convert = Callable[[Any], NDArray[Any]]
+SHARD_ROWS = 8192
+"""Row groups that are smaller are joined, so that tasks are not."""
+MAX_SHARDS = 100_000
+Convert = Callable[[Any], Column]
 
 
 class ParquetReader:
@@ -22,11 +26,11 @@ class ParquetReader:
 
     Columns become NumPy arrays whose type depends on the files' schema and statistics alone, so
     every chunk has the same: numbers their own type, but float64 with NaN where whole numbers or
-    truth values have nulls; text `str` objects and binary `bytes` objects, null as empty;
+    truth values have nulls; text and binary `Strings`, null as empty;
     fixed-size lists of numbers a further axis; other lists one array a record, as objects.
 
     Args:
-        paths: The files; each is a shard.
+        paths: The files; a shard is one or more row groups of a file.
         columns: Which columns to read, in this order; all without it.
     """
 
@@ -50,10 +54,11 @@ class ParquetReader:
         return Metadata(self._columns, dtypes)
 
     def shards(self) -> list[Shard]:
-        """List the files with the numbers of rows that their footers say."""
+        """List ranges of row groups by what the footers say, so that tasks end where these do."""
         self._converters()  # compares the files' schemas
-        shards = [Shard(path, 0, self._open(path).metadata.num_rows) for path in self._paths]
-        return [shard for shard in shards if shard.num_records > 0]
+        footers = [(path, self._open(path).metadata) for path in self._paths]
+        least = max(SHARD_ROWS, sum(footer.num_rows for _, footer in footers) // MAX_SHARDS)
+        return [shard for path, footer in footers for shard in _ranges(path, footer, least)]
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the rows of a shard; only the row groups that it touches are read."""
@@ -141,6 +146,18 @@ def import_pyarrow(what: str = "Parquet files") -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
+def _ranges(path: str, metadata: Any, least: int) -> Iterator[Shard]:
+    """Yield the rows of row groups that follow each other: one large group, or several small."""
+    start = end = 0
+    for group in range(metadata.num_row_groups):
+        end += metadata.row_group(group).num_rows
+        if end - start >= least:
+            yield Shard(path, start, end)
+            start = end
+    if start < end:
+        yield Shard(path, start, end)
+
+
 def _groups_of(metadata: Any, shard: Shard) -> tuple[list[int], int]:
     """The row groups that a shard touches, and the number of the first row of the first."""
     groups: list[int] = []
@@ -198,9 +215,9 @@ def _converter(arrow: Any, field: Any, has_nulls: bool) -> tuple[Convert, np.dty
 def _object_converter(arrow: Any, field: Any) -> tuple[Convert, np.dtype[Any]]:
     types, kind = arrow.types, field.type
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return (lambda array: _objects(array, "")), np.dtype(object)
+        return (lambda array: Strings.of_nullable(array, "")), np.dtype(object)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
-        return (lambda array: _objects(array, b"")), np.dtype(object)
+        return (lambda array: Strings.of_nullable(array, b"")), np.dtype(object)
     if types.is_fixed_size_list(kind) and arrow.types.is_primitive(kind.value_type):
         size = kind.list_size
         return (lambda array: _to_numpy(array.flatten()).reshape(len(array), size)), np.dtype(
@@ -216,13 +233,6 @@ def _object_converter(arrow: Any, field: Any) -> tuple[Convert, np.dtype[Any]]:
 
 def _to_numpy(array: Any) -> NDArray[Any]:
     return np.asarray(array.to_numpy(zero_copy_only=False))
-
-
-def _objects(array: Any, null: str | bytes) -> NDArray[Any]:
-    values = array.to_pylist()
-    out = np.empty(len(values), dtype=object)
-    out[:] = [null if value is None else value for value in values]
-    return out
 
 
 def _lists(array: Any) -> NDArray[Any]:

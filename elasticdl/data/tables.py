@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from elasticdl import _core
 from elasticdl.data.base import DataReader, Records
 from elasticdl.data.copies import readable
 from elasticdl.data.csv_columns import KINDS
@@ -79,7 +81,12 @@ def open_database(
             row = _fill(connection, reader, source, types, missing)
             columns = run(connection, f"DESCRIBE {TABLE}").fetchall()
             kinds = {name: kind for name, kind, *_ in columns if name != row}
-            yield Database(connection, row, kinds, len(reader.shards()))
+            yield Database(connection, row, kinds, len(_names(reader)))
+
+
+def _names(reader: DataReader) -> list[str]:
+    """Return the names of the shards: files, of which a reader may have several ranges."""
+    return list(dict.fromkeys(shard.name for shard in reader.shards()))
 
 
 def quoted(name: str) -> str:
@@ -126,7 +133,7 @@ def _fill(
     shards = reader.shards()
     if not shards:
         raise DataError(f"{source}: there are no records")
-    paths = [shard.name for shard in shards]
+    paths = _names(reader)
     if isinstance(reader, ParquetReader | TextReader):
         paths = [readable(path) for path in paths]
     if isinstance(reader, ParquetReader):
@@ -230,8 +237,8 @@ def _copy_records(connection: Any, reader: DataReader) -> None:
     known: set[str] = set()
     for shard in reader.shards():
         for records in reader.read(shard):
-            columns = records.columns or _features(records, shard.name)
-            chunk = pyarrow.table({n: pyarrow.array(list(c)) for n, c in columns.items()})
+            columns = records.columns or _features(pyarrow, records, shard.name)
+            chunk = pyarrow.table({n: _as_arrow(pyarrow, c) for n, c in columns.items()})
             connection.register("chunk", chunk)
             if not known:
                 run(connection, f"CREATE TABLE {TABLE} AS SELECT * FROM chunk")
@@ -248,7 +255,33 @@ def _add_columns(connection: Any, new: set[str]) -> None:
         run(connection, f"ALTER TABLE {TABLE} ADD COLUMN {quoted(name)} {kinds[name]}")
 
 
-def _features(records: Records, source: str) -> dict[str, list[Any]]:
+def _as_arrow(pyarrow: Any, column: Any) -> Any:
+    return column if isinstance(column, pyarrow.Array) else pyarrow.array(list(column))
+
+
+def _features(pyarrow: Any, records: Records, source: str) -> dict[str, Any]:
+    """Return a column of lists for each feature of the records."""
+    try:
+        columns = _core.decode_examples(records.values)
+    except ValueError:  # of another kind, or torn: protobuf tells which
+        return _features_one_by_one(records, source)
+    if not columns and not set(records.values).issubset(_EMPTY_EXAMPLES):
+        return _features_one_by_one(records, source)
+    return {
+        name: pyarrow.ListArray.from_arrays(splits.astype("int32"), _values(pyarrow, values))
+        for name, values, splits in sorted(columns, key=itemgetter(0))
+    }
+
+
+def _values(pyarrow: Any, values: Any) -> Any:
+    if not isinstance(values, tuple):
+        return pyarrow.array(values)
+    data, offsets = values
+    buffers = [None, pyarrow.py_buffer(offsets.astype("int32")), pyarrow.py_buffer(data)]
+    return pyarrow.Array.from_buffers(pyarrow.binary(), len(offsets) - 1, buffers)
+
+
+def _features_one_by_one(records: Records, source: str) -> dict[str, Any]:
     decoded: list[dict[str, list[Any]]] = []
     for number, value in enumerate(records.values, records.start):
         example = {} if value in _EMPTY_EXAMPLES else decode_example(value)

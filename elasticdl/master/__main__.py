@@ -13,7 +13,9 @@ from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.credentials.job_authority import JobAuthority
+from elasticdl.data.base import DataReader
 from elasticdl.data.open import open_reader
+from elasticdl.data.shuffled import with_shuffle
 from elasticdl.errors import StateError
 from elasticdl.job import Role, Shard
 from elasticdl.launchers import of_master
@@ -81,14 +83,18 @@ def load_data(config: JobConfig) -> JobData:
     """
     custom_data_reader = _custom_data_reader(config)
 
+    def reader(path: str) -> DataReader:
+        return open_reader(path, config.data.data_reader_params, custom_data_reader)
+
     def shards(path: str) -> tuple[Shard, ...]:
-        if not path:
-            return ()
-        return tuple(open_reader(path, config.data.data_reader_params, custom_data_reader).shards())
+        return tuple(reader(path).shards()) if path else ()
+
+    def training() -> tuple[Shard, ...]:
+        return tuple(with_shuffle(reader(config.data.training_data), config.training).shards())
 
     data = config.data
     return JobData(
-        training=shards(data.training_data) if config.command == "train" else (),
+        training=training() if config.command == "train" else (),
         validation=shards(data.validation_data) if config.command != "predict" else (),
         prediction=shards(data.prediction_data) if config.command == "predict" else (),
     )

@@ -79,6 +79,14 @@ class WorkerProgress(Kind):
 
 
 @dataclass(frozen=True)
+class FeedPath(Kind):
+    """How records become minibatches, and why so."""
+
+    event: ClassVar[str] = "feed"
+    writer: ClassVar[str] = WORKER
+
+
+@dataclass(frozen=True)
 class ProcessUsage(Kind):
     """What a process did with its time, and what it used, since it began."""
 

@@ -68,6 +68,14 @@ class CheckpointSection(Section):
         ),
         Only(("train", "predict")),
     ] = None
+    output_tables: Annotated[
+        Literal["inside", "parquet"],
+        Field(
+            description="Where the rows of the trained model are: inside of it, which one worker "
+            "writes; or as Parquet beside a small model, written by each ps replica on its own."
+        ),
+        _TRAIN,
+    ] = "inside"
     recovery_seconds: Annotated[
         float,
         Field(

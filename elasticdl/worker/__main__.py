@@ -6,9 +6,11 @@ from elasticdl import process
 from elasticdl._core import PsClient, PsServer, RingListener, Store, traffic
 from elasticdl.addresses import port_of
 from elasticdl.backends.base import Trainer
+from elasticdl.backends.told import telling
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.job import HeartbeatAnswer, Role
 from elasticdl.observe.events import EventLog
+from elasticdl.observe.kinds import FeedPath
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.worker.all_reduce import RingExchange
@@ -61,7 +63,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
 
     events = EventLog(arguments.job_dir, Role.WORKER, arguments.index)
     beats = Heartbeat(master, arguments.index, interval, events, route, labels, traffic)
-    with beats as heartbeat:
+    with beats as heartbeat, telling(lambda text: events.write(FeedPath(), text)):
         worker = assemble(
             arguments.config,
             arguments.index,

@@ -14,6 +14,7 @@ from elasticdl.backends.load import has_tables, load_saved_model, load_trainer
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import open_reader
+from elasticdl.data.shuffled import with_shuffle
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import MasterClient, Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
@@ -105,6 +106,7 @@ def _assemble_trainer(
             num_threads,
             config.model.run_eagerly,
         )
+        _check_export(config, trainer)
         description = trainer.build(_sample(config, readers, trainer))
         log.info(IS_BUILT)
     except ElasticdlError:
@@ -148,6 +150,15 @@ def _assemble_trainer(
     return worker
 
 
+def _check_export(config: JobConfig, trainer: Trainer) -> None:
+    inside = getattr(trainer, "keeps_tables_inside", False)
+    if config.checkpoint.output_tables == "parquet" and inside:
+        raise ModelError(
+            "--output_tables=parquet is for models of Keras and of NumPy arrays: leave it out, and "
+            "say --export_tables=FOLDER to have the rows as Parquet as well"
+        )
+
+
 def _check_callbacks(config: JobConfig, needs: CallbackNeeds) -> None:
     if needs.watches and not config.evaluation.evaluation_steps:
         raise ModelError(
@@ -179,14 +190,17 @@ def _sample(config: JobConfig, readers: dict[TaskKind, DataReader], model: Predi
 
 
 def open_readers(config: JobConfig, spec: ModelSpec) -> dict[TaskKind, DataReader]:
-    """Open the sources that the job names."""
+    """Open the sources that the job names; training data is read in the order that it asks for."""
     sources = {
         TaskKind.TRAINING: config.data.training_data,
         TaskKind.EVALUATION: config.data.validation_data,
         TaskKind.PREDICTION: config.data.prediction_data,
     }
-    return {
+    readers = {
         kind: open_reader(path, config.data.data_reader_params, spec.custom_data_reader)
         for kind, path in sources.items()
         if path
     }
+    if TaskKind.TRAINING in readers:
+        readers[TaskKind.TRAINING] = with_shuffle(readers[TaskKind.TRAINING], config.training)
+    return readers

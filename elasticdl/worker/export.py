@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from elasticdl.backends.base import Trainer
+from elasticdl.backends.base import TableSource, Trainer
 from elasticdl.checkpoints.exports import put_in_place, send_model
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import ElasticdlError
@@ -16,6 +16,9 @@ from elasticdl.locations import Location, is_remote
 from elasticdl.worker.exchange import Exchange
 
 log = logging.getLogger(__name__)
+
+TABLES = "tables"
+"""Folder of the rows in an exported model whose rows lie beside it."""
 
 
 def export(exchange: Exchange, trainer: Trainer, settings: CheckpointSection, lease: Lease) -> bool:
@@ -30,7 +33,7 @@ def export(exchange: Exchange, trainer: Trainer, settings: CheckpointSection, le
         if settings.export_tables is not None:
             exchange.export_tables(settings.export_tables, settings, lease.number)
         if settings.output is not None:
-            _export_model(exchange, trainer, settings.output, lease)
+            _export_model(exchange, trainer, settings, settings.output, lease)
     except ElasticdlError as error:
         if exchange.generation == lease.generation:
             raise
@@ -38,24 +41,38 @@ def export(exchange: Exchange, trainer: Trainer, settings: CheckpointSection, le
     return exchange.generation == lease.generation
 
 
-def _export_model(exchange: Exchange, trainer: Trainer, output: Location, lease: Lease) -> None:
+def _export_model(
+    exchange: Exchange,
+    trainer: Trainer,
+    settings: CheckpointSection,
+    output: Location,
+    lease: Lease,
+) -> None:
     """Write the model beside its place, then move it there whole; or here, to be sent there."""
     if is_remote(output):
         with tempfile.TemporaryDirectory(prefix="elasticdl-export-") as scratch:
-            if _write_model(exchange, trainer, Path(scratch), lease):
+            if _write_model(exchange, trainer, Path(scratch), lease, exchange):
                 send_model(Path(scratch), output, lease.number)
         return
     partial = output.with_name(f"{output.name}.partial-{lease.number}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    if _write_model(exchange, trainer, partial, lease):
+    if settings.output_tables == "parquet":
+        every_row = settings.model_copy(
+            update={"export_threshold": None, "export_since_version": None}
+        )
+        exchange.export_tables(partial / TABLES, every_row, lease.number)
+    tables = exchange if settings.output_tables == "inside" else None
+    if _write_model(exchange, trainer, partial, lease, tables):
         put_in_place(partial, output, lease.number)
     else:
         shutil.rmtree(partial)
 
 
-def _write_model(exchange: Exchange, trainer: Trainer, folder: Path, lease: Lease) -> bool:
+def _write_model(
+    exchange: Exchange, trainer: Trainer, folder: Path, lease: Lease, tables: TableSource | None
+) -> bool:
     """Write the model into a folder; return whether all of it came from the same replicas."""
     parameters = exchange.pull([])
-    trainer.export(folder, parameters.dense, parameters.state, exchange)
+    trainer.export(folder, parameters.dense, parameters.state, tables)
     return exchange.generation == lease.generation

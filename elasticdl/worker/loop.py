@@ -58,7 +58,7 @@ from elasticdl.worker.exchange import (
 )
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
-from elasticdl.worker.records import read_all, task_seed
+from elasticdl.worker.records import located, read_all, task_seed
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import Place, StageClock, Work, run_after_others
 
@@ -300,7 +300,7 @@ class Worker:
 
     def _read(self, task: Task) -> Iterator[Records]:
         """Read a task's records; feed is not blamed for the time, unless the reader is a user's."""
-        records = read_all(self._readers[task.kind], task.shard)
+        records = read_all(self._readers[task.kind], task)
         if self._has_own_reader:
             yield from records
             return
@@ -561,7 +561,8 @@ class Worker:
             )
         match self._protocol.failed(stage, running, error):
             case Ruling.FAIL:
-                return running.failure(error)
+                reader = self._readers.get(running.lease.task.kind)
+                return running.failure(located(reader, error))
             case Ruling.RETURN:
                 log.info("task %d: given back: %s", running.lease.task.id, error)
                 return running.returned()

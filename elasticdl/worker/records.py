@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from elasticdl.backends.base import Minibatch, Predictor
 from elasticdl.data.base import DataReader, Records
+from elasticdl.data.shuffled import ShuffledReader
 from elasticdl.errors import DataError
-from elasticdl.job import Mode, Shard
+from elasticdl.job import Mode, Shard, Task
 from elasticdl.process import BUILDS_FROM
 
 log = logging.getLogger(__name__)
@@ -57,13 +58,15 @@ def sample_minibatch(
     raise DataError("expected at least one record to build the model from, found none")
 
 
-def read_all(reader: DataReader, shard: Shard) -> Iterator[Records]:
-    """Yield the records of a shard, and make sure that it is all of them and no more.
+def read_all(reader: DataReader, task: Task) -> Iterator[Records]:
+    """Yield the records of a task, and make sure that it is all of them and no more.
 
     Raises:
         DataError: The reader gave another number of records.
     """
-    num_records = 0
+    num_records, shard = 0, task.shard
+    if isinstance(reader, ShuffledReader):
+        reader = reader.of_epoch(task.epoch)
     for chunk in reader.read(shard):
         num_records += len(chunk)
         yield chunk
@@ -72,3 +75,13 @@ def read_all(reader: DataReader, shard: Shard) -> Iterator[Records]:
             f"{shard.name}: {type(reader).__name__}.read gave {num_records} records for "
             f"[{shard.start}, {shard.end}), expected {shard.num_records}"
         )
+
+
+def located(reader: DataReader | None, error: Exception) -> Exception:
+    """Return an error of a task's data that says in which file the record is that it names."""
+    if not isinstance(reader, ShuffledReader) or not isinstance(error, DataError):
+        return error
+    if error.record is None:
+        return error
+    name, number = reader.place_of(error.record)
+    return DataError(f"{error} (record {number} of {name})", error.record)

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from criteo.fields import NUM_IDS, NUM_NUMBERS, SIZES
-from elasticdl import Mode
+from elasticdl import Mode, batched
 from elasticdl.layers import Embedding, FactorizationMachine
 
 DIM = 8
@@ -98,6 +98,13 @@ def feed(dataset, mode, metadata):
     if mode == Mode.TRAINING:
         dataset = dataset.shuffle(1024)
     return dataset
+
+
+@batched
+def feed_columns(columns, mode, metadata):
+    """Take the columns of Parquet files as they are, for `--feed=feed_columns`."""
+    features = {"numbers": columns["numbers"], "ids": columns["ids"]}
+    return features if mode == Mode.PREDICTION else (features, columns["label"][:, None])
 
 
 def eval_metrics_fn():

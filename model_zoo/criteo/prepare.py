@@ -11,7 +11,7 @@ AUC is far from 1, as with real clicks.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from elasticdl.data.example import encode_examples
 ZIPF_EXPONENT = 1.05
 SCATTER = 2_654_435_761  # a prime above every field's size: rank * SCATTER % size is one to one
 CHUNK = 100_000
+GROUP = 8192  # rows of a Parquet file's row group
 Columns = dict[str, NDArray[np.float32] | NDArray[np.int64]]
 
 
@@ -50,15 +51,45 @@ def make_columns(num_records: int, seed: Sequence[int]) -> Columns:
     return {"numbers": numbers, "ids": ids, "label": clicked.astype(np.int64)[:, None]}
 
 
-def write(folder: Path, num_records: int, num_files: int, seed: int = 0) -> None:
-    """Write `num_records` records to `num_files` files in `folder`."""
+def write(
+    folder: Path, num_records: int, num_files: int, seed: int = 0, file_format: str = "recordio"
+) -> None:
+    """Write `num_records` records to `num_files` files in `folder`, RecordIO or Parquet."""
     folder.mkdir(parents=True, exist_ok=True)
     ends = [num_records * (number + 1) // num_files for number in range(num_files)]
     for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        with RecordWriter(folder / f"criteo-{number:02}.recordio") as writer:
-            for part, first in enumerate(range(start, end, CHUNK)):
-                columns = make_columns(min(CHUNK, end - first), seed=(seed, number, part))
+        path = folder / f"criteo-{number:02}.{file_format}"
+        parts = (
+            make_columns(min(CHUNK, end - first), seed=(seed, number, part))
+            for part, first in enumerate(range(start, end, CHUNK))
+        )
+        if file_format == "parquet":
+            _write_parquet(path, parts)
+            continue
+        with RecordWriter(path) as writer:
+            for columns in parts:
                 writer.write_many(encode_examples(columns))
+
+
+def _write_parquet(path: Path, parts: Iterable[Columns]) -> None:
+    """Write lists of a fixed size, in row groups of the size of a task."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {
+        "numbers": pa.list_(pa.float32(), NUM_NUMBERS),
+        "ids": pa.list_(pa.int64(), len(SIZES)),
+    }
+    schema = pa.schema({**kinds, "label": pa.int64()})
+    tables = []
+    for columns in parts:
+        lists = [
+            pa.FixedSizeListArray.from_arrays(pa.array(columns[name].ravel()), type=kind)
+            for name, kind in kinds.items()
+        ]
+        label = pa.array(columns["label"].ravel())
+        tables.append(pa.Table.from_arrays([*lists, label], schema=schema))
+    pq.write_table(pa.concat_tables(tables), path, row_group_size=GROUP, compression="zstd")
 
 
 def main() -> None:
@@ -68,8 +99,9 @@ def main() -> None:
     parser.add_argument("--num_records", type=int, default=500_000)
     parser.add_argument("--num_files", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--format", choices=("recordio", "parquet"), default="recordio")
     args = parser.parse_args()
-    write(args.output, args.num_records, args.num_files, args.seed)
+    write(args.output, args.num_records, args.num_files, args.seed, args.format)
     print(f"{args.num_records} records in {args.num_files} files in {args.output}")
 
 

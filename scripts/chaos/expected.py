@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.data.order import Order
 from elasticdl.worker.records import task_seed
 
-from .job import JOB_SEED, MINIBATCH_SIZE, MINIBATCHES_PER_TASK, NUM_EPOCHS, Ids
+from .job import JOB_SEED, MINIBATCH_SIZE, MINIBATCHES_PER_TASK, NUM_EPOCHS, SHUFFLE_BLOCK, Ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +38,48 @@ class Minibatch:
         return zlib.crc32(np.ascontiguousarray(self.ids, "<i8").tobytes()) % num_signatures
 
 
-def minibatches(files: Sequence[Ids], num_epochs: int = NUM_EPOCHS) -> list[Minibatch]:
+def minibatches(
+    files: Sequence[Ids], num_epochs: int = NUM_EPOCHS, shuffles_records: bool = False
+) -> list[Minibatch]:
     """Return every minibatch of the job, in the order of tasks."""
     per_task = MINIBATCH_SIZE * MINIBATCHES_PER_TASK
-    pieces = [ids[at : at + per_task] for ids in files for at in range(0, len(ids), per_task)]
+    in_order = [ids[at : at + per_task] for ids in files for at in range(0, len(ids), per_task)]
+    pieces = [
+        (epoch, piece)
+        for epoch in range(num_epochs)
+        for piece in (shuffled_pieces(files, epoch, per_task) if shuffles_records else in_order)
+    ]
     found = []
-    for task, (epoch, piece) in enumerate(
-        (epoch, piece) for epoch in range(num_epochs) for piece in pieces
-    ):
+    for task, (epoch, piece) in enumerate(pieces):
         order = np.arange(len(piece))
         np.random.default_rng(task_seed(JOB_SEED, task)).shuffle(order)
         shuffled = piece[order]
         for number, at in enumerate(range(0, len(piece), MINIBATCH_SIZE)):
             found.append(Minibatch(epoch, task, number, shuffled[at : at + MINIBATCH_SIZE]))
     return found
+
+
+def shuffled_pieces(files: Sequence[Ids], epoch: int, per_task: int) -> list[Ids]:
+    """Return the records of each task of an epoch with `--shuffle=records`.
+
+    Blocks of all records are permuted, with the last, smaller one at a place of its own; a task is
+    a range of what comes of it, in the order of the data, and then permuted.
+    """
+    ids = np.concatenate(list(files))
+    num_whole = len(ids) // SHUFFLE_BLOCK
+    cut = num_whole * SHUFFLE_BLOCK
+    blocks = np.arange(cut).reshape(num_whole, SHUFFLE_BLOCK)[
+        Order(num_whole, JOB_SEED, epoch).first(num_whole)
+    ]
+    at = np.random.default_rng([JOB_SEED, epoch]).integers(num_whole + 1)
+    tail = np.arange(cut, len(ids))
+    numbers = np.concatenate([blocks[:at].ravel(), tail, blocks[at:].ravel()])
+    pieces = []
+    for start in range(0, len(ids), per_task):
+        end = min(start + per_task, len(ids))
+        order = np.random.default_rng([JOB_SEED, epoch, start, end]).permutation(end - start)
+        pieces.append(ids[np.sort(numbers[start:end])[order]])
+    return pieces
 
 
 @dataclass(frozen=True, slots=True)

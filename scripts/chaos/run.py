@@ -107,7 +107,7 @@ def run(
         num_epochs=NUM_EPOCHS,
         planned=list(kinds),
         struck=record.struck,
-        trained=minibatches(files),
+        trained=minibatches(files, shuffles_records=mode == "records"),
         occurrences=np.bincount(np.concatenate(files).ravel(), minlength=num_ids),
         model=read_model(directory / "export", num_ids),
         summary=summary,

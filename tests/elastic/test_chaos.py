@@ -50,6 +50,11 @@ def test_counts_stay_exact_and_nobody_waits_for_the_dead(faults, mode, tmp_path)
     run_chaos(30, faults, tmp_path, mode)
 
 
+@pytest.mark.parametrize("faults", ["worker,worker,add", "worker,ps,master"])
+def test_counts_stay_exact_when_records_are_shuffled_over_all_files(faults, tmp_path):
+    run_chaos(35, faults, tmp_path, "records")
+
+
 @pytest.mark.parametrize("seed", [40, 41])
 def test_counts_stay_exact_when_two_roles_are_killed_at_once(seed, tmp_path):
     run_chaos(seed, "worker+ps,ps+master,worker+master", tmp_path)

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use edl_recordio::side_index::IndexOrigin;
 use edl_recordio::{
-    Batch, Codec, Feature, Fixed, IndexState, LineOptions, Numbers, RecordError, Values,
-    WriterOptions,
+    Batch, Blocks, Codec, Decoded, Feature, IndexState, Kind, LineOptions, RecordError, Values,
+    Wanted, WriterOptions,
 };
 use numpy::{IntoPyArray, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -18,12 +18,14 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<BlockInfo>()?;
     module.add_class::<RecordReader>()?;
     module.add_class::<RecordWriter>()?;
+    module.add_class::<RecordBlocks>()?;
     module.add_class::<TfRecordReader>()?;
     module.add_class::<TfRecordWriter>()?;
     module.add_class::<LineReader>()?;
     module.add_function(wrap_pyfunction!(repair_recordio, module)?)?;
     module.add_function(wrap_pyfunction!(repair_tfrecord, module)?)?;
     module.add_function(wrap_pyfunction!(encode_examples, module)?)?;
+    module.add_function(wrap_pyfunction!(pack_examples, module)?)?;
     module.add_function(wrap_pyfunction!(decode_examples, module)?)?;
     module.add_function(wrap_pyfunction!(crc32c, module)?)
 }
@@ -38,7 +40,6 @@ fn to_py(error: RecordError) -> PyErr {
         | RecordError::Range { .. }
         | RecordError::TooLarge { .. }
         | RecordError::Locked { .. }
-        | RecordError::Example { .. }
         | RecordError::Failed { .. } => DataError::new_err(error.to_string()),
         RecordError::Column { .. } => PyValueError::new_err(error.to_string()),
     }
@@ -163,10 +164,7 @@ impl RecordWriter {
         append: bool,
         block_bytes: Option<usize>,
     ) -> PyResult<RecordWriter> {
-        let codec = Codec::from_name(codec).ok_or_else(|| {
-            let names = Codec::ALL.map(Codec::name).join(", ");
-            PyValueError::new_err(format!("codec {codec:?}: expected one of {names}"))
-        })?;
+        let codec = codec_of(codec)?;
         let default = WriterOptions::default();
         let options = WriterOptions {
             codec,
@@ -199,6 +197,12 @@ impl RecordWriter {
             self.write(py, record?.cast::<PyBytes>()?.as_bytes())?;
         }
         Ok(())
+    }
+
+    fn write_blocks(&mut self, py: Python<'_>, blocks: &RecordBlocks) -> PyResult<()> {
+        let writer = self.writer.as_mut().ok_or_else(closed)?;
+        py.detach(|| writer.write_blocks(&blocks.blocks))
+            .map_err(to_py)
     }
 
     fn flush(&mut self, py: Python<'_>) -> PyResult<()> {
@@ -235,6 +239,27 @@ impl RecordWriter {
         }
         self.close(py)
     }
+}
+
+/// Records in blocks that are compressed and have no place yet.
+#[pyclass(frozen, module = "elasticdl._core")]
+struct RecordBlocks {
+    blocks: Blocks,
+}
+
+#[pymethods]
+impl RecordBlocks {
+    #[getter]
+    fn num_records(&self) -> u64 {
+        self.blocks.num_records()
+    }
+}
+
+fn codec_of(name: &str) -> PyResult<Codec> {
+    Codec::from_name(name).ok_or_else(|| {
+        let names = Codec::ALL.map(Codec::name).join(", ");
+        PyValueError::new_err(format!("codec {name:?}: expected one of {names}"))
+    })
 }
 
 fn origin_name(origin: IndexOrigin) -> &'static str {
@@ -442,14 +467,10 @@ enum Column<'py> {
     Bytes(Bound<'py, PyBytes>, PyReadonlyArray1<'py, i64>),
 }
 
-/// Encodes columns as `tf.train.Example` messages.
-#[pyfunction]
-fn encode_examples<'py>(
-    py: Python<'py>,
-    columns: Vec<(String, Column<'py>, PyReadonlyArray1<'py, i64>)>,
-    num_records: usize,
-) -> PyResult<Bound<'py, PyList>> {
-    let features: Vec<Feature<'_>> = columns
+type Columns<'py> = Vec<(String, Column<'py>, PyReadonlyArray1<'py, i64>)>;
+
+fn features<'a>(columns: &'a Columns<'_>) -> PyResult<Vec<Feature<'a>>> {
+    columns
         .iter()
         .map(|(name, column, row_splits)| {
             let values = match column {
@@ -466,7 +487,17 @@ fn encode_examples<'py>(
                 row_splits: row_splits.as_slice()?,
             })
         })
-        .collect::<PyResult<_>>()?;
+        .collect()
+}
+
+/// Encodes columns as `tf.train.Example` messages.
+#[pyfunction]
+fn encode_examples<'py>(
+    py: Python<'py>,
+    columns: Columns<'py>,
+    num_records: usize,
+) -> PyResult<Bound<'py, PyList>> {
+    let features = features(&columns)?;
     let (bytes, ends) = py
         .detach(|| edl_recordio::encode_examples(&features, num_records))
         .map_err(to_py)?;
@@ -478,32 +509,111 @@ fn encode_examples<'py>(
     PyList::new(py, records)
 }
 
-/// Decodes features of `tf.train.Example` messages, each (name, is float, numbers in a record).
+/// Encodes columns as `tf.train.Example` messages, and packs these into blocks.
 #[pyfunction]
+fn pack_examples(
+    py: Python<'_>,
+    columns: Columns<'_>,
+    num_records: usize,
+    codec: &str,
+) -> PyResult<RecordBlocks> {
+    let features = features(&columns)?;
+    let options = WriterOptions {
+        codec: codec_of(codec)?,
+        ..WriterOptions::default()
+    };
+    let blocks = py.detach(|| {
+        let (bytes, ends) = edl_recordio::encode_examples(&features, num_records).map_err(to_py)?;
+        Blocks::pack(&bytes, &ends, options)
+            .map_err(|error| PyValueError::new_err(error.to_string()))
+    })?;
+    Ok(RecordBlocks { blocks })
+}
+
+/// A feature that Python asks for: name, kind, number of values, and what stands for it.
+type Asked<'py> = (String, String, Option<usize>, Option<Column<'py>>);
+/// A column as Python is given it: name, values, row splits.
+type Found<'py> = (String, Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+fn wanted(asked: Asked<'_>) -> PyResult<Wanted> {
+    let (name, kind, width, fill) = asked;
+    let kind = match kind.as_str() {
+        "int64" => Kind::Int64,
+        "float" => Kind::Float,
+        "bytes" => Kind::Bytes,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "no kind of values: {kind:?}"
+            )));
+        }
+    };
+    let fill = match fill {
+        None => None,
+        Some(Column::Int64(values)) => Some(Decoded::Int64(values.as_slice()?.to_vec())),
+        Some(Column::Float(values)) => Some(Decoded::Float(values.as_slice()?.to_vec())),
+        Some(Column::Bytes(data, offsets)) => Some(Decoded::Bytes {
+            data: data.as_bytes().to_vec(),
+            offsets: offsets.as_slice()?.to_vec(),
+        }),
+    };
+    let is_of_kind = match &fill {
+        None => true,
+        Some(Decoded::Int64(_)) => kind == Kind::Int64,
+        Some(Decoded::Float(_)) => kind == Kind::Float,
+        Some(Decoded::Bytes { .. }) => kind == Kind::Bytes,
+    };
+    if !is_of_kind {
+        let message = format!("feature {name:?}: what stands for it is of another kind");
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(Wanted {
+        name,
+        kind,
+        width,
+        fill,
+    })
+}
+
+/// Decodes `tf.train.Example` messages to columns.
+#[pyfunction]
+#[pyo3(signature = (records, wanted = None))]
 fn decode_examples<'py>(
     py: Python<'py>,
     records: Vec<Bound<'py, PyBytes>>,
-    features: Vec<(String, bool, usize)>,
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let records: Vec<&[u8]> = records.iter().map(|record| record.as_bytes()).collect();
-    let features: Vec<Fixed<'_>> = features
-        .iter()
-        .map(|(name, is_float, width)| Fixed {
-            name,
-            is_float: *is_float,
-            width: *width,
+    wanted: Option<Vec<Asked<'py>>>,
+) -> PyResult<Vec<Found<'py>>> {
+    let wanted = wanted
+        .map(|asked| {
+            asked
+                .into_iter()
+                .map(self::wanted)
+                .collect::<PyResult<Vec<_>>>()
         })
-        .collect();
+        .transpose()?;
+    // The bytes cannot change, and `records` keeps them alive.
+    let bytes: Vec<&[u8]> = records.iter().map(|record| record.as_bytes()).collect();
     let columns = py
-        .detach(|| edl_recordio::decode_examples(&records, &features))
-        .map_err(to_py)?;
-    Ok(columns
+        .detach(|| edl_recordio::decode_examples(bytes.iter().copied(), wanted.as_deref()))
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    columns
         .into_iter()
-        .map(|column| match column {
-            Numbers::Int64(values) => values.into_pyarray(py).into_any(),
-            Numbers::Float(values) => values.into_pyarray(py).into_any(),
+        .map(|column| {
+            let values = match column.values {
+                Decoded::Int64(values) => values.into_pyarray(py).into_any(),
+                Decoded::Float(values) => values.into_pyarray(py).into_any(),
+                Decoded::Bytes { data, offsets } => {
+                    (PyBytes::new(py, &data), offsets.into_pyarray(py))
+                        .into_pyobject(py)?
+                        .into_any()
+                }
+            };
+            Ok((
+                column.name,
+                values,
+                column.row_splits.into_pyarray(py).into_any(),
+            ))
         })
-        .collect())
+        .collect()
 }
 
 /// The CRC-32C (Castagnoli) checksum of bytes.

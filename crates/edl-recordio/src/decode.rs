@@ -1,257 +1,401 @@
-//! `tf.train.Example` messages of which each has the same features, to columns of numbers.
+//! `tf.train.Example` messages to columns of numbers and bytes: what [`crate::encode_examples`]
+//! undoes.
 //!
-//! The message is as `example` writes it; numbers may also be unpacked, and other fields and
-//! features are passed over.
+//! What is common is decoded here, and all else is refused by number of its record: a feature that
+//! a record has twice, one without a kind, fields that the messages do not have. Whoever asks then
+//! has TensorFlow's own parser, whose word is final on them.
 
-use crate::RecordError;
+use std::collections::HashMap;
 
-const VARINT: u64 = 0;
-const FIXED64: u64 = 1;
-const DELIMITED: u64 = 2;
-const FIXED32: u64 = 5;
-const EXAMPLE_FEATURES: u64 = 1;
-const FEATURES_ENTRY: u64 = 1;
-const ENTRY_KEY: u64 = 1;
-const ENTRY_VALUE: u64 = 2;
-const FEATURE_FLOAT: u64 = 2;
-const FEATURE_INT64: u64 = 3;
-const LIST_VALUE: u64 = 1;
+/// What a feature's values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Whole numbers.
+    Int64,
+    /// Real numbers.
+    Float,
+    /// Strings of bytes.
+    Bytes,
+}
 
-/// The numbers of one feature of all records, one record's after the other.
+/// The values of one column, all records' one after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Numbers {
+pub enum Decoded {
     /// Whole numbers.
     Int64(Vec<i64>),
     /// Real numbers.
     Float(Vec<f32>),
+    /// Strings of bytes: value `i` is `data[offsets[i]..offsets[i + 1]]`.
+    Bytes {
+        /// All of them together.
+        data: Vec<u8>,
+        /// Where each begins, and the end of the last.
+        offsets: Vec<i64>,
+    },
 }
 
-/// A feature that each record has.
-#[derive(Clone, Copy, Debug)]
-pub struct Fixed<'a> {
+/// A feature that is asked for.
+#[derive(Clone, Debug)]
+pub struct Wanted {
     /// Its name.
-    pub name: &'a str,
-    /// Whether its numbers are real.
-    pub is_float: bool,
-    /// How many there are in a record.
-    pub width: usize,
+    pub name: String,
+    /// What its values must be.
+    pub kind: Kind,
+    /// How many values each record must have; any number without it.
+    pub width: Option<usize>,
+    /// The values of a record that lacks it; without it, it must be there if `width` is given.
+    pub fill: Option<Decoded>,
 }
 
-/// Decodes some features of all records.
+/// A column of all records.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecodedColumn {
+    /// Its name.
+    pub name: String,
+    /// Its values.
+    pub values: Decoded,
+    /// Record `i` has the values `row_splits[i]..row_splits[i + 1]`.
+    pub row_splits: Vec<i64>,
+}
+
+/// A record that is not decoded here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("record {record}: {what}")]
+pub struct Undecoded {
+    /// Its number among those given.
+    pub record: usize,
+    /// Why.
+    pub what: String,
+}
+
+/// Decodes the features that are wanted, in their order, or all features in the order in which
+/// they are found.
 ///
 /// # Errors
 ///
-/// [`RecordError::Example`] where a record is no such message, lacks a feature, or has another
-/// number or kind of values.
-pub fn decode_examples(
-    records: &[&[u8]],
-    features: &[Fixed<'_>],
-) -> Result<Vec<Numbers>, RecordError> {
-    let mut columns: Vec<Numbers> = features
-        .iter()
-        .map(|feature| {
-            let len = feature.width.saturating_mul(records.len());
-            if feature.is_float {
-                Numbers::Float(Vec::with_capacity(len))
-            } else {
-                Numbers::Int64(Vec::with_capacity(len))
-            }
-        })
-        .collect();
-    let mut found: Vec<Option<&[u8]>> = vec![None; features.len()];
-    for (number, record) in records.iter().enumerate() {
-        found.fill(None);
-        decode(record, features, &mut found, &mut columns).map_err(|what| {
-            RecordError::Example {
-                record: number,
-                num_records: records.len(),
-                what,
-            }
-        })?;
+/// [`Undecoded`] for the first record that is no plain message, or whose values are not those that
+/// are wanted.
+pub fn decode_examples<'a>(
+    records: impl IntoIterator<Item = &'a [u8]>,
+    wanted: Option<&[Wanted]>,
+) -> Result<Vec<DecodedColumn>, Undecoded> {
+    let mut columns = Columns::new(wanted);
+    for (record, bytes) in records.into_iter().enumerate() {
+        columns
+            .add(record, bytes)
+            .map_err(|what| Undecoded { record, what })?;
     }
-    Ok(columns)
+    Ok(columns.columns)
 }
 
-/// Decodes one record; `found` is room for where its features are.
-fn decode<'r>(
-    record: &'r [u8],
-    features: &[Fixed<'_>],
-    found: &mut [Option<&'r [u8]>],
-    columns: &mut [Numbers],
-) -> Result<(), String> {
-    find(record, features, found).ok_or("no tf.train.Example")?;
-    for ((feature, at), column) in features.iter().zip(found).zip(columns) {
-        let name = feature.name;
-        let value = at.ok_or_else(|| format!("it has no feature {name:?}"))?;
-        let before = column.len();
-        column
-            .take(value)
-            .ok_or_else(|| format!("feature {name:?} has no list of {}", column.kind()))?;
-        let count = column.len() - before;
-        if count != feature.width {
-            let expected = feature.width;
-            return Err(format!(
-                "feature {name:?} has {count} numbers of {}, expected {expected}",
-                column.kind()
-            ));
-        }
-    }
-    Ok(())
+struct Columns<'w> {
+    columns: Vec<DecodedColumn>,
+    wanted: Option<&'w [Wanted]>,
+    by_name: HashMap<Vec<u8>, usize>,
+    seen: Vec<usize>, // by column: 1 + the last record that has it
 }
 
-/// Finds the `Feature` message of each feature; `None` if the record is damaged.
-fn find<'r>(
-    record: &'r [u8],
-    features: &[Fixed<'_>],
-    found: &mut [Option<&'r [u8]>],
-) -> Option<()> {
-    let mut next = 0; // features mostly come in one order
-    for_each(record, EXAMPLE_FEATURES, |message| {
-        for_each(message, FEATURES_ENTRY, |entry| {
-            let (mut key, mut value) = (&[][..], &[][..]);
-            for_each(entry, ENTRY_KEY, |bytes| {
-                key = bytes;
-                Some(())
-            })?;
-            for_each(entry, ENTRY_VALUE, |bytes| {
-                value = bytes;
-                Some(())
-            })?;
-            let is_it = |place: &usize| features[*place].name.as_bytes() == key;
-            let places = (next..features.len()).chain(0..next);
-            if let Some(place) = places.into_iter().find(is_it) {
-                found[place] = Some(value);
-                next = place + 1;
+impl<'w> Columns<'w> {
+    fn new(wanted: Option<&'w [Wanted]>) -> Self {
+        let mut columns = Columns {
+            columns: Vec::new(),
+            wanted,
+            by_name: HashMap::new(),
+            seen: Vec::new(),
+        };
+        for feature in wanted.unwrap_or_default() {
+            columns.push(&feature.name, feature.kind, 0);
+        }
+        columns
+    }
+
+    fn push(&mut self, name: &str, kind: Kind, num_records: usize) -> usize {
+        let number = self.columns.len();
+        self.columns.push(DecodedColumn {
+            name: name.to_owned(),
+            values: Decoded::empty(kind),
+            row_splits: vec![0; num_records + 1],
+        });
+        self.by_name.insert(name.as_bytes().to_vec(), number);
+        self.seen.push(0);
+        number
+    }
+
+    fn add(&mut self, record: usize, bytes: &[u8]) -> Result<(), String> {
+        // Records mostly have the same features in the same order.
+        let mut expected = 0;
+        let mut example = Fields(bytes);
+        while let Some((tag, features)) = example.next()? {
+            let Field::Delimited(features) = features else {
+                return Err(format!("field {tag} of the Example is no message"));
+            };
+            if tag != 1 {
+                return Err(format!("the Example has a field {tag}"));
             }
-            Some(())
-        })
-    })
-}
-
-impl Numbers {
-    fn len(&self) -> usize {
-        match self {
-            Numbers::Int64(values) => values.len(),
-            Numbers::Float(values) => values.len(),
+            let mut features = Fields(features);
+            while let Some((tag, entry)) = features.next()? {
+                match entry {
+                    Field::Delimited(entry) if tag == 1 => {
+                        self.entry(record, entry, &mut expected)?;
+                    }
+                    _ => return Err(format!("the Features have a field {tag}")),
+                }
+            }
         }
+        self.finish(record)
     }
 
-    fn kind(&self) -> &'static str {
-        match self {
-            Numbers::Int64(_) => "int64",
-            Numbers::Float(_) => "float32",
+    fn entry(&mut self, record: usize, entry: &[u8], expected: &mut usize) -> Result<(), String> {
+        let (mut key, mut value) = (None, None);
+        let mut fields = Fields(entry);
+        while let Some((tag, field)) = fields.next()? {
+            match (tag, field) {
+                (1, Field::Delimited(bytes)) if key.is_none() => key = Some(bytes),
+                (2, Field::Delimited(bytes)) if value.is_none() => value = Some(bytes),
+                _ => return Err("an entry of the Features is no key with one value".to_owned()),
+            }
         }
+        let (Some(key), Some(value)) = (key, value) else {
+            return Err("an entry of the Features lacks its key or value".to_owned());
+        };
+        let number = match self.columns.get(*expected) {
+            Some(column) if column.name.as_bytes() == key => *expected,
+            _ => match self.by_name.get(key) {
+                Some(&number) => number,
+                None if self.wanted.is_some() => return Ok(()),
+                None => {
+                    let name = std::str::from_utf8(key)
+                        .map_err(|_| "the name of a feature is no UTF-8".to_owned())?;
+                    let Some(kind) = kind_of(value)? else {
+                        return Ok(()); // without values of any kind
+                    };
+                    self.push(name, kind, record)
+                }
+            },
+        };
+        *expected = number + 1;
+        let name = || String::from_utf8_lossy(key).into_owned();
+        if std::mem::replace(&mut self.seen[number], record + 1) == record + 1 {
+            return Err(format!("feature {:?} is there twice", name()));
+        }
+        self.columns[number]
+            .values
+            .read(value)
+            .map_err(|what| format!("feature {:?}: {what}", name()))
     }
 
-    /// Append the values of a `Feature` message; `None` if it is damaged.
-    fn take(&mut self, feature: &[u8]) -> Option<()> {
-        match self {
-            Numbers::Int64(values) => for_each(feature, FEATURE_INT64, |list| {
-                let mut fields = Fields(list);
-                while let Some((field, wire)) = fields.tag()? {
-                    match (field, wire) {
-                        (LIST_VALUE, VARINT) => values.push(fields.varint()?.cast_signed()),
-                        (LIST_VALUE, DELIMITED) => {
-                            let mut packed = Fields(fields.delimited()?);
-                            while !packed.0.is_empty() {
-                                values.push(packed.varint()?.cast_signed());
-                            }
+    /// Ends a record: checks how many values each column got, and fills in what it lacks.
+    fn finish(&mut self, record: usize) -> Result<(), String> {
+        for (number, column) in self.columns.iter_mut().enumerate() {
+            let before = *column.row_splits.last().unwrap_or(&0);
+            if let Some(wanted) = self.wanted.map(|wanted| &wanted[number]) {
+                if self.seen[number] != record + 1 {
+                    match &wanted.fill {
+                        Some(fill) => column.values.extend(fill),
+                        None if wanted.width.is_some() => {
+                            return Err(format!("feature {:?} is missing", column.name));
                         }
-                        _ => fields.skip(wire)?,
+                        None => {}
                     }
                 }
-                Some(())
-            }),
-            Numbers::Float(values) => for_each(feature, FEATURE_FLOAT, |list| {
-                let mut fields = Fields(list);
-                while let Some((field, wire)) = fields.tag()? {
-                    match (field, wire) {
-                        (LIST_VALUE, FIXED32) => {
-                            values.push(f32::from_le_bytes(*fields.fixed::<4>()?));
-                        }
-                        (LIST_VALUE, DELIMITED) => {
-                            let (packed, rest) = fields.delimited()?.as_chunks::<4>();
-                            if !rest.is_empty() {
-                                return None;
-                            }
-                            values.extend(packed.iter().map(|bytes| f32::from_le_bytes(*bytes)));
-                        }
-                        _ => fields.skip(wire)?,
-                    }
+                let found = column.values.len() - before as usize;
+                if let Some(width) = wanted.width.filter(|&width| width != found) {
+                    return Err(format!(
+                        "feature {:?} has {found} values, expected {width}",
+                        column.name
+                    ));
                 }
-                Some(())
-            }),
+            }
+            column.row_splits.push(column.values.len() as i64);
+        }
+        Ok(())
+    }
+}
+
+impl Decoded {
+    fn kind(&self) -> Kind {
+        match self {
+            Decoded::Int64(_) => Kind::Int64,
+            Decoded::Float(_) => Kind::Float,
+            Decoded::Bytes { .. } => Kind::Bytes,
+        }
+    }
+
+    fn empty(kind: Kind) -> Decoded {
+        match kind {
+            Kind::Int64 => Decoded::Int64(Vec::new()),
+            Kind::Float => Decoded::Float(Vec::new()),
+            Kind::Bytes => Decoded::Bytes {
+                data: Vec::new(),
+                offsets: vec![0],
+            },
+        }
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Decoded::Int64(values) => values.len(),
+            Decoded::Float(values) => values.len(),
+            Decoded::Bytes { offsets, .. } => offsets.len() - 1,
+        }
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn extend(&mut self, other: &Decoded) {
+        match (self, other) {
+            (Decoded::Int64(values), Decoded::Int64(more)) => values.extend_from_slice(more),
+            (Decoded::Float(values), Decoded::Float(more)) => values.extend_from_slice(more),
+            (
+                Decoded::Bytes { data, offsets },
+                Decoded::Bytes {
+                    data: more,
+                    offsets: ends,
+                },
+            ) => {
+                let start = data.len() as i64;
+                data.extend_from_slice(more);
+                offsets.extend(ends.iter().skip(1).map(|end| start + end));
+            }
+            _ => unreachable!("a column is filled with values of its kind"),
+        }
+    }
+
+    /// Reads a Feature message to the end of the values.
+    fn read(&mut self, feature: &[u8]) -> Result<(), String> {
+        let mut fields = Fields(feature);
+        let list = match fields.next()? {
+            Some((tag, Field::Delimited(list))) => {
+                let (expected, found) = (self.kind(), Kind::of(tag)?);
+                if expected != found {
+                    let (expected, found) = (expected.name(), found.name());
+                    return Err(format!("expected {expected}, found {found}"));
+                }
+                list
+            }
+            _ => return Err("has no values of a kind".to_owned()),
+        };
+        if !fields.0.is_empty() {
+            return Err("has values more than once".to_owned());
+        }
+        let mut values = Fields(list);
+        while let Some((tag, value)) = values.next()? {
+            if tag != 1 {
+                return Err(format!("its list has a field {tag}"));
+            }
+            self.read_value(value)?;
+        }
+        Ok(())
+    }
+
+    fn read_value(&mut self, value: Field<'_>) -> Result<(), String> {
+        match (self, value) {
+            (Decoded::Int64(values), Field::Delimited(packed)) => {
+                let mut rest = packed;
+                while !rest.is_empty() {
+                    values.push(varint(&mut rest)? as i64);
+                }
+            }
+            (Decoded::Int64(values), Field::Varint(value)) => values.push(value as i64),
+            (Decoded::Float(values), Field::Delimited(packed)) => {
+                let (whole, rest) = packed.as_chunks::<4>();
+                if !rest.is_empty() {
+                    return Err("its packed numbers are cut off".to_owned());
+                }
+                values.extend(whole.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+            }
+            (Decoded::Float(values), Field::Fixed32(bytes)) => {
+                values.push(f32::from_le_bytes(bytes));
+            }
+            (Decoded::Bytes { data, offsets }, Field::Delimited(bytes)) => {
+                data.extend_from_slice(bytes);
+                offsets.push(data.len() as i64);
+            }
+            _ => return Err("has a value of another type".to_owned()),
+        }
+        Ok(())
+    }
+}
+
+/// The kind of a Feature message, if it has one.
+fn kind_of(feature: &[u8]) -> Result<Option<Kind>, String> {
+    Fields(feature)
+        .next()?
+        .map(|(tag, _)| Kind::of(tag))
+        .transpose()
+}
+
+impl Kind {
+    /// The kind of a field of a Feature message.
+    fn of(tag: u64) -> Result<Kind, String> {
+        match tag {
+            1 => Ok(Kind::Bytes),
+            2 => Ok(Kind::Float),
+            3 => Ok(Kind::Int64),
+            _ => Err(format!("a Feature has a field {tag}")),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Bytes => "bytes",
+            Kind::Float => "float",
+            Kind::Int64 => "int64",
         }
     }
 }
 
-/// Calls a function for each delimited field of a number; `None` if the message is damaged.
-fn for_each<'r>(
-    message: &'r [u8],
-    wanted: u64,
-    mut call: impl FnMut(&'r [u8]) -> Option<()>,
-) -> Option<()> {
-    let mut fields = Fields(message);
-    while let Some((field, wire)) = fields.tag()? {
-        if field == wanted && wire == DELIMITED {
-            call(fields.delimited()?)?;
-        } else {
-            fields.skip(wire)?;
-        }
-    }
-    Some(())
+enum Field<'a> {
+    Varint(u64),
+    Fixed32([u8; 4]),
+    Delimited(&'a [u8]),
 }
 
-/// What is left of a message. Its methods give `None` where it is damaged.
-struct Fields<'r>(&'r [u8]);
+/// The fields of a message that are still to be read.
+struct Fields<'a>(&'a [u8]);
 
-impl<'r> Fields<'r> {
-    /// The number and wire type of the next field; an inner `None` at the end.
-    #[expect(
-        clippy::option_option,
-        reason = "damaged, at the end, and a field are three cases"
-    )]
-    fn tag(&mut self) -> Option<Option<(u64, u64)>> {
+impl<'a> Fields<'a> {
+    fn next(&mut self) -> Result<Option<(u64, Field<'a>)>, String> {
         if self.0.is_empty() {
-            return Some(None);
+            return Ok(None);
         }
-        let tag = self.varint()?;
-        Some(Some((tag >> 3, tag & 7)))
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
+        let tag = varint(&mut self.0)?;
+        let field = match tag & 7 {
+            0 => Field::Varint(varint(&mut self.0)?),
+            2 => {
+                let length = varint(&mut self.0)?;
+                let (bytes, rest) = usize::try_from(length)
+                    .ok()
+                    .and_then(|length| self.0.split_at_checked(length))
+                    .ok_or("a message is cut off")?;
+                self.0 = rest;
+                Field::Delimited(bytes)
             }
-        }
-        None
+            5 => {
+                let (bytes, rest) = self.0.split_first_chunk().ok_or("a number is cut off")?;
+                self.0 = rest;
+                Field::Fixed32(*bytes)
+            }
+            wire => return Err(format!("a field has the wire type {wire}")),
+        };
+        Ok(Some((tag >> 3, field)))
     }
+}
 
-    fn delimited(&mut self) -> Option<&'r [u8]> {
-        let len = usize::try_from(self.varint()?).ok()?;
-        let (bytes, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn fixed<const N: usize>(&mut self) -> Option<&'r [u8; N]> {
-        let (bytes, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(bytes)
-    }
-
-    fn skip(&mut self, wire: u64) -> Option<()> {
-        match wire {
-            VARINT => self.varint().map(drop),
-            FIXED64 => self.fixed::<8>().map(drop),
-            DELIMITED => self.delimited().map(drop),
-            FIXED32 => self.fixed::<4>().map(drop),
-            _ => None,
+fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
+    let mut value = 0;
+    for (number, &byte) in bytes.iter().take(10).enumerate() {
+        value |= u64::from(byte & 0x7f) << (7 * number);
+        if byte < 0x80 {
+            *bytes = &bytes[number + 1..];
+            return Ok(value);
         }
     }
+    Err("a number is cut off, or has more than 64 bits".to_owned())
 }

@@ -120,17 +120,6 @@ pub enum RecordError {
         path: PathBuf,
     },
 
-    /// A `tf.train.Example` that is damaged, or has other features than were asked for.
-    #[error("record {record} of {num_records}: {what}")]
-    Example {
-        /// Its number.
-        record: usize,
-        /// How many there are.
-        num_records: usize,
-        /// What is wrong with it.
-        what: String,
-    },
-
     /// Columns that do not make up records.
     #[error("column {column:?}: {what}")]
     Column {

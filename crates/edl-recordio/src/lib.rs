@@ -12,6 +12,7 @@
 
 mod atomic;
 mod batch;
+mod blocks;
 mod codec;
 mod decode;
 mod error;
@@ -26,8 +27,9 @@ mod tfrecord;
 mod writer;
 
 pub use batch::Batch;
+pub use blocks::Blocks;
 pub use codec::Codec;
-pub use decode::{Fixed, Numbers, decode_examples};
+pub use decode::{Decoded, DecodedColumn, Kind, Undecoded, Wanted, decode_examples};
 pub use error::RecordError;
 pub use example::{Feature, Values, encode_examples};
 pub use lines::{LineOptions, LineReader};

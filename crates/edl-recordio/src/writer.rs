@@ -5,16 +5,17 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::RecordError;
 use crate::atomic::{AtomicFile, sync_folder_of};
+use crate::blocks::{Block, Blocks};
 use crate::codec::Codec;
 use crate::format::{
-    BlockEntry, BlockHeader, FILE_HEADER_BYTES, MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS,
-    MAX_RECORD_BYTES, encode_index, file_header,
+    BlockEntry, FILE_HEADER_BYTES, MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS, MAX_RECORD_BYTES,
+    encode_index, file_header,
 };
 use crate::reader::{IndexState, RecordReader};
 use crate::scan::{self, Verify};
 use crate::source::Source;
-use crate::{RecordError, crc32c};
 
 /// How records are put into blocks.
 #[derive(Clone, Copy, Debug)]
@@ -247,33 +248,40 @@ impl RecordWriter {
         let mut raw = std::mem::take(&mut self.table);
         raw.extend_from_slice(&self.data);
         self.data.clear();
-        let compressed = self
-            .options
-            .codec
-            .compress(&raw)
+        let (block, mut spare) = Block::pack(raw, num_records, self.options.codec)
             .map_err(RecordError::io(&self.path, "compress a block of"))?;
-        let (codec, payload) = match &compressed {
-            Some(stored) => (self.options.codec, stored),
-            None => (Codec::None, &raw),
-        };
-        let header = BlockHeader {
-            codec,
-            first_record: self.num_records - num_records as u64,
-            num_records: num_records as u32,
-            raw_bytes: raw.len() as u32,
-            stored_bytes: payload.len() as u32,
-            payload_crc: crc32c(payload),
-        };
-        let mut bytes = header.encode();
-        bytes.extend_from_slice(payload);
-        self.target.write_all(&bytes, &self.path)?;
+        let first_record = self.num_records - num_records as u64;
+        self.append_block(&block, first_record)?;
+        spare.clear();
+        self.table = spare; // keeps its memory for the next block
+        Ok(())
+    }
+
+    /// Ends the open block, and adds blocks that were packed elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecordWriter::write_block`].
+    pub fn write_blocks(&mut self, blocks: &Blocks) -> Result<(), RecordError> {
+        self.write_block()?;
+        for block in &blocks.blocks {
+            let result = self.append_block(block, self.num_records);
+            self.failed |= result.is_err();
+            result?;
+            self.num_records += u64::from(block.num_records);
+        }
+        Ok(())
+    }
+
+    fn append_block(&mut self, block: &Block, first_record: u64) -> Result<(), RecordError> {
+        let header = block.header(first_record);
+        self.target.write_all(&header.encode(), &self.path)?;
+        self.target.write_all(&block.payload, &self.path)?;
         self.blocks.push(BlockEntry {
             offset: self.offset,
-            first_record: header.first_record,
+            first_record,
         });
         self.offset += header.total_bytes();
-        raw.clear();
-        self.table = raw; // keeps its memory for the next block
         Ok(())
     }
 

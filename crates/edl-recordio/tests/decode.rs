@@ -1,100 +1,149 @@
-//! Examples that were encoded are decoded to the same numbers, and damaged ones are told.
+//! `tf.train.Example` messages to columns.
 
 use edl_recordio::{
-    Feature, Fixed, Numbers, RecordError, Values, decode_examples, encode_examples,
+    Decoded, Feature, Kind, Undecoded, Values, Wanted, decode_examples, encode_examples,
 };
 
-const IDS: [i64; 6] = [1, -2, i64::MAX, i64::MIN, 0, 300];
-const REALS: [f32; 3] = [0.5, -1e30, f32::INFINITY];
-
-fn encoded() -> Vec<Vec<u8>> {
-    let pairs = [0, 2, 4, 6];
-    let ones = [0, 1, 2, 3];
+fn messages() -> Vec<Vec<u8>> {
     let features = [
         Feature {
-            name: "ids",
-            values: Values::Int64(&IDS),
-            row_splits: &pairs,
+            name: "f",
+            values: Values::Float(&[1.5, -2.0]),
+            row_splits: &[0, 1, 2],
         },
         Feature {
-            name: "x",
-            values: Values::Float(&REALS),
-            row_splits: &ones,
+            name: "i",
+            values: Values::Int64(&[300, -1]),
+            row_splits: &[0, 2, 2],
+        },
+        Feature {
+            name: "s",
+            values: Values::Bytes {
+                data: b"hi!",
+                offsets: &[0, 2, 3],
+            },
+            row_splits: &[0, 0, 2],
         },
     ];
-    let (bytes, ends) = encode_examples(&features, 3).expect("columns that fit");
-    let mut start = 0;
-    ends.into_iter()
-        .map(|end| bytes[std::mem::replace(&mut start, end)..end].to_vec())
-        .collect()
+    let (bytes, ends) = encode_examples(&features, 2).unwrap();
+    vec![bytes[..ends[0]].to_vec(), bytes[ends[0]..].to_vec()]
 }
 
-fn fixed(name: &str, is_float: bool, width: usize) -> Fixed<'_> {
-    Fixed {
-        name,
-        is_float,
+fn decode(
+    records: &[Vec<u8>],
+    wanted: Option<&[Wanted]>,
+) -> Result<Vec<(String, Decoded, Vec<i64>)>, Undecoded> {
+    let columns = decode_examples(records.iter().map(Vec::as_slice), wanted)?;
+    Ok(columns
+        .into_iter()
+        .map(|column| (column.name, column.values, column.row_splits))
+        .collect())
+}
+
+fn wanted(name: &str, kind: Kind, width: Option<usize>, fill: Option<Decoded>) -> Wanted {
+    Wanted {
+        name: name.to_owned(),
+        kind,
         width,
+        fill,
     }
 }
 
-fn decoded(records: &[Vec<u8>], features: &[Fixed<'_>]) -> Result<Vec<Numbers>, RecordError> {
-    let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
-    decode_examples(&records, features)
-}
-
 #[test]
-fn what_was_encoded_is_decoded_in_any_order_of_features() {
-    let features = [fixed("x", true, 1), fixed("ids", false, 2)];
-    let found = decoded(&encoded(), &features).expect("whole records");
+fn all_features_are_found_with_their_values() {
+    let found = decode(&messages(), None).unwrap();
+    let strings = Decoded::Bytes {
+        data: b"hi!".to_vec(),
+        offsets: vec![0, 2, 3],
+    };
+    let expected = [
+        ("f", Decoded::Float(vec![1.5, -2.0]), vec![0, 1, 2]),
+        ("i", Decoded::Int64(vec![300, -1]), vec![0, 2, 2]),
+        ("s", strings, vec![0, 0, 2]),
+    ];
     assert_eq!(
         found,
-        [Numbers::Float(REALS.to_vec()), Numbers::Int64(IDS.to_vec())]
+        expected.map(|(name, values, splits)| (name.to_owned(), values, splits))
     );
 }
 
 #[test]
-fn unpacked_numbers_are_decoded_too() {
-    // features { feature { key: "a" value { int64_list { value: 7 value: 300 } } } }
-    let list = [0x08, 7, 0x08, 0xac, 0x02];
-    let feature = [&[0x1a, 5][..], &list].concat();
-    let entry = [&[0x0a, 1, b'a', 0x12, 7][..], &feature].concat();
-    let features = [&[0x0a, 12][..], &entry].concat();
-    let record = [&[0x0a, 14][..], &features].concat();
-    let found = decoded(&[record], &[fixed("a", false, 2)]).expect("a whole record");
-    assert_eq!(found, [Numbers::Int64(vec![7, 300])]);
+fn what_is_wanted_comes_in_its_order_and_is_filled_in() {
+    let fill = Decoded::Int64(vec![7, 8]);
+    let asked = [
+        wanted("i", Kind::Int64, Some(2), Some(fill)),
+        wanted("s", Kind::Bytes, None, None),
+        wanted("none", Kind::Float, None, None),
+    ];
+    let found = decode(&messages(), Some(&asked)).unwrap();
+    assert_eq!(found[0].1, Decoded::Int64(vec![300, -1, 7, 8]));
+    assert_eq!(found[0].2, [0, 2, 4]);
+    assert_eq!(found[1].2, [0, 0, 2]);
+    assert_eq!(found[2].1, Decoded::Float(vec![]));
+    assert_eq!(found[2].2, [0, 0, 0]);
 }
 
 #[test]
-fn what_a_record_lacks_is_said() {
-    for (feature, what) in [
-        (fixed("y", false, 1), "it has no feature \"y\""),
+fn values_that_are_not_those_wanted_are_refused_with_their_record() {
+    for (asked, record, what) in [
         (
-            fixed("ids", false, 3),
-            "feature \"ids\" has 2 numbers of int64, expected 3",
+            wanted("i", Kind::Int64, Some(2), None),
+            1,
+            "feature \"i\" is missing",
         ),
         (
-            fixed("ids", true, 2),
-            "feature \"ids\" has 0 numbers of float32, expected 2",
+            wanted("f", Kind::Float, Some(2), None),
+            0,
+            "feature \"f\" has 1 values, expected 2",
+        ),
+        (
+            wanted("f", Kind::Int64, Some(1), None),
+            0,
+            "feature \"f\": expected int64, found float",
         ),
     ] {
-        let error = decoded(&encoded(), &[feature]).expect_err("nothing of that kind");
-        assert!(error.to_string().contains(what), "{error}");
-        assert!(error.to_string().contains("record 0 of 3"), "{error}");
+        let error = decode(&messages(), Some(&[asked])).unwrap_err();
+        assert_eq!((error.record, error.what.as_str()), (record, what));
     }
 }
 
 #[test]
-fn no_cut_or_changed_byte_makes_it_panic() {
-    let features = [fixed("ids", false, 2), fixed("x", true, 1)];
-    let record = &encoded()[1];
-    for end in 0..record.len() {
-        assert!(decoded(&[record[..end].to_vec()], &features).is_err());
+fn numbers_need_not_be_packed() {
+    let entry = [0x0a, 1, b'i', 0x12, 7, 0x1a, 5, 0x08, 5, 0x08, 0xac, 0x02];
+    let features = [&[0x0a, entry.len() as u8][..], &entry].concat();
+    let record = [&[0x0a, features.len() as u8][..], &features].concat();
+    let found = decode(&[record], None).unwrap();
+    assert_eq!(found[0].1, Decoded::Int64(vec![5, 300]));
+}
+
+#[test]
+fn a_feature_that_is_there_twice_is_refused() {
+    let first = &messages()[0];
+    let twice = [first.clone(), first.clone()].concat();
+    let error = decode(&[twice], None).unwrap_err();
+    assert_eq!(error.what, "feature \"f\" is there twice");
+}
+
+#[test]
+fn an_empty_message_has_no_features() {
+    let fill = Decoded::Float(vec![0.5]);
+    let asked = [wanted("f", Kind::Float, Some(1), Some(fill))];
+    let found = decode(&[vec![], messages()[0].clone()], Some(&asked)).unwrap();
+    assert_eq!(found[0].1, Decoded::Float(vec![0.5, 1.5]));
+    assert!(decode(&[vec![]], None).unwrap().is_empty());
+}
+
+#[test]
+fn no_bytes_make_it_panic() {
+    let whole = &messages()[0];
+    for end in 0..whole.len() {
+        assert!(decode(&[whole[..end].to_vec()], None).is_err() || end == 0);
     }
-    for place in 0..record.len() {
-        for value in 0..=255 {
-            let mut changed = record.clone();
-            changed[place] = value;
-            drop(decoded(&[changed], &features));
+    for place in 0..whole.len() {
+        for bit in 0..8 {
+            let mut damaged = whole.clone();
+            damaged[place] ^= 1 << bit;
+            let _ = decode(&[damaged], None);
         }
     }
 }

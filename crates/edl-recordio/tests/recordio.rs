@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use edl_recordio::{
-    Codec, IndexState, RecordError, RecordReader, RecordWriter, WriterOptions, repair,
+    Blocks, Codec, IndexState, RecordError, RecordReader, RecordWriter, WriterOptions, repair,
 };
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -560,5 +560,38 @@ proptest! {
         bytes.extend(encode_index(&blocks, num_records, bytes.len() as u64));
         fs::write(&path, &bytes).unwrap();
         exercise(&path);
+    }
+}
+
+#[test]
+fn blocks_packed_elsewhere_stand_between_records() {
+    for codec in Codec::ALL {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file.rio");
+        let mut writer = RecordWriter::create(&path, options(codec, 64)).unwrap();
+        let all = records(100);
+        writer.write(&all[0]).unwrap();
+        let bytes = all[1..99].concat();
+        let mut end = 0;
+        let ends: Vec<usize> = all[1..99]
+            .iter()
+            .map(|record| {
+                end += record.len();
+                end
+            })
+            .collect();
+        let blocks = Blocks::pack(&bytes, &ends, options(codec, 64)).unwrap();
+        assert_eq!(blocks.num_records(), 98);
+        writer.write_blocks(&blocks).unwrap();
+        writer
+            .write_blocks(&Blocks::pack(&[], &[], small_blocks()).unwrap())
+            .unwrap();
+        writer.write(&all[99]).unwrap();
+        assert_eq!(writer.num_records(), 100);
+        writer.close().unwrap();
+        assert_eq!(read_all(&path), all);
+        let reader = RecordReader::open(&path).unwrap();
+        reader.verify().unwrap();
+        assert!(reader.num_blocks() > 10);
     }
 }

@@ -47,16 +47,12 @@ def export_model(
         with looking_up(lookup), accepting_dicts():
             return placed.model(features, training=False)
 
-    specs = _named(sample.structure, placed.model)
+    specs = named_features(sample.structure, placed.model)
     served = tf.Module()
     served.serve = tf.function(serve, input_signature=[specs], autograph=False)
     # The model itself is not a part: saving it would trace it again in other ways.
     served.used_variables = list(served.serve.get_concrete_function().graph.variables)
-    served.used_resources = [
-        child
-        for child in tf.train.TrackableView(placed.model).descendants()
-        if isinstance(child, tf.saved_model.experimental.TrackableResource)
-    ]
+    served.used_resources = resources_of(placed.model)
     signatures = {}
     if all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
         signatures["serving_default"] = _signature(served.serve, specs)
@@ -76,6 +72,11 @@ class Exported:
     """
 
     def __init__(self, directory: Path) -> None:
+        if (directory / "model.json").is_file() and (directory / "saved_model").is_dir():
+            raise ModelError(
+                f"--saved_model={directory}: its rows lie beside it (--output_tables=parquet), for "
+                "others to look up; give the checkpoint (--checkpoint_dir_for_init) instead"
+            )
         try:
             self._loaded = tf.saved_model.load(str(directory))
         except (OSError, ValueError) as error:
@@ -154,7 +155,16 @@ def _table_lookup(table: Table, source: TableSource, index: int) -> Any:
     )
 
 
-def _named(structure: Structure, model: Any) -> Any:
+def resources_of(model: Any) -> list[Any]:
+    """Return the lookup tables and their like that a model uses."""
+    return [
+        child
+        for child in tf.train.TrackableView(model).descendants()
+        if isinstance(child, tf.saved_model.experimental.TrackableResource)
+    ]
+
+
+def named_features(structure: Structure, model: Any) -> Any:
     """Give the features' specs the names by which a serving client says them."""
     features = structure.features
     if isinstance(features, dict):

@@ -29,6 +29,7 @@ from elasticdl.backends.base import (
 )
 from elasticdl.backends.keras.callbacks import job_callbacks, learning_rate_of
 from elasticdl.backends.keras.export import export_model
+from elasticdl.backends.keras.export_beside import export_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
 from elasticdl.backends.keras.job_callbacks import JobCallbacks
@@ -295,12 +296,18 @@ class KerasTrainer:
         assert self._callbacks is not None, "the job calls callbacks that there are"
         return self._callbacks.run(call)
 
-    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
         """Write a SavedModel that serves without elasticdl; the backend is not usable after."""
         if self._sample is None:
             raise ModelError("a model is exported after it was built; call build first")
         tf.config.run_functions_eagerly(False)  # an export is a traced model
-        export_model(self._placed, self._sample, directory, dense, state, tables)
+        if tables is None:
+            sites = Collector(self._placed, self._sample, training=False).sites
+            export_beside(self._placed, self._sample, sites, directory, dense, state)
+        else:
+            export_model(self._placed, self._sample, directory, dense, state, tables)
 
     def _make_gradient(self) -> LossGradient | None:
         if self._spec.loss is None:

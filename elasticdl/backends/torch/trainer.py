@@ -53,6 +53,7 @@ class TorchTrainer:
     """
 
     callbacks: CallbackNeeds | None = None
+    keeps_tables_inside = True
 
     def __init__(
         self, spec: ModelSpec, model: Any, metadata: Metadata, seed: int, run_eagerly: bool = False
@@ -272,8 +273,11 @@ class TorchTrainer:
         """Never called: a PyTorch model has none that the job calls."""
         raise ModelError("a PyTorch model has no callbacks that the job calls")
 
-    def export(self, directory: Path, dense: Float32, state: Float32, tables: TableSource) -> None:
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
         """Write the model as files that PyTorch reads without elasticdl."""
+        assert tables is not None, "it keeps its tables inside, as the job was told"
         self._placed.load(dense, state)
         export_model(self._placed, self._sample, directory, tables)
 

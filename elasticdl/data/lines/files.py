@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -36,6 +37,8 @@ class PartFile(Protocol):
 
 def encoder(target: Target) -> Callable[[pa.Table], Any]:
     """Return what is to be done to a table before it is written; any thread may do it."""
+    if target.format == "recordio":
+        return partial(blocks_of, codec=target.codec)
     return _keep if target.format == "parquet" else examples_of
 
 
@@ -45,13 +48,23 @@ def open_part(target: Target, path: Path, schema: pa.Schema) -> PartFile:
         codec = {"deflate": "gzip"}.get(target.codec, target.codec)
         writer = pq.ParquetWriter(path, schema, compression=codec)
         return _ParquetPart(writer, target.records_per_row_group)
-    return _RecordPart(target.writer(path))
+    if target.format == "recordio":
+        return _BlockPart(_core.RecordWriter(path, codec=target.codec))
+    return _RecordPart(_core.TFRecordWriter(path))
 
 
 def examples_of(table: pa.Table) -> list[bytes]:
     """Encode rows as `tf.train.Example`; a field without a value leaves its feature out."""
-    columns = [(name, *_feature(_whole(table.column(name)))) for name in sorted(table.schema.names)]
-    return _core.encode_examples(columns, table.num_rows)
+    return _core.encode_examples(_features(table), table.num_rows)
+
+
+def blocks_of(table: pa.Table, codec: str) -> _core.RecordBlocks:
+    """Encode rows as `examples_of` does, into compressed blocks: no row is a Python object."""
+    return _core.pack_examples(_features(table), table.num_rows, codec)
+
+
+def _features(table: pa.Table) -> list[Any]:
+    return [(name, *_feature(_whole(table.column(name)))) for name in sorted(table.schema.names)]
 
 
 def _keep(table: pa.Table) -> pa.Table:
@@ -77,8 +90,22 @@ def _feature(array: pa.Array) -> tuple[Any, np.ndarray[Any, np.dtype[np.int64]]]
 
 
 @dataclass(slots=True)
+class _BlockPart:
+    writer: _core.RecordWriter
+
+    def write(self, piece: _core.RecordBlocks) -> None:
+        self.writer.write_blocks(piece)
+
+    def close(self) -> None:
+        self.writer.close()
+
+    def discard(self) -> None:
+        self.writer.discard()
+
+
+@dataclass(slots=True)
 class _RecordPart:
-    writer: _core.RecordWriter | _core.TFRecordWriter
+    writer: _core.TFRecordWriter
 
     def write(self, piece: list[bytes]) -> None:
         self.writer.write_many(piece)

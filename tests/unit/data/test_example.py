@@ -138,9 +138,9 @@ def test_numbers_are_decoded_as_they_were_encoded():
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"y": ((), "int64")}, 'record 0 of 2: it has no feature "y"'),
-        ({"x": ((2,), "int64")}, 'feature "x" has 1 numbers of int64, expected 2'),
-        ({"x": ((), "float32")}, 'feature "x" has 0 numbers of float32, expected 1'),
+        ({"y": ((), "int64")}, 'of 2 records, record 0: feature "y" is missing'),
+        ({"x": ((2,), "int64")}, 'record 0: feature "x" has 1 values, expected 2'),
+        ({"x": ((), "float32")}, 'record 0: feature "x": expected float, found int64'),
         ({"x": ((), "int32")}, "feature 'x': expected int64 or float32, found 'int32'"),
     ],
 )
@@ -151,5 +151,5 @@ def test_features_that_a_record_does_not_have_are_named(columns, message):
 
 def test_bytes_that_are_no_example_are_refused():
     records = [*encode_examples({"x": [1]}), b"\xff\xff"]
-    with pytest.raises(DataError, match=r"record 1 of 2: no tf\.train\.Example"):
+    with pytest.raises(DataError, match="record 1: a number is cut off"):
         decode_examples(records, {"x": ((), "int64")})

@@ -140,3 +140,15 @@ def test_no_more_of_a_row_group_is_decoded_than_a_task_needs(tmp_path, monkeypat
     records = list(reader.read(Shard(str(path), 5000, 6000)))
     assert sum(map(len, records)) == 1000
     assert sum(decoded) == 2 * 4096
+
+
+def test_shards_end_where_row_groups_do(tmp_path):
+    path = tmp_path / "x.parquet"
+    table = pa.table({"x": range(50_000)})
+    pq.write_table(table, path, row_group_size=20_000)
+    shards = open_reader(str(path)).shards()
+    assert [(s.start, s.end) for s in shards] == [(0, 20_000), (20_000, 40_000), (40_000, 50_000)]
+
+    pq.write_table(table, path, row_group_size=3_000)  # small ones are joined
+    ends = [shard.end for shard in open_reader(str(path)).shards()]
+    assert ends == [9_000, 18_000, 27_000, 36_000, 45_000, 50_000]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elasticdl.master.order import HandOuts, Order
+from elasticdl.data.order import Order
+from elasticdl.master.order import HandOuts
 
 SEEDS = st.integers(0, 2**63 - 1)
 

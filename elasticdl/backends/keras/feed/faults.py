@@ -41,8 +41,9 @@ def naming_the_record(run: Callable[[RecordBatch], Any], batch: RecordBatch, nam
                 f"{name} gives records that do not fit into one minibatch, though each parses; "
                 f"do their shapes differ? {reason(failure)}"
             ) from failure
+    number = int(suspects.numbers[0])
     raise DataError(
-        f"record {suspects.numbers[0]} does not parse in {name}: {reason(failure)}"
+        f"record {number} does not parse in {name}: {reason(failure)}", number
     ) from failure
 
 

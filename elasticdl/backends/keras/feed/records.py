@@ -10,7 +10,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from elasticdl.backends.keras.feed.strings import column_tensor
 from elasticdl.data.base import Records
+from elasticdl.data.strings import concatenate
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class RecordBatch:
     def tensors(self) -> Any:
         """Return the records as `feed` sees them: a vector of strings, or a dict of columns."""
         if isinstance(self.records, dict):
-            return {name: tf.constant(column) for name, column in self.records.items()}
+            return {name: column_tensor(column) for name, column in self.records.items()}
         return tf.constant(self.records, tf.string)
 
     def part(self, start: int, stop: int) -> RecordBatch:
@@ -56,10 +58,10 @@ def take_chunks(chunks: Iterator[Records], count: int) -> list[Records]:
 
 def as_batch(chunks: list[Records]) -> RecordBatch:
     """Join chunks."""
-    numbers = np.concatenate([np.arange(c.start, c.start + len(c)) for c in chunks])
+    numbers = np.concatenate([chunk.numbers for chunk in chunks])
     if chunks[0].columns:
         names = chunks[0].columns
-        records: Any = {n: np.concatenate([c.columns[n] for c in chunks]) for n in names}
+        records: Any = {n: concatenate([c.columns[n] for c in chunks]) for n in names}
     else:
         records = [value for chunk in chunks for value in chunk.values]
     return RecordBatch(records, numbers)
@@ -92,7 +94,6 @@ def cut(records: Iterator[Records], size: int, seed: int | None) -> Iterator[Rec
 
 
 def _as_records(batch: RecordBatch) -> Records:
-    start = int(batch.numbers[0])
     if isinstance(batch.records, dict):
-        return Records(start, columns=batch.records)
-    return Records(start, values=batch.records)
+        return Records(columns=batch.records, order=batch.numbers)
+    return Records(values=batch.records, order=batch.numbers)

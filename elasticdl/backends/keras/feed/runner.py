@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from elasticdl.backends.keras.feed.eager import Eager
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.proof import NUM_PROVED
-from elasticdl.backends.keras.feed.records import as_batch, take_chunks
+from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, take_chunks
 from elasticdl.backends.keras.feed.side_effects import side_effects
 from elasticdl.backends.keras.feed.user import Feed, UserFeed
-from elasticdl.backends.keras.feed.ways import Way, choose, mix
+from elasticdl.backends.keras.feed.ways import Way, choose, choose_batched, mix
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
+from elasticdl.model_spec import is_batched
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +76,14 @@ class FeedRunner:
                     self._tell_side_effects()
                 user = UserFeed(self._feed, mode, self._metadata, minibatch_size)
                 sample = as_batch(first).part(0, NUM_PROVED)
-                way = Eager(user, sample) if self._run_eagerly else choose(user, sample)
+                way = self._choose(user, sample)
                 self._ways[mode, minibatch_size] = way
             return way
+
+    def _choose(self, user: UserFeed, sample: RecordBatch) -> Way:
+        if is_batched(self._feed):
+            return choose_batched(user, sample, self._run_eagerly)
+        return Eager(user, sample) if self._run_eagerly else choose(user, sample)
 
     def _tell_side_effects(self) -> None:
         found = side_effects(self._feed)

@@ -7,8 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from elasticdl.backends.keras.feed.compile import as_element
 from elasticdl.backends.keras.feed.dataset import OWN_SIZES, Drawing, NotedDataset
 from elasticdl.backends.keras.feed.eager_dataset import feed_root
+from elasticdl.backends.keras.feed.faults import RUN_ERRORS
 from elasticdl.backends.keras.feed.methods import foreign
 from elasticdl.backends.keras.feed.minibatch import Structure, describe
 from elasticdl.backends.keras.feed.records import RecordBatch
@@ -76,7 +78,40 @@ class UserFeed:
             spec = spec[1] if self.mode == Mode.PREDICTION else spec
         except (TypeError, ValueError) as error:
             raise ModelError(f"{self.name} gives records that do not batch: {error}") from error
-        found = describe(dataset.element_spec)
+        return self._structure(spec, describe(dataset.element_spec))
+
+    def call(self, records: Any) -> Any:
+        """Run the function, which is batched, on many records."""
+        try:
+            made = self._feed(records, self.mode, self._metadata)
+            if isinstance(made, tf.data.Dataset):
+                raise ModelError(
+                    f"{self.name} is batched: it is given records and gives features and labels, "
+                    "and no dataset"
+                )
+            return as_element(made)
+        except (ElasticdlError, *RUN_ERRORS):
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"{self.name} raised {type(error).__name__} in mode {self.mode}: {error}"
+            ) from error
+
+    def structure_of(self, minibatch: Any) -> Structure:
+        """Check what the function, which is batched, gives, and say what that is made of."""
+
+        def spec_of(value: Any) -> Any:
+            if isinstance(value, tf.Tensor):
+                if value.shape.rank == 0:
+                    raise ModelError(
+                        f"{self.name} gives a single number, expected one row for each record"
+                    )
+                return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
+            return tf.type_spec_from_value(value)
+
+        return self._structure(tf.nest.map_structure(spec_of, minibatch), describe(minibatch))
+
+    def _structure(self, spec: Any, found: str) -> Structure:
         if self.mode == Mode.PREDICTION:
             return Structure(spec)
         if not (isinstance(spec, tuple) and len(spec) in (2, 3)):

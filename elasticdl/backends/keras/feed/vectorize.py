@@ -55,6 +55,11 @@ def has_draws(graph: Any) -> bool:
     return any(_DRAWS.match(node.op) for function in library for node in function.node_def)
 
 
+def draws(graph: Any) -> bool:
+    """Say whether a graph itself has operations that draw."""
+    return any(_DRAWS.match(op.type) for op in graph.get_operations())
+
+
 @cache
 def register_converters() -> None:
     """Teach `tf.vectorized_map` string operations that treat each element by itself.

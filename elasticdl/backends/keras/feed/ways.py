@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from elasticdl.backends.keras.feed.compile import compile_one_by_one, compile_vectorised
-from elasticdl.backends.keras.feed.dataset import Noted
+from elasticdl.backends.keras.feed.compile import (
+    compile_one_by_one,
+    compile_vectorised,
+    relaxed,
+)
+from elasticdl.backends.keras.feed.examples import ParsedByRust, fastest, on_tensors
 from elasticdl.backends.keras.feed.faults import RUN_ERRORS, naming_the_record, reason
 from elasticdl.backends.keras.feed.minibatch import (
     Structure,
@@ -24,7 +28,9 @@ from elasticdl.backends.keras.feed.pipeline import Pipeline, built_anew
 from elasticdl.backends.keras.feed.proof import Proof, same
 from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, cut
 from elasticdl.backends.keras.feed.user import UserFeed
-from elasticdl.backends.keras.feed.vectorize import draws_random_numbers
+from elasticdl.backends.keras.feed.vectorize import draws, draws_random_numbers, has_draws
+from elasticdl.backends.keras.model.function import StructuredFunction
+from elasticdl.backends.told import FEED_PATH
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
@@ -38,6 +44,7 @@ _HIGH_SEED = 2**31 - 1
 
 
 Numbers = NDArray[np.int64]
+OnRecords = Callable[[RecordBatch], Any]
 Parsed = tuple[Any, Numbers | None]
 """A minibatch as `feed` gives it; when predicting, the number of the record that each row is of."""
 
@@ -78,17 +85,31 @@ class Way:
 
 
 class Compiled(Way):
-    """Maps in one compiled function a minibatch: record by record, or vectorised as well."""
+    """One compiled function a minibatch, and a faster one that must give the same.
+
+    Args:
+        user: The user's feed.
+        structure: Of a minibatch.
+        reference: What the user wrote, as a function of records: maps record by record, or a
+            batched feed.
+        shuffled: Whether the records of a task are permuted.
+        may_change_rows: Whether a function of the user sees whole minibatches.
+    """
 
     def __init__(
-        self, user: UserFeed, structure: Structure, noted: Noted, sample: RecordBatch
+        self,
+        user: UserFeed,
+        structure: Structure,
+        reference: OnRecords,
+        shuffled: bool,
+        may_change_rows: bool,
     ) -> None:
         super().__init__(user, structure)
         # What is predicted stands beside its record: nothing is moved.
-        self._shuffled = noted.shuffled and user.mode != Mode.PREDICTION
-        self.may_change_rows = bool(noted.batch_maps)
-        self._one_by_one = compile_one_by_one(noted, sample)
-        self._vectorised: Any = None
+        self._shuffled = shuffled and user.mode != Mode.PREDICTION
+        self.may_change_rows = may_change_rows
+        self._one_by_one = reference
+        self._vectorised: OnRecords | None = None
         self._proof = Proof(0)
         self._records_together = 1
 
@@ -106,7 +127,7 @@ class Compiled(Way):
         """Parse several minibatches in one call, and cut the result up."""
         if len(batch) > size and self._vectorised is not None:
             try:
-                parsed = self._vectorised(batch.tensors())
+                parsed = self._vectorised(batch)
             except RUN_ERRORS:
                 pass  # one minibatch fails; found below
             else:
@@ -117,14 +138,14 @@ class Compiled(Way):
             yield self._parse(batch.part(start, start + size))
 
     def one_by_one(self, batch: RecordBatch) -> Any:
-        """Run the maps record by record; the reference for the vectorised form."""
-        return naming_the_record(lambda b: self._one_by_one(b.tensors()), batch, self.user.name)
+        """Run what the user wrote; the reference for the faster form."""
+        return naming_the_record(self._one_by_one, batch, self.user.name)
 
     def _parse(self, batch: RecordBatch) -> Any:
         if self._vectorised is None:
             return self.one_by_one(batch)
         try:
-            parsed = self._vectorised(batch.tensors())
+            parsed = self._vectorised(batch)
         except RUN_ERRORS as error:
             # Record by record is what the user wrote: it either works, or names the record.
             parsed = self.one_by_one(batch)
@@ -151,7 +172,7 @@ class Compiled(Way):
             self._proof.passed(chosen)
         return not difference
 
-    def vectorise(self, function: Any, num_proved: int, records_together: int) -> None:
+    def vectorise(self, function: OnRecords, num_proved: int, records_together: int) -> None:
         """Run vectorised from now on; the first records have given the same."""
         self._vectorised = function
         self._proof = Proof(num_proved)
@@ -210,21 +231,75 @@ def choose(user: UserFeed, sample: RecordBatch) -> Way:
     if draws_random_numbers(noted, sample.tensors()):
         _say_slow(user, "it draws random numbers, which only the plain pipeline repeats")
         return Plain(user, structure, traced=None)
-    way = Compiled(user, structure, noted, sample)
+    reference = on_tensors(compile_one_by_one(noted, sample))
+    way = Compiled(user, structure, reference, noted.shuffled, bool(noted.batch_maps))
     expected = way.one_by_one(sample)
     try:
-        vectorised = compile_vectorised(noted, sample)
-        found = vectorised(sample.tensors())
+        whole = compile_vectorised(noted, sample)
+        whole(sample.tensors())
     except Exception as error:  # whatever has no vectorised form raises in its own way
         _say_slow(user, _first_line(error))
         return way
+    function, how = fastest(whole, sample)
+    found = function(sample)
     difference = same(expected, found)
+    if difference and isinstance(function, ParsedByRust):
+        how = f"parsed by TensorFlow: Rust gives something else: {difference}"
+        function = on_tensors(whole)
+        found = function(sample)
+        difference = same(expected, found)
     if difference:
         _say_slow(user, f"vectorised, it gives something else: {difference}")
     else:
-        together = _records_together(noted, found, len(sample))
-        way.vectorise(vectorised, len(sample), together)
+        together = 1 if noted.batch_maps else _records_together(found, len(sample))
+        way.vectorise(function, len(sample), together)
+        _say(user, f"runs vectorised in mode {user.mode}; {how}", logging.INFO)
     return way
+
+
+def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Way:
+    """Compile a feed that is given many records at once; see `elasticdl.batched`.
+
+    Raises:
+        ModelError: It draws random numbers, or does not give a minibatch.
+    """
+    is_training = user.mode == Mode.TRAINING
+    if run_eagerly:
+        structure = user.structure_of(user.call(sample.tensors()))
+        return Compiled(user, structure, lambda b: user.call(b.tensors()), is_training, True)
+    whole = StructuredFunction(user.call, relaxed(sample.tensors()))
+    if has_draws(whole.concrete.graph) or draws(whole.concrete.graph):
+        raise ModelError(
+            f"{user.name} is batched and draws random numbers, which a task that is done again "
+            "would not repeat: use tf.random.stateless_*, seeded by something of the record"
+        )
+    reference = on_tensors(whole)
+    way = Compiled(user, user.structure_of(whole.structure), reference, is_training, True)
+    expected = way.one_by_one(sample)
+    function, how = fastest(whole, sample)
+    found = function(sample)
+    difference = same(expected, found)
+    if difference:
+        how = f"TensorFlow parses the records: Rust gives something else: {difference}"
+        function, found = reference, expected
+    half = len(sample) // 2
+    together = 1
+    if half and common_num_rows(expected) == len(sample):
+        parts = [way.one_by_one(sample.part(0, half)), way.one_by_one(sample.part(half, 2 * half))]
+        together = _records_together(found, len(sample)) if _is_by_row(expected, parts) else 1
+    way.vectorise(function, len(sample), together)
+    _say(user, f"runs batched in mode {user.mode}; {how}", logging.INFO)
+    return way
+
+
+def _is_by_row(whole: Any, parts: list[Any]) -> bool:
+    """Say whether what was made of records in parts is what was made of all of them at once."""
+    leaves = [tf.nest.flatten(part) for part in (whole, *parts)]
+    if not all(isinstance(leaf, tf.Tensor) for part in leaves for leaf in part):
+        return False
+    joined = [tf.concat(pair, 0) for pair in zip(*leaves[1:], strict=True)]
+    cut_off = [leaf[: len(both)] for leaf, both in zip(leaves[0], joined, strict=True)]
+    return not same(cut_off, joined)
 
 
 def _trace(user: UserFeed, sample: RecordBatch) -> tuple[Pipeline | None, str]:
@@ -239,10 +314,10 @@ def _trace(user: UserFeed, sample: RecordBatch) -> tuple[Pipeline | None, str]:
     return traced, ""
 
 
-def _records_together(noted: Noted, parsed: Any, num_records: int) -> int:
+def _records_together(parsed: Any, num_records: int) -> int:
     """Return how many records may be parsed in one call, whatever the size of a minibatch."""
     leaves = tf.nest.flatten(parsed)
-    if noted.batch_maps or not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
+    if not all(isinstance(leaf, tf.Tensor) for leaf in leaves):
         return 1
     record_bytes = sum(max(leaf.dtype.size, 1) * int(tf.size(leaf)) for leaf in leaves)
     return int(min(TOGETHER_RECORDS, TOGETHER_BYTES * num_records // max(record_bytes, 1)))
@@ -267,7 +342,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _say_slow(user: UserFeed, why: str) -> None:
-    logger.warning("%s runs unvectorised in mode %s: %s", user.name, user.mode, why)
+    _say(user, f"runs unvectorised in mode {user.mode}: {why}", logging.WARNING)
+
+
+def _say(user: UserFeed, what: str, level: int) -> None:
+    logger.log(level, "%s %s", user.name, what, extra={FEED_PATH: True})
 
 
 def mix(seed: int, index: int) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 _ALIGNMENT = 64  # TensorFlow's kernels stop the process on tensors that lie elsewhere
 
 
-def as_tensor(array: NDArray[np.float32]) -> Any:
+def as_tensor(array: NDArray[Any]) -> Any:
     """Return a tensor of an array's elements, which must not change while the tensor lives.
 
     `tf.constant` copies an array, and TensorFlow its copy once more unless that lies at a multiple
@@ -25,10 +25,10 @@ def as_tensor(array: NDArray[np.float32]) -> Any:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
 
 
-def _aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:
+def _aligned(array: NDArray[Any]) -> NDArray[Any]:
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy: NDArray[Any] = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
 
@@ -68,9 +68,18 @@ class StructuredFunction:
             self._structure = function(argument)
             return tf.nest.flatten(self._structure, expand_composites=True)
 
-        self._call = FlatFunction(tf.function(flat).get_concrete_function(spec))
+        self.concrete = tf.function(flat).get_concrete_function(spec)
+        self._call = FlatFunction(self.concrete)
+
+    @property
+    def structure(self) -> Any:
+        """What the function gives, as it was traced."""
+        return self._structure
 
     def __call__(self, argument: Any) -> Any:
         """Return what the function gives for an argument of its spec."""
-        outputs = self._call(*tf.nest.flatten(argument, expand_composites=True))
+        return self.pack(self._call(*tf.nest.flatten(argument, expand_composites=True)))
+
+    def pack(self, outputs: Sequence[Any]) -> Any:
+        """Return flat outputs in the structure that the function gives."""
         return tf.nest.pack_sequence_as(self._structure, list(outputs), expand_composites=True)

@@ -1,0 +1,112 @@
+"""The trained model as a small SavedModel, whose rows lie beside it. See `docs/export.md`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Float32
+from elasticdl.backends.keras.export import named_features, resources_of
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.keras.model.lookups import Site
+from elasticdl.backends.keras.model.placed import (
+    PlacedModel,
+    Variables,
+    accepting_dicts,
+    zero_rows,
+)
+from elasticdl.errors import ModelError
+from elasticdl.layers.initializer import centre
+from elasticdl.layers.lookup import looking_up
+
+DESCRIPTION, DENSE, MODEL = "model.json", "dense.npz", "saved_model"
+_FORMAT = 1
+
+
+def export_beside(
+    placed: PlacedModel,
+    sample: KerasMinibatch,
+    sites: list[Site],
+    directory: Path,
+    dense: Float32,
+    state: Float32,
+) -> None:
+    """Write all of the model but its rows.
+
+    Raises:
+        ModelError: Ids depend on rows, so nobody could look rows up before the model is called.
+    """
+    late = [placed.tables[site.table].name for site in sites if site.stage]
+    if late:
+        raise ModelError(
+            f"--output_tables=parquet: the ids of Embedding {late[0]!r} are computed of other "
+            "parameters, so its rows cannot be looked up before the model is called; leave the "
+            "rows inside (--output_tables=inside)"
+        )
+    placed.dense.assign(dense)
+    placed.state.assign(state)
+    _save_graph(placed, sample, sites, directory / MODEL)
+    np.savez(directory / DENSE, allow_pickle=False, **_values(placed.dense, placed.state))
+    (directory / DESCRIPTION).write_text(json.dumps(_describe(placed, sites), indent=1) + "\n")
+
+
+def _save_graph(
+    placed: PlacedModel, sample: KerasMinibatch, sites: list[Site], directory: Path
+) -> None:
+    specs = named_features(sample.structure, placed.model)
+
+    def ids(features: Any) -> list[Any]:
+        found: list[Any] = []
+
+        def note(layer: Any, of_layer: Any) -> Any:
+            found.append(of_layer)
+            return zero_rows(of_layer, layer.output_dim)
+
+        with looking_up(note), accepting_dicts():
+            placed.model(features, training=False)
+        return found
+
+    def score(features: Any, rows: list[Any]) -> Any:
+        given = iter(rows)
+        with looking_up(lambda layer, of_layer: next(given)), accepting_dicts():
+            return placed.model(features, training=False)
+
+    served = tf.Module()
+    served.ids = tf.function(ids, input_signature=[specs], autograph=False)
+    shapes = [output.shape for output in served.ids.get_concrete_function().structured_outputs]
+    dims = [placed.tables[site.table].dim for site in sites]
+    rows = [
+        tf.TensorSpec(None if shape.rank is None else [*shape, dim], tf.float32)
+        for shape, dim in zip(shapes, dims, strict=True)
+    ]
+    served.score = tf.function(score, input_signature=[specs, rows], autograph=False)
+    served.used_variables = list(served.score.get_concrete_function().graph.variables)
+    served.used_resources = resources_of(placed.model)
+    tf.saved_model.save(served, str(directory))
+
+
+def _values(*groups: Variables) -> dict[str, Any]:
+    return {v.path: np.asarray(v.numpy()) for group in groups for v in group.variables}
+
+
+def _describe(placed: PlacedModel, sites: list[Site]) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "tables": [
+            {
+                "name": table.name,
+                "dim": table.dim,
+                "unseen": centre(table.initializer.kind, table.initializer.params),
+                "input_dim": table.input_dim,
+            }
+            for table in placed.tables
+        ],
+        "lookups": [placed.tables[site.table].name for site in sites],
+        "dense": {v.path: [int(n) for n in v.shape] for v in placed.dense.variables},
+        "state": {v.path: [int(n) for n in v.shape] for v in placed.state.variables},
+        "outputs": list(placed.output_names),
+    }

@@ -1,0 +1,278 @@
+"""A compiled `feed` that begins with `parse_example`: Rust parses the records instead.
+
+In the graph of the vectorised maps an operation parses the records to tensors. What comes after it
+is taken out as a function of those tensors, and Rust fills them from the records. A record that
+Rust does not decode, because it is unusual or wrong, goes to TensorFlow's operation with its
+minibatch: its word is final. See `docs/designs/feed.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from elasticdl import _core
+from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.backends.keras.feed.strings import string_tensor
+from elasticdl.backends.keras.model.function import FlatFunction, StructuredFunction, as_tensor
+
+_PARSERS = ("ParseExample", "ParseExampleV2")
+_KINDS = {tf.int64: "int64", tf.float32: "float", tf.string: "bytes"}
+Fill = NDArray[Any] | tuple[bytes, NDArray[np.int64]] | None
+Values = NDArray[Any] | tuple[bytes, NDArray[np.int64]]
+
+
+class UnfitError(Exception):
+    """Says why a function does not begin with parsing that Rust can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A feature that the operation parses, and its outputs that have it.
+
+    shape: Of a dense one's values in a record; None: sparse or ragged.
+    outputs: Its tensors: dense (values), sparse (indices, values, shape), ragged (values, splits).
+    """
+
+    name: str
+    dtype: Any
+    outputs: tuple[Any, ...]
+    shape: tuple[int, ...] | None = None
+    fill: Fill = None
+
+    @property
+    def wanted(self) -> tuple[str, str, int | None, Fill]:
+        """As `_core.decode_examples` is asked for it."""
+        width = None if self.shape is None else int(np.prod(self.shape, dtype=np.int64))
+        return self.name, _KINDS[self.dtype], width, self.fill
+
+    def tensors(self, values: Values, splits: NDArray[np.int64]) -> list[Any]:
+        """Return what the operation would have given, in the order of `outputs`."""
+        flat = string_tensor(*values) if isinstance(values, tuple) else values
+        if self.shape is not None:
+            return [_tensor(flat, (len(splits) - 1, *self.shape))]
+        if len(self.outputs) == 2:
+            return [_tensor(flat), tf.constant(splits, self.outputs[1].dtype)]
+        counts = np.diff(splits)
+        rows = np.repeat(np.arange(len(counts)), counts)
+        places = np.arange(int(splits[-1])) - np.repeat(splits[:-1], counts)
+        shape = np.array([len(counts), counts.max(initial=0)])
+        return [tf.constant(np.stack([rows, places], axis=1)), _tensor(flat), tf.constant(shape)]
+
+
+class ParsedByRust:
+    """A function of records whose parsing is done by Rust, and the rest of it by TensorFlow.
+
+    Args:
+        function: Of a vector of records.
+
+    Raises:
+        UnfitError: It does not begin with `parse_example`, or not so that Rust could do it.
+    """
+
+    def __init__(self, function: StructuredFunction) -> None:
+        self._whole = function
+        self._features = _features(_parser(function.concrete))
+        self._wanted = [feature.wanted for feature in self._features]
+        self._rest = _rest(function.concrete, self._features)
+        self.num_undecoded = 0
+        """Of calls that TensorFlow parsed after all."""
+
+    def __call__(self, batch: RecordBatch) -> Any:
+        """Return what the function gives for the records of a batch."""
+        try:
+            columns = _core.decode_examples(batch.records, self._wanted)
+        except ValueError:
+            self.num_undecoded += 1
+            return self._whole(batch.tensors())
+        tensors = [
+            tensor
+            for feature, (_, values, splits) in zip(self._features, columns, strict=True)
+            for tensor in feature.tensors(values, splits)
+        ]
+        return self._whole.pack(self._rest(*tensors))
+
+
+def fastest(
+    function: Callable[[Any], Any], sample: RecordBatch
+) -> tuple[Callable[[RecordBatch], Any], str]:
+    """Return a function of records that does what the one given does, and how its records come."""
+    if isinstance(sample.records, dict):
+        return on_tensors(function), "records come as columns"
+    if not isinstance(function, StructuredFunction):
+        return on_tensors(function), "TensorFlow parses the records"
+    try:
+        return ParsedByRust(function), "Rust parses the records"
+    except UnfitError as error:
+        return on_tensors(function), f"TensorFlow parses the records: {error}"
+    except (ValueError, TypeError, KeyError, tf.errors.OpError) as error:  # a graph of another kind
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return on_tensors(function), f"TensorFlow parses the records: {what}"
+
+
+def on_tensors(function: Callable[[Any], Any]) -> Callable[[RecordBatch], Any]:
+    """Return a function of records that calls the one given with their tensors."""
+    return lambda batch: function(batch.tensors())
+
+
+def _parser(concrete: Any) -> Any:
+    """Return the operation that parses the records."""
+    records = concrete.inputs[0]
+    used = [op for op in _sources(concrete.outputs) if op.type in _PARSERS]
+    parsers = [op for op in used if _is_copy(op.inputs[0], records)]
+    if len(parsers) != 1:
+        raise UnfitError(
+            "it parses the records more than once"
+            if parsers
+            else "it does not begin with parse_single_example or parse_example"
+        )
+    return parsers[0]
+
+
+def _is_copy(tensor: Any, records: Any) -> bool:
+    """Say whether a tensor is the records in their order: also as vectorised maps gather them.
+
+    Their index is that of the loop which they replace. That results are equal is proven anyway.
+    """
+    while tensor is not records:
+        op = tensor.op
+        if op.type != "Identity" and not (op.type == "GatherV2" and "/pfor/" in op.name):
+            return False
+        tensor = op.inputs[0]
+    return True
+
+
+def _features(op: Any) -> list[Feature]:
+    inputs, outputs = list(op.inputs), list(op.outputs)
+    dense_types = list(op.get_attr("Tdense"))
+    sparse_types = list(op.get_attr("sparse_types"))
+    if op.type == "ParseExample":
+        n = len(sparse_types)
+        keys = [_static(tensor) for tensor in inputs[2 : 2 + n + len(dense_types)]]
+        sparse_keys, dense_keys, ragged_keys = keys[:n], keys[n:], []
+        ragged_types: list[Any] = []
+    else:
+        sparse_keys, dense_keys, ragged_keys = (list(_static(tensor)) for tensor in inputs[2:5])
+        ragged_types = list(op.get_attr("ragged_value_types"))
+    n, d, r = len(sparse_types), len(dense_types), len(ragged_types)
+    found = [
+        Feature(_text(key), dtype, (outputs[k], outputs[n + k], outputs[2 * n + k]))
+        for k, (key, dtype) in enumerate(zip(sparse_keys, sparse_types, strict=True))
+    ]
+    shapes = [tf.TensorShape(shape).as_list() for shape in op.get_attr("dense_shapes")]
+    for k, (key, dtype, shape) in enumerate(zip(dense_keys, dense_types, shapes, strict=True)):
+        if None in shape:
+            raise UnfitError(f"feature {_text(key)!r} is padded to the longest record")
+        default = _static(inputs[len(inputs) - d + k])
+        fill = _fill(dtype, shape, np.asarray(default))
+        found.append(Feature(_text(key), dtype, (outputs[3 * n + k],), tuple(shape), fill))
+    for k, (key, dtype) in enumerate(zip(ragged_keys, ragged_types, strict=True)):
+        place = 3 * n + d + k
+        found.append(Feature(_text(key), dtype, (outputs[place], outputs[place + r])))
+    names = [feature.name for feature in found]
+    if len(set(names)) != len(names):
+        raise UnfitError("it takes a feature twice")
+    if not found:
+        raise UnfitError("it parses no feature")
+    return found
+
+
+def _fill(dtype: Any, shape: Sequence[int], default: NDArray[Any]) -> Fill:
+    """Return the values of a record that lacks a feature; None if it must be there."""
+    width = int(np.prod(shape, dtype=np.int64))
+    if default.size == 0 and width > 0:
+        return None
+    values = np.broadcast_to(default.reshape(-1), (width,))
+    if dtype != tf.string:
+        return np.ascontiguousarray(values, dtype.as_numpy_dtype)
+    offsets = np.cumsum([0, *(len(value) for value in values.tolist())], dtype=np.int64)
+    return b"".join(values.tolist()), offsets
+
+
+def _rest(concrete: Any, features: Sequence[Feature]) -> FlatFunction:
+    """Return the function of what was parsed that gives the outputs of the whole function."""
+    records = concrete.inputs[0]
+    parsed = [output for feature in features for output in feature.outputs]
+    # How many records there are is known of what was parsed as well.
+    counts = [op.outputs[0] for op in records.consumers() if op.type == "Shape"]
+    replaced = {tensor.ref() for tensor in [*parsed, *counts]}
+    if records.op in _sources(concrete.outputs, replaced):
+        raise UnfitError("it uses the records in another way as well")
+    definition = concrete.graph.as_graph_def()
+    first = features[0]
+    captures = [(outer, inner.name) for outer, inner in concrete.graph.captures]
+
+    def rest(*columns: Any) -> list[Any]:
+        given = dict(zip((tensor.name for tensor in parsed), columns, strict=True))
+        given |= {tensor.name: _count(first, columns, tensor.dtype) for tensor in counts}
+        graph = tf.compat.v1.get_default_graph()
+        given |= {name: graph.capture(outer) for outer, name in captures}
+        names = [tensor.name for tensor in concrete.outputs]
+        found = tf.graph_util.import_graph_def(definition, given, names, name="")
+        return [given.get(name, tensor) for name, tensor in zip(names, found, strict=True)]
+
+    specs = [_spec(feature, k) for feature in features for k in range(len(feature.outputs))]
+    traced: Any = tf.function(rest, autograph=False)
+    return FlatFunction(traced.get_concrete_function(*specs))
+
+
+def _count(first: Feature, columns: Sequence[Any], dtype: Any) -> Any:
+    """Return the number of records as the shape of their vector, of the first feature's tensors."""
+    if first.shape is not None:
+        count = tf.shape(columns[0], dtype)[:1]
+    elif len(first.outputs) == 2:
+        count = tf.shape(columns[1], dtype)[:1] - 1
+    else:
+        count = tf.cast(columns[2][:1], dtype)
+    return count
+
+
+def _spec(feature: Feature, place: int) -> Any:
+    if feature.shape is not None:
+        return tf.TensorSpec((None, *feature.shape), feature.dtype)
+    if len(feature.outputs) == 2:
+        return tf.TensorSpec((None,), (feature.dtype, feature.outputs[1].dtype)[place])
+    return (
+        tf.TensorSpec((None, 2), tf.int64),
+        tf.TensorSpec((None,), feature.dtype),
+        tf.TensorSpec((2,), tf.int64),
+    )[place]
+
+
+def _sources(outputs: Sequence[Any], without: Container[Any] = ()) -> Iterator[Any]:
+    """Yield the operations that tensors are computed by, leaving out those of some tensors."""
+    waiting, seen = [tensor.op for tensor in outputs if tensor.ref() not in without], set()
+    while waiting:
+        op = waiting.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        yield op
+        waiting += [tensor.op for tensor in op.inputs if tensor.ref() not in without]
+        waiting += op.control_inputs
+
+
+def _static(tensor: Any) -> Any:
+    """Return the value of a tensor that is written down; its shape may be another."""
+    while tensor.op.type in ("Reshape", "Identity"):
+        tensor = tensor.op.inputs[0]
+    value = tf.get_static_value(tensor)
+    if value is None:
+        raise UnfitError("what it parses is computed and not written down")
+    return value
+
+
+def _text(key: Any) -> str:
+    raw = key.item() if isinstance(key, np.ndarray) else key
+    return raw.decode() if isinstance(raw, bytes) else str(raw)
+
+
+def _tensor(values: Any, shape: tuple[int, ...] | None = None) -> Any:
+    if isinstance(values, np.ndarray):
+        return as_tensor(values if shape is None else values.reshape(shape))
+    return values if shape is None else tf.reshape(values, shape)

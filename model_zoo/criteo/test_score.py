@@ -1,0 +1,91 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
+
+ZOO = Path(__file__).parents[1]
+SERVE = """
+import json, sys
+sys.modules["elasticdl"] = None
+import numpy as np, tensorflow as tf
+sys.path.insert(0, sys.argv[1])
+from criteo.score import load
+folder, given = sys.argv[2], np.load(sys.argv[3])
+features = {name: tf.constant(given[name]) for name in ("numbers", "ids")}
+model = tf.saved_model.load(folder + "/inside")
+inside = model.serve(features)
+beside = tf.saved_model.load(folder + "/beside/saved_model")
+tables, _ = load(__import__("pathlib").Path(folder, "beside"))
+names = json.load(open(folder + "/beside/model.json"))["lookups"]
+rows = [tables[name][ids.numpy()] for name, ids in zip(names, beside.ids(features))]
+scored = beside.score(features, [tf.constant(of_site) for of_site in rows])
+np.savez(sys.argv[4], inside=inside, beside=scored)
+"""
+
+
+@pytest.mark.parametrize("num_ps", [0, 2])
+def test_parquet_and_numpy_give_what_the_saved_model_gives(num_ps, commands, load_zoo):
+    criteo = commands("criteo.deepfm.forward")
+    load_zoo("criteo.prepare").write(criteo.folder / "data", 1500, num_files=2)
+    strategy = ["--distribution_strategy=ParameterServerStrategy", f"--num_ps_pods={num_ps}"]
+    strategy += ["--num_workers=1", "--max_staleness=0"]  # twice the same
+    for where, tables in (("inside", "inside"), ("beside", "parquet")):
+        criteo.run(
+            "train",
+            "--training_data=data",
+            "--minibatch_size=64",
+            f"--output={where}",
+            f"--output_tables={tables}",
+            *(strategy if num_ps else []),
+        )
+    columns = load_zoo("criteo.prepare").make_columns(200, seed=(9, 9))  # most ids are new
+    records = criteo.folder / "records.npz"
+    np.savez(records, numbers=columns["numbers"], ids=columns["ids"])
+
+    run_script(criteo.folder, "-m", "criteo.score", "beside", records, "scores.npz")
+    run_script(criteo.folder, "-c", SERVE, ZOO, criteo.folder, records, "served.npz")
+
+    by_numpy = np.load(criteo.folder / "scores.npz")["logits"]
+    served = np.load(criteo.folder / "served.npz")
+    assert by_numpy.dtype == np.float32
+    np.testing.assert_allclose(by_numpy, served["beside"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(served["beside"], served["inside"], rtol=1e-6, atol=1e-7)
+    assert np.ptp(by_numpy) > 0.1
+    with np.load(criteo.folder / "beside" / "dense.npz") as dense:
+        assert "dense_3/bias" in dense.files
+    manifest = json.loads((criteo.folder / "beside" / "tables" / "manifest.json").read_text())
+    files = {table["name"]: len(table["files"]) for table in manifest["tables"]}
+    assert files == {"weights": max(1, num_ps), "vectors": max(1, num_ps)}
+
+
+def run_script(folder, *words):
+    blocked = {"PYTHONPATH": str(ZOO), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=folder,
+        env=os.environ | blocked,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_rows_of_ids_that_were_never_trained_are_told(tmp_path, load_zoo):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    weights = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32()))
+    pq.write_table(pa.table({"key": [5, 2], "weights": weights}), tmp_path / "part.parquet")
+    table = load_zoo("criteo.score").Table(tmp_path, dim=2, unseen=0.5)
+
+    found = table[np.array([[2, 7], [5, 0]])]
+
+    assert found.tolist() == [[[3.0, 4.0], [0.5, 0.5]], [[1.0, 2.0], [0.5, 0.5]]]
