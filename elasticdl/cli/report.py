@@ -103,6 +103,8 @@ def _print(history: History, found: dict[str, Any]) -> None:
     table.add_section()
     table.add_row("all", f"{workers['seconds']:,.1f}", "100.0%")
     console.print(table)
+    if found["bound"]:
+        console.print(f"{found['bound']['text']} {found['bound']['advice']}\n", soft_wrap=True)
     if found["dips"]:
         dips = Table(title="When the throughput dipped", title_justify="left")
         for head in ("at", "for", "of usual", "cause"):

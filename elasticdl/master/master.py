@@ -51,6 +51,7 @@ from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import label_of, learning_rate_of, picture
 from elasticdl.observe import kinds
+from elasticdl.observe.anomalies import Anomalies
 from elasticdl.observe.events import EventLog, line_of, newest
 from elasticdl.observe.kinds import Kind
 from elasticdl.observe.labels import LabelClock
@@ -119,6 +120,7 @@ class Master:
         self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
         self._labels = LabelClock()
         self._remembered = RememberedEvents()
+        self._anomalies = Anomalies(time.monotonic())
         self._page: JobPage | None = None
         self._summaries: Summaries | None = None
         self._bell = asyncio.Event()  # replaced when it rings
@@ -195,6 +197,7 @@ class Master:
     def heard(self, role: Role, index: int, progress: Progress | None, usage: Usage | None) -> None:
         """Remember what a process said of itself, for those who ask for events."""
         now = time.time()
+        self._anomalies.heard(role, index, progress, usage)
         if progress is not None:
             kind = kinds.WorkerProgress(**asdict(progress))
             self._remember(line_of(now, role, index, kind))
@@ -401,6 +404,8 @@ class Master:
             if self._summaries is not None:
                 self._summaries.take(status, learning_rate_of(self.core))
             self._tell_tables()
+            for anomaly, text in self._anomalies.look(time.monotonic(), status.loss):
+                self._note(Note(anomaly, text, is_warning=True))
 
     def _tell_tables(self) -> None:
         """Have the ps replicas asked what they hold, now and then and never twice at a time."""

@@ -407,6 +407,17 @@ class Slow(Kind):
 
 
 @dataclass(frozen=True)
+class Anomaly(Kind):
+    """Something is unusual, and was not at the look before."""
+
+    event: ClassVar[str] = "anomaly"
+    what: Annotated[str, "straggler, rising loss, loss is no number, busy ps replica"]
+    process: Annotated[str, "name of the process; empty if it is about the job"]
+    advice: Annotated[str, "what to do, for people; also in `text`"]
+    stage: Annotated[str, "of a straggler: the stage that takes longer than that of others"] = ""
+
+
+@dataclass(frozen=True)
 class TrainingMetricsMeasured(Kind):
     """Loss and metrics over training records."""
 

@@ -16,12 +16,13 @@ import sys
 import threading
 import time
 
-_feed_at_once, _gradients_at_once, _calls = feed, _gradients, []
+_is_straggler = " --index {straggler} " in " ".join(sys.argv)
+_feed_at_once, _gradients_at_once, _calls = feed, _gradients, {{}}
 
 
 def _stall(stage):
-    _calls.append(stage)
-    if stage == {stage!r} and _calls.count(stage) == {call}:
+    number = _calls[stage] = _calls.get(stage, 0) + 1
+    if stage == {stage!r} and {call} in (number, "n"):
         time.sleep({seconds})
 
 
@@ -32,7 +33,7 @@ def feed(records, mode, metadata):
 
 def _gradients(dense, rows, features, labels):
     _stall("compute")
-    time.sleep({pace})
+    time.sleep({pace} * (8 if _is_straggler else 1))
     return _gradients_at_once(dense, rows, features, labels)
 
 
@@ -51,11 +52,17 @@ if _exchange is not None:
 class SeenJob:
     """`elasticdl train` over records that are ids; used as a context, at whose end it is gone."""
 
-    def __init__(self, folder, num_records, pace=0.004, stage="", call=0, seconds=0.0, **flags):
-        """Prepare a job; `stage` stalls for some seconds at its `call`-th call."""
+    def __init__(
+        self, folder, num_records, pace=0.004, stage="", call=0, seconds=0.0, straggler=-1, **flags
+    ):
+        """Prepare a job; `stage` stalls for some seconds at its `call`-th call ("n": at each).
+
+        The worker whose number is `straggler` takes eight times as long to compute.
+        """
         self.folder, self.zoo, self.job_dir = folder, folder / "zoo", folder / "job"
         self.zoo.mkdir()
-        words = {"stage": stage, "call": call, "seconds": seconds, "pace": pace}
+        words = {"stage": stage, "call": repr(call), "seconds": seconds, "pace": pace}
+        words["straggler"] = straggler
         (self.zoo / "model.py").write_text(COUNTING.read_text() + PACED.format(**words))
         data = folder / "data.recordio"
         with RecordWriter(str(data)) as writer:

@@ -149,3 +149,30 @@ def test_numbers_of_a_job_are_written_for_tensorboard(seen_job, tmp_path, strate
     written = path.read_bytes()
     for name in (b"loss/training", b"learning_rate", b"throughput/records_per_second"):
         assert name in written
+
+
+BOUNDS = {
+    "computing": {"pace": 0.02},
+    "reading": {"pace": 0.0, "stage": "feed", "call": "n", "seconds": 0.02},
+    "network": {"pace": 0.0, "stage": "pull", "call": "n", "seconds": 0.02},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", BOUNDS)
+def test_what_bounds_a_job_is_told(seen_job, name):
+    """Of a real job; `call` n is every call. A busy ps replica is in the unit tests alone."""
+    with seen_job(NUM_RECORDS, **BOUNDS[name]) as job:
+        job.wait()
+    found = board(history_of(job))["bound"]
+    assert found["stage"] == name, found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_straggler_of_a_real_job_is_told_with_its_stage(seen_job):
+    with seen_job(600_000, num_workers=4, pace=0.01, straggler=2) as job:
+        until_event(job, "anomaly")
+        told = [event for event in read_events(job.job_dir) if event["event"] == "anomaly"]
+    assert [(event["what"], event["process"]) for event in told] == [("straggler", "worker 2")]
+    assert told[0]["stage"] == "compute"

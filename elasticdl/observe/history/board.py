@@ -15,6 +15,7 @@ import numpy as np
 from elasticdl.job import Role
 from elasticdl.observe.history import dips
 from elasticdl.observe.history.bins import Bins, Row
+from elasticdl.observe.history.bound import bound_of
 from elasticdl.observe.history.fold import LOSS, LOSS_RECORDS, RECORDS, History
 from elasticdl.observe.history.lanes import LABELS, Lane
 
@@ -43,7 +44,7 @@ def board(
         generation: That of the cells that it has.
         config: The job's settings, without secrets; for a whole answer.
     """
-    bins = history.bins
+    bins, bound = history.bins, bound_of(history)
     if since > history.version or generation != bins.generation:
         since = -1
     is_whole = since < 0
@@ -69,6 +70,7 @@ def board(
             "ps": history.goodput(Role.PS).as_json(),
             "master": history.goodput(Role.MASTER).as_json(),
         },
+        "bound": None if bound is None else bound.as_json(),
         "stages": dict(history.stages),
         "lost": dict(history.num_lost),
     }

@@ -236,7 +236,7 @@ class History:
 
     def _tell(self, event: Event) -> None:
         self.counts[event["event"]] += 1
-        names = ("time", "role", "index", "event", "process", "text", "advice")
+        names = ("time", "role", "index", "event", "process", "text")
         told = {name: event[name] for name in names if name in event}
         self.facts.append({**told, "stamp": self.version})
         if len(self.facts) > 2 * MOST_FACTS:

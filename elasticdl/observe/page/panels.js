@@ -69,7 +69,8 @@ const panels = (() => {
       part.title = label;
       bar.append(part);
     }
-    parent.replaceChildren(bar, words.table(["where", "seconds", "share"],
+    const bound = store.bound ? [words.element("p", `${store.bound.text} ${store.bound.advice}`)] : [];
+    parent.replaceChildren(bar, ...bound, words.table(["where", "seconds", "share"],
       parts.map(([label, seconds]) => [label, words.decimal(seconds, 4), words.percent(seconds / found.seconds)])));
   }
 
@@ -95,7 +96,7 @@ const panels = (() => {
       return;
     }
     const rows = [...store.facts].reverse().slice(0, 300).map((fact) => [
-      words.duration(store.since(fact.time)), words.clock(fact.time), fact.event, fact.advice ? `${fact.text} ${fact.advice}` : fact.text]);
+      words.duration(store.since(fact.time)), words.clock(fact.time), fact.event, fact.text]);
     by("events").replaceChildren(words.table(["at", "clock", "event", "what happened"], rows, [0, 2, 3]));
   }
 

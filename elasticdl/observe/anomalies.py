@@ -1,0 +1,205 @@
+"""What is unusual in a job that runs: few things, told once, each with what to do.
+
+It is asked each half minute, and looks at what processes have said with their heartbeats since it
+was asked before. A thing is told again only after it was over.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+from elasticdl.job import Label, Progress, Role, Usage
+from elasticdl.observe.kinds import Anomaly
+
+SECONDS = 30.0
+"""Between two looks."""
+
+SLOW = 0.5
+"""A worker is a straggler if it trains less than this share of the workers' median."""
+
+RISE = 1.5
+"""The loss rises if it is so many times its lowest value, at two looks that follow each other."""
+
+BUSY, WAITING = 0.85, 0.3
+"""A ps replica is the bottleneck if it works for the first share of its time while the workers
+wait for parameters for the second share of theirs."""
+
+_FEWEST_WORKERS = 3
+_LEAST_SHARE = 0.8  # of the time between two looks for which a process must have been heard of
+
+
+@dataclass
+class _Process:
+    """What one process has said last, and what it had said at the last look."""
+
+    usage: Usage | None = None
+    progress: Progress | None = None
+    usage_before: Usage | None = None
+    progress_before: Progress | None = None
+
+    def turn(self) -> None:
+        self.usage_before, self.progress_before = self.usage, self.progress
+
+
+@dataclass(frozen=True)
+class _Worked:
+    """What a worker did between two looks."""
+
+    records: int
+    seconds: float
+    stages: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, float] = field(default_factory=dict)
+
+
+class Anomalies:
+    """Looks for what is unusual. `heard` is cheap: it is called with each heartbeat."""
+
+    def __init__(self, now: float) -> None:
+        """Begin to look; `now` in any seconds."""
+        self._processes: dict[tuple[Role, int], _Process] = {}
+        self._next = now + SECONDS
+        self._told: set[str] = set()
+        self._lowest = math.inf
+        self._num_rises = 0
+
+    def heard(self, role: Role, index: int, progress: Progress | None, usage: Usage | None) -> None:
+        """Take in a heartbeat."""
+        process = self._processes.get((role, index))
+        if process is None:
+            process = self._processes[role, index] = _Process()
+        process.progress, process.usage = progress or process.progress, usage or process.usage
+
+    def look(self, now: float, loss: float | None) -> list[tuple[Anomaly, str]]:
+        """Return what has become unusual since the last look, with a sentence.
+
+        Args:
+            now: Seconds, as at the beginning.
+            loss: Mean over recent records.
+        """
+        if now < self._next:
+            return []
+        self._next = now + SECONDS
+        workers = dict(self._worked())
+        found = {
+            anomaly.process + anomaly.what: (anomaly, text)
+            for anomaly, text in (
+                *_stragglers(workers),
+                *self._rising(loss),
+                *self._busy_replicas(workers),
+            )
+        }
+        new = [told for key, told in found.items() if key not in self._told]
+        self._told = set(found)
+        gone = [key for key, p in self._processes.items() if p.usage is p.usage_before]
+        for key in gone:  # it comes back with its next heartbeat
+            del self._processes[key]
+        for process in self._processes.values():
+            process.turn()
+        return new
+
+    def _worked(self) -> Iterator[tuple[int, _Worked]]:
+        """Yield what each worker did that was there for the whole time."""
+        for (role, index), process in self._processes.items():
+            spent = _spent(process)
+            if role is not Role.WORKER or spent is None:
+                continue
+            last, before = process.progress, process.progress_before
+            if last is None or before is None or last.num_records < before.num_records:
+                continue
+            stages = {
+                name: seconds - before.stage_seconds.get(name, 0.0)
+                for name, seconds in last.stage_seconds.items()
+            }
+            records = last.num_records - before.num_records
+            yield index, _Worked(records, sum(spent.values()), stages, spent)
+
+    def _rising(self, loss: float | None) -> Iterator[tuple[Anomaly, str]]:
+        if loss is None:
+            return
+        if not math.isfinite(loss):
+            advice = "A smaller learning rate may help; --on_nan=skip leaves such minibatches out."
+            text = f"the loss is {loss}"
+            yield Anomaly("loss is no number", "", advice), f"{text}. {advice}"
+            return
+        self._num_rises = self._num_rises + 1 if loss > RISE * self._lowest > 0.0 else 0
+        self._lowest = min(self._lowest, loss)
+        if self._num_rises >= 2:
+            advice = "A smaller learning rate may help; look for data that differs from the rest."
+            text = f"the loss rises: it is {loss:.5g}, and was {self._lowest:.5g}"
+            yield Anomaly("rising loss", "", advice), f"{text}. {advice}"
+
+    def _busy_replicas(self, workers: Mapping[int, _Worked]) -> Iterator[tuple[Anomaly, str]]:
+        seconds = sum(worked.seconds for worked in workers.values())
+        label = str(Label.WAIT_FOR_PARAMETERS)
+        waited = sum(worked.labels.get(label, 0.0) for worked in workers.values())
+        if not seconds or waited < WAITING * seconds:
+            return
+        for (role, index), process in self._processes.items():
+            spent = _spent(process) if role is Role.PS else None
+            if spent is None:
+                continue
+            share = spent.get(str(Label.TRAIN), 0.0) / sum(spent.values())
+            if share >= BUSY:
+                advice = "More ps replicas (--num_ps_pods) share the work."
+                name = f"ps replica {index}"
+                text = (
+                    f"{name} works for {share:.0%} of its time, and workers wait for parameters "
+                    f"for {waited / seconds:.0%} of theirs. {advice}"
+                )
+                yield Anomaly("busy ps replica", name, advice), text
+
+
+def _spent(process: _Process) -> Mapping[str, float] | None:
+    """Return the seconds of a process by label since the last look; None if it is new."""
+    last, before = process.usage, process.usage_before
+    if last is None or before is None or last.began != before.began:
+        return None
+    spent = {
+        label: seconds - before.label_seconds.get(label, 0.0)
+        for label, seconds in last.label_seconds.items()
+    }
+    return spent if sum(spent.values()) >= _LEAST_SHARE * SECONDS else None
+
+
+def _stragglers(workers: Mapping[int, _Worked]) -> Iterator[tuple[Anomaly, str]]:
+    """Yield the workers that are slower than the others by far, with the stage that makes them so.
+
+    Of one that had no task for a part of the time nothing is said.
+    """
+    idle = str(Label.IDLE)
+    busy = {n: w for n, w in workers.items() if w.labels.get(idle, 0.0) < 0.1 * w.seconds}
+    if len(busy) < _FEWEST_WORKERS:
+        return
+    rates = {index: worked.records / worked.seconds for index, worked in busy.items()}
+    usual = median(rates.values())
+    for index, rate in rates.items():
+        if rate >= SLOW * usual or not busy[index].records:
+            continue
+        stage, factor = _slowest_stage(busy[index], [w for n, w in busy.items() if n != index])
+        name, advice = f"worker {index}", "Look at its machine: is it busy with other work?"
+        text = (
+            f"{name} trains {rate:,.0f} records/s, the median is {usual:,.0f}; its {stage} takes "
+            f"{factor:.1f} times as long as that of the others. {advice}"
+        )
+        yield Anomaly("straggler", name, advice, stage), text
+
+
+def _slowest_stage(worker: _Worked, others: list[_Worked]) -> tuple[str, float]:
+    """Return the stage in which a worker loses most time a record, and its factor."""
+
+    def per_record(worked: _Worked, stage: str) -> float:
+        return worked.stages.get(stage, 0.0) / max(1, worked.records)
+
+    best, lost, factor = "work", 0.0, 1.0
+    for stage in worker.stages:
+        if stage in ("no task", "lease", "compute wait"):
+            continue  # waits for the others
+        usual = median(per_record(other, stage) for other in others)
+        more = per_record(worker, stage) - usual
+        if more > lost:
+            best, lost = stage, more
+            factor = per_record(worker, stage) / usual if usual else math.inf
+    return best, factor

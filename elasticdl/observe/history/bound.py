@@ -1,0 +1,89 @@
+"""What bounds the speed of a job, and what to change: from what its workers waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.job import Label, Role
+from elasticdl.observe.history.fold import History
+
+LEAST_SECONDS = 2.0
+"""Of training and waiting, of all workers; of less nothing is said."""
+
+BUSY_SHARE = 0.6
+"""A ps replica that works for this share of its time is what its workers wait for."""
+
+_ADVICE = {
+    "computing": "More workers (--num_workers), more threads (--worker_threads), or a larger "
+    "--minibatch_size make it faster.",
+    "reading": "A feed that works on many records at once, a format that is cheaper to decode "
+    "(elasticdl data convert), or more workers make it faster.",
+    "ps replica": "More ps replicas (--num_ps_pods) share the work.",
+    "network": "A larger --minibatch_size, fewer pulls of the dense parameters "
+    "(--get_model_steps), or a faster way to the ps replicas make it faster.",
+    "staleness": "A larger --max_staleness, or --use_async=true, lets workers run ahead.",
+}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What bounds a job.
+
+    stage: computing, reading, ps replica, network or staleness. share: of the workers' time of
+    training and waiting that it took. text and advice: for people.
+    """
+
+    stage: str
+    share: float
+    text: str
+    advice: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return dict(self.__dict__)
+
+
+def bound_of(history: History) -> Bound | None:
+    """Return what bounds a job; None if it has not trained for long enough to tell."""
+    names = [str(x) for x in (Label.TRAIN, Label.WAIT_FOR_DATA, Label.WAIT_FOR_PARAMETERS)]
+    sums = dict.fromkeys(names, 0.0)
+    for lane in history.lanes:
+        if lane.role == Role.WORKER:
+            for name in names:
+                sums[name] += lane.seconds.get(name, 0.0)
+    active = sum(sums.values())
+    if active < LEAST_SECONDS:
+        return None
+    train, data, parameters = (sums[name] / active for name in names)
+    if train >= max(data, parameters):
+        return _bound("computing", train, f"workers compute for {train:.0%} of their time")
+    if data >= parameters:
+        return _bound("reading", data, f"workers wait for data for {data:.0%} of their time")
+    return _of_parameters(history, parameters)
+
+
+def _of_parameters(history: History, share: float) -> Bound:
+    """Tell a busy ps replica from a slow way to it, and from workers that wait for each other."""
+    busy, name = _busiest_replica(history)
+    waits = f"workers wait for parameters for {share:.0%} of their time"
+    stages = history.stages
+    if stages.get("staleness wait", 0.0) > stages.get("pull", 0.0) + stages.get("push", 0.0):
+        return _bound("staleness", share, f"{waits}, because the staleness is bounded")
+    if busy >= BUSY_SHARE:
+        return _bound("ps replica", share, f"{waits}, and {name} works for {busy:.0%} of its")
+    return _bound("network", share, f"{waits}, and no ps replica works for more than {busy:.0%}")
+
+
+def _busiest_replica(history: History) -> tuple[float, str]:
+    found = [(0.0, "")]
+    for lane in history.lanes:
+        if lane.role == Role.PS:
+            worked = lane.seconds.get(str(Label.TRAIN), 0.0)
+            served = worked + lane.seconds.get(str(Label.IDLE), 0.0)
+            found.append((worked / served if served else 0.0, lane.name))
+    return max(found)
+
+
+def _bound(stage: str, share: float, text: str) -> Bound:
+    return Bound(stage, round(share, 4), f"The job is bound by {stage}: {text}.", _ADVICE[stage])

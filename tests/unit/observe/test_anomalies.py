@@ -1,0 +1,104 @@
+"""Few things are told, once each, and of an even job nothing."""
+
+import math
+
+import pytest
+
+from elasticdl.job import Label, Progress, Role, Usage
+from elasticdl.observe.anomalies import RISE, SECONDS, SLOW, Anomalies
+
+
+class Job:
+    """Workers and ps replicas that are heard each second, and looked at."""
+
+    def __init__(self, rates, busy=0.1, waits=0.0, slow_stage="compute", idle=()):
+        self.anomalies = Anomalies(0.0)
+        self.now, self.told = 0.0, []
+        self.rates, self.busy, self.waits = list(rates), busy, waits
+        self.slow_stage, self.idle = slow_stage, idle
+        self.records = [0.0] * len(self.rates)
+        self.loss = 0.5
+
+    def go_on(self, seconds=SECONDS):
+        for _ in range(int(seconds)):
+            self.now += 1.0
+            for index, rate in enumerate(self.rates):
+                self.records[index] += rate
+                self.heard(index)
+            self.anomalies.heard(Role.PS, 0, None, self.usage(train=self.busy, idle=1 - self.busy))
+            self.told += self.anomalies.look(self.now, self.loss)
+        return self.told
+
+    def heard(self, index):
+        stages = {"feed": 0.1 * self.now, "compute": 0.5 * self.now, "no task": 0.0}
+        if self.rates[index] < max(self.rates):
+            stages[self.slow_stage] = 0.9 * self.now
+        idle = 0.5 if index in self.idle else 0.0
+        progress = Progress(int(self.records[index]), 0.0, 0, 0, stages)
+        train = 1.0 - self.waits - idle
+        shares = {"train": train, "wait for parameters": self.waits, "idle": idle}
+        self.anomalies.heard(Role.WORKER, index, progress, self.usage(**shares))
+
+    def usage(self, **shares):
+        seconds = {name: share * self.now for name, share in shares.items()}
+        return Usage(0.0, Label.TRAIN, seconds, 0.0, 0, 0, 0)
+
+
+def test_of_an_even_job_nothing_is_told():
+    job = Job([100, 101, 99, 80])
+    assert job.go_on(10 * SECONDS) == []
+
+
+@pytest.mark.parametrize("stage", ["feed", "compute"])
+def test_straggler_is_told_once_with_the_stage_that_makes_it_slow(stage):
+    job = Job([100, 100, 100, 100 * SLOW - 10], slow_stage=stage)
+    ((anomaly, text),) = job.go_on(5 * SECONDS)
+    assert (anomaly.what, anomaly.process, anomaly.stage) == ("straggler", "worker 3", stage)
+    assert text.startswith("worker 3 trains 40 records/s, the median is 100; its ")
+
+
+def test_straggler_that_was_over_is_told_again():
+    job = Job([100, 100, 100, 10])
+    job.go_on(3 * SECONDS)
+    job.rates[3] = 100
+    job.go_on(3 * SECONDS)
+    job.rates[3] = 10
+    job.go_on(3 * SECONDS)
+    assert len(job.told) == 2
+
+
+def test_of_two_workers_none_is_a_straggler_and_of_one_without_a_task_neither():
+    assert Job([100, 10]).go_on(3 * SECONDS) == []
+    assert Job([100, 100, 100, 10], idle=(3,)).go_on(3 * SECONDS) == []
+
+
+def test_rising_loss_is_told_at_the_second_look_that_sees_it():
+    job = Job([100])
+    job.go_on(2 * SECONDS)
+    job.loss = 0.5 * RISE + 0.01
+    assert job.go_on() == []
+    ((anomaly, _),) = job.go_on()
+    assert anomaly.what == "rising loss"
+
+
+def test_loss_that_is_no_number_is_told():
+    job = Job([100])
+    job.loss = math.nan
+    ((anomaly, text),) = job.go_on(3 * SECONDS)
+    assert anomaly.what == "loss is no number"
+    assert anomaly.advice in text
+
+
+def test_busy_ps_replica_is_told_only_if_workers_wait_for_it():
+    assert Job([100] * 3, busy=0.95).go_on(3 * SECONDS) == []
+    assert Job([100] * 3, waits=0.5).go_on(3 * SECONDS) == []
+    ((anomaly, _),) = Job([100] * 3, busy=0.95, waits=0.5).go_on(3 * SECONDS)
+    assert (anomaly.what, anomaly.process) == ("busy ps replica", "ps replica 0")
+
+
+def test_process_that_is_gone_is_forgotten():
+    job = Job([100, 100, 100, 10])
+    job.go_on(2 * SECONDS)
+    job.rates.pop()
+    job.go_on(3 * SECONDS)
+    assert (Role.WORKER, 3) not in job.anomalies._processes

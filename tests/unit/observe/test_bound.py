@@ -1,0 +1,49 @@
+import pytest
+
+from elasticdl.observe.history.bound import bound_of
+from elasticdl.observe.history.fold import History
+
+
+def history(worker, ps=0.1, stages=None):
+    """A job of 100 s: shares of the worker's time, and of a ps replica's that it works."""
+
+    def usage(role, seconds):
+        return {
+            "time": 1100.0, "role": role, "index": 0, "event": "usage", "began": 1000.0,
+            "label": "train", "label_seconds": seconds, "cpu_seconds": 1.0,
+            "resident_bytes": 1, "bytes_sent": 0, "bytes_received": 0,
+        }  # fmt: skip
+
+    progress = {
+        "time": 1100.0, "role": "worker", "index": 0, "event": "progress", "num_records": 1,
+        "loss_sum": 1.0, "num_minibatches": 1, "model_version": 1, "stage_seconds": stages or {},
+    }  # fmt: skip
+    share = {"train": ps * 100, "idle": 100 - ps * 100}
+    seconds = {label: 100 * value for label, value in worker.items()}
+    return History.of([usage("worker", seconds), usage("ps", share), progress])
+
+
+@pytest.mark.parametrize(
+    ("worker", "more", "stage"),
+    [
+        ({"train": 0.6, "wait for data": 0.2, "wait for parameters": 0.2}, {}, "computing"),
+        ({"train": 0.2, "wait for data": 0.6, "wait for parameters": 0.2}, {}, "reading"),
+        ({"train": 0.2, "wait for parameters": 0.8}, {}, "network"),
+        ({"train": 0.2, "wait for parameters": 0.8}, {"ps": 0.9}, "ps replica"),
+        (
+            {"train": 0.2, "wait for parameters": 0.8},
+            {"stages": {"staleness wait": 60.0, "pull": 5.0}},
+            "staleness",
+        ),
+    ],
+)
+def test_bound_is_what_workers_wait_for(worker, more, stage):
+    found = bound_of(history(worker, **more))
+    assert found.stage == stage
+    assert found.text.startswith(f"The job is bound by {stage}: ")
+    assert found.advice.endswith(".")
+
+
+def test_starting_does_not_count_and_of_little_time_nothing_is_said():
+    assert bound_of(history({"starting": 0.99, "train": 0.01})) is None
+    assert bound_of(history({"starting": 0.9, "train": 0.1})).share == 1.0
