@@ -136,8 +136,10 @@ $(TORCH):
 	    --require-hashes --target $@.partial -r $@.partial/torch.lock
 	@mv $@.partial $@
 
+# These files alone: TensorFlow and the triton of PyTorch abort a process that imports both.
+TORCH_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.torch' tests model_zoo)
 test-torch: build $(TORCH) ## Test models in PyTorch, and the optimizers against its own (installs it, 5 GB).
-	PYTHONPATH=$(TORCH) OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS) -m torch tests model_zoo
+	PYTHONPATH=$(TORCH) OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS) -m torch $(TORCH_TESTS)
 
 # The base image has no other source than Debian's packages: no image is pulled.
 $(CACHE)/images/bookworm-python.tar:

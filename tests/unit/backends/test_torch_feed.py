@@ -168,7 +168,7 @@ WRONG = {
         lambda d, m, _: DataLoader(Examples(d, m)), Mode.TRAINING, "return its dataset: elasticdl",
     ),
     "features alone": (
-        lambda d, m, _: torch.ones(10), Mode.TRAINING, r"expected \(features, labels\), float",
+        lambda d, m, _: torch.ones(10), Mode.TRAINING, r"\(features, labels\), found float",
     ),
     "weights": (
         lambda d, m, _: (torch.ones(10),) * 3, Mode.EVALUATION, "sample weights go with the labels",
