@@ -58,6 +58,9 @@ PICTURE_FILE = "status.json"
 PAGE_FILE = "page.json"
 """Where the job's page is, with its token: for the owner of the job alone."""
 
+PROFILE_FOLDER, PROFILE_REQUEST = "profile", "request.json"
+"""Where `elasticdl profile` asks workers to record stages, and where they answer."""
+
 _TOKEN_BYTES = 32
 _LISTENS = (Role.MASTER, Role.PS)
 _log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from elasticdl.cli.data import data
 from elasticdl.cli.export import export
 from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
 from elasticdl.cli.jobs import COMMANDS
+from elasticdl.cli.profile import profile
 from elasticdl.cli.report import report
 from elasticdl.cli.top import top
 from elasticdl.cli.zoo import zoo
@@ -194,6 +195,7 @@ for _command in COMMANDS:
 
 cli.add_command(top)
 cli.add_command(report)
+cli.add_command(profile)
 cli.add_command(export)
 cli.add_command(data)
 cli.add_command(zoo)

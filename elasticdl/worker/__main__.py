@@ -17,6 +17,7 @@ from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.assemble import assemble
 from elasticdl.worker.departure import Departure
 from elasticdl.worker.heartbeat import Heartbeat
+from elasticdl.worker.profile import Profiler
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
@@ -76,7 +77,11 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
         departure.worker = worker
         heartbeat.progress = worker.progress
 
+        name = process.process_name(Role.WORKER, arguments.index)
+        profiler = Profiler(worker.stages, arguments.job_dir, name)
+
         def follow(answer: HeartbeatAnswer) -> None:
+            profiler.look()
             worker.recover(answer.is_recovering)
             for exchange in reducers:
                 exchange.world_ends(answer.ended_world)

@@ -215,6 +215,11 @@ class Worker:
         """Return what was done so far; for the heartbeat's thread."""
         return replace(self._progress, stage_seconds=self._clock.seconds())
 
+    @property
+    def stages(self) -> StageClock:
+        """Where its time goes."""
+        return self._clock
+
     def under_way(self) -> list[Work]:
         """Return what of the user's code or the framework runs now; for the watch's thread."""
         return self._clock.under_way()

@@ -43,6 +43,10 @@ class Work:
     longest: float
 
 
+Recorder = Callable[[str, float, float, Place | None], None]
+"""Takes a stage, when it began and ended by the clock, and the minibatch, where that is known."""
+
+
 class StageClock:
     """Seconds spent in each stage, for the job's status, and what is under way.
 
@@ -59,13 +63,18 @@ class StageClock:
         self._num_waits: defaultdict[str, int] = defaultdict(int)
         self._resumed: dict[str, float] = {}
         self._lock = threading.Lock()  # of what `waiting` changes
+        self.recorder: Recorder | None = None
+        """Told of each stage when it has returned; None: nobody wants to know."""
 
     @contextlib.contextmanager
     def measure(self, stage: str) -> Iterator[None]:
         """Add the time of the block to a stage."""
         started = self._clock()
         yield
-        self._seconds[stage] += self._clock() - started
+        ended = self._clock()
+        self._seconds[stage] += ended - started
+        if (recorder := self.recorder) is not None:
+            recorder(stage, started, ended, None)
 
     def work(self, stage: str, place: Place) -> contextlib.AbstractContextManager[None]:
         """Measure a stage, and have `under_way` tell of it until it returns."""
@@ -85,8 +94,11 @@ class StageClock:
         del self._under_way[stage]
         if not has_returned:
             return
-        seconds = self._clock() - work.since
+        ended = self._clock()
+        seconds = ended - work.since
         self._seconds[stage] += seconds
+        if (recorder := self.recorder) is not None:
+            recorder(stage, work.since, ended, work.place)
         if work.is_first:
             self._num_calls[stage] += 1
             self._sizes.add((stage, work.place.num_records))

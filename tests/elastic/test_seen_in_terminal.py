@@ -32,6 +32,40 @@ def test_top_shows_what_each_process_does(seen_job):
         assert "%" in done.stdout
 
 
+def test_profile_has_the_stages_of_each_worker_on_their_threads(seen_job, tmp_path):
+    path, num_steps = tmp_path / "trace.json", 20
+    with seen_job(60_000, num_workers=2) as job:
+        until_trained(job)
+        done = run("profile", job.job_dir, f"--steps={num_steps}", f"--output={path}", "--explain")
+        assert done.returncode == 0, done.stderr
+        assert not list((job.job_dir / "profile").iterdir())
+    assert "The job is bound by" in done.stdout or "not trained for long" in done.stdout
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert sorted(names.values()) == ["worker-0", "worker-1"]
+    for pid in names:
+        spans = [e for e in events if e["ph"] == "X" and e["pid"] == pid]
+        computed = [e for e in spans if e["name"] == "compute"]
+        assert len(computed) == num_steps
+        assert all(e["dur"] >= 0.9 * 4_000 for e in computed)  # each takes 4 ms: see `pace`
+        assert all(e["args"]["minibatch"] >= 0 for e in computed)
+        assert {"feed", "pull", "compute", "push"} <= {e["name"] for e in spans}
+        # Of one thread a stage ends before the next one begins.
+        ends = 0.0
+        for event in sorted(computed, key=lambda e: e["ts"]):
+            assert event["ts"] >= ends - 1.0
+            ends = event["ts"] + event["dur"]
+        assert len({e["tid"] for e in spans}) >= 2
+
+
+def test_job_that_has_ended_cannot_be_profiled(seen_job):
+    with seen_job(1_000) as job:
+        job.wait()
+    done = run("profile", job.job_dir)
+    assert done.returncode == 1
+    assert "only a running job can be profiled" in done.stderr
+
+
 def test_job_that_is_quiet_says_nothing(seen_job):
     words = [f"--{name}={value}" for name, value in seen_job(1_000).flags.items()]
     done = run("train", *words, "--quiet")

@@ -21,7 +21,8 @@ _ADVICE = {
     "(elasticdl data convert), or more workers make it faster.",
     "ps replica": "More ps replicas (--num_ps_pods) share the work.",
     "network": "A larger --minibatch_size, fewer pulls of the dense parameters "
-    "(--get_model_steps), or a faster way to the ps replicas make it faster.",
+    "(--get_model_steps), a faster way to the ps replicas, or, on one machine, no more processes "
+    "than cores make it faster.",
     "staleness": "A larger --max_staleness, or --use_async=true, lets workers run ahead.",
 }
 
