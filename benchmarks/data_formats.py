@@ -1,9 +1,10 @@
 """Formats of data: records of Criteo's shape parsed to tensors, and bytes a record in the file.
 
 Each side reads generated lines (40 columns, `model_zoo/criteo/generate.py`) in its format and makes
-tensors of minibatches of 512: label, 13 numbers, 26 categories as text. What is measured is the
-time that processors spend, of all threads, so that neighbours disturb it less. Beside that, what
-`elasticdl data convert` and `data analyze` cost. TensorFlow has one thread.
+tensors of minibatches of 512 (by Rust, and of columns, of 4,096, as a job does): label, 13 numbers,
+26 categories as text. What is measured is the time that processors spend, of all threads, so that
+neighbours disturb it less. Beside that, what `elasticdl data convert` and `data analyze` cost.
+TensorFlow has one thread.
 
     python benchmarks/data_formats.py
 """
@@ -25,14 +26,20 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "model_zoo"))
 
+import numpy as np
 import tensorflow as tf
 from report import asked_for_short, compare, interleave, write_results
 
 from criteo.generate import write
+from elasticdl.backends.keras.feed.examples import ParsedByRust
+from elasticdl.backends.keras.feed.records import RecordBatch
+from elasticdl.backends.keras.feed.strings import column_tensor
+from elasticdl.backends.keras.model.function import StructuredFunction
 from elasticdl.data.open import open_reader
 
 NUM_RECORDS = 50_000
 BATCH = 512
+TOGETHER = 4096  # records that a job parses in one call, where minibatches are smaller
 RUNS = 3
 NUMBERS = [f"I{number}" for number in range(1, 14)]
 CATEGORIES = [f"C{number}" for number in range(1, 27)]
@@ -87,7 +94,8 @@ def convert_all(folder: Path, num_records: int) -> dict[str, float]:
             "parquet": ["--format=parquet"],
         }.items()
     }
-    commands["analyze parquet"] = ["analyze", "parquet", "--output=statistics.json"]
+    for name in ("parquet", "recordio-zstd"):
+        commands[f"analyze {name}"] = ["analyze", name, "--output=statistics.json"]
     costs = {}
     for what, (verb, *words) in commands.items():
         raw = ["--from=criteo"] if verb == "convert" else []
@@ -148,13 +156,23 @@ def parses(folder: Path, num_records: int) -> dict[str, Callable[[], float]]:
         "RecordIO zstd, by minibatch": side(
             "recordio-zstd", lambda values: batched(tf.constant(values))
         ),
-        "Parquet, columns": side("parquet", tensors_of_columns),
+        "RecordIO zstd, by Rust": side("recordio-zstd", by_rust(), TOGETHER),
+        "TFRecord, by Rust": side("tfrecord", by_rust(), TOGETHER),
+        "Parquet, columns": side("parquet", tensors_of_columns, TOGETHER),
     }
 
 
+def by_rust() -> Callable[[list[bytes]], Any]:
+    """Return what a job makes of records whose `feed` begins with `parse_example`."""
+    spec = tf.TensorSpec([None], tf.string)
+    function = StructuredFunction(lambda records: tf.io.parse_example(records, EXAMPLE), spec)
+    parsed = ParsedByRust(function)
+    return lambda values: parsed(RecordBatch(values, np.arange(len(values))))
+
+
 def tensors_of_columns(columns: dict[str, Any]) -> dict[str, Any]:
-    """Make a tensor of each column."""
-    return {name: tf.constant(column) for name, column in columns.items()}
+    """Make a tensor of each column, as a job does."""
+    return {name: column_tensor(column) for name, column in columns.items()}
 
 
 def rate(path: str, to_tensors: Callable[[Any], Any], each: int, num_records: int) -> float:

@@ -8,7 +8,7 @@ Wide & deep and xDeepFM of `model_zoo/dac_ctr`, one epoch, 2 ps replicas, asynch
 three seeds of
 
 - gang: 4 workers from the first to the last step, and 8;
-- elastic: 4 workers, 8 after a third of the evaluations, 4 again after two thirds.
+- elastic: 4 workers, 8 after a third of the updates, 4 again after two thirds.
 
 The curves of the AUC over the updates are one figure, `docs/figures/elastic-quality.svg`. Elastic
 jobs do as well as the others if the mean of their last AUC lies in the range of the gangs' seeds,
@@ -28,6 +28,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from jobs import ROOT, environment
 from report import RESULTS, machine, versions
@@ -75,7 +76,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="little data, few workers, not kept")
     args = parser.parse_args()
     few, many = (1, 2) if args.short else map(int, args.workers.split(","))
-    rows, seeds = (40_000, 1) if args.short else (args.rows, args.seeds)
+    rows, seeds = (300_000, 1) if args.short else (args.rows, args.seeds)
     modes = {f"gang {few}": (few,), f"gang {many}": (many,), f"elastic {few}-{many}": (few, many)}
     with tempfile.TemporaryDirectory(prefix="elastic-quality-") as scratch:
         folder = Path(scratch)
@@ -124,7 +125,7 @@ def prepare(folder: Path, data: Path | None, rows: int) -> int:
 def run(
     folder: Path, model: str, mode: str, workers: Sequence[int], seed: int, steps: int
 ) -> Curve:
-    """Run a job; an elastic one is scaled up and down when a third of its evaluations are there."""
+    """Run a job; an elastic one is scaled up after a third of its updates, and down after two."""
     job = folder / f"{model}-{mode.replace(' ', '-')}-{seed}"
     every = max(1, steps // POINTS)
     summary = folder / f"{job.name}.json"
@@ -148,7 +149,7 @@ def run(
         f"--job_dir={job}",
         f"--summary={summary}",
     ]
-    plan = [(POINTS // 3, workers[1]), (2 * POINTS // 3, workers[0])] if len(workers) > 1 else []
+    plan = [(steps // 3, workers[1]), (2 * steps // 3, workers[0])] if len(workers) > 1 else []
     most, began = 0, time.monotonic()
     with (folder / f"{job.name}.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment(), cwd=folder)
@@ -156,8 +157,7 @@ def run(
             while process.poll() is None:
                 events = list(read_events(job)) if job.is_dir() else []
                 most = max(most, _alive(events))
-                done = sum(event["event"] == "evaluation" for event in events)
-                while plan and done >= plan[0][0]:
+                if plan and _updates(events) >= plan[0][0]:
                     call("elasticdl", "scale", job, f"--workers={plan.pop(0)[1]}")
                 time.sleep(_LOOK_SECONDS)
         finally:
@@ -174,10 +174,16 @@ def run(
     return Curve(model, mode, seed, points, most, round(time.monotonic() - began, 1))
 
 
-def _alive(events: Sequence[dict[str, object]]) -> int:
+def _updates(events: Sequence[dict[str, Any]]) -> int:
+    """Return how many updates the workers know of."""
+    known = [e["model_version"] for e in events if e["event"] == "progress"]
+    return max(known, default=0)
+
+
+def _alive(events: Sequence[dict[str, Any]]) -> int:
     """Return how many workers had registered and were neither lost nor gone."""
     alive: set[str] = set()
-    for event in sorted(events, key=lambda event: float(str(event["time"]))):
+    for event in sorted(events, key=lambda event: event["time"]):
         name = str(event.get("process", ""))
         if name.startswith("worker"):
             if event["event"] == "registered":
