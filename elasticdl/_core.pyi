@@ -116,7 +116,7 @@ class Store:
 
     def apply_round(
         self,
-        members: Sequence[tuple[int, int, int, int]],
+        members: Sequence[tuple[int, int, int, int, int]],
         learning_rate: float,
         dense_grad: NDArray[np.float32],
         state_delta: NDArray[np.float32],
@@ -126,14 +126,15 @@ class Store:
         For a whole model without tables, which nobody else updates meanwhile.
 
         Args:
-            members: Task, lease, index and records of each minibatch; each of another task.
+            members: Of each task: its number, the lease, the first minibatch, how many follow each
+                other, and the records in them.
             learning_rate: Of this update.
             dense_grad: The gradient of the mean loss over all of them.
             state_delta: The mean of their changes of the state.
 
         Raises:
             StaleLeaseError, GapError: As `PsClient.push` of one of them; nothing has changed.
-            ValueError: Two are of one task, or one has been applied before.
+            ValueError: A task is there twice, or a minibatch has been applied before.
         """
 
 class _FarFiles(Protocol):

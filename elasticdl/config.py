@@ -178,6 +178,15 @@ class TrainingSection(Section):
         ),
         _TRAIN,
     ] = 0
+    global_batch_size: Annotated[
+        PositiveInt | None,
+        Field(
+            description="With AllreduceStrategy: records of one update, whatever the number of "
+            "workers; a multiple of --minibatch_size [default: a minibatch of each worker that "
+            "has a task]."
+        ),
+        _TRAIN,
+    ] = None
     max_staleness: Annotated[
         NonNegativeInt | None,
         Field(
@@ -520,7 +529,18 @@ class JobConfig(Section):
 
     def _check_all_reduce(self) -> None:
         training = self.training
+        wanted = training.global_batch_size
+        if wanted is not None and wanted % training.minibatch_size:
+            raise ValueError(
+                f"--global_batch_size={wanted}: expected a multiple of "
+                f"--minibatch_size={training.minibatch_size}, of which updates are made"
+            )
         if training.distribution_strategy is not Strategy.ALLREDUCE:
+            if wanted is not None:
+                raise ValueError(
+                    "--global_batch_size is of synchronous training without ps replicas: expected "
+                    f"--distribution_strategy={Strategy.ALLREDUCE}"
+                )
             return
         strategy = f"--distribution_strategy={Strategy.ALLREDUCE}"
         of_ps = {

@@ -32,12 +32,12 @@ class Minibatch:
 class Offer:
     """What a rank says at the beginning of a round.
 
-    version: updates that its parameters have; the same on all ranks, or something is wrong.
+    position: rounds that its parameters have; the same on all ranks, or something is wrong.
     minibatch: What it has a gradient of; None: it has nothing, and weighs nothing.
     is_last: It asks all to leave this world now, before anything is reduced.
     """
 
-    version: int
+    position: int
     minibatch: Minibatch | None = None
     learning_rate: float = 0.0
     is_last: bool = False
@@ -51,6 +51,7 @@ class Verdict(Enum):
     DONE = "it was part of an update before"
     STALE = "somebody else has the task"
     GAP = "minibatches before it are missing"
+    LATER = "the update has enough records without it"
 
 
 @dataclass(slots=True)
@@ -59,6 +60,30 @@ class Mark:
 
     lease: int = 0
     next_index: int = 0
+
+
+def admit(
+    offers: Sequence[Offer], verdicts: Sequence[Verdict], num_records: int, wanted: int | None
+) -> list[Verdict]:
+    """Return the verdicts with those `LATER` that an update has no room for.
+
+    Ranks come in their order, until there are as many records as wanted.
+
+    Args:
+        offers: Of all ranks.
+        verdicts: Of `Marks.judge`.
+        num_records: Those that the update has from rounds before.
+        wanted: How many it is to have; None: all that are offered.
+    """
+    found = list(verdicts)
+    for rank, (offer, verdict) in enumerate(zip(offers, verdicts, strict=True)):
+        if verdict is not Verdict.COUNTED or wanted is None:
+            continue
+        assert offer.minibatch is not None
+        if num_records >= wanted and not offer.minibatch.is_skipped:
+            found[rank] = Verdict.LATER
+        num_records += offer.minibatch.num_records
+    return found
 
 
 class Marks:
@@ -118,7 +143,9 @@ class Marks:
 
 
 _NEW = Mark()
-_OFFER = struct.Struct("<IQIIIIdQ")  # flags, task, lease, index, records, -, learning rate, version
+_OFFER = struct.Struct(
+    "<IQIIIIdQ"
+)  # flags, task, lease, index, records, -, learning rate, position
 _HAS, _SKIPPED, _LAST = 1, 2, 4
 
 OFFER_BYTES = _OFFER.size
@@ -138,13 +165,13 @@ def pack(offer: Offer) -> bytes:
         minibatch.num_records,
         0,
         offer.learning_rate,
-        offer.version,
+        offer.position,
     )
 
 
 def unpack(data: bytes) -> Offer:
     """Return the offer that was packed."""
-    flags, task_id, lease, index, num_records, _, learning_rate, version = _OFFER.unpack(data)
+    flags, task_id, lease, index, num_records, _, learning_rate, position = _OFFER.unpack(data)
     minibatch = Minibatch(task_id, lease, index, num_records, bool(flags & _SKIPPED))
     has = bool(flags & _HAS)
-    return Offer(version, minibatch if has else None, learning_rate, bool(flags & _LAST))
+    return Offer(position, minibatch if has else None, learning_rate, bool(flags & _LAST))

@@ -109,7 +109,8 @@ def join_world(
     def serve(store: Store) -> PsServer:
         return PsServer(store, listening.bind, 0, arguments.token, far=sender)
 
-    replica = Replica(serve, checkpoint.checkpoint_dir_for_init)
+    global_batch_size = arguments.config.training.global_batch_size
+    replica = Replica(serve, checkpoint.checkpoint_dir_for_init, global_batch_size)
     listener = RingListener(listening.bind, 0, arguments.token)
     member = RingMember(
         lambda said: master.attend(arguments.index, said),

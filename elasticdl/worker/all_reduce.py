@@ -72,9 +72,9 @@ class RingExchange:
         """Others need not wait for this worker because of this lease any more."""
         self._member.end(lease.task.id, lease.number)
 
-    def when_settled(self, tell: Callable[[], None]) -> None:
+    def when_settled(self, lease: Lease, end: int, tell: Callable[[bool], None]) -> None:
         """Call it when the next round has begun: then all ranks have made the same updates."""
-        self._member.when_settled(tell)
+        self._member.when_settled(lease.task.id, end, tell)
 
     def settle(self) -> None:
         """Wait for these calls."""

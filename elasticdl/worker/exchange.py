@@ -158,10 +158,11 @@ class Exchange(ParameterSource, Protocol):
         """Leave a minibatch out for good; raises what `push` does."""
         ...
 
-    def when_settled(self, tell: Callable[[], None]) -> None:
+    def when_settled(self, lease: Lease, end: int, tell: Callable[[bool], None]) -> None:
         """Call a function once all that was pushed so far cannot be lost with this worker alone.
 
-        In the order of the calls, perhaps from another thread.
+        In the order of the calls, perhaps from another thread. It is told whether the first `end`
+        minibatches of the task are there.
         """
         ...
 
@@ -331,9 +332,9 @@ class StoreExchange:
         """Advance every replica past the minibatch."""
         self._declared(lambda: self._client.skip(lease.task.id, lease.number, index))
 
-    def when_settled(self, tell: Callable[[], None]) -> None:
+    def when_settled(self, lease: Lease, end: int, tell: Callable[[bool], None]) -> None:
         """Call it: what is pushed is on the replicas."""
-        tell()
+        tell(True)
 
     def settle(self) -> None:
         """Nothing is under way."""

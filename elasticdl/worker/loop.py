@@ -515,7 +515,12 @@ class Worker:
             self._tell(running, report)
             return
         trained = running.trained(report, self._progress.model_version)
-        self._trained.exchange.when_settled(lambda: self._tell(running, trained))
+
+        def tell(is_there: bool) -> None:
+            self._tell(running, trained if is_there else running.returned())
+
+        end = report.end_index if report.outcome is Outcome.DONE else 0
+        self._trained.exchange.when_settled(running.lease, end, tell)
 
     def _tell(self, running: Running, report: TaskReport) -> None:
         with self._clock.measure("report"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from elasticdl.backends.base import ClipSpec, Float32, ModelDescription, Variabl
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import resolve
+from elasticdl.collective.pending import Pending, parts_of
 from elasticdl.collective.rounds import Marks, Minibatch
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
@@ -32,26 +33,41 @@ _HEADER_BYTES = 8
 class Replica:
     """The parameters of this worker, and how far each task has come in them.
 
+    With a global batch size an update may take several rounds. What they have brought is
+    **pending** until it is applied: it is in no checkpoint, and is given to others with the
+    parameters.
+
     course: grows when the parameters are replaced by others; what was computed on those before is
         of no use then, even where the version is the same.
+    position: grows with each round that has counted something, from the version at the start;
+        -1 without parameters.
     """
 
-    def __init__(self, serve: Callable[[Store], PsServer], init: Location | None) -> None:
+    def __init__(
+        self,
+        serve: Callable[[Store], PsServer],
+        init: Location | None,
+        global_batch_size: int | None = None,
+    ) -> None:
         """Have none yet.
 
         Args:
             serve: Serves a store, and returns its server.
             init: The checkpoint that the job begins with, if any (`--checkpoint_dir_for_init`).
+            global_batch_size: Records of an update; None: those of one round.
         """
         self._serve = serve
         self._init = init
+        self.global_batch_size = global_batch_size
+        self.pending = Pending()
         self._model: ModelDescription | None = None
         self._first: tuple[Float32, Float32] | None = None
         self._store: Store | None = None
         self._server: PsServer | None = None
         self._client: PsClient | None = None
         self.marks = Marks()
-        self.version = -1
+        self.version = self.position = -1
+        self._learning_rate = 0.0
         self.course = 0
 
     def declare(self, model: ModelDescription, dense: Float32, state: Float32) -> None:
@@ -105,7 +121,11 @@ class Replica:
         header: dict[str, Any] = {
             "files": [[file.name, len(part)] for file, part in zip(files, parts, strict=True)],
             "marks": self.marks.rows(),
+            "position": self.position,
+            "learning_rate": self._learning_rate,
+            "pending": [astuple(minibatch) for minibatch in self.pending.minibatches],
         }
+        parts += [array.tobytes() for array in self.pending.sums]
         words = json.dumps(header).encode()
         return b"".join([len(words).to_bytes(_HEADER_BYTES, "little"), words, *parts])
 
@@ -125,6 +145,11 @@ class Replica:
                 (Path(scratch) / name).write_bytes(data[offset : offset + size])
                 offset += size
             self._take(Store.restore(scratch), Marks.of(header["marks"]))
+        assert self._first is not None
+        sums = np.frombuffer(data[offset:], np.float32).copy() if offset < len(data) else None
+        parts = [] if sums is None else np.split(sums, [self._first[0].size])
+        self.position, self._learning_rate = header["position"], header["learning_rate"]
+        self.pending = Pending([Minibatch(*values) for values in header["pending"]], tuple(parts))
 
     def _take(self, store: Store, marks: Marks | None) -> None:
         assert self._model is not None
@@ -139,39 +164,55 @@ class Replica:
         self._store, self._client, self.marks = store, client, marks
         self._server = self._serve(store)
         self.version = client.pull([], training=False, dense=False).version
+        self.position, self.pending = self.version, Pending()
         self.course += 1
 
-    def apply(
-        self,
-        minibatches: Sequence[Minibatch],
-        learning_rate: float,
-        dense_grad: Float32,
-        state_delta: Float32,
+    def count(
+        self, minibatches: Sequence[Minibatch], learning_rate: float, means: Sequence[Float32]
     ) -> None:
-        """Make one update of minibatches of different tasks; skipped ones are counted alone.
+        """Take in what a round has counted, and make an update if it has all its records.
 
         Args:
             minibatches: Each is the next one of its task.
             learning_rate: Of the update.
-            dense_grad: Mean over the records of all; not looked at if all are skipped.
-            state_delta: The same of the state.
+            means: Of the dense gradient and the change of the state over the records of all; not
+                looked at if all are skipped.
         """
+        for minibatch in minibatches:
+            self.marks.count(minibatch)
+        self.position += 1
+        self._learning_rate = learning_rate or self._learning_rate
+        if self.global_batch_size is None:
+            self._update(minibatches, means)
+            return
+        self.pending.add(minibatches, means)
+        if self.pending.num_records >= self.global_batch_size:
+            self._apply_pending()
+
+    def flush(self) -> None:
+        """Make an update of what is pending, if there is anything; as a round of its own."""
+        if self.pending.minibatches:
+            self.position += 1
+            self._apply_pending()
+
+    def _apply_pending(self) -> None:
+        pending, self.pending = self.pending, Pending()
+        self._update(pending.minibatches, pending.means())
+
+    def _update(self, minibatches: Sequence[Minibatch], means: Sequence[Float32]) -> None:
         assert self._store is not None
         assert self._model is not None
-        members = [(m.task_id, m.lease, m.index, m.num_records) for m in minibatches]
-        trained = [
-            member for member, m in zip(members, minibatches, strict=True) if not m.is_skipped
-        ]
-        if trained:
-            if self._model.clip is not None:
-                clip(dense_grad, self._model.clip, self._model.dense)
-            version = self._store.apply_round(trained, learning_rate, dense_grad, state_delta)
-        for minibatch in minibatches:
-            if minibatch.is_skipped:
+        if all(minibatch.is_skipped for minibatch in minibatches):
+            for minibatch in minibatches:
                 self.client.skip(minibatch.task_id, minibatch.lease, minibatch.index)
-            self.marks.count(minibatch)
-        if trained:
-            self.version = version
+            return
+        dense_grad, state_delta = means
+        if self._model.clip is not None:
+            clip(dense_grad, self._model.clip, self._model.dense)
+        members = [astuple(part) for part in parts_of(minibatches)]
+        self.version = self._store.apply_round(
+            members, self._learning_rate, dense_grad, state_delta
+        )
 
     def close(self) -> None:
         """Serve no longer."""

@@ -25,7 +25,7 @@ import numpy as np
 from elasticdl._core import RingListener
 from elasticdl.backends.base import Float32
 from elasticdl.collective import Group, World, form_ring
-from elasticdl.collective.rounds import Minibatch, Offer, Verdict
+from elasticdl.collective.rounds import Minibatch, Offer, Verdict, admit
 from elasticdl.errors import CheckpointError, ElasticdlError, RingError, UnavailableError
 from elasticdl.job import Attendance, Finished, Restore, Seat, Wait
 from elasticdl.worker.replica import Replica
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 _FORM_SECONDS = 5.0
 _SILENCE_SECONDS = 5.0
 _IDLE_SECONDS = 0.02  # between two rounds in which nobody had anything
+_IDLE_ROUNDS = 10  # of these, after which an update is made of fewer records than wanted
 _FAREWELL_SECONDS = 3.0
 
 
@@ -51,6 +52,18 @@ class Handing:
     course: int
     version: int
     verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ToTell:
+    """What is told when a round has begun after this position of this course has been applied."""
+
+    course: int
+    position: int
+    num_rounds: int
+    task_id: int
+    end: int
+    tell: Callable[[bool], None]
 
 
 class Outdated(Exception):
@@ -94,7 +107,10 @@ class RingMember:
         self._missed: tuple[int, ...] = ()
         self._ended_world = 0
         self._num_rounds = 0  # that have begun
-        self._to_tell: deque[tuple[int, Callable[[], None]]] = deque()
+        self._to_tell: deque[_ToTell] = deque()
+        self._settled_course = 0
+        self._settled = -1  # the position that all ranks are at, or were, with nothing pending
+        self._num_idle = 0  # rounds in which nobody had anything
         self._is_out = self._is_leaving = self._is_resting = False
         self._error: BaseException | None = None
         self._buffers: tuple[Float32, Float32] | None = None
@@ -125,10 +141,23 @@ class RingMember:
             self._busy.discard((task_id, lease))
             self._changed.notify_all()
 
-    def when_settled(self, tell: Callable[[], None]) -> None:
-        """Call a function, from another thread, when all that was counted so far is settled."""
+    def when_settled(self, task_id: int, end: int, tell: Callable[[bool], None]) -> None:
+        """Call a function, from another thread, when all that was counted so far is settled.
+
+        It is told whether the parameters have the first `end` minibatches of a task. They may have
+        been replaced by others, which lack what was counted last.
+        """
         with self._changed:
-            self._to_tell.append((self._num_rounds, tell))
+            self._to_tell.append(
+                _ToTell(
+                    self._replica.course,
+                    self._replica.position,
+                    self._num_rounds,
+                    task_id,
+                    end,
+                    tell,
+                )
+            )
             self._changed.notify_all()
 
     def settle(self) -> None:
@@ -222,8 +251,9 @@ class RingMember:
             while True:
                 with self._changed:
                     self._changed.wait_for(self._is_settled)
-                    _, tell = self._to_tell[0]
-                tell()
+                    next_one = self._to_tell[0]
+                    has_it = self._replica.marks.next_index(next_one.task_id) >= next_one.end
+                next_one.tell(has_it)
                 with self._changed:
                     self._to_tell.popleft()
                     self._changed.notify_all()
@@ -234,7 +264,11 @@ class RingMember:
 
     def _is_settled(self) -> bool:
         """Whether the first that is to be told is settled; without a world nothing more comes."""
-        return bool(self._to_tell) and (self._is_out or self._num_rounds > self._to_tell[0][0])
+        if not self._to_tell or self._is_out:
+            return bool(self._to_tell)
+        first = self._to_tell[0]
+        has_settled = self._settled >= first.position or self._settled_course > first.course
+        return self._num_rounds > first.num_rounds and has_settled
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -265,7 +299,7 @@ class RingMember:
             said = Attendance(
                 self._ring_address,
                 self._store_address(),
-                self._replica.version,
+                self._replica.position,
                 self._synced_world,
                 self._told_world,
                 self._missed,
@@ -327,6 +361,7 @@ class RingMember:
             if seat.are_behind[seat.rank]:
                 self._replica.load(data)
         with self._changed:
+            self._num_idle = 0  # all begin a world alike
             self._synced_world = seat.world_id
             self.generation = seat.generation
             self._changed.notify_all()
@@ -361,24 +396,31 @@ class RingMember:
         is_last = self._is_leaving or self._ended_world == seat.world_id
         offers = group.exchange(
             Offer(
-                replica.version,
+                replica.position,
                 None if handing is None else handing.minibatch,
                 0.0 if handing is None else handing.learning_rate,
                 is_last,
             )
         )
         with self._changed:
+            if not replica.pending.minibatches:
+                self._settled, self._settled_course = replica.position, replica.course
             self._num_rounds += 1
             self._changed.notify_all()
-        if len({offer.version for offer in offers}) > 1:
-            versions = ", ".join(str(offer.version) for offer in offers)
+        if len({offer.position for offer in offers}) > 1:
+            positions = ", ".join(str(offer.position) for offer in offers)
             raise ElasticdlError(
-                f"world {seat.world_id}: the ranks have versions {versions} of the parameters, "
-                "expected one; this is a defect"
+                f"world {seat.world_id}: the parameters of the ranks have {positions} rounds, "
+                "expected as many; this is a defect"
             )
         if any(offer.is_last for offer in offers):
             return None
-        verdicts = replica.marks.judge(offers)
+        verdicts = admit(
+            offers,
+            replica.marks.judge(offers),
+            replica.pending.num_records,
+            replica.global_batch_size,
+        )
         counted = [
             offer
             for offer, verdict in zip(offers, verdicts, strict=True)
@@ -386,13 +428,23 @@ class RingMember:
         ]
         mine = verdicts[seat.rank]
         if counted:
+            self._num_idle = 0
             self._count(group, counted, handing if mine is Verdict.COUNTED else None)
+        else:
+            self._rest_together()
         with self._changed:
-            if handing is not None:
+            if handing is not None and mine is not Verdict.LATER:
                 handing.verdict = mine
             # Also for what was handed in meanwhile: this update may have outdated it.
             self._changed.notify_all()
         return len(counted)
+
+    def _rest_together(self) -> None:
+        """Nobody had anything; after some such rounds an update is made of what is pending."""
+        self._num_idle += 1
+        if self._num_idle == _IDLE_ROUNDS:
+            with self._changed:
+                self._replica.flush()
 
     def _count(self, group: Group, counted: list[Offer], handing: Handing | None) -> None:
         """Reduce the gradients that count, and make the update."""
@@ -407,7 +459,7 @@ class RingMember:
             group.mean(values, out, weight)
         rates = [o.learning_rate for o in counted if o.minibatch and not o.minibatch.is_skipped]
         with self._changed:
-            self._replica.apply(minibatches, rates[0] if rates else 0.0, *out)
+            self._replica.count(minibatches, rates[0] if rates else 0.0, out)
 
     def _out(self) -> tuple[Float32, Float32]:
         if self._buffers is None:

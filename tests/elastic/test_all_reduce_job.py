@@ -94,7 +94,7 @@ class VisitsJob:
         return [event for event in read_events(self.job_dir) if event["event"] == kind]
 
 
-def check_counts(job, summary):
+def check_counts(job, summary, batch_size=None):
     """Each record counts once: by the model itself, and by the proof of the ledger."""
     (line,) = summary["ledger"]
     records = job.num_records
@@ -102,7 +102,11 @@ def check_counts(job, summary):
     model = job.model()
     np.testing.assert_array_equal(model["dense/visits"], np.ones(records))
     assert len(model["state/updates"]) == 1
-    assert records / MINIBATCH_SIZE / 3 <= model["state/updates"] <= -(-records // MINIBATCH_SIZE)
+    if batch_size is None:
+        most = -(-records // MINIBATCH_SIZE)
+        assert records / MINIBATCH_SIZE / 3 <= model["state/updates"] <= most
+    else:
+        assert model["state/updates"] == records / batch_size
     assert summary["staleness"]["max"] == 0
 
 
@@ -154,6 +158,23 @@ def test_workers_killed_at_every_point_of_a_step_cost_no_record(tmp_path, chaos)
     assert job.num_claimed() == len(FAULTS), job.log()
     check_counts(job, summary)
     assert not job.events("world restored")
+    check_hashes(job)
+
+
+@pytest.mark.timeout(240)
+def test_each_update_has_as_many_records_whoever_is_lost(tmp_path, chaos):
+    faults = [(place, 5) for place in ("during reduction", "abort after reduction", "after update")]
+    with VisitsJob(
+        tmp_path, num_records=16_000, seconds=0.012, faults=faults, global_batch_size=80
+    ) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for _ in master.watch(give_up_seconds=60):
+            if job.has_world_of(3):
+                (job.zoo / f"due-{job.num_claimed()}").touch()
+        summary = job.finish()
+        master.close()
+    assert job.num_claimed() == len(faults), job.log()
+    check_counts(job, summary, batch_size=80)
     check_hashes(job)
 
 

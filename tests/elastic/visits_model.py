@@ -122,17 +122,17 @@ def _after(owner, name, place):
 def _tensors(dump):
     """Return weights, slots, state and watermarks; the header before them is in no fixed order."""
     length = int.from_bytes(dump[:8], "little")
-    name, size = json.loads(dump[8 : 8 + length])["files"][-1]
-    assert name.endswith("-vectors.safetensors")
-    vectors = dump[-size:]
-    return vectors[8 + int.from_bytes(vectors[:8], "little") :]
+    files = json.loads(dump[8 : 8 + length])["files"]
+    assert files[-1][0].endswith("-vectors.safetensors")
+    rest = dump[8 + length + sum(size for _, size in files[:-1]) :]
+    return rest[8 + int.from_bytes(rest[:8], "little") :]
 
 
 def _hash(replica):
-    version = replica.version
-    if version % SETTINGS["hash_every"] == 0:
+    position = replica.position
+    if position % SETTINGS["hash_every"] == 0:
         digest = hashlib.sha256(_tensors(replica.dump())).hexdigest()
-        (HERE / "hashes" / f"{version}-{os.getpid()}").write_text(digest)
+        (HERE / "hashes" / f"{position}-{os.getpid()}").write_text(digest)
 
 
 def _watch():
@@ -140,18 +140,18 @@ def _watch():
     from elasticdl.worker.replica import Replica
     from elasticdl.worker.ring_member import RingMember
 
-    apply = Replica.apply
+    count = Replica.count
 
-    def apply_and_hash(replica, *args):
+    def count_and_hash(replica, *args):
         _hash(replica)
-        return apply(replica, *args)
+        return count(replica, *args)
 
-    Replica.apply = apply_and_hash
+    Replica.count = count_and_hash
     _after(Group, "mean", "abort after reduction")
     _after(Group, "mean", "after reduction")
     _before(Group, "mean", "during reduction")
     _before(Group, "mean", "before reduction")
-    _after(Replica, "apply", "after update")
+    _after(Replica, "count", "after update")
     _before(Group, "give", "giving parameters")
     _before(RingMember, "_meet", "rendezvous")
 

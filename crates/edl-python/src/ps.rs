@@ -148,7 +148,7 @@ impl Store {
     fn apply_round(
         &self,
         py: Python<'_>,
-        members: Vec<(u64, u32, u32, u32)>,
+        members: Vec<RoundPart>,
         learning_rate: f32,
         dense_grad: &Bound<'_, PyAny>,
         state_delta: &Bound<'_, PyAny>,
@@ -164,23 +164,29 @@ impl Store {
     }
 }
 
+/// Task, lease, first minibatch, how many, records.
+type RoundPart = (u64, u32, u32, u32, u32);
+
 /// The minibatches of a round in the order of their tasks, each of another one.
-fn round_of(members: &[(u64, u32, u32, u32)]) -> PyResult<Vec<RoundMember>> {
+fn round_of(members: &[RoundPart]) -> PyResult<Vec<RoundMember>> {
     let mut round: Vec<_> = members
         .iter()
-        .map(|&(task, lease, index, num_records)| RoundMember {
-            task,
-            lease,
-            index,
-            num_records,
-            pulled_version: 0,
-        })
+        .map(
+            |&(task, lease, index, num_minibatches, num_records)| RoundMember {
+                task,
+                lease,
+                index,
+                num_minibatches,
+                num_records,
+                pulled_version: 0,
+            },
+        )
         .collect();
     round.sort_unstable_by_key(|member| member.task);
     match round.windows(2).find(|pair| pair[0].task == pair[1].task) {
         None => Ok(round),
         Some(pair) => Err(PyValueError::new_err(format!(
-            "members: task {} is there twice, expected minibatches of different tasks",
+            "members: task {} is there twice, expected each task once",
             pair[0].task
         ))),
     }

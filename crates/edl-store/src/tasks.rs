@@ -82,7 +82,12 @@ impl Watermark {
 
     /// Count the next minibatch as dealt with.
     pub(crate) fn advance(&mut self, num_records: u32) {
-        self.next_index = self.next_index.saturating_add(1);
+        self.advance_by(1, num_records);
+    }
+
+    /// Count several minibatches as dealt with.
+    pub(crate) fn advance_by(&mut self, num_minibatches: u32, num_records: u32) {
+        self.next_index = self.next_index.saturating_add(num_minibatches);
         self.num_records = self.num_records.saturating_add(u64::from(num_records));
     }
 }

@@ -492,6 +492,7 @@ fn a_round_is_one_update_of_those_members_that_are_next() {
         task,
         lease: 1,
         index: 0,
+        num_minibatches: 1,
         num_records: 7,
         pulled_version: 0,
     };
@@ -514,6 +515,30 @@ fn a_round_is_one_update_of_those_members_that_are_next() {
         .unwrap();
     assert!(!again.1.applied);
     assert_eq!(store.audit()[0].num_records, 7);
+}
+
+#[test]
+fn several_minibatches_of_a_task_count_together() {
+    let store = declared(&sgd());
+    let member = RoundMember {
+        task: 1,
+        lease: 1,
+        index: 0,
+        num_minibatches: 3,
+        num_records: 20,
+        pulled_version: 0,
+    };
+    let gradient = |_: &[bool]| RoundGradient {
+        dense: vec![1.0; 4],
+        state: vec![0.0; 2],
+        tables: vec![],
+        weight: 1.0,
+    };
+    let (live, applied) = store.apply_round(&[member], 1.0, gradient).unwrap();
+    assert_eq!((live, applied.version), (vec![true], 1));
+    let audit = store.audit()[0];
+    assert_eq!((audit.next_index, audit.num_records), (3, 20));
+    assert_eq!(store.begin_task(1, 2).unwrap(), 3);
 }
 
 #[test]

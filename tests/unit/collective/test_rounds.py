@@ -2,7 +2,16 @@
 
 import pytest
 
-from elasticdl.collective.rounds import OFFER_BYTES, Marks, Minibatch, Offer, Verdict, pack, unpack
+from elasticdl.collective.rounds import (
+    OFFER_BYTES,
+    Marks,
+    Minibatch,
+    Offer,
+    Verdict,
+    admit,
+    pack,
+    unpack,
+)
 
 
 def offer(task, lease, index, num_records=16):
@@ -63,3 +72,27 @@ def test_judging_changes_nothing():
 def test_an_offer_comes_out_as_it_went_in(said):
     assert len(pack(said)) == OFFER_BYTES
     assert unpack(pack(said)) == said
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "counted"),
+    [
+        (0, None, [True, True, True]),
+        (0, 48, [True, True, True]),
+        (0, 32, [True, True, False]),
+        (16, 32, [True, False, False]),
+        (20, 32, [True, False, False]),  # a short minibatch before: at least as many as wanted
+    ],
+)
+def test_an_update_takes_minibatches_in_the_order_of_ranks_until_it_has_enough(
+    before, wanted, counted
+):
+    offers = [offer(task, 1, 0) for task in range(3)]
+    verdicts = admit(offers, Marks().judge(offers), before, wanted)
+    assert [verdict is Verdict.COUNTED for verdict in verdicts] == counted
+    assert all(verdict in (Verdict.COUNTED, Verdict.LATER) for verdict in verdicts)
+
+
+def test_a_skipped_minibatch_needs_no_room():
+    offers = [offer(1, 1, 0), Offer(0, Minibatch(2, 1, 0, 0, is_skipped=True))]
+    assert admit(offers, Marks().judge(offers), 0, 16) == [Verdict.COUNTED] * 2

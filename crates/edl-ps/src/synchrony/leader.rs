@@ -216,6 +216,7 @@ fn round_member(member: &Member<Waiting>) -> RoundMember {
         task,
         lease,
         index,
+        num_minibatches: 1,
         num_records: member.gradient.num_records,
         pulled_version: member.gradient.pulled_version,
     }

@@ -87,6 +87,7 @@ impl Staging {
 impl Staged {
     fn member(&self, task: u64) -> RoundMember {
         RoundMember {
+            num_minibatches: 1,
             task,
             lease: self.lease,
             index: self.index,

@@ -8,16 +8,18 @@ use super::{Applied, Push, Store, TableGrads};
 use crate::error::StoreError;
 use crate::tasks::{Verdict, Watermark};
 
-/// A minibatch of a round.
+/// A minibatch of a round, or several of one task that follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundMember {
     /// The task that it is of.
     pub task: u64,
     /// The lease under which it was computed.
     pub lease: u32,
-    /// Its number in the task.
+    /// Its number in the task; of several the first's.
     pub index: u32,
-    /// Records in it.
+    /// How many it is.
+    pub num_minibatches: u32,
+    /// Records in it, or in all.
     pub num_records: u32,
     /// This replica's version when its parameters were pulled.
     pub pulled_version: u64,
@@ -117,7 +119,7 @@ impl Store {
         (applied.applied, applied.version) = (true, before + 1);
         let mut staleness = model.staleness.lock();
         for ((member, mark), _) in members.iter().zip(&mut marks).zip(&live).filter(|x| *x.1) {
-            mark.advance(member.num_records);
+            mark.advance_by(member.num_minibatches, member.num_records);
             let late = before.saturating_sub(member.pulled_version);
             staleness.add(late);
             applied.staleness = applied.staleness.max(late);

@@ -1,0 +1,39 @@
+"""What rounds have brought for an update: means over all records, and parts by task."""
+
+import numpy as np
+
+from elasticdl.collective.pending import Pending, TaskPart, parts_of
+from elasticdl.collective.rounds import Minibatch
+
+
+def arrays(*values):
+    return tuple(np.array([value], np.float32) for value in values)
+
+
+def test_the_mean_is_over_the_records_of_all_rounds():
+    pending = Pending()
+    pending.add([Minibatch(1, 1, 0, 10), Minibatch(2, 1, 0, 20)], arrays(1.0, 3.0))
+    pending.add([Minibatch(1, 1, 1, 30)], arrays(2.0, 5.0))
+    assert pending.num_records == 60
+    assert [mean.tolist() for mean in pending.means()] == [[1.5], [4.0]]
+
+
+def test_skipped_minibatches_bring_nothing_but_are_there():
+    pending = Pending()
+    pending.add([Minibatch(1, 1, 0, 0, is_skipped=True)], arrays(np.nan, np.nan))
+    assert pending.means() == ()
+    pending.add([Minibatch(1, 1, 1, 10)], arrays(1.0, 2.0))
+    assert [mean.tolist() for mean in pending.means()] == [[1.0], [2.0]]
+    assert len(pending.minibatches) == 2
+
+
+def test_minibatches_of_a_task_are_put_together_under_the_newest_lease():
+    found = parts_of(
+        [
+            Minibatch(1, 1, 4, 16),
+            Minibatch(2, 1, 0, 16),
+            Minibatch(1, 1, 5, 0, is_skipped=True),
+            Minibatch(1, 2, 6, 7),
+        ]
+    )
+    assert found == [TaskPart(1, 2, 4, 3, 23), TaskPart(2, 1, 0, 1, 16)]
