@@ -104,6 +104,10 @@ class Display:
         self._keep(event)
         self._print(event, style="dim")
 
+    def tell(self, words: str) -> None:
+        """Print what is for whoever looks on, and not for `--summary`."""
+        self._print(words, style="dim")
+
     def finish(self, status: JobStatus, places: dict[str, str]) -> None:
         """Print how the job ended: its ledger, metrics, and where its results are."""
         self.last = status

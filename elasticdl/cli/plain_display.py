@@ -25,6 +25,9 @@ class QuietDisplay(Display):
         """Keep what happened, for `--summary`."""
         self._keep(event)
 
+    def tell(self, words: str) -> None:
+        """Say nothing."""
+
     def finish(self, status: JobStatus, places: dict[str, str]) -> None:
         """Keep the last picture."""
         self.last = status
@@ -46,6 +49,10 @@ class JsonDisplay(QuietDisplay):
         """Print what happened."""
         super().note(event)
         self._say("event", text=event)
+
+    def tell(self, words: str) -> None:
+        """Print it."""
+        self._say("event", text=words)
 
     def finish(self, status: JobStatus, places: dict[str, str]) -> None:
         """Print how the job ended."""

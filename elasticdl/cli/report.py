@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,9 @@ def report(name: str, as_html: bool, svg: bool, png: bool, output: Path | None) 
     from elasticdl.observe.history.fold import History
     from elasticdl.observe.plots import write_plots
 
+    # The log of each process is a file or more, and all are read side by side.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     events, config, folder = _job(name)
     history = History.of(events)
     if not history.version:

@@ -80,6 +80,8 @@ class _Viewer:
                     case JobStatus():
                         self._last = item
                         self._display.show(item)
+                    case _Page(url):
+                        self._display.tell(f"the job's page is at {url}")
                     case str():
                         self._display.note(item)
                     case BaseException():
@@ -119,7 +121,14 @@ class _End:
     status: JobStatus
 
 
-_Item = JobStatus | str | _End | BaseException
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Page:
+    """The job's page is served; the address has its token, which no file is to keep."""
+
+    url: str
+
+
+_Item = JobStatus | str | _Page | _End | BaseException
 
 
 class _News:
@@ -162,7 +171,7 @@ class _News:
             for event in self._job.events(follow=True, since=self._since):
                 text = str(event.get("text", ""))
                 if event["event"] == "page" and (url := self._job.page):
-                    self._put(f"the job's page is at {url}")
+                    self._put(_Page(url))
                 elif event["event"] == FeedPath.event and text not in told:
                     told.add(text)
                     self._put(text)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from elasticdl import process
 from elasticdl.config import JobConfig
+from elasticdl.job import Role
 from elasticdl.observe.dashboard import Dashboard, page_token, page_url
-from elasticdl.observe.events import read_events
+from elasticdl.observe.events import FOLDER, newest, read_events
 
+_MOST_FILES, _MOST_BYTES = 400, 128 << 20
+"""Of event logs that a master reads for what was before it. Of larger ones it reads its own facts:
+to read all would keep it busy for long, with a file open for each process."""
+
+_MOST_FACTS = 10_000
 _TELL_SECONDS = 3.0  # for an open page to hear of the end: it asks each second
+
+
+def _past(job_dir: Path) -> Iterable[Mapping[str, Any]]:
+    """Return the events of a job up to now."""
+    files = list((job_dir / FOLDER).glob("*.jsonl"))
+    if len(files) <= _MOST_FILES and sum(path.stat().st_size for path in files) <= _MOST_BYTES:
+        return read_events(job_dir)
+    return newest(job_dir, Role.MASTER, 0, _MOST_FACTS)
 
 
 class JobPage:
@@ -23,7 +37,7 @@ class JobPage:
         """Prepare to serve the page of the job in a folder."""
         self._file = job_dir / process.PAGE_FILE
         self._token = page_token(token)
-        self._dashboard = Dashboard(self._token, config.shown(), lambda: read_events(job_dir))
+        self._dashboard = Dashboard(self._token, config.shown(), lambda: _past(job_dir))
 
     def put(self, event: Mapping[str, Any]) -> None:
         """Take in an event."""

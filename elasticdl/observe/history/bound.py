@@ -23,6 +23,8 @@ _ADVICE = {
     "network": "A larger --minibatch_size, fewer pulls of the dense parameters "
     "(--get_model_steps), a faster way to the ps replicas, or, on one machine, no more processes "
     "than cores make it faster.",
+    "the other workers": "A larger --minibatch_size, or a faster network, makes it faster; and "
+    "workers of equal speed.",
     "staleness": "A larger --max_staleness, or --use_async=true, lets workers run ahead.",
 }
 
@@ -31,8 +33,8 @@ _ADVICE = {
 class Bound:
     """What bounds a job.
 
-    stage: computing, reading, ps replica, network or staleness. share: of the workers' time of
-    training and waiting that it took. text and advice: for people.
+    stage: computing, reading, ps replica, network, staleness or the other workers. share: of the
+    workers' time of training and waiting that it took. text and advice: for people.
     """
 
     stage: str
@@ -66,8 +68,10 @@ def bound_of(history: History) -> Bound | None:
 
 def _of_parameters(history: History, share: float) -> Bound:
     """Tell a busy ps replica from a slow way to it, and from workers that wait for each other."""
-    busy, name = _busiest_replica(history)
     waits = f"workers wait for parameters for {share:.0%} of their time"
+    if all(lane.role != Role.PS for lane in history.lanes):
+        return _bound("the other workers", share, f"{waits}: for the gradients of each other")
+    busy, name = _busiest_replica(history)
     stages = history.stages
     if stages.get("staleness wait", 0.0) > stages.get("pull", 0.0) + stages.get("push", 0.0):
         return _bound("staleness", share, f"{waits}, because the staleness is bounded")

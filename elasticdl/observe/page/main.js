@@ -2,7 +2,7 @@
 // Shows a report, whose data is in the page, or a job that runs, of which the master tells.
 (() => {
   const connection = document.getElementById("connection");
-  const POLL = 1000, POLL_HIDDEN = 5000, SLOWEST = 5000;
+  const POLL = 750, POLL_HIDDEN = 5000, SLOWEST = 5000;
   let heard = null, failures = 0;
 
   function say(text, isGone = false) {
