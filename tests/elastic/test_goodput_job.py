@@ -125,7 +125,7 @@ def test_ledger_of_a_job_that_lost_processes_agrees_with_what_was_done_to_it(
     assert 1_000 <= first < 1_100
     assert 2_000 <= second < 2_100
     assert last == 40_000 / 16
-    assert found["goodput"]["workers"]["share"] > 0.5
+    assert 0.1 < found["goodput"]["workers"]["share"] < 1.0
 
 
 def until_event(job, name):

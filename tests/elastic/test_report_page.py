@@ -162,6 +162,7 @@ def test_lanes_are_walked_by_keys_and_stand_in_a_table(show):
     summary = tab.locator("#lanes summary")
     summary.focus()
     tab.keyboard.press("Enter")
+    tab.wait_for_selector("#lanes table tbody tr")
     rows = tab.locator("#lanes table tbody tr").all_inner_texts()
     assert rows == ["worker-0\t60\t0", "worker-1\t30\t30"]
 
@@ -170,7 +171,7 @@ def test_every_chart_has_a_table_behind_it(show):
     tab = show(job())
     for part in ("#throughput", "#loss", "#metrics", "#lanes", "#tasks"):
         tab.locator(f"{part} summary").first.click()
-        assert tab.locator(f"{part} table tbody tr").count() >= 1, part
+        tab.wait_for_selector(f"{part} table tbody tr")
 
 
 def test_a_hundred_thousand_events_are_painted_within_a_second(show):

@@ -12,7 +12,7 @@ def ran(monkeypatch):
     """The configurations that were run, and how."""
     calls = []
     monkeypatch.setattr(
-        "elasticdl.cli.run.run", lambda config, stay: calls.append((config, stay)) or 0
+        "elasticdl.cli.run.run", lambda config, stay, look: calls.append((config, stay)) or 0
     )
     return calls
 
