@@ -24,9 +24,9 @@ export CARGO_INCREMENTAL := 0
 endif
 
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
-# All-reduce is measured against PyTorch, which is installed for that alone.
-BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/zoo.py \
-    benchmarks/criteo_run.py benchmarks/elastic_quality.py, \
+# What is measured against PyTorch has targets of its own, which install it.
+BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/torch_models.py \
+    benchmarks/zoo.py benchmarks/criteo_run.py benchmarks/elastic_quality.py, \
     $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
@@ -185,6 +185,11 @@ bench-store: build ## Measure the parameter store and its wire.
 
 bench-allreduce: build $(TORCH) ## Measure all-reduce against gloo (installs PyTorch, 5 GB).
 	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/allreduce.py
+	@$(PYTHON) -m benchmarks.readme
+
+.PHONY: bench-torch
+bench-torch: build $(TORCH) ## Measure models in PyTorch beside a plain loop (installs PyTorch, 5 GB).
+	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/torch_models.py
 	@$(PYTHON) -m benchmarks.readme
 
 bench-scheduling: kubernetes-tools ## Measure elastic jobs on a shared cluster (needs root; 25 minutes).

@@ -104,7 +104,8 @@ def run_local(seconds: float, *options: str) -> float:
 
 def environment(*python_path: Path) -> dict[str, str]:
     """Return the environment in which the sides of a benchmark run."""
-    paths = (ROOT / "model_zoo", *python_path, ROOT)
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = (ROOT / "model_zoo", *python_path, ROOT, *filter(None, given))
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),

@@ -36,6 +36,7 @@ JOBS = {
     "store_job_flights": "Flights, Adagrad, against Redis",
     "flights": "Flights beside Keras `fit`",
     "threads": "Threads of a worker",
+    "torch_models": "Models in PyTorch",
 }
 PARTS = {
     ABLATION: "What each optimisation is worth",
