@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from elasticdl.backends.base import Int64, Minibatch
 from elasticdl.backends.torch.structures import as_tensor, describe, leaves, map_leaves
 from elasticdl.data.base import Metadata, Records
+from elasticdl.data.strings import Column, concatenate
 from elasticdl.errors import DataError, ElasticdlError, ModelError, place_of
 from elasticdl.job import Mode
 
@@ -45,21 +46,22 @@ class TaskRecords(Dataset):  # type: ignore[misc]  # torch has no types here
 
     Attributes:
         values: All records; empty where the source is a table.
-        columns: Of a table: name -> array whose first axis is the record.
+        columns: Of a table: name -> array whose first axis is the record; text may be `Strings`.
     """
 
-    def __init__(self, values: list[bytes], columns: dict[str, NDArray[Any]]) -> None:
+    def __init__(self, values: list[bytes], columns: dict[str, Column]) -> None:
         self.values = values
         self.columns = columns
 
     @classmethod
-    def read(cls, records: Iterator[Records]) -> tuple[TaskRecords, int]:
-        """Take all records; return them and the number of the first in its source."""
+    def read(cls, records: Iterator[Records]) -> tuple[TaskRecords, Int64]:
+        """Take all records; return them and the number of each in its source."""
         chunks = [chunk for chunk in records if len(chunk)]
         values = [value for chunk in chunks for value in chunk.values]
         names = list(chunks[0].columns) if chunks else []
-        columns = {name: np.concatenate([c.columns[name] for c in chunks]) for name in names}
-        return cls(values, columns), chunks[0].start if chunks else 0
+        columns = {name: concatenate([c.columns[name] for c in chunks]) for name in names}
+        numbers = [np.zeros(0, np.int64), *(chunk.numbers for chunk in chunks)]
+        return cls(values, columns), np.concatenate(numbers)
 
     def __len__(self) -> int:
         if self.columns:
@@ -88,44 +90,46 @@ class Feed:
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
     ) -> Iterator[Minibatch]:
         """Yield the minibatches of a task; see `Predictor.minibatches`."""
-        dataset, first = TaskRecords.read(records)
+        dataset, numbers = TaskRecords.read(records)
         if not len(dataset):
             return
-        examples = self._examples(self._call(dataset, mode, first), mode)
+        examples = self._examples(self._call(dataset, mode, numbers), mode)
         if mode is Mode.PREDICTION and examples.count not in (None, len(dataset)):
             raise _not_one_each(examples.count, len(dataset))
         made = 0
-        for number, (part, indices) in enumerate(_parts(examples, mode, minibatch_size, seed)):
+        for place, (part, indices) in enumerate(_parts(examples, mode, minibatch_size, seed)):
             features, labels = _split(part, mode)
             size = len(indices)
             made += size
-            numbers = indices + first if mode is Mode.PREDICTION else None
-            own = (seed + number * 0x9E3779B97F4A7C15) % (1 << 63)
+            if mode is Mode.PREDICTION and made > len(dataset):
+                raise _not_one_each(f"{made} or more", len(dataset))
+            records_of = numbers[indices] if mode is Mode.PREDICTION else None
+            own = (seed + place * 0x9E3779B97F4A7C15) % (1 << 63)
             yield TorchMinibatch(
-                features, labels, size, record_numbers=numbers, mode=mode, seed=own
+                features, labels, size, record_numbers=records_of, mode=mode, seed=own
             )
         if mode is Mode.PREDICTION and made != len(dataset):
             raise _not_one_each(made, len(dataset))
 
-    def _call(self, dataset: TaskRecords, mode: Mode, first: int) -> Any:
+    def _call(self, dataset: TaskRecords, mode: Mode, numbers: Int64) -> Any:
         try:
             return self._feed(dataset, mode, self._metadata)
         except ElasticdlError:
             raise
         except Exception as error:
-            number, error = self._culprit(dataset, mode, first, error)
-            raise DataError(_failed(number, error)) from error
+            number, error = self._culprit(dataset, mode, numbers.tolist(), error)
+            raise DataError(_failed(number, error), number) from error
 
     def _culprit(
-        self, dataset: TaskRecords, mode: Mode, first: int, error: Exception
+        self, dataset: TaskRecords, mode: Mode, numbers: list[int], error: Exception
     ) -> tuple[int, Exception]:
         """Find the record with which `feed` fails on its own."""
-        for index in range(len(dataset)):
+        for index, number in enumerate(numbers):
             try:
                 self._feed(dataset.part(slice(index, index + 1)), mode, self._metadata)
             except Exception as own:
-                return first + index, own
-        return first, error
+                return number, own
+        return numbers[0], error
 
     def _examples(self, fed: Any, mode: Mode) -> _Examples:
         if isinstance(fed, DataLoader):
@@ -293,7 +297,7 @@ def _failed(number: int, error: Exception) -> str:
     return f"feed() failed on record {number}: {type(error).__name__}: {error} ({place_of(error)})"
 
 
-def _not_one_each(found: int | None, expected: int) -> ModelError:
+def _not_one_each(found: int | str | None, expected: int) -> ModelError:
     return ModelError(
         f"feed() in mode prediction gave {found} examples of {expected} records; expected one for "
         "each, in their order, so that predictions can be told apart"

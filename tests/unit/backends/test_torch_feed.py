@@ -186,6 +186,9 @@ WRONG = {
     "too few of a stream": (
         lambda d, m, _: iter([torch.ones(1)]), Mode.PREDICTION, "1 examples of 10 records",
     ),
+    "too many of a stream": (
+        lambda d, m, _: iter([torch.ones(1)] * 11), Mode.PREDICTION, "11 or more examples of 10",
+    ),
     "shapes": (
         lambda d, m, _: iter([(torch.ones(n), 0) for n in range(4)]), Mode.TRAINING,
         "cannot be put into one minibatch: RuntimeError.*collate_fn",
@@ -205,3 +208,19 @@ def test_an_example_that_fails_is_told(feed):
     data = [*DATA[:7], b"oops", *DATA[8:]]
     with pytest.raises(DataError, match=r"(example 7|after [47] examples).*oops"):
         minibatches(feed, data, Mode.EVALUATION)
+
+
+def test_records_that_are_not_consecutive_keep_their_numbers():
+    def feed(dataset, mode, metadata):
+        return torch.tensor([float(value) for value in dataset.values])
+
+    order = np.array([7, 3, 11])
+
+    def run(values):
+        records = Records(values=values, order=order)
+        return list(Feed(feed, Metadata()).minibatches(iter([records]), Mode.PREDICTION, 2, 0))
+
+    assert [m.record_numbers.tolist() for m in run([b"7", b"3", b"11"])] == [[7, 3], [11]]
+    with pytest.raises(DataError, match="failed on record 11") as caught:
+        run([b"7", b"3", b"oops"])
+    assert caught.value.record == 11
