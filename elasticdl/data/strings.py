@@ -1,4 +1,4 @@
-"""A column of text or bytes as Arrow has it: no Python object for each value."""
+"""A column of text or bytes as Arrow has it, which is cut and permuted without Python objects."""
 
 from __future__ import annotations
 
@@ -53,15 +53,14 @@ class Strings:
         out[:] = values
         return out if dtype is None else out.astype(dtype)
 
-    def joined(self, separator: bytes) -> bytes | None:
-        """Return all of them as one, text as UTF-8; None if the separator is in one of them."""
+    def as_bytes(self) -> NDArray[Any]:
+        """Return an array of `bytes`, text as UTF-8, made by Arrow."""
         import pyarrow
-        import pyarrow.compute as compute
 
         array = self._array.cast(pyarrow.binary())
-        whole = pyarrow.ListArray.from_arrays(pyarrow.array([0, len(array)], "int32"), array)
-        found: bytes = compute.binary_join(whole, separator)[0].as_py()
-        return found if found.count(separator) == max(0, len(array) - 1) else None
+        if not len(array):
+            return np.empty(0, dtype=np.bytes_)
+        return np.asarray(array.to_numpy(zero_copy_only=False))
 
     @classmethod
     def of_nullable(cls, array: Any, null: str | bytes) -> Strings:
