@@ -71,7 +71,7 @@ wheel: $(VENV)/.packages ## Build a wheel into dist/, which installs without Rus
 # A wheel in dist/ is taken as it is; then the image is built without Rust.
 ENGINE ?= docker
 BASE_IMAGE ?= python:3.11-slim-bookworm
-EXTRAS ?= kubernetes,etcd,parquet,tensorflow
+EXTRAS ?= kubernetes,etcd,parquet,tensorflow,dashboard
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 IMAGE ?= elasticdl:$(VERSION)
 image: ## Build the image of elasticdl with ENGINE (docker; podman, buildah), from dist/ if it has a wheel.
