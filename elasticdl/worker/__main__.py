@@ -75,6 +75,12 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             reduce if arguments.config.has_worlds else None,
         )
         departure.worker = worker
+
+        def leave_world() -> None:
+            for exchange in reducers:
+                exchange.close()
+
+        departure.farewell = leave_world
         heartbeat.progress = worker.progress
 
         name = process.process_name(Role.WORKER, arguments.index)
@@ -93,8 +99,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
         with Watch(watchdog, worker.under_way, master, arguments.index, look, silence):
             process.run_to_own_failure(worker.run)
             departure.finish()
-            for exchange in reducers:
-                exchange.close()
+            leave_world()
 
 
 def join_world(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from elasticdl.errors import ElasticdlError, UnavailableError
 from elasticdl.job import MasterClient, Role
@@ -34,6 +35,8 @@ class Departure:
         self._is_over = threading.Event()
         self.worker: Worker | None = None
         """Set once there is one."""
+        self.farewell: Callable[[], None] = lambda: None
+        """Called last, once all is handed over; a process takes a while to end after that."""
 
     def begin(self) -> None:
         """Hand over and end the process; in a limited time, whoever is waited for."""
@@ -56,6 +59,7 @@ class Departure:
             if self._is_awaited() and self.worker is not None:
                 self.worker.leave()
                 self.worker.give_back(_MINIBATCH_SECONDS)
+                self.farewell()
         except ElasticdlError as error:
             log.warning("what this worker holds could not all be handed over: %s", error)
 
