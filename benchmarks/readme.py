@@ -42,6 +42,7 @@ PARTS = {
     ABLATION: "What each optimisation is worth",
     "store": "The parameter store and its wire",
     "allreduce": "All-reduce against gloo",
+    "allreduce_recovery": "All-reduce when workers are killed, leave and join",
     "recordio": "Record files",
     "data_formats": "Formats of data, by processor time",
     "ledger": "The master's ledger",

@@ -37,6 +37,8 @@ _SILENCE_SECONDS = 5.0
 _IDLE_SECONDS = 0.02  # between two rounds in which nobody had anything
 _IDLE_ROUNDS = 10  # of these, after which an update is made of fewer records than wanted
 _FAREWELL_SECONDS = 3.0
+_TRIES_AT_ONCE = 3  # to form a ring in which no round comes about; then it is tried less often
+_AGAIN_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -110,6 +112,7 @@ class RingMember:
         self._to_tell: deque[_ToTell] = deque()
         self._settled_course = 0
         self._settled = -1  # the position that all ranks are at, or were, with nothing pending
+        self._num_in_vain = 0  # worlds without a round, one after the other
         self._num_idle = 0  # rounds in which nobody had anything
         self._is_out = self._is_leaving = self._is_resting = False
         self._error: BaseException | None = None
@@ -285,12 +288,16 @@ class RingMember:
 
     def _run(self) -> None:
         while not self._is_leaving and (seat := self._meet()) is not None:
-            began = time.monotonic()
+            began, num_rounds = time.monotonic(), self._num_rounds
             try:
                 self._take_part(seat, began)
             except RingError as error:
                 self._missed = () if error.rank is None else (seat.workers[error.rank],)
                 log.info("world %d has ended: %s", seat.world_id, error)
+            self._num_in_vain = 0 if self._num_rounds > num_rounds else self._num_in_vain + 1
+            if self._num_in_vain > _TRIES_AT_ONCE:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_leaving, _AGAIN_SECONDS)
 
     def _meet(self) -> Seat | None:
         """Go to the rendezvous; return this worker's seat, or None if it is not needed."""

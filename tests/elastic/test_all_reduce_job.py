@@ -196,11 +196,12 @@ def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path, c
 
 @pytest.mark.timeout(120)
 def test_workers_come_and_go_by_request(tmp_path, chaos):
-    with VisitsJob(tmp_path, num_records=12_000, num_workers=1) as job:
+    with VisitsJob(tmp_path, num_records=24_000, seconds=0.02, num_workers=1) as job:
         master = chaos.connect(job.job_dir, job.process)
-        wanted = [(0.05, 3), (0.5, 2)]
+        wanted = [(1, 3), (3, 2)]  # once there is a world of so many, go on with so many
         for status in master.watch(give_up_seconds=60):
-            if wanted and status.records_done > wanted[0][0] * job.num_records:
+            has_begun = status.records_done > 500
+            if wanted and has_begun and job.has_world_of(wanted[0][0]):
                 master.set_num_workers(wanted.pop(0)[1])
         summary = job.finish()
         master.close()
@@ -225,6 +226,24 @@ def test_a_worker_that_is_asked_to_end_hands_over(tmp_path, chaos):
     check_counts(job, summary)
     check_hashes(job)
     assert not job.events("lost")
+
+
+@pytest.mark.timeout(120)
+def test_the_master_is_killed_and_then_a_worker(tmp_path, chaos):
+    with VisitsJob(tmp_path, num_records=12_000, seconds=0.012) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 2_000:
+                break
+        master.close()
+        (before,) = chaos.processes(job.job_dir, "master")
+        before.send_signal(signal.SIGKILL)
+        chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGKILL)
+        summary = job.finish()
+    check_counts(job, summary)
+    check_hashes(job)
+    assert summary["counters"]["resumed_masters"] == 1
+    assert not job.events("world restored")
 
 
 @pytest.mark.timeout(60)
