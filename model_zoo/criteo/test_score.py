@@ -89,3 +89,32 @@ def test_rows_of_ids_that_were_never_trained_are_told(tmp_path, load_zoo):
     found = table[np.array([[2, 7], [5, 0]])]
 
     assert found.tolist() == [[[3.0, 4.0], [0.5, 0.5]], [[1.0, 2.0], [0.5, 0.5]]]
+
+
+@pytest.mark.parametrize(
+    ("file_format", "feed", "says"),
+    [
+        ("recordio", "feed", "feed runs vectorised in mode training; Rust parses the records"),
+        (
+            "parquet",
+            "feed_columns",
+            "feed_columns runs batched in mode training; records come as columns",
+        ),
+    ],
+)
+def test_the_command_says_which_way_records_take(
+    file_format, feed, says, strategy, commands, load_zoo
+):
+    criteo = commands("criteo.deepfm.forward")
+    load_zoo("criteo.prepare").write(criteo.folder / "data", 500, 1, file_format=file_format)
+
+    said = criteo.call(
+        "train",
+        f"--model_zoo={ZOO}",
+        "--model_def=criteo.deepfm.forward",
+        f"--feed={feed}",
+        "--training_data=data",
+        *strategy,
+    )
+
+    assert says in " ".join(said.split())
