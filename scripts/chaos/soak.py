@@ -34,6 +34,7 @@ KINDS = (
 WITHOUT_PS = ("worker", "worker", "add", "master", "worker+master", "worker-stop")
 """For synchronous jobs: without a lost replica every average is known."""
 
+_LONGEST = 1.5  # of the minutes
 MODES = ("async", "async", "async", "async", "bounded", "synchronous", "latest")
 
 
@@ -50,15 +51,28 @@ class Deck:
             self._left = self._rng.sample(self._cards, len(self._cards))
         return self._left.pop()
 
+    def put_back(self, card: str) -> None:
+        """Have it drawn next: it was drawn for nothing."""
+        self._left.append(card)
+
 
 def soak(seed: int, minutes: float, directory: Path, path: Path | None, console: Console) -> int:
-    """Run jobs with random faults for some minutes; return the exit code."""
+    """Run jobs with random faults for some minutes; return the exit code.
+
+    It takes up to half as long again if by then there is something that no job has tested.
+    """
     rng = random.Random(seed)
     modes, faults = Deck(MODES, rng), Deck(KINDS, rng)
     without_ps, lost_ps = Deck(WITHOUT_PS, rng), Deck(("ps", "worker"), rng)
     records: list[Record] = []
-    ends = time.monotonic() + 60 * minutes
-    while time.monotonic() < ends and not any(map(wrong, records)):
+    begun = time.monotonic()
+
+    def goes_on() -> bool:
+        share = (time.monotonic() - begun) / (60 * minutes)
+        is_due = share < 1 or (share < _LONGEST and bool(summarise(records)["untested"]))
+        return is_due and not any(map(wrong, records))
+
+    while goes_on():
         mode = modes.draw()
         deck = {"synchronous": without_ps, "latest": lost_ps}.get(mode, faults)
         kinds = [deck.draw() for _ in range(2 if mode == "latest" else rng.randint(2, 5))]
@@ -69,6 +83,8 @@ def soak(seed: int, minutes: float, directory: Path, path: Path | None, console:
         recovery = "latest" if mode == "latest" else "replay"
         mode = "async" if mode == "latest" else mode
         records.append(run(round_seed, kinds, folder, console, mode, recovery))
+        for kind in not_carried_out(records[-1]):
+            deck.put_back(kind)
         if not wrong(records[-1]):
             shutil.rmtree(folder)
     report = summarise(records)
@@ -93,6 +109,12 @@ def wrong(record: Record) -> list[str]:
     return [problem for problem in record.problems if not problem.startswith(NOT_DONE)]
 
 
+def not_carried_out(record: Record) -> set[str]:
+    """Return the kinds of faults of a job that did not happen, as those that came too late."""
+    late = (p.removeprefix(f"{NOT_DONE}: ") for p in record.problems if p.startswith(NOT_DONE))
+    return {problem.partition(":")[0] for problem in late}
+
+
 def summarise(records: Sequence[Record]) -> dict[str, Any]:
     """Return what a soak has done, tested and found."""
     counters: Counter[str] = Counter()
@@ -100,7 +122,11 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
         counters.update(record.counters)
         for name in record.counters:
             counters[name] += 0  # one that stays 0 is there too
-    struck = Counter(s.kind for r in records if not r.problems for s in r.struck)
+    struck: Counter[str] = Counter()
+    for record in records:
+        if not wrong(record):
+            late = not_carried_out(record)
+            struck.update(s.kind for s in record.struck if s.kind not in late)
     pauses = [seconds for record in records for seconds in record.training_again_seconds]
     untested = [f"no job has tested {kind}" for kind in sorted({*KINDS} - {*struck})]
     untested += [] if counters else ["no job has counters"]

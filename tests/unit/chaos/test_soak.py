@@ -4,7 +4,7 @@ import random
 
 from scripts.chaos.faults import Struck, Victim
 from scripts.chaos.run import Record
-from scripts.chaos.soak import KINDS, Deck, summarise, wrong
+from scripts.chaos.soak import KINDS, Deck, not_carried_out, summarise, wrong
 
 TESTED = {"duplicates": 1, "gaps": 2}
 
@@ -42,6 +42,12 @@ def test_a_fault_that_came_too_late_tests_nothing_and_is_no_problem():
     assert report["not_carried_out"] == 1
 
 
+def test_other_faults_of_such_a_job_are_tested():
+    late = record("ps-stop", "ps", counters=TESTED, problems=["fault not carried out: ps-stop"])
+    assert summarise([late])["struck"] == {"ps": 1}
+    assert not_carried_out(late) == {"ps-stop"}
+
+
 def test_any_other_problem_is_one():
     assert wrong(record(problems=["the count of id 7 is 1"])) == ["the count of id 7 is 1"]
 
@@ -49,3 +55,10 @@ def test_any_other_problem_is_one():
 def test_every_card_comes_before_any_comes_again():
     deck = Deck("abc", random.Random(0))
     assert sorted(deck.draw() for _ in range(3)) == ["a", "b", "c"]
+
+
+def test_a_card_that_was_put_back_comes_next():
+    deck = Deck("abc", random.Random(0))
+    card = deck.draw()
+    deck.put_back(card)
+    assert deck.draw() == card
