@@ -76,7 +76,11 @@ class Prometheus:
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
-        self._port = self._find_port()
+        try:
+            self._port = self._find_port()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error):
