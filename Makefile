@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 SEED ?= 0
 MINUTES ?= 10
 FUZZ_SECONDS ?= 120
-FUZZ_TARGETS := frame checkpoint recordio
+FUZZ_TARGETS := frame checkpoint recordio example
 CARGO_FUZZ := 0.13.1
 # Two at a time; the tests of one file stay together, with what they have set up.
 PYTEST_FLAGS ?= --numprocesses=2 --dist=loadfile
@@ -228,7 +228,7 @@ test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; 
 
 # Without the address sanitizer: the crates forbid unsafe code, and what is looked for are panics.
 # RUSTC_BOOTSTRAP lets a stable compiler count which code the bytes reach.
-fuzz: ## Read any bytes as frames, checkpoints and record files: make fuzz FUZZ_SECONDS=300
+fuzz: ## Read any bytes as frames, checkpoints, record files and records: make fuzz FUZZ_SECONDS=300
 	@test -x $(CACHE)/fuzz/bin/cargo-fuzz || \
 	    cargo install --quiet --locked --root $(CACHE)/fuzz cargo-fuzz --version $(CARGO_FUZZ)
 	@set -e; for target in $(FUZZ_TARGETS); do \
