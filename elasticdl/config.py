@@ -94,6 +94,14 @@ class ModelSection(Section):
     custom_data_reader: Annotated[
         str, Field(description="Name of the function that returns a data reader.")
     ] = "custom_data_reader"
+    script: Annotated[
+        Path | None,
+        Field(description="In place of a model file: the script of `elasticdl run`."),
+        Only(()),
+    ] = None
+    script_arguments: Annotated[
+        tuple[str, ...], Field(description="What the script finds in sys.argv."), Only(())
+    ] = ()
     run_eagerly: Annotated[
         bool,
         Field(

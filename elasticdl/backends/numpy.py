@@ -147,7 +147,7 @@ class NumpyTrainer:
         chunks = list(records)
         if not chunks:
             return
-        pick = _picker(chunks, is_batched(self._spec.feed))
+        pick = picker(chunks, is_batched(self._spec.feed))
         all_numbers = np.concatenate([chunk.numbers for chunk in chunks])
         order = np.arange(len(all_numbers))
         if mode is Mode.TRAINING:
@@ -352,7 +352,7 @@ def _numbers(ids: Any) -> Int64:
     return np.ascontiguousarray(ids, np.int64)
 
 
-def _picker(chunks: list[Records], as_columns: bool) -> _Pick:
+def picker(chunks: list[Records], as_columns: bool) -> _Pick:
     """Return what gives `feed` the records of some places: a list, or the columns they have."""
     if as_columns and chunks[0].columns:
         columns = {

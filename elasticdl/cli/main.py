@@ -18,6 +18,7 @@ from elasticdl.cli.flags import build_config, check_given, flags, option, unknow
 from elasticdl.cli.jobs import COMMANDS
 from elasticdl.cli.profile import profile
 from elasticdl.cli.report import report
+from elasticdl.cli.script import run_script
 from elasticdl.cli.top import top
 from elasticdl.cli.zoo import zoo
 from elasticdl.config import Command
@@ -189,6 +190,8 @@ def _of_command(name: Command) -> list[click.Option]:
 
 for _name in ("train", "evaluate", "predict"):
     cli.add_command(_make_command(_name))
+
+cli.add_command(run_script)
 
 for _command in COMMANDS:
     cli.add_command(_command)

@@ -36,7 +36,8 @@ OF_ELASTICDL_0 = {
     "chief_resource_request": "there is no chief; --worker_resource_request is of all workers",
     "cluster_spec_json": "--labels, --annotations, --tolerations, --affinity and --node_selector, "
     "or a Python file as --cluster_spec",
-    "custom_training_loop": _LOOP,
+    "custom_training_loop": "elasticdl run SCRIPT --training_data=PATH, of a loop in PyTorch that "
+    "uses elasticdl.controller",
     "dataset_fn": "--feed=NAME; a function that is called dataset_fn is found by itself",
     "docker_base_url": _ENGINE,
     "docker_image_repository": "elasticdl zoo build and elasticdl zoo push make the image, and "

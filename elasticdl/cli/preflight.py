@@ -38,20 +38,31 @@ def check(config: JobConfig) -> None:
     if config.is_on_kubernetes:
         _check_for_pods(config)
         return
-    model_file = find_model_file(config)
-    names = defined_names(model_file)
+    if config.model.script is not None:
+        _check_script(config.model.script)
+        model_file, names = config.model.script, None
+    else:
+        model_file = find_model_file(config)
+        names = defined_names(model_file)
     check_state(config.cluster.state)
     _check_packages(config)
     if names is not None:
         _check_functions(config, model_file, names)
     parse_params(config.model.model_params, "--model_params")
-    if names is not None and config.model.custom_data_reader not in names:
+    is_script = config.model.script is not None
+    if is_script or (names is not None and config.model.custom_data_reader not in names):
         for flag in ("training_data", "validation_data", "prediction_data"):
             _check_data(flag, config)
     if config.model.statistics is not None:
         read_statistics(config.model.statistics)
     _check_sources(config)
     _check_destinations(config)
+
+
+def _check_script(script: Path) -> None:
+    if not script.is_file():
+        raise ConfigError(f"elasticdl run: expected a Python file, found none at {script}")
+    defined_names(script)
 
 
 def _check_packages(config: JobConfig) -> None:

@@ -107,6 +107,8 @@ def _custom_data_reader(config: JobConfig) -> Callable[..., Any] | None:
     takes seconds that the master would wait.
     """
     model = config.model
+    if model.script is not None:
+        return None
     path = model.model_zoo.joinpath(*model.model_def.split(".")[:-1])
     for file in (path.with_name(path.name + ".py"), path / "__init__.py"):
         if file.is_file():

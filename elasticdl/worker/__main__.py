@@ -14,13 +14,15 @@ from elasticdl.observe.kinds import FeedPath
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.worker.all_reduce import RingExchange
-from elasticdl.worker.assemble import assemble
+from elasticdl.worker.assemble import assemble, assemble_script
 from elasticdl.worker.departure import Departure
 from elasticdl.worker.heartbeat import Heartbeat
+from elasticdl.worker.loop import Worker
 from elasticdl.worker.profile import Profiler
 from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
+from elasticdl.worker.script import ScriptJob, run_script
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
 
@@ -65,6 +67,46 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
     events = EventLog(arguments.job_dir, Role.WORKER, arguments.index)
     beats = Heartbeat(master, arguments.index, interval, events, route, labels, traffic)
     with beats as heartbeat, telling(lambda text: events.write(FeedPath(), text)):
+
+        def leave_world() -> None:
+            for exchange in reducers:
+                exchange.close()
+
+        def leave() -> None:
+            departure.finish()
+            leave_world()
+
+        def watching(worker: Worker) -> Watch:
+            """Have others follow what a worker does; return the context to run it in."""
+            departure.worker = worker
+            heartbeat.progress = worker.progress
+            name = process.process_name(Role.WORKER, arguments.index)
+            profiler = Profiler(worker.stages, arguments.job_dir, name)
+
+            def follow(answer: HeartbeatAnswer) -> None:
+                profiler.look()
+                worker.recover(answer.is_recovering)
+                for exchange in reducers:
+                    exchange.world_ends(answer.ended_world)
+
+            heartbeat.follow = follow
+            watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
+            cluster = arguments.config.cluster
+            look, silence = cluster.heartbeat_seconds, cluster.heartbeat_timeout_seconds
+            return Watch(watchdog, worker.under_way, master, arguments.index, look, silence)
+
+        def of_script(trainer: Trainer) -> tuple[Worker, RingExchange]:
+            worker = assemble_script(
+                arguments.config, arguments.index, master, trainer, reduce, labels
+            )
+            return worker, reducers[0]
+
+        departure.farewell = leave_world
+        model = arguments.config.model
+        if model.script is not None:
+            job = ScriptJob(arguments.config, arguments.index, of_script, watching, leave)
+            run_script(model.script, model.script_arguments, job)
+            return
         worker = assemble(
             arguments.config,
             arguments.index,
@@ -74,32 +116,9 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             labels,
             reduce if arguments.config.has_worlds else None,
         )
-        departure.worker = worker
-
-        def leave_world() -> None:
-            for exchange in reducers:
-                exchange.close()
-
-        departure.farewell = leave_world
-        heartbeat.progress = worker.progress
-
-        name = process.process_name(Role.WORKER, arguments.index)
-        profiler = Profiler(worker.stages, arguments.job_dir, name)
-
-        def follow(answer: HeartbeatAnswer) -> None:
-            profiler.look()
-            worker.recover(answer.is_recovering)
-            for exchange in reducers:
-                exchange.world_ends(answer.ended_world)
-
-        heartbeat.follow = follow
-        watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
-        cluster = arguments.config.cluster
-        look, silence = cluster.heartbeat_seconds, cluster.heartbeat_timeout_seconds
-        with Watch(watchdog, worker.under_way, master, arguments.index, look, silence):
+        with watching(worker):
             process.run_to_own_failure(worker.run)
-            departure.finish()
-            leave_world()
+            leave()
 
 
 def join_world(

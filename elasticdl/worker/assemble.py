@@ -24,7 +24,7 @@ from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.exchange import NoParameterSource, Parameters, StoreExchange, Training
 from elasticdl.worker.loop import Worker
-from elasticdl.worker.predictions import make_sink
+from elasticdl.worker.predictions import PredictionSink, make_sink
 from elasticdl.worker.records import sample_minibatch
 from elasticdl.worker.route import Route
 
@@ -150,6 +150,43 @@ def _assemble_trainer(
     return worker
 
 
+def assemble_script(
+    config: JobConfig,
+    worker_id: int,
+    master: MasterClient,
+    trainer: Trainer,
+    reduce: Callable[[Trainer], RingExchange],
+    labels: LabelClock | None = None,
+) -> Worker:
+    """Return a worker whose gradients are computed by a script.
+
+    Raises:
+        DataError: The data cannot be read.
+        ModelMismatchError: The other workers hold another model.
+    """
+    readers = open_readers(config, None)
+    description = trainer.build(_sample(config, readers, trainer))
+    log.info(IS_BUILT)
+    exchange = reduce(trainer)
+    exchange.declare(description)
+
+    def no_predictions() -> PredictionSink:
+        raise ModelError("a script has no predictions that the job writes")
+
+    training = Training(trainer, exchange)
+    return Worker(
+        config,
+        worker_id,
+        master,
+        trainer,
+        exchange,
+        readers,
+        no_predictions,
+        training,
+        labels=labels,
+    )
+
+
 def _check_export(config: JobConfig, trainer: Trainer) -> None:
     inside = getattr(trainer, "keeps_tables_inside", False)
     if config.checkpoint.output_tables == "parquet" and inside:
@@ -189,15 +226,16 @@ def _sample(config: JobConfig, readers: dict[TaskKind, DataReader], model: Predi
     return sample_minibatch(readers[kind], model, mode, config.training.minibatch_size)
 
 
-def open_readers(config: JobConfig, spec: ModelSpec) -> dict[TaskKind, DataReader]:
+def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, DataReader]:
     """Open the sources that the job names; training data is read in the order that it asks for."""
     sources = {
         TaskKind.TRAINING: config.data.training_data,
         TaskKind.EVALUATION: config.data.validation_data,
         TaskKind.PREDICTION: config.data.prediction_data,
     }
+    own = None if spec is None else spec.custom_data_reader
     readers = {
-        kind: open_reader(path, config.data.data_reader_params, spec.custom_data_reader)
+        kind: open_reader(path, config.data.data_reader_params, own)
         for kind, path in sources.items()
         if path
     }

@@ -69,6 +69,16 @@ def export_model(
     why_not = _write_program(placed, sample, tables, directory / PROGRAM)
     if why_not:
         log.warning("the export has no %s: torch.export: %s", PROGRAM, why_not)
+    _write_notes(directory, tables, why_not)
+
+
+def export_weights(model: Any, directory: Path) -> None:
+    """Write a model without tables that is called by a script alone: there is no program of it."""
+    _safetensors().save_file(_state_dict(model), directory / WEIGHTS)
+    _write_notes(directory, [], "the model is called by a script, in ways that only it knows")
+
+
+def _write_notes(directory: Path, tables: list[ExportedTable], why_not: str) -> None:
     notes = {
         "backend": "torch",
         "torch": torch.__version__,

@@ -109,7 +109,7 @@ class PlacedModel:
 
     Args:
         model: What the model function returned, called with a lookup in force.
-        features: Of a first minibatch.
+        features: Of a first minibatch; None if the model is called elsewhere, and has no tables.
 
     Attributes:
         tables: Of the embedding layers.
@@ -117,12 +117,13 @@ class PlacedModel:
         parameters: (name, parameter) of what is dense.
     """
 
-    def __init__(self, model: Any, features: Any) -> None:
+    def __init__(self, model: Any, features: Any = None) -> None:
         self.model = model
         self.tables = tuple(_tables(model))
         self._table_of = {id(t.weight): k for k, t in enumerate(self.tables)}
         self.sites: tuple[int, ...] = ()
-        self._meet(features)
+        if features is not None:
+            self._meet(features)
         self.parameters = [
             (name, p) for name, p in model.named_parameters() if not isinstance(p, TableParameter)
         ]

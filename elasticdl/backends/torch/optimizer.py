@@ -156,7 +156,7 @@ def _rate_of(made: Any) -> tuple[Any, Callable[[int], float]]:
             "optimizer(parameters) must return an optimizer of torch.optim, or a scheduler of "
             f"torch.optim.lr_scheduler, found {type(made).__name__}"
         )
-    fixed = _one_rate(made)
+    fixed = one_rate(made)
     return made, lambda version: fixed
 
 
@@ -165,18 +165,24 @@ class ScheduledRate:
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
+        self._step = scheduler.step
         scheduler.optimizer._opt_called = True  # the order of step() calls that PyTorch warns of
-        self._known = array("d", [_one_rate(scheduler.optimizer)])
+        self._known = array("d", [one_rate(scheduler.optimizer)])
 
     def __call__(self, version: int) -> float:
         """Return the rate of the step that starts at `version`."""
         while len(self._known) <= version:
-            self._scheduler.step()
-            self._known.append(_one_rate(self._scheduler.optimizer))
+            self._step()
+            self._known.append(one_rate(self._scheduler.optimizer))
         return self._known[version]
 
 
-def _one_rate(optimizer: Any) -> float:
+def one_rate(optimizer: Any) -> float:
+    """Return the learning rate of all parameter groups.
+
+    Raises:
+        ModelError: They have several.
+    """
     rates = {float(group["lr"]) for group in optimizer.param_groups}
     if len(rates) != 1:
         raise ModelError(

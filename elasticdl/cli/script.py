@@ -1,0 +1,128 @@
+"""`elasticdl run script.py`: a user's own training loop on several workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rich_click as click
+from click.core import ParameterSource
+
+from elasticdl.cli.flags import Flag, build_config, check_given, flags, option
+from elasticdl.config import JobConfig
+from elasticdl.errors import ConfigError
+from elasticdl.job import Strategy
+
+_HELP = """Run a script with a training loop of its own on several workers.
+
+Each worker runs the script. elasticdl.controller gives it minibatches of --training_data, and
+takes the mean of its gradients and those of the others. What follows -- goes to the script.
+
+\b
+Example:
+  elasticdl run train.py --training_data=data/train --num_workers=3 -- --units=64
+"""
+_OTHER_SECTIONS = frozenset({"model", "evaluation", "kubernetes"})
+_OTHER_FLAGS = frozenset(
+    {
+        # A script evaluates by itself, and makes its own optimizer.
+        "validation_data",
+        "prediction_data",
+        "learning_rate",
+        # It is all-reduce that makes the updates.
+        "distribution_strategy",
+        "use_async",
+        "grads_to_wait",
+        "sync_version_tolerance",
+        "max_staleness",
+        "get_model_steps",
+        "staleness_lr_modulation",
+        "num_ps_pods",
+        "ps_memory_limit",
+        "ps_recovery",
+        "pretrained_rows",
+        "saved_model",
+        "output_tables",
+        "export_tables",
+        "export_threshold",
+        "export_since_version",
+        # One machine, so far.
+        "launcher",
+        "tls",
+        "tls_ca",
+        "tls_cert",
+        "tls_key",
+        "tls_certificate_hours",
+        "insecure",
+    }
+)
+
+
+def _flags() -> list[Flag]:
+    return [
+        flag
+        for flag in flags("train")
+        if flag.section not in _OTHER_SECTIONS and flag.name not in _OTHER_FLAGS
+    ]
+
+
+def configure(script: Path, arguments: tuple[str, ...], words: dict[str, str | None]) -> JobConfig:
+    """Return the configuration of a job that runs a script.
+
+    Raises:
+        ConfigError: A value does not fit its flag, or flags do not fit together; one line each.
+    """
+    script = script.resolve()
+    model = {"model_zoo": str(script.parent), "model_def": script.name}
+    strategy = {"distribution_strategy": str(Strategy.ALLREDUCE)}
+    config = build_config("train", {**words, **model, **strategy})
+    of_script = {"script": script, "script_arguments": arguments}
+    return config.model_copy(update={"model": config.model.model_copy(update=of_script)})
+
+
+@click.pass_context
+def _run(
+    context: click.RichContext,
+    /,
+    script: Path,
+    arguments: tuple[str, ...],
+    quiet: bool,
+    log_format: str,
+    **words: str | None,
+) -> int:
+    given = [n for n in words if context.get_parameter_source(n) is ParameterSource.COMMANDLINE]
+    try:
+        config = configure(script, arguments, words)
+        check_given(config, given)
+    except ConfigError as error:
+        raise click.UsageError(str(error), context) from error
+    if quiet and log_format == "json":
+        raise click.UsageError("--quiet and --log_format=json: expected one of them", context)
+    from elasticdl.cli.run import run  # what --help and a typing error need not wait for
+
+    return run(config, look="quiet" if quiet else log_format)
+
+
+run_script = click.RichCommand(
+    name="run",
+    callback=_run,
+    params=[
+        click.Argument(["script"], type=click.Path(path_type=Path)),
+        click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),
+        *(option(flag) for flag in _flags()),
+        click.RichOption(
+            ["--quiet"],
+            is_flag=True,
+            panel="Command",
+            help="Print nothing but errors; --summary has the result.",
+        ),
+        click.RichOption(
+            ["--log_format"],
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            panel="Command",
+            help="How to print what happens: for people, or one JSON object a line.",
+        ),
+    ],
+    help=_HELP,
+)

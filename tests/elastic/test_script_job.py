@@ -1,0 +1,206 @@
+"""`elasticdl run`: a training loop of its own on several workers, of which some are lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from elasticdl._core import RecordWriter
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
+
+HERE = Path(__file__).parent
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+
+class ScriptJob:
+    """`elasticdl run` of a script; all files go to a folder."""
+
+    def __init__(self, folder, script, num_records, words=(), **flags):
+        self.folder, self.job_dir = folder, folder / "job"
+        data = folder / "data.recordio"
+        with RecordWriter(str(data)) as writer:
+            writer.write_many(str(number).encode() for number in range(num_records))
+        flags = {
+            "training_data": data,
+            "job_dir": self.job_dir,
+            "output": folder / "export",
+            "summary": folder / "summary.json",
+            "heartbeat_seconds": 0.2,
+            **flags,
+        }
+        self.words = [
+            *(sys.executable, "-m", "elasticdl.cli.main", "run", str(script)),
+            *(f"--{name}={value}" for name, value in flags.items()),
+            *("--", *words),
+        ]
+
+    def __enter__(self):
+        with (self.folder / "run.log").open("w") as log:
+            self.process = subprocess.Popen(self.words, stdout=log, stderr=subprocess.STDOUT)
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+
+    def finish(self):
+        """Wait for the end of the job; return its summary."""
+        assert self.process.wait() == 0, self.log()
+        return json.loads((self.folder / "summary.json").read_text())
+
+    def log(self):
+        logs = sorted((self.job_dir / "logs").glob("*"))
+        return "\n".join(file.read_text() for file in [self.folder / "run.log", *logs])
+
+    def model(self):
+        from safetensors.numpy import load_file
+
+        return load_file(self.folder / "export" / "model.safetensors")
+
+
+def check_counts(job, summary, num_records, num_epochs):
+    rows = [(row["trained_once"], row["repeated"], row["lost"]) for row in summary["ledger"]]
+    assert rows == [(num_records, 0, 0)] * num_epochs
+    # The model itself has counted: sqrt(g * g) may differ from |g| in the last bit.
+    np.testing.assert_allclose(job.model()["visits"], np.full(num_records, num_epochs), rtol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [{}, {"global_batch_size": 80}], ids=["rounds", "global batch"])
+def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_path, chaos, batch):
+    finals = tmp_path / "finals"
+    finals.mkdir()
+    words = ["--num_records=4000", "--seconds=0.05", f"--finals={finals}"]
+    with ScriptJob(
+        tmp_path,
+        HERE / "script_loop.py",
+        4_000,
+        words,
+        num_workers=4,
+        num_epochs=2,
+        minibatch_size=16,
+        num_minibatches_per_task=5,
+        **batch,
+    ) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        due = [signal.SIGKILL, signal.SIGTERM]
+        for status in master.watch(give_up_seconds=60):
+            if due and status.records_done > status.records_total / 4 * (3 - len(due)):
+                os.kill(chaos.processes(job.job_dir, "worker")[1].pid, due.pop(0))
+        summary = job.finish()
+        master.close()
+    assert not due
+    check_counts(job, summary, 4_000, num_epochs=2)
+    digests = [file.read_text() for file in finals.iterdir()]
+    assert len(digests) >= 2, job.log()  # two at least were there all the time
+    assert len(set(digests)) == 1
+    assert summary["staleness"]["max"] == 0
+    if batch:
+        assert job.model()["updates"] == 8_000 / batch["global_batch_size"]
+
+
+NETWORK = """
+import torch
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        # A bias before batch norm would have no gradient but noise.
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(3, 8, bias=False), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2),
+            torch.nn.ReLU(), torch.nn.Linear(8, 1),
+        )
+
+    def loss(self, numbers):
+        x = torch.tensor([[n % 7, n % 5, n % 3] for n in numbers], dtype=torch.float32)
+        return (self.layers(x)[:, 0] - x.sum(1)).square().mean()
+
+def make():
+    model = Network()
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    return model, adam, torch.optim.lr_scheduler.StepLR(adam, step_size=10, gamma=0.5)
+"""
+
+LOOP = """
+import json, sys
+import elasticdl.controller
+import network, torch
+
+controller = elasticdl.controller.init()
+model, _, scheduler = network.make()
+torch.save(model.state_dict(), "first.pt")
+optimizer = controller.wrap(model, scheduler)
+seen = []
+for records in controller.minibatches():
+    numbers = [int(record) for record in records]
+    seen.append((torch.initial_seed(), numbers))
+    loss = model.loss(numbers)
+    loss.backward()
+    optimizer.step(loss)
+json.dump(seen, open("seen.json", "w"))
+torch.save(model.state_dict(), "last.pt")
+"""
+
+
+def test_one_worker_trains_as_a_plain_loop_in_pytorch(tmp_path, monkeypatch):
+    (tmp_path / "network.py").write_text(NETWORK)
+    (tmp_path / "loop.py").write_text(LOOP)
+    monkeypatch.chdir(tmp_path)
+    with ScriptJob(
+        tmp_path, "loop.py", 1_000, minibatch_size=32, num_minibatches_per_task=4
+    ) as job:
+        job.finish()
+    namespace = {}
+    exec(NETWORK, namespace)
+    model, adam, scheduler = namespace["make"]()
+    model.load_state_dict(torch.load("first.pt"))
+    seen = json.loads(Path("seen.json").read_text())
+    assert sorted(number for _, numbers in seen for number in numbers) == list(range(1_000))
+
+    for seed, numbers in seen:
+        torch.manual_seed(seed)
+        adam.zero_grad()
+        model.loss(numbers).backward()
+        adam.step()
+        scheduler.step()
+
+    last, exported = torch.load("last.pt"), job.model()
+    for name, value in model.state_dict().items():
+        np.testing.assert_allclose(last[name], value, rtol=1e-4, atol=1e-6)
+        np.testing.assert_array_equal(exported[name], last[name])
+
+
+BODIES = {
+    "raises": ("x = 1 / (len(records) - 8)", "ZeroDivisionError"),
+    "no step": ("continue", "expected optimizer.step(loss) for each minibatch, found none"),
+    "ends early": ("break", "has ended before the job"),
+    "no backward": ("optimizer.step(1.0)", "no parameter has a gradient"),
+    "moves the rate": (
+        "model(torch.ones(1)).sum().backward(); sgd.param_groups[0]['lr'] = 0.2;"
+        " optimizer.step(1.0)",
+        "changed the learning rate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_script_that_does_not_do_its_part_fails_the_job_and_says_why(tmp_path, name):
+    body, message = BODIES[name]
+    (tmp_path / "loop.py").write_text(
+        "import elasticdl.controller, torch\n"
+        "controller = elasticdl.controller.init()\n"
+        "model = torch.nn.Linear(1, 1)\n"
+        "sgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "optimizer = controller.wrap(model, sgd)\n"
+        f"for records in controller.minibatches():\n    {body}\n"
+    )
+    with ScriptJob(
+        tmp_path, tmp_path / "loop.py", 64, minibatch_size=8, max_relaunches=1, max_task_retries=0
+    ) as job:
+        assert job.process.wait() == 1
+        assert message in (tmp_path / "run.log").read_text()
