@@ -122,8 +122,9 @@ class TrainingSection(Section):
         Strategy,
         Field(
             description="Where parameters live: Local (in this process), "
-            "ParameterServerStrategy (on ps replicas), or AllreduceStrategy (in each worker; "
-            "models without embedding tables)."
+            "ParameterServerStrategy (on ps replicas), AllreduceStrategy (in each worker; models "
+            "without embedding tables), or HybridStrategy (rows on ps replicas, all else in each "
+            "worker)."
         ),
     ] = Strategy.LOCAL
     minibatch_size: Annotated[PositiveInt, Field(description="Records of one step.")] = 64
@@ -409,16 +410,17 @@ class JobConfig(Section):
     @property
     def num_ps(self) -> int:
         """How many ps replicas the job has."""
-        if self.training.distribution_strategy is not Strategy.PARAMETER_SERVER:
+        if self.training.distribution_strategy not in (Strategy.PARAMETER_SERVER, Strategy.HYBRID):
             return 0
         # An exported model is whole in each worker.
         return 0 if self.checkpoint.saved_model else self.cluster.num_ps_pods
 
     @property
     def has_worlds(self) -> bool:
-        """Whether the workers hold the parameters, and reduce their gradients."""
-        is_all_reduce = self.training.distribution_strategy is Strategy.ALLREDUCE
-        return is_all_reduce and not self.checkpoint.saved_model
+        """Whether the workers hold parameters, all or the dense ones, and reduce gradients."""
+        strategy = self.training.distribution_strategy
+        is_theirs = strategy in (Strategy.ALLREDUCE, Strategy.HYBRID)
+        return is_theirs and not self.checkpoint.saved_model
 
     @property
     def is_synchronous(self) -> bool:
@@ -452,6 +454,7 @@ class JobConfig(Section):
         }[self.command]
         self._check_synchrony()
         self._check_all_reduce()
+        self._check_hybrid()
         self._check_launcher()
         if self.model.run_eagerly and self.training.distribution_strategy is not Strategy.LOCAL:
             raise ValueError(
@@ -478,7 +481,7 @@ class JobConfig(Section):
                 "--output_tables=parquet: each ps replica writes its rows to a folder that the "
                 f"processes share; expected a path as --output, found {output or 'none'}"
             )
-        if self.checkpoint.output_tables == "parquet" and self.has_worlds:
+        if self.checkpoint.output_tables == "parquet" and self.has_worlds and not self.num_ps:
             raise ValueError(
                 "--output_tables=parquet is for tables on ps replicas; "
                 f"{self.training.distribution_strategy} has none"
@@ -565,6 +568,32 @@ class JobConfig(Section):
                 f"{given[0]} is about ps replicas, of which {strategy} has none: expected "
                 f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or not this flag"
             )
+        self._check_one_machine(strategy)
+
+    def _check_hybrid(self) -> None:
+        training, checkpoint = self.training, self.checkpoint
+        if training.distribution_strategy is not Strategy.HYBRID:
+            return
+        strategy = f"--distribution_strategy={Strategy.HYBRID}"
+        refused = {
+            "--use_async=false": not training.use_async,
+            "--max_staleness": training.max_staleness is not None,
+            "--get_model_steps": training.get_model_steps > 1,
+            "--staleness_lr_modulation": training.staleness_lr_modulation,
+            "--pretrained_rows": bool(checkpoint.pretrained_rows),
+            "--checkpoint_dir": checkpoint.checkpoint_dir is not None,
+            "--checkpoint_dir_for_init": checkpoint.checkpoint_dir_for_init is not None,
+            "--ps_recovery=latest": checkpoint.ps_recovery == "latest",
+        }
+        given = [flag for flag, is_given in refused.items() if is_given]
+        if given:
+            raise ValueError(
+                f"{given[0]} does not go with {strategy} so far: expected "
+                f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or not this flag"
+            )
+        self._check_one_machine(strategy)
+
+    def _check_one_machine(self, strategy: str) -> None:
         if self.is_on_kubernetes or self.cluster.tls not in (None, "off"):
             raise ValueError(
                 f"{strategy} runs on one machine so far, without TLS: expected "

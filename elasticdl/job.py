@@ -48,6 +48,7 @@ class Strategy(StrEnum):
     LOCAL = "Local"
     PARAMETER_SERVER = "ParameterServerStrategy"
     ALLREDUCE = "AllreduceStrategy"
+    HYBRID = "HybridStrategy"
 
 
 class Role(StrEnum):
@@ -309,6 +310,27 @@ class PsRoute:
 
     generation: int
     addresses: tuple[str, ...]  # by index; "" of one that is not there
+
+
+@dataclass(frozen=True, slots=True)
+class JointGeneration:
+    """The generations of the two holders of a hybrid job; a lease carries them as one number."""
+
+    of_worlds: int
+    of_ps: int
+
+    @classmethod
+    def of(cls, number: int) -> JointGeneration:
+        """Take one number apart."""
+        return cls(number >> _PS_BITS, number & ((1 << _PS_BITS) - 1))
+
+    @property
+    def number(self) -> int:
+        """Both as one number."""
+        return (self.of_worlds << _PS_BITS) | self.of_ps
+
+
+_PS_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)

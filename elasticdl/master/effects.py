@@ -1,15 +1,18 @@
-"""How the master speaks to ps replicas."""
+"""How the master speaks to those who hold the parameters."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.checkpoints.dense import DENSE
+from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, TaskAudit
 from elasticdl.locations import Location
@@ -86,6 +89,46 @@ class ReplicaAccess:
         if self._client is None or self._client[0] != route:
             self._client = (route, self._connect(route.addresses, True))
         return self._client[1]
+
+
+class HybridAccess:
+    """Ps replicas and, for the dense parameters, rank 0 of the world (`ParameterAccess`)."""
+
+    def __init__(self, rows: ReplicaAccess, dense: ReplicaAccess) -> None:
+        self._rows = rows
+        self._dense = dense
+
+    def audit(self) -> Replicas:
+        """Ask each ps replica, and then rank 0, what it has applied of each task."""
+        return [*self._rows.audit(), *self._dense.audit()]
+
+    def tally(self) -> dict[str, int]:
+        """Return the sums over all of them."""
+        dense = self._dense.tally()
+        return {name: count + dense[name] for name, count in self._rows.tally().items()}
+
+    def expire(self) -> str:
+        """Have rows removed that have come to their end; say how many."""
+        return self._rows.expire()
+
+    def checkpoint(self, directory: Location) -> list[str]:
+        """Have the dense parameters written into a folder of a folder, and the rows beside it.
+
+        Raises:
+            CheckpointError: A file cannot be written.
+        """
+        assert isinstance(directory, Path), "checkpoints of hybrid jobs are the job's own"
+
+        def write(folder: str) -> str:
+            (entry,) = self._dense.checkpoint(Path(folder))
+            return entry
+
+        write_hand_over(directory / DENSE, write)
+        return self._rows.checkpoint(directory)
+
+    def applied_by(self, address: str) -> Applied:
+        """Ask one process, which nobody else knows yet, what it has applied of each task."""
+        return self._rows.applied_by(address)
 
 
 def audits(replicas: Sequence[NDArray[np.int64]]) -> Replicas:

@@ -39,9 +39,9 @@ from elasticdl.launchers.base import (
 )
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
-from elasticdl.master.effects import ReplicaAccess
+from elasticdl.master.effects import HybridAccess, ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
-from elasticdl.master.interpreter import Effect, Interpreter, Line
+from elasticdl.master.interpreter import Effect, Interpreter, Line, ParameterAccess
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.page import JobPage
 from elasticdl.master.parameters.holder import RestorePoint
@@ -112,7 +112,9 @@ class Master:
         self._authority = authority
         self._make_launcher = make_launcher
         self._listening = listening or Listening()
-        self._access = make_access(self.core.ps_route)
+        self._access: ParameterAccess = make_access(self.core.ps_route)
+        if (find_dense := self.core.holder.find_dense) is not None:
+            self._access = HybridAccess(make_access(self.core.ps_route), make_access(find_dense))
         self._tables = make_access(self.core.ps_route)  # its own: it waits for nobody else
         self._tables_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._tells_tables_at = 0.0

@@ -205,7 +205,7 @@ class Servicer(MasterServicer):
                 is_recovering=core.is_recovering,
                 ended_world=core.ended_world(role, request.index),
             )
-            if request.ps_generation not in (-1, core.holder.generation):
+            if request.ps_generation not in (-1, core.ps_route().generation):
                 answer.ps_route.CopyFrom(messages.route_to_message(core.ps_route()))
             return answer
 

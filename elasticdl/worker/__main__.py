@@ -7,6 +7,7 @@ from elasticdl._core import PsClient, PsServer, RingListener, Store, traffic
 from elasticdl.addresses import port_of
 from elasticdl.backends.base import Trainer
 from elasticdl.backends.told import telling
+from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.job import HeartbeatAnswer, Role
 from elasticdl.observe.events import EventLog
@@ -134,7 +135,8 @@ def join_world(
         return PsServer(store, listening.bind, 0, arguments.token, far=sender)
 
     global_batch_size = arguments.config.training.global_batch_size
-    replica = Replica(serve, checkpoint.checkpoint_dir_for_init, global_batch_size)
+    part = DENSE if arguments.config.num_ps else ""
+    replica = Replica(serve, checkpoint.checkpoint_dir_for_init, global_batch_size, part)
     listener = RingListener(listening.bind, 0, arguments.token)
     member = RingMember(
         lambda said: master.attend(arguments.index, said),

@@ -84,7 +84,7 @@ class RingExchange:
         """Others go on without this worker, unless it has something in hand."""
         self._member.rest()
 
-    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> Parameters:
+    def pull(self, ids: Sequence[Int64], step: Step | None = None) -> OwnParameters:
         """Return the parameters that are here; there are no rows."""
         self._wait_for_parameters()
         replica = self._replica

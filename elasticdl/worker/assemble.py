@@ -23,6 +23,7 @@ from elasticdl.process import IS_BUILT
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.exchange import NoParameterSource, Parameters, StoreExchange, Training
+from elasticdl.worker.hybrid import HybridExchange
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.predictions import PredictionSink, make_sink
 from elasticdl.worker.records import sample_minibatch
@@ -49,7 +50,7 @@ def assemble(
     """Return a worker that is ready to run.
 
     The model is built while the ps replicas may still be starting: `connect` is called last; or
-    `reduce`, in a job of all-reduce.
+    `reduce` too, in a job whose workers hold the dense parameters.
 
     Raises:
         ModelError, DataError, ConfigError: The user's file or data cannot be used.
@@ -96,7 +97,8 @@ def _assemble_trainer(
     reduce: Callable[[Trainer], RingExchange] | None,
 ) -> Worker:
     # Without ps replicas a large Keras Embedding stays what it is: a dense variable.
-    threshold = sys.maxsize if config.has_worlds else config.model.embedding_threshold_bytes
+    is_dense = config.has_worlds and not config.num_ps
+    threshold = sys.maxsize if is_dense else config.model.embedding_threshold_bytes
     try:
         trainer = load_trainer(
             spec,
@@ -117,11 +119,14 @@ def _assemble_trainer(
             f"{type(error).__name__}: {error} ({place_of(error)})"
         ) from error
     steps = config.training.get_model_steps
-    exchange: StoreExchange | RingExchange
-    if reduce is not None:
-        exchange = reduce(trainer)
-    else:
+    exchange: StoreExchange | RingExchange | HybridExchange
+    if reduce is None:
         exchange = StoreExchange(connect(), trainer, route or Route(), steps)
+    elif config.num_ps:
+        rows = StoreExchange(connect(), trainer, route or Route())
+        exchange = HybridExchange(rows, reduce(trainer))
+    else:
+        exchange = reduce(trainer)
     exchange.declare(description)
     if config.command == "train" and trainer.callbacks is not None:
         _check_callbacks(config, trainer.callbacks)

@@ -246,7 +246,13 @@ class StoreExchange:
         self._named_sites = [
             site for site, table in enumerate(self._tables) if model.tables[table].keep_names
         ]
-        dense, state = (values.copy() for values in self._trainer.initial_values())
+        # Of a model that is described without them, somebody else holds them.
+        dense, state = (
+            values.copy() if described else np.zeros(0, np.float32)
+            for values, described in zip(
+                self._trainer.initial_values(), (model.dense, model.state), strict=True
+            )
+        )
         given = list(self._trainer.given_rows())
         self._declare = partial(
             self._client.declare, json.dumps(asdict(model)), dense, state, given

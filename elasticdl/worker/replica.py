@@ -25,7 +25,7 @@ from elasticdl.collective.pending import Pending, parts_of
 from elasticdl.collective.rounds import Marks, Minibatch
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
-from elasticdl.locations import Location
+from elasticdl.locations import Location, parse
 
 _HEADER_BYTES = 8
 
@@ -48,6 +48,7 @@ class Replica:
         serve: Callable[[Store], PsServer],
         init: Location | None,
         global_batch_size: int | None = None,
+        part: str = "",
     ) -> None:
         """Have none yet.
 
@@ -55,10 +56,12 @@ class Replica:
             serve: Serves a store, and returns its server.
             init: The checkpoint that the job begins with, if any (`--checkpoint_dir_for_init`).
             global_batch_size: Records of an update; None: those of one round.
+            part: The folder in a checkpoint of this job that has these parameters; "": all of it.
         """
         self._serve = serve
         self._init = init
         self.global_batch_size = global_batch_size
+        self._part = part
         self.pending = Pending()
         self._model: ModelDescription | None = None
         self._first: tuple[Float32, Float32] | None = None
@@ -81,8 +84,9 @@ class Replica:
             raise ModelError(
                 f"the model has embedding tables ({names}), and with --distribution_strategy="
                 f"{Strategy.ALLREDUCE} each worker would hold all their rows: expected "
-                f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or keras.layers.Embedding "
-                "in place of elasticdl.layers.Embedding if the tables are small"
+                f"--distribution_strategy={Strategy.HYBRID} or {Strategy.PARAMETER_SERVER}, or "
+                "keras.layers.Embedding in place of elasticdl.layers.Embedding if the tables are "
+                "small"
             )
         self._model, self._first = model, (dense, state)
 
@@ -104,7 +108,8 @@ class Replica:
             CheckpointError: It cannot be restored.
         """
         if checkpoint:
-            self._take(restore(checkpoint, keep_watermarks=True), None)
+            place = parse(checkpoint) / self._part if self._part else checkpoint
+            self._take(restore(place, keep_watermarks=True), None)
         elif self._init is not None:
             self._take(restore(resolve(self._init), keep_watermarks=False), None)
         else:

@@ -22,18 +22,20 @@ from pathlib import Path
 
 import numpy as np
 
-from elasticdl import ArrayModel, ArrayOptimizer, Mode
+from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
 
 HERE = Path(__file__).parent
 SETTINGS = json.loads((HERE / "settings.json").read_text())
 NUM_RECORDS, SECONDS = SETTINGS["num_records"], SETTINGS["seconds"]
+HAS_ROWS = SETTINGS["has_rows"]  # then a row of each record counts too, on ps replicas
 
 
 def forward():
-    """No table; a count of each record, and the number of updates."""
+    """A count of each record, in a dense variable and perhaps in rows; the number of updates."""
+    rows = ArrayTable("rows", dim=1, initializer=Initializer("constant", {"value": 0.0}))
     return ArrayModel(
-        tables=[],
-        ids=lambda features: [],
+        tables=[rows] if HAS_ROWS else [],
+        ids=lambda features: [features] if HAS_ROWS else [],
         predict=lambda dense, rows, features: dense["visits"][features],
         gradients=_gradients,
         dense={"visits": np.zeros(NUM_RECORDS, np.float32)},
@@ -64,7 +66,8 @@ def _gradients(dense, rows, features, labels):
     )  # the tempo of the job, so that it lasts longer than a worker takes to start
     gradient = np.zeros(NUM_RECORDS, np.float32)
     np.subtract.at(gradient, features, 1.0 / len(features))
-    return 1.0, [], {"visits": gradient}, {"updates": np.ones(1, np.float32)}
+    of_rows = [np.full((len(features), 1), -1.0, np.float32)] if HAS_ROWS else []
+    return 1.0, of_rows, {"visits": gradient}, {"updates": np.ones(1, np.float32)}
 
 
 # --- faults --------------------------------------------------------------------------------------
@@ -137,6 +140,7 @@ def _hash(replica):
 
 def _watch():
     from elasticdl.collective.group import Group
+    from elasticdl.worker.exchange import StoreExchange
     from elasticdl.worker.replica import Replica
     from elasticdl.worker.ring_member import RingMember
 
@@ -154,6 +158,8 @@ def _watch():
     _after(Replica, "count", "after update")
     _before(Group, "give", "giving parameters")
     _before(RingMember, "_meet", "rendezvous")
+    _before(StoreExchange, "push", "before rows")
+    _after(StoreExchange, "push", "after rows")
 
 
 if "elasticdl.worker.__main__" in sys.modules or "worker" in " ".join(sys.orig_argv):

@@ -11,6 +11,7 @@ from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Membership
 from elasticdl.master.parameters.holder import Holder
+from elasticdl.master.parameters.hybrid import HybridHolder
 from elasticdl.master.parameters.local import LocalStore
 from elasticdl.master.parameters.replicas import PsReplicas
 from elasticdl.master.parameters.requests import Parts, Requests
@@ -34,6 +35,8 @@ def make_holder(
     def make_requests(parts: Parts) -> Requests:
         return Requests(config, tasks, journal, history, ledger, meter, parts, act)
 
+    if config.has_worlds and config.num_ps:
+        return HybridHolder(config, journal, members, ledger, history, make_requests, act)
     if config.has_worlds:
         return WorkerWorlds(journal, members, ledger, history, make_requests, act)
     if not config.num_ps:

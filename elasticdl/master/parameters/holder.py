@@ -7,7 +7,7 @@ facts go to the journal, actions come out. What an action asks of the outside co
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -106,6 +106,8 @@ Seating = Seat | BeginWith | Wait | Finished
 class NoWorlds:
     """A holder whose workers do not reduce among themselves."""
 
+    find_dense: Callable[[], PsRoute] | None = None
+
     def attend(self, member: Member, said: Attendance, now: float) -> Seating:
         """Refuse."""
         raise ElasticdlError(
@@ -194,6 +196,11 @@ class Holder(Protocol):
     @property
     def route(self) -> PsRoute:
         """Where workers find the parameters."""
+        ...
+
+    @property
+    def find_dense(self) -> Callable[[], PsRoute] | None:
+        """Finds whoever serves what those at `route` do not hold; None: they hold all."""
         ...
 
     @property

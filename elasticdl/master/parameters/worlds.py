@@ -46,6 +46,7 @@ class WorkerWorlds:
     """`Holder` of a job whose workers hold the parameters, and reduce their gradients."""
 
     num_processes = 0
+    find_dense: Callable[[], PsRoute] | None = None
     can_lose_updates = True
     wants_hand_over = False
     lost_tasks: Mapping[int, Set[int]] = {}

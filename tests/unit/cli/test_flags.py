@@ -76,8 +76,8 @@ def test_synchronous_training_waits_for_all_workers_and_pulls_nothing_ahead():
         (
             "distribution_strategy",
             "Ps",
-            "--distribution_strategy: expected 'Local', 'ParameterServerStrategy' or "
-            "'AllreduceStrategy', found 'Ps'",
+            "--distribution_strategy: expected 'Local', 'ParameterServerStrategy', "
+            "'AllreduceStrategy' or 'HybridStrategy', found 'Ps'",
         ),
         (
             "master_port",
@@ -139,6 +139,34 @@ def test_all_reduce_has_no_ps_replicas_to_count():
     with pytest.raises(ConfigError, match="--num_ps_pods has no effect"):
         check_given(config, {"num_workers", "num_ps_pods"})
     check_given(config, {"num_workers"})
+
+
+@pytest.mark.parametrize(
+    ("flag", "word"),
+    [
+        ("use_async", "false"),
+        ("max_staleness", "4"),
+        ("get_model_steps", "2"),
+        ("staleness_lr_modulation", "true"),
+        ("pretrained_rows", "users=checkpoints"),
+        ("checkpoint_dir", "checkpoints"),
+        ("checkpoint_dir_for_init", "checkpoints"),
+        ("ps_recovery", "latest"),
+        ("global_batch_size", "64"),
+        ("tls", "job"),
+        ("image_name", "image"),
+    ],
+)
+def test_a_hybrid_job_refuses_what_it_cannot_do(flag, word):
+    with pytest.raises(ConfigError, match=f"{flag}|one machine"):
+        build_config("train", TRAIN | {"distribution_strategy": "HybridStrategy", flag: word})
+
+
+def test_a_hybrid_job_has_ps_replicas_and_worlds():
+    words = TRAIN | {"distribution_strategy": "HybridStrategy", "num_ps_pods": "3"}
+    config = build_config("train", words)
+    check_given(config, {"num_workers", "num_ps_pods"})
+    assert (config.num_ps, config.has_worlds, config.is_synchronous) == (3, True, True)
 
 
 def test_an_unknown_flag_is_answered_with_the_nearest():

@@ -1,0 +1,141 @@
+"""Hybrid jobs lose workers and ps replicas; both halves of each minibatch count once.
+
+The model counts how often each record was trained, twice: in a dense variable, which goes around
+the ring, and in rows, which are on ps replicas.
+"""
+
+import signal
+
+import numpy as np
+import pytest
+
+from tests.elastic.visits_job import VisitsJob, check_hashes
+
+
+def hybrid_job(folder, **settings):
+    wanted = {"distribution_strategy": "HybridStrategy", "num_ps_pods": 2, "has_rows": True}
+    return VisitsJob(folder, **wanted, **settings)
+
+
+def check_counts(job, summary):
+    """Each record counts once in both holders: by the model itself, and by the proof."""
+    (line,) = summary["ledger"]
+    records = job.num_records
+    assert (line["trained_once"], line["repeated"], line["lost"]) == (records, 0, 0)
+    model = job.model()
+    np.testing.assert_array_equal(model["dense/visits"], np.ones(records))
+    keys, rows = model["table/rows/keys"], model["table/rows/rows"]
+    np.testing.assert_array_equal(keys, np.arange(records))
+    np.testing.assert_array_equal(rows, np.ones((records, 1)))
+
+
+@pytest.mark.timeout(120)
+def test_an_undisturbed_job_trains_each_record_once_in_both_holders(tmp_path):
+    with hybrid_job(tmp_path, num_records=1_605, seconds=0.0) as job:
+        summary = job.finish()
+    check_counts(job, summary)
+    check_hashes(job)
+    # A push may come after those of the others of this round and of the one before.
+    assert summary["staleness"]["max"] <= 2 * (3 - 1)
+
+
+FAULTS = [
+    ("compute", 5),
+    ("during reduction", 5),
+    ("before rows", 5),  # the ring has the minibatch, the ps replicas have not
+    ("abort after reduction", 5),
+    ("after rows", 5),
+]
+
+
+@pytest.mark.timeout(240)
+def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_path, chaos):
+    with hybrid_job(
+        tmp_path, num_records=32_000, seconds=0.012, faults=FAULTS, max_relaunches=20
+    ) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for _ in master.watch(give_up_seconds=60):
+            due = job.num_claimed()
+            if job.has_world_of(3):
+                (job.zoo / f"due-{due}").touch()
+        summary = job.finish()
+        master.close()
+    assert job.num_claimed() == len(FAULTS), job.log()
+    check_counts(job, summary)
+    assert not job.events("world restored")
+    check_hashes(job)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("recovery_seconds", [0, 0.3])
+def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, chaos, recovery_seconds):
+    with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=recovery_seconds) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 4_000:
+                break
+        chaos.processes(job.job_dir, "ps")[1].send_signal(signal.SIGKILL)
+        summary = job.finish()
+        master.close()
+    check_counts(job, summary)
+    (recovery,) = summary["recoveries"]
+    assert recovery["is_replayed"]
+    assert (recovery["version"] > 0) == (recovery_seconds > 0)
+    assert recovery["tasks"] > 0
+    check_hashes(job)
+
+
+@pytest.mark.timeout(240)
+def test_a_worker_and_a_ps_replica_are_killed_at_once(tmp_path, chaos):
+    with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 4_000:
+                break
+        chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGKILL)
+        chaos.processes(job.job_dir, "ps")[0].send_signal(signal.SIGKILL)
+        summary = job.finish()
+        master.close()
+    check_counts(job, summary)
+    assert not job.events("world restored")
+    check_hashes(job)
+
+
+@pytest.mark.timeout(240)
+def test_all_workers_dead_at_once_are_given_their_half_again(tmp_path, chaos):
+    with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 6_000 and (job.job_dir / "recovery").is_dir():
+                break
+        for worker in chaos.processes(job.job_dir, "worker"):
+            worker.send_signal(signal.SIGKILL)
+        summary = job.finish()
+        master.close()
+    check_counts(job, summary)
+    (restored,) = job.events("world restored")
+    assert restored["version"] > 0
+
+
+@pytest.mark.timeout(240)
+def test_the_master_is_killed_and_then_a_worker_and_a_ps_replica(tmp_path, chaos):
+    with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 4_000:
+                break
+        master.close()
+        for role in ("master", "worker", "ps"):
+            chaos.processes(job.job_dir, role)[0].send_signal(signal.SIGKILL)
+        summary = job.finish()
+    check_counts(job, summary)
+    assert summary["counters"]["resumed_masters"] == 1
+    assert not job.events("world restored")
+
+
+@pytest.mark.timeout(60)
+def test_a_model_without_tables_is_refused(tmp_path):
+    with VisitsJob(tmp_path, distribution_strategy="HybridStrategy") as job:
+        assert job.process.wait() == 1
+    said = (tmp_path / "train.log").read_text()
+    assert "expected --distribution_strategy=AllreduceStrategy" in said
