@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from elasticdl._core import RecordWriter
+from elasticdl.observe.events import read_events
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
@@ -102,6 +103,32 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
     assert summary["staleness"]["max"] == 0
     if batch:
         assert job.model()["updates"] == 8_000 / batch["global_batch_size"]
+
+
+def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path, chaos):
+    finals = tmp_path / "finals"
+    finals.mkdir()
+    with ScriptJob(
+        tmp_path,
+        HERE / "script_loop.py",
+        4_000,
+        ["--num_records=4000", "--seconds=0.05", f"--finals={finals}"],
+        num_workers=2,
+        minibatch_size=16,
+        num_minibatches_per_task=5,
+        recovery_seconds=0.3,
+    ) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 2_000 and (job.job_dir / "recovery").is_dir():
+                break
+        for worker in chaos.processes(job.job_dir, "worker"):
+            worker.send_signal(signal.SIGKILL)
+        summary = job.finish()
+        master.close()
+    check_counts(job, summary, 4_000, num_epochs=1)
+    (restored,) = [e for e in read_events(job.job_dir) if e["event"] == "world restored"]
+    assert restored["version"] > 0
 
 
 NETWORK = """

@@ -1,0 +1,126 @@
+"""What a script may give to its job, and what it is told otherwise."""
+
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
+
+from elasticdl.backends.handover import Handover, Step  # noqa: E402  # torch may be missing
+from elasticdl.backends.torch.script import ScriptTrainer  # noqa: E402
+from elasticdl.data.base import Records  # noqa: E402
+from elasticdl.errors import ModelError  # noqa: E402
+from elasticdl.job import Mode  # noqa: E402
+from elasticdl.layers.torch import Embedding  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(60)]
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def a_step(trainer):
+    (minibatch,) = trainer.minibatches(iter([Records(values=[b"1", b"2"])]), Mode.TRAINING, 2, 5)
+    return Step(minibatch, *trainer.initial_values())
+
+
+def test_gradients_of_a_step_are_those_that_backward_leaves():
+    model = torch.nn.Linear(2, 1)
+    trainer = ScriptTrainer(Handover(), model, sgd(model), seed=0)
+    step = a_step(trainer)
+    assert sorted(trainer.begin_step(step)) == [b"1", b"2"]
+    model(torch.tensor([[3.0, 4.0]])).sum().backward()
+    result = trainer.end_step(step, torch.tensor(0.5))
+    np.testing.assert_array_equal(result.dense_grad, [3.0, 4.0, 1.0])
+    assert result.loss == 0.5
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_same_task_gives_the_same_minibatches_and_random_numbers():
+    model = torch.nn.Linear(1, 1)
+    trainer = ScriptTrainer(Handover(), model, sgd(model), seed=0)
+    chunks = [Records(values=[b"%d" % i for i in range(start, start + 5)]) for start in (0, 5)]
+
+    def cut(seed):
+        found = trainer.minibatches(iter(chunks), Mode.TRAINING, 4, seed)
+        return [(minibatch.features, minibatch.seed) for minibatch in found]
+
+    assert cut(7) == cut(7) != cut(8)
+    assert [len(features) for features, _ in cut(7)] == [4, 4, 2]
+    assert sorted(int(r) for features, _ in cut(7) for r in features) == list(range(10))
+
+
+def take_step(model, optimizer, change, loss):
+    trainer = ScriptTrainer(Handover(), model, optimizer, seed=0)
+    step = a_step(trainer)
+    trainer.begin_step(step)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    change()
+    trainer.end_step(step, loss)
+
+
+def refused(model, optimizer, change=lambda: None, loss=1.0):
+    """Return what a script is told that changes something, and takes a step."""
+    with pytest.raises(ModelError) as error:
+        take_step(model, optimizer, change, loss)
+    return str(error.value)
+
+
+def test_what_the_job_cannot_apply_is_refused():
+    linear = torch.nn.Linear(2, 1)
+    lazy = torch.nn.LazyLinear(1)
+    table = Embedding(None, 4)
+    double = torch.nn.Linear(2, 1).double()
+    schedule = torch.optim.lr_scheduler.StepLR(sgd(linear), 1)
+
+    assert "expected a torch.nn.Module, found builtins.dict" in refused({}, None)
+    assert "has no shape yet" in refused(lazy, sgd(linear))
+    assert "table" in refused(table, sgd(linear))
+    assert "expected float32 on the CPU" in refused(double, sgd(double))
+    assert "Adamax is not one" in refused(linear, torch.optim.Adamax(linear.parameters()))
+    assert "leave it out" in refused(linear, schedule, change=lambda: schedule.step())
+
+
+def test_a_step_of_which_nothing_is_wrong_is_taken():
+    linear = torch.nn.Linear(2, 1)
+    take_step(linear, sgd(linear), lambda: None, 1.0)
+
+
+def test_what_is_changed_behind_the_job_is_refused():
+    linear = torch.nn.Linear(2, 1)
+    optimizer = sgd(linear)
+
+    def replace():
+        linear.weight.data = torch.zeros(1, 2)
+
+    def set_rate():
+        optimizer.param_groups[0]["lr"] = 0.2
+
+    assert "was moved or replaced" in refused(linear, optimizer, change=replace)
+    assert "expected one number" in refused(linear, optimizer, loss=torch.ones(2))
+    assert "a closure is not called" in refused(linear, optimizer, loss=lambda: 1.0)
+    assert "changed the learning rate" in refused(linear, optimizer, change=set_rate)
+
+
+def test_what_the_worker_asks_for_is_done_in_the_scripts_thread():
+    handover, seen = Handover(), []
+    worker = threading.Thread(
+        target=lambda: (
+            handover.call(lambda: seen.append(threading.current_thread())),
+            handover.end(),
+        )
+    )
+    worker.start()
+    assert handover.take() is None
+    worker.join()
+    assert seen == [threading.current_thread()]
+
+
+def test_a_failure_of_the_worker_reaches_the_script():
+    handover = Handover()
+    handover.end(ModelError("the ring is gone"))
+    with pytest.raises(ModelError, match="the ring is gone"):
+        handover.take()

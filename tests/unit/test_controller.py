@@ -1,0 +1,47 @@
+"""A script that `elasticdl run` has not started, and flags that a script's job does not have."""
+
+import pytest
+
+from elasticdl import controller
+from elasticdl.cli.main import run_command
+from elasticdl.cli.script import configure
+from elasticdl.errors import ConfigError
+from elasticdl.job import Strategy
+
+
+def test_a_plain_process_has_no_controller():
+    with pytest.raises(ConfigError, match=r"elasticdl run script\.py"):
+        controller.init()
+
+
+def test_the_job_of_a_script_is_one_of_all_reduce(tmp_path):
+    config = configure(
+        tmp_path / "loop.py", ("--units=3",), {"training_data": "data", "num_workers": "3"}
+    )
+    assert config.model.script == tmp_path / "loop.py"
+    assert config.model.script_arguments == ("--units=3",)
+    assert config.training.distribution_strategy is Strategy.ALLREDUCE
+    assert config.cluster.num_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["loop.py"], "needs --training_data"),
+        (["loop.py", "--training_data=data", "--model_def=a.b"], "unknown flag --model_def"),
+        (["loop.py", "--training_data=data", "--num_workers=no"], "--num_workers: expected"),
+        (["none.py", "--training_data=data"], "expected a Python file, found none"),
+        (["wrong.py", "--training_data=data"], "wrong.py:1:"),
+        (["loop.py", "--training_data=none"], "--training_data"),
+    ],
+)
+def test_what_cannot_run_is_said_before_anything_starts(
+    tmp_path, monkeypatch, capsys, words, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop.py").write_text("pass\n")
+    (tmp_path / "wrong.py").write_text("for\n")
+    (tmp_path / "data").write_text("1\n")
+    assert run_command(["run", *words]) != 0
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "jobs").exists()
