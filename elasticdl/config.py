@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from elasticdl.job import Strategy
-from elasticdl.locations import is_remote
+from elasticdl.locations import Location, is_remote
 from elasticdl.settings import reader_params
 from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.data import DataSection
@@ -32,6 +32,10 @@ _POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _TRAIN = Only(("train",))
 _EVALUATE = Only(("train", "evaluate"))
 _PREDICT = Only(("predict",))
+
+
+def _is_url(place: Location | None) -> bool:
+    return place is not None and is_remote(place)
 
 
 def _threads(value: object) -> object:
@@ -581,8 +585,8 @@ class JobConfig(Section):
             "--get_model_steps": training.get_model_steps > 1,
             "--staleness_lr_modulation": training.staleness_lr_modulation,
             "--pretrained_rows": bool(checkpoint.pretrained_rows),
-            "--checkpoint_dir": checkpoint.checkpoint_dir is not None,
-            "--checkpoint_dir_for_init": checkpoint.checkpoint_dir_for_init is not None,
+            "a URL as --checkpoint_dir": _is_url(checkpoint.checkpoint_dir),
+            "a URL as --checkpoint_dir_for_init": _is_url(checkpoint.checkpoint_dir_for_init),
             "--ps_recovery=latest": checkpoint.ps_recovery == "latest",
         }
         given = [flag for flag, is_given in refused.items() if is_given]

@@ -117,7 +117,7 @@ class HybridAccess:
         Raises:
             CheckpointError: A file cannot be written.
         """
-        assert isinstance(directory, Path), "checkpoints of hybrid jobs are the job's own"
+        assert isinstance(directory, Path), "no hybrid job has checkpoints behind URLs"
 
         def write(folder: str) -> str:
             (entry,) = self._dense.checkpoint(Path(folder))

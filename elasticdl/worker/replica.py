@@ -56,7 +56,7 @@ class Replica:
             serve: Serves a store, and returns its server.
             init: The checkpoint that the job begins with, if any (`--checkpoint_dir_for_init`).
             global_batch_size: Records of an update; None: those of one round.
-            part: The folder in a checkpoint of this job that has these parameters; "": all of it.
+            part: The folder in a checkpoint that has these parameters; "": all of it.
         """
         self._serve = serve
         self._init = init
@@ -108,12 +108,14 @@ class Replica:
             CheckpointError: It cannot be restored.
         """
         if checkpoint:
-            place = parse(checkpoint) / self._part if self._part else checkpoint
-            self._take(restore(place, keep_watermarks=True), None)
+            self._take(restore(self._own(parse(checkpoint)), keep_watermarks=True), None)
         elif self._init is not None:
-            self._take(restore(resolve(self._init), keep_watermarks=False), None)
+            self._take(restore(self._own(resolve(self._init)), keep_watermarks=False), None)
         else:
             self._take(Store(), None)
+
+    def _own(self, checkpoint: Location) -> Location:
+        return checkpoint / self._part if self._part else checkpoint
 
     def dump(self) -> bytes:
         """Return all of it: parameters, optimizer slots, state, watermarks, marks."""

@@ -14,7 +14,7 @@ from tests.elastic.visits_job import VisitsJob, check_hashes
 
 def hybrid_job(folder, **settings):
     wanted = {"distribution_strategy": "HybridStrategy", "num_ps_pods": 2, "has_rows": True}
-    return VisitsJob(folder, **wanted, **settings)
+    return VisitsJob(folder, **{**wanted, **settings})
 
 
 def check_counts(job, summary):
@@ -131,6 +131,41 @@ def test_the_master_is_killed_and_then_a_worker_and_a_ps_replica(tmp_path, chaos
     check_counts(job, summary)
     assert summary["counters"]["resumed_masters"] == 1
     assert not job.events("world restored")
+
+
+@pytest.mark.timeout(120)
+def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    first, second = tmp_path / "first", tmp_path / "second"
+    with hybrid_job(first, num_records=960, seconds=0.0, checkpoint_dir=checkpoints) as job:
+        job.finish()
+    settings = {"checkpoint_dir_for_init": checkpoints, "num_workers": 2, "num_ps_pods": 3}
+    with hybrid_job(second, num_records=960, seconds=0.0, **settings) as job:
+        job.finish()
+    model = job.model()
+    np.testing.assert_array_equal(model["dense/visits"], np.full(960, 2.0))
+    np.testing.assert_array_equal(model["table/rows/rows"], np.full((960, 1), 2.0))
+    alone = tmp_path / "alone"
+    flags = {"distribution_strategy": "ParameterServerStrategy", "num_ps_pods": 1}
+    with hybrid_job(alone, **{"checkpoint_dir_for_init": checkpoints, **flags}) as job:
+        assert job.process.wait() == 1
+    assert "is of a hybrid job" in (alone / "train.log").read_text()
+
+
+@pytest.mark.timeout(120)
+def test_a_ps_replica_and_a_worker_that_are_asked_to_end_hand_over(tmp_path, chaos):
+    with hybrid_job(tmp_path, num_records=12_000) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 3_000:
+                break
+        for role in ("ps", "worker"):
+            chaos.processes(job.job_dir, role)[0].send_signal(signal.SIGTERM)
+        summary = job.finish()
+        master.close()
+    check_counts(job, summary)
+    check_hashes(job)
+    assert [recovery["is_handed_over"] for recovery in summary["recoveries"]] == [True]
 
 
 @pytest.mark.timeout(60)

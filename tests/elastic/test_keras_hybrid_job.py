@@ -64,6 +64,8 @@ def trained(folder, chaos):
                 "--num_minibatches_per_task=10",
                 "--num_epochs=2",
                 "--evaluation_steps=100",
+                "--checkpoint_dir=checkpoints",
+                "--checkpoint_steps=60",
                 "--recovery_seconds=2",
                 "--output=export",
                 f"--job_dir={job_dir}",
@@ -101,14 +103,27 @@ def test_the_model_has_learned(trained):
     assert trained["metrics"]["auc"] > 0.8
 
 
-def test_the_export_has_rows_and_dense_parameters(trained, folder, tmp_path):
+@pytest.mark.parametrize(
+    "source",
+    [
+        ["--saved_model=export"],
+        [
+            "--checkpoint_dir_for_init=checkpoints",
+            "--distribution_strategy=HybridStrategy",
+            "--num_workers=2",
+            "--num_ps_pods=3",
+        ],
+    ],
+    ids=["export", "checkpoint on three ps replicas"],
+)
+def test_an_evaluation_afterwards_gives_the_metrics_of_the_job(source, trained, folder, tmp_path):
     done = subprocess.run(
         command(
             "evaluate",
             "--validation_data=valid.recordio",
             f"--summary={tmp_path / 'summary.json'}",
             f"--job_dir={tmp_path / 'job'}",
-            "--saved_model=export",
+            *source,
         ),
         cwd=folder,
         capture_output=True,
