@@ -102,17 +102,13 @@ def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
 def _message(core: JobCore) -> str:
     if core.message or core.has_ended:
         return core.message
-    missing = sum(not address for address in core.ps_route().addresses)
+    replicas = core.holder.num_processes
+    # Without ps replicas the workers hold the parameters: there is nobody else to wait for.
+    missing = sum(not address for address in core.ps_route().addresses) if replicas else 0
     if core.phase is not Phase.PENDING:
-        lost = (
-            [f"{missing} of {core.holder.num_processes} ps replicas are being restored"]
-            if missing
-            else []
-        )
+        lost = [f"{missing} of {replicas} ps replicas are being restored"] if missing else []
         return "; ".join([*core.course.shortcomings(), *lost])
-    if missing:
-        return f"waiting for {missing} of {core.holder.num_processes} ps replicas"
-    return "waiting for workers"
+    return f"waiting for {missing} of {replicas} ps replicas" if missing else "waiting for workers"
 
 
 def _records_per_second(core: JobCore, done: int, now: float) -> float:

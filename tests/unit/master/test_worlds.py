@@ -16,6 +16,7 @@ from elasticdl.job import (
     Wait,
 )
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
+from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
 from elasticdl.master.core import Phase
 from elasticdl.master.lacks import Applied
@@ -69,6 +70,7 @@ def test_no_lease_goes_out_before_there_is_a_world(worlds):
     worlds.register(0, 1)
     assert isinstance(worlds.attend(0), Wait)
     assert worlds.core.phase is Phase.PENDING
+    assert status.picture(worlds.core, worlds.play.now).message == "waiting for workers"
     assert isinstance(worlds.lease(0), Wait)
     worlds.attend(1)
     worlds.attend(0, version=0)
