@@ -211,6 +211,12 @@ def run_to_own_failure(work: Callable[[], None]) -> None:
         raise SystemExit(OWN_FAILURE_EXIT_CODE) from error
 
 
+def fail_now(error: BaseException) -> NoReturn:
+    """End this process as `run_to_own_failure` does, from a thread that nobody waits for."""
+    _log_uncaught(type(error), error, error.__traceback__)
+    end_now(OWN_FAILURE_EXIT_CODE)
+
+
 def end_now(code: int) -> NoReturn:
     """End this process whatever its threads wait for, such as a disk that does not answer.
 

@@ -89,6 +89,8 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
                 worker.recover(answer.is_recovering)
                 for exchange in reducers:
                     exchange.world_ends(answer.ended_world)
+                    if exchange.error is not None:
+                        process.fail_now(exchange.error)
 
             heartbeat.follow = follow
             watchdog = Watchdog(arguments.config.training.task_timeout_seconds)

@@ -167,6 +167,11 @@ class RingExchange:
         """The master says that a world is to end at the next step; 0: none is."""
         self._member.world_ends(world_id)
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why this worker can take part no longer, if it cannot; it may wait for work meanwhile."""
+        return self._member.error
+
     def close(self) -> None:
         """Leave the world."""
         self._member.leave()

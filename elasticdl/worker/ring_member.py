@@ -223,6 +223,11 @@ class RingMember:
         self._replica.close()
 
     @property
+    def error(self) -> BaseException | None:
+        """What has ended the thread, if it did not end in order."""
+        return self._error
+
+    @property
     def _has_parameters(self) -> bool:
         return self._synced_world > 0
 

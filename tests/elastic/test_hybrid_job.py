@@ -133,7 +133,7 @@ def test_the_master_is_killed_and_then_a_worker_and_a_ps_replica(tmp_path, chaos
     assert not job.events("world restored")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
     checkpoints = tmp_path / "checkpoints"
     first, second = tmp_path / "first", tmp_path / "second"
@@ -145,6 +145,10 @@ def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
     model = job.model()
     np.testing.assert_array_equal(model["dense/visits"], np.full(960, 2.0))
     np.testing.assert_array_equal(model["table/rows/rows"], np.full((960, 1), 2.0))
+    other = tmp_path / "other"
+    with hybrid_job(other, num_records=480, checkpoint_dir_for_init=checkpoints) as job:
+        assert job.process.wait() == 1
+    assert "the checkpoint belongs to another model" in (other / "train.log").read_text()
     alone = tmp_path / "alone"
     flags = {"distribution_strategy": "ParameterServerStrategy", "num_ps_pods": 1}
     with hybrid_job(alone, **{"checkpoint_dir_for_init": checkpoints, **flags}) as job:
