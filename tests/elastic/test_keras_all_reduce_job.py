@@ -17,7 +17,7 @@ from elasticdl.observe.events import read_events
 ROOT = Path(__file__).resolve().parents[2]
 NUM_TRAINING, NUM_VALIDATION = 6_000, 600
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.keras, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def command(name, *flags):

@@ -12,7 +12,7 @@ from elasticdl.checkpoints.exports import SUCCESS
 from elasticdl.checkpoints.versions import versions
 from elasticdl.locations import parse
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.s3]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.s3, pytest.mark.long]
 
 STEPS, NUM_KEPT, NUM_EPOCHS = 500, 2, 2
 

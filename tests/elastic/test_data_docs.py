@@ -10,10 +10,11 @@ import pytest
 
 for package in ("pyarrow", "duckdb", "sqlalchemy"):
     pytest.importorskip(package)
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/data.md"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_every_command_of_the_page_runs(tmp_path):
     (tmp_path / "model_zoo").symlink_to(ROOT / "model_zoo")
