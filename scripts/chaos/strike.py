@@ -158,7 +158,9 @@ class Striker:
             for role in roles:
 
                 def choose(role: str = role) -> psutil.Process | None:
-                    taken = [target.pid for target in targets]
+                    # One that was started by hand is for the fault that it was started for: before
+                    # it has registered nobody would miss it.
+                    taken = [each.pid for each in (*targets, *self._by_hand)]
                     there = self._registered(role) if self._is_urgent else []
                     there = there or processes(self._job_dir, role)
                     free = [found for found in there if found.pid not in taken]

@@ -55,6 +55,13 @@ def test_two_at_once_need_two_processes(striker, worker):
     assert worker.poll() is None
 
 
+def test_a_worker_that_was_started_by_hand_is_left_for_its_own_fault(striker, worker):
+    striker._by_hand.append(worker)
+    struck = striker.strike(Fault("worker", "worker", at=0.5), RUNNING)
+    assert "alive to strike" in struck.problem
+    assert worker.poll() is None
+
+
 def test_a_process_of_another_job_is_left_alone(striker, tmp_path):
     words = ["elasticdl.worker", "--job_dir", "/elsewhere", "--index", "0"]
     with subprocess.Popen(
