@@ -1,7 +1,9 @@
 """A training loop of its own that counts how often each record was trained.
 
 A record is its own number. Adam without momentum moves a weight by the sign of its gradient. So
-each update adds 1 to the count of every record in it, whatever else is averaged with it.
+each update adds 1 to the count of every record in it, whatever else is averaged with it. A record
+that is twice in an update would count once: it is for one epoch, since a late task of an epoch may
+be part of the same updates as the first tasks of the next.
 """
 
 import argparse
