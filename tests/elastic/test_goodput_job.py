@@ -24,6 +24,15 @@ def seconds_of(history, name):
     return lane.seconds
 
 
+def slack(found, undisturbed):
+    """Return how far a label may be from the stall: 10 %, and what else made the job slower.
+
+    On a busy machine two equal jobs differ by seconds.
+    """
+    longer = sum(found.values()) - sum(undisturbed.values())
+    return 0.1 * STALL_SECONDS + abs(longer - STALL_SECONDS)
+
+
 def assert_whole(history):
     """Good seconds and losses are all the seconds there were, of every role and of all."""
     for role in (*Role, None):
@@ -57,8 +66,9 @@ def test_stalled_stage_is_time_under_its_label(seen_job, undisturbed, stage):
     grown = {
         label: found.get(label, 0.0) - undisturbed.get(label, 0.0) for label in LABELS.values()
     }
-    assert grown.pop(LABELS[stage]) == pytest.approx(STALL_SECONDS, rel=0.1), found
-    assert max(grown.values()) < 0.1 * STALL_SECONDS, found
+    within = slack(found, undisturbed)
+    assert grown.pop(LABELS[stage]) == pytest.approx(STALL_SECONDS, abs=within), found
+    assert max(grown.values()) < within, found
 
 
 @pytest.mark.long
@@ -77,7 +87,7 @@ def test_stalled_ps_replica_is_time_that_its_worker_waits_for_parameters(
     found = seconds_of(history, "worker-0")
     label = "wait for parameters"
     grown = found[label] - undisturbed.get(label, 0.0)
-    assert grown == pytest.approx(STALL_SECONDS, rel=0.1), found
+    assert grown == pytest.approx(STALL_SECONDS, abs=slack(found, undisturbed)), found
     # The page shows it where it was: a dip of about as long, told by what workers did.
     told = board(history)["dips"]
     dip = max(told, key=lambda dip: dip["end"] - dip["begin"])
