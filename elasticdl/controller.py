@@ -82,7 +82,7 @@ class Controller:
 
     def _prepare(self) -> None:
         try:
-            from elasticdl.backends.torch.script import prepare
+            from elasticdl.backends.torch.threads import prepare
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"elasticdl.controller needs PyTorch, and {error.name!r} is not installed: "

@@ -32,10 +32,17 @@ def load_trainer(
     """
     from elasticdl.backends.numpy import ArrayModel, NumpyTrainer
 
+    def in_keras() -> Trainer:
+        from elasticdl.backends.keras.threads import compute_with
+        from elasticdl.backends.keras.trainer import KerasTrainer
+
+        compute_with(num_threads)
+        # A Keras model must be built by its trainer, which watches its embeddings come to be; what
+        # is no Keras model is answered by the trainer's error.
+        return KerasTrainer(spec, metadata, seed, embedding_threshold_bytes, run_eagerly)
+
     if _imported("keras", "tensorflow") and not _imported("torch"):
-        return _keras_trainer(
-            spec, metadata, seed, embedding_threshold_bytes, num_threads, run_eagerly
-        )
+        return in_keras()
     model = _call(spec, seed, num_threads)
     if isinstance(model, ArrayModel):
         return NumpyTrainer(spec, model, metadata, seed)
@@ -44,30 +51,11 @@ def load_trainer(
 
         return TorchTrainer(spec, model, metadata, seed, run_eagerly)
     if _is_a(model, "keras", "Model"):
-        return _keras_trainer(
-            spec, metadata, seed, embedding_threshold_bytes, num_threads, run_eagerly
-        )
+        return in_keras()
     raise ModelError(
         "the model function: expected a keras.Model, a torch.nn.Module or an "
         f"elasticdl.ArrayModel, found {type(model).__module__}.{type(model).__qualname__}"
     )
-
-
-def _keras_trainer(
-    spec: ModelSpec,
-    metadata: Metadata,
-    seed: int,
-    embedding_threshold_bytes: int,
-    num_threads: int,
-    run_eagerly: bool,
-) -> Trainer:
-    from elasticdl.backends.keras.threads import compute_with
-    from elasticdl.backends.keras.trainer import KerasTrainer
-
-    compute_with(num_threads)
-    # A Keras model must be built by its trainer, which watches its embeddings come to be; what
-    # is no Keras model is answered by the trainer's error.
-    return KerasTrainer(spec, metadata, seed, embedding_threshold_bytes, run_eagerly)
 
 
 def _call(spec: ModelSpec, seed: int, num_threads: int) -> Any:
@@ -84,10 +72,9 @@ def _call(spec: ModelSpec, seed: int, num_threads: int) -> Any:
 
 
 def _prepare_torch(seed: int, num_threads: int) -> None:
-    import torch
+    from elasticdl.backends.torch.threads import prepare
 
-    torch.set_num_threads(num_threads)
-    torch.manual_seed(seed)
+    prepare(seed, num_threads)
 
 
 def _no_rows_yet(layer: Any, ids: Any) -> Any:

@@ -16,6 +16,7 @@ from elasticdl.cli.data import data
 from elasticdl.cli.export import export
 from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
 from elasticdl.cli.jobs import COMMANDS
+from elasticdl.cli.look import look_of, look_options
 from elasticdl.cli.profile import profile
 from elasticdl.cli.report import report
 from elasticdl.cli.script import run_script
@@ -107,12 +108,11 @@ def _make_command(name: Command) -> click.RichCommand:
             return 0
         if dry_run:
             return kubernetes.dry_run(settings)
-        if quiet and log_format == "json":
-            raise click.UsageError("--quiet and --log_format=json: expected one of them", context)
+        look = look_of(context, quiet, log_format)
         from elasticdl.cli.run import Stay, run  # what --help and a typing error need not wait for
 
         stay = Stay.DETACH if detach else Stay.WAIT if wait else Stay.TIED
-        return run(settings, stay, "quiet" if quiet else log_format)
+        return run(settings, stay, look)
 
     return click.RichCommand(
         name=name,
@@ -157,20 +157,7 @@ def _of_command(name: Command) -> list[click.Option]:
             help="Show the job to its end; it goes on if this command ends before. Without --wait "
             "and --detach a job on this machine ends with the command.",
         ),
-        click.RichOption(
-            ["--quiet"],
-            is_flag=True,
-            panel="Command",
-            help="Print nothing but errors; --summary has the result.",
-        ),
-        click.RichOption(
-            ["--log_format"],
-            type=click.Choice(["text", "json"]),
-            default="text",
-            show_default=True,
-            panel="Command",
-            help="How to print what happens: for people, or one JSON object a line.",
-        ),
+        *look_options(),
         click.RichOption(
             ["--config"],
             type=click.Path(path_type=Path),

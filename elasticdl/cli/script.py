@@ -8,6 +8,7 @@ import rich_click as click
 from click.core import ParameterSource
 
 from elasticdl.cli.flags import Flag, build_config, check_given, flags, option
+from elasticdl.cli.look import look_of, look_options
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
@@ -95,11 +96,10 @@ def _run(
         check_given(config, given)
     except ConfigError as error:
         raise click.UsageError(str(error), context) from error
-    if quiet and log_format == "json":
-        raise click.UsageError("--quiet and --log_format=json: expected one of them", context)
+    look = look_of(context, quiet, log_format)
     from elasticdl.cli.run import run  # what --help and a typing error need not wait for
 
-    return run(config, look="quiet" if quiet else log_format)
+    return run(config, look=look)
 
 
 run_script = click.RichCommand(
@@ -109,20 +109,7 @@ run_script = click.RichCommand(
         click.Argument(["script"], type=click.Path(path_type=Path)),
         click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),
         *(option(flag) for flag in _flags()),
-        click.RichOption(
-            ["--quiet"],
-            is_flag=True,
-            panel="Command",
-            help="Print nothing but errors; --summary has the result.",
-        ),
-        click.RichOption(
-            ["--log_format"],
-            type=click.Choice(["text", "json"]),
-            default="text",
-            show_default=True,
-            panel="Command",
-            help="How to print what happens: for people, or one JSON object a line.",
-        ),
+        *look_options(),
     ],
     help=_HELP,
 )

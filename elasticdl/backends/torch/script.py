@@ -241,12 +241,6 @@ class ScriptTrainer:
         raise ModelError("the job of a script has no callbacks")
 
 
-def prepare(seed: int, num_threads: int) -> None:
-    """Have PyTorch use these threads, and begin with the same random numbers in each worker."""
-    torch.set_num_threads(num_threads)
-    torch.manual_seed(seed)
-
-
 def _check_model(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise ModelError(
