@@ -3,11 +3,12 @@
 import importlib.util
 import sys
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from scripts.chaos import job
+from tests.elastic.paused_job import PausedJob
+from tests.elastic.seen_job import SeenJob
 
 
 @pytest.fixture(scope="session")
@@ -31,12 +32,12 @@ def chaos():
 
 
 @pytest.fixture
-def paused_job(load_module, tmp_path):
+def paused_job(tmp_path):
     """Return what makes a counting job that pauses, in a folder of its own."""
-    return partial(load_module(Path(__file__).with_name("paused_job.py")).PausedJob, tmp_path)
+    return partial(PausedJob, tmp_path)
 
 
 @pytest.fixture
-def seen_job(load_module, tmp_path):
+def seen_job(tmp_path):
     """Return what makes a paced counting job, in a folder of its own."""
-    return partial(load_module(Path(__file__).with_name("seen_job.py")).SeenJob, tmp_path)
+    return partial(SeenJob, tmp_path)

@@ -1,10 +1,9 @@
 """A counting job to be looked at: paced, and stalled once where a test wants it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 from elasticdl._core import RecordWriter
+from tests.elastic.running_job import RunningJob, elasticdl
 
 COUNTING = Path(__file__).resolve().parents[2] / "model_zoo" / "counting" / "model.py"
 
@@ -49,8 +48,8 @@ if _exchange is not None:
 """
 
 
-class SeenJob:
-    """`elasticdl train` over records that are ids; used as a context, at whose end it is gone."""
+class SeenJob(RunningJob):
+    """`elasticdl train` over records that are ids."""
 
     def __init__(
         self, folder, num_records, pace=0.004, stage="", call=0, seconds=0.0, straggler=-1, **flags
@@ -59,16 +58,16 @@ class SeenJob:
 
         The worker whose number is `straggler` takes eight times as long to compute.
         """
-        self.folder, self.zoo, self.job_dir = folder, folder / "zoo", folder / "job"
-        self.zoo.mkdir()
+        zoo = folder / "zoo"
+        zoo.mkdir()
         words = {"stage": stage, "call": repr(call), "seconds": seconds, "pace": pace}
         words["straggler"] = straggler
-        (self.zoo / "model.py").write_text(COUNTING.read_text() + PACED.format(**words))
+        (zoo / "model.py").write_text(COUNTING.read_text() + PACED.format(**words))
         data = folder / "data.recordio"
         with RecordWriter(str(data)) as writer:
             writer.write_many(str(id % 1000).encode() for id in range(num_records))
         self.flags = {
-            "model_zoo": self.zoo,
+            "model_zoo": zoo,
             "model_def": "model.forward",
             "training_data": data,
             "distribution_strategy": "ParameterServerStrategy",
@@ -76,29 +75,7 @@ class SeenJob:
             "num_ps_pods": 2,
             "minibatch_size": 16,
             "heartbeat_seconds": 0.2,
-            "job_dir": self.job_dir,
+            "job_dir": folder / "job",
             **flags,
         }
-
-    def __enter__(self):
-        given = {name: value for name, value in self.flags.items() if value is not None}
-        words = [f"--{name}={value}" for name, value in given.items()]
-        with (self.folder / "train.log").open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "elasticdl.cli.main", "train", *words],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        return self
-
-    def __exit__(self, *error):
-        self.process.kill()
-        self.process.wait()
-
-    def wait(self):
-        """Wait for the end of the job."""
-        assert self.process.wait() == 0, self.log()
-
-    def log(self):
-        """Return what the job has printed."""
-        return (self.folder / "train.log").read_text()
+        super().__init__(folder, elasticdl("train", **self.flags))

@@ -1,7 +1,7 @@
 """Jobs of all-reduce lose workers at every point of a step, and gain some; nothing counts twice."""
 
-import os
 import signal
+from functools import partial
 
 import pytest
 
@@ -30,69 +30,51 @@ FAULTS = [
 
 
 @pytest.mark.timeout(240)
-def test_workers_killed_at_every_point_of_a_step_cost_no_record(tmp_path, chaos):
+def test_workers_killed_at_every_point_of_a_step_cost_no_record(tmp_path):
     with VisitsJob(
         tmp_path, num_records=48_000, seconds=0.012, faults=FAULTS, max_relaunches=20
     ) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for _ in master.watch(give_up_seconds=60):
-            due = job.num_claimed()
-            # A worker joins only if somebody was lost: the faults at the end follow at once.
-            is_at_end = due < len(FAULTS) and FAULTS[due][1] == 1
-            if is_at_end or job.has_world_of(3):
-                (job.zoo / f"due-{due}").touch()
+        # A worker joins only if somebody was lost: the faults at the end follow at once.
+        at_end = len([times for _, times in FAULTS if times == 1])
+        job.strike_at_each_place(is_due=lambda number: number >= len(FAULTS) - at_end)
         summary = job.finish()
-        master.close()
-    assert job.num_claimed() == len(FAULTS), job.log()
     check_counts(job, summary)
     assert not job.events("world restored")
     check_hashes(job)
 
 
 @pytest.mark.timeout(240)
-def test_each_update_has_as_many_records_whoever_is_lost(tmp_path, chaos):
+def test_each_update_has_as_many_records_whoever_is_lost(tmp_path):
     faults = [(place, 5) for place in ("during reduction", "abort after reduction", "after update")]
     with VisitsJob(
         tmp_path, num_records=16_000, seconds=0.012, faults=faults, global_batch_size=80
     ) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for _ in master.watch(give_up_seconds=60):
-            if job.has_world_of(3):
-                (job.zoo / f"due-{job.num_claimed()}").touch()
+        job.strike_at_each_place()
         summary = job.finish()
-        master.close()
-    assert job.num_claimed() == len(faults), job.log()
     check_counts(job, summary, batch_size=80)
     check_hashes(job)
 
 
 @pytest.mark.timeout(120)
-def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path, chaos):
+def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path):
     with VisitsJob(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 6_000 and (job.job_dir / "recovery").is_dir():
-                break
-        for worker in chaos.processes(job.job_dir, "worker"):
-            worker.send_signal(signal.SIGKILL)
+        job.until_trained(6_000, also=(job.job_dir / "recovery").is_dir)
+        for worker in job.processes("worker"):
+            worker.kill()
         summary = job.finish()
-        master.close()
     check_counts(job, summary)
     (restored,) = job.events("world restored")
     assert restored["version"] > 0
 
 
 @pytest.mark.timeout(120)
-def test_workers_come_and_go_by_request(tmp_path, chaos):
+def test_workers_come_and_go_by_request(tmp_path):
     with VisitsJob(tmp_path, num_records=24_000, seconds=0.02, num_workers=1) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        wanted = [(1, 3), (3, 2)]  # once there is a world of so many, go on with so many
-        for status in master.watch(give_up_seconds=60):
-            has_begun = status.records_done > 500
-            if wanted and has_begun and job.has_world_of(wanted[0][0]):
-                master.set_num_workers(wanted.pop(0)[1])
+        for size, wanted in ((1, 3), (3, 2)):
+            job.until_trained(500, also=partial(job.has_world_of, size))
+            with job.master() as master:
+                master.set_num_workers(wanted)
         summary = job.finish()
-        master.close()
     check_counts(job, summary)
     check_hashes(job)
     sizes = [len(event["workers"]) for event in job.events("world")]
@@ -102,31 +84,22 @@ def test_workers_come_and_go_by_request(tmp_path, chaos):
 
 
 @pytest.mark.timeout(120)
-def test_a_worker_that_is_asked_to_end_hands_over(tmp_path, chaos):
+def test_a_worker_that_is_asked_to_end_hands_over(tmp_path):
     with VisitsJob(tmp_path, num_records=12_000) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 3_000:
-                break
-        os.kill(chaos.processes(job.job_dir, "worker")[0].pid, signal.SIGTERM)
+        job.until_trained(3_000)
+        job.send("worker", number=signal.SIGTERM)
         summary = job.finish()
-        master.close()
     check_counts(job, summary)
     check_hashes(job)
     assert not job.events("lost")
 
 
 @pytest.mark.timeout(120)
-def test_the_master_is_killed_and_then_a_worker(tmp_path, chaos):
+def test_the_master_is_killed_and_then_a_worker(tmp_path):
     with VisitsJob(tmp_path, num_records=12_000, seconds=0.012) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 2_000:
-                break
-        master.close()
-        (before,) = chaos.processes(job.job_dir, "master")
-        before.send_signal(signal.SIGKILL)
-        chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGKILL)
+        job.until_trained(2_000)
+        job.send("master")
+        job.send("worker")
         summary = job.finish()
     check_counts(job, summary)
     check_hashes(job)
@@ -145,6 +118,5 @@ def test_more_workers_than_minibatches_come_to_an_end(tmp_path):
 def test_a_model_with_tables_is_refused_by_name(tmp_path):
     with VisitsJob(tmp_path, has_rows=True) as job:
         assert job.process.wait() == 1
-    said = (tmp_path / "train.log").read_text()
-    assert "'rows'" in said
-    assert "ParameterServerStrategy" in said
+    assert "'rows'" in job.printed()
+    assert "ParameterServerStrategy" in job.printed()

@@ -9,6 +9,7 @@ from elasticdl.job import Role
 from elasticdl.observe.events import read_events
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
+from tests.elastic.seen_job import SeenJob
 
 STALL_SECONDS = 5.0
 NUM_RECORDS = 8_000
@@ -45,12 +46,9 @@ def assert_whole(history):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(load_module, tmp_path_factory):
+def undisturbed(tmp_path_factory):
     """Seconds of the worker by label in a job without a stall."""
-    from pathlib import Path
-
-    seen = load_module(Path(__file__).with_name("seen_job.py")).SeenJob
-    with seen(tmp_path_factory.mktemp("undisturbed"), NUM_RECORDS) as job:
+    with SeenJob(tmp_path_factory.mktemp("undisturbed"), NUM_RECORDS) as job:
         job.wait()
     return seconds_of(history_of(job), "worker-0")
 
@@ -71,16 +69,18 @@ def test_stalled_stage_is_time_under_its_label(seen_job, undisturbed, stage):
     assert max(grown.values()) < within, found
 
 
+def stall_a_ps_replica(job):
+    """Hold one of the job's ps replicas, once the worker has trained something."""
+    until_progress(job)
+    job.send("ps", number=signal.SIGSTOP)
+    threading.Event().wait(STALL_SECONDS)
+    job.send("ps", number=signal.SIGCONT)
+
+
 @pytest.mark.long
-def test_stalled_ps_replica_is_time_that_its_worker_waits_for_parameters(
-    seen_job, undisturbed, chaos
-):
+def test_stalled_ps_replica_is_time_that_its_worker_waits_for_parameters(seen_job, undisturbed):
     with seen_job(NUM_RECORDS, stage="pull", call=8) as job:
-        until_trained(job)
-        ps, _ = chaos.processes(job.job_dir, "ps")
-        ps.send_signal(signal.SIGSTOP)
-        threading.Event().wait(STALL_SECONDS)
-        ps.send_signal(signal.SIGCONT)
+        stall_a_ps_replica(job)
         job.wait()
     history = history_of(job)
     assert_whole(history)
@@ -91,14 +91,10 @@ def test_stalled_ps_replica_is_time_that_its_worker_waits_for_parameters(
 
 
 @pytest.mark.long
-def test_stalled_ps_replica_is_a_dip_with_its_cause(seen_job, chaos):
+def test_stalled_ps_replica_is_a_dip_with_its_cause(seen_job):
     """Of a job that is much longer than the stall: else there is no usual throughput."""
     with seen_job(6 * NUM_RECORDS) as job:
-        until_trained(job)
-        ps, _ = chaos.processes(job.job_dir, "ps")
-        ps.send_signal(signal.SIGSTOP)
-        threading.Event().wait(STALL_SECONDS)
-        ps.send_signal(signal.SIGCONT)
+        stall_a_ps_replica(job)
         job.wait()
     told = board(history_of(job))["dips"]
     dip = max(told, key=lambda dip: dip["end"] - dip["begin"])
@@ -106,28 +102,23 @@ def test_stalled_ps_replica_is_a_dip_with_its_cause(seen_job, chaos):
     assert "parameters" in dip["cause"], told
 
 
-def until_trained(job):
+def until_progress(job):
     """Wait until the worker has said that it has trained something."""
-    while True:
-        assert job.process.poll() is None, job.log()
-        said = (event for event in read_events(job.job_dir) if event["event"] == "progress")
-        if any(event["num_records"] > 0 for event in said):
-            return
+    while not any(event["num_records"] > 0 for event in job.events("progress")):
+        assert job.is_running(), job.log()
         threading.Event().wait(0.05)
 
 
 @pytest.mark.long
-def test_ledger_of_a_job_that_lost_processes_agrees_with_what_was_done_to_it(
-    seen_job, chaos, tmp_path
-):
+def test_ledger_of_a_job_that_lost_processes_agrees_with_what_was_done_to_it(seen_job, tmp_path):
     """Three workers, two ps replicas; a worker and the master are killed; two checkpoints."""
     checkpoints = {"checkpoint_dir": tmp_path / "checkpoints", "checkpoint_steps": 1_000}
     with seen_job(40_000, num_workers=3, **checkpoints) as job:
-        until_trained(job)
-        chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGKILL)
+        until_progress(job)
+        job.send("worker")
         until_event(job, "lost")
         until_event(job, "registered", "worker 3")  # in its place
-        chaos.processes(job.job_dir, "master")[0].send_signal(signal.SIGKILL)
+        job.send("master")
         until_event(job, "resumed")
         job.wait()
     history = history_of(job)
@@ -158,7 +149,7 @@ def until_event(job, name, process=None):
         return event["event"] == name and process in (None, event.get("process"))
 
     while not any(map(is_it, read_events(job.job_dir))):
-        assert job.process.poll() is None, job.log()
+        assert job.is_running(), job.log()
         threading.Event().wait(0.05)
 
 
@@ -200,6 +191,6 @@ def test_what_bounds_a_job_is_told(seen_job, name):
 def test_straggler_of_a_real_job_is_told_with_its_stage(seen_job):
     with seen_job(600_000, num_workers=4, pace=0.01, straggler=2) as job:
         until_event(job, "anomaly")
-        told = [event for event in read_events(job.job_dir) if event["event"] == "anomaly"]
+        told = job.events("anomaly")
     assert [(event["what"], event["process"]) for event in told] == [("straggler", "worker 2")]
     assert told[0]["stage"] == "compute"

@@ -54,18 +54,12 @@ FAULTS = [
 
 
 @pytest.mark.timeout(240)
-def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_path, chaos):
+def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_path):
     with hybrid_job(
         tmp_path, num_records=32_000, seconds=0.012, faults=FAULTS, max_relaunches=20
     ) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for _ in master.watch(give_up_seconds=60):
-            due = job.num_claimed()
-            if job.has_world_of(3):
-                (job.zoo / f"due-{due}").touch()
+        job.strike_at_each_place()
         summary = job.finish()
-        master.close()
-    assert job.num_claimed() == len(FAULTS), job.log()
     check_counts(job, summary)
     assert not job.events("world restored")
     check_hashes(job)
@@ -73,15 +67,11 @@ def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_pat
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("recovery_seconds", [0, 0.3])
-def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, chaos, recovery_seconds):
+def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_seconds):
     with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=recovery_seconds) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 4_000 and (has_checkpoint(job) or not recovery_seconds):
-                break
-        chaos.processes(job.job_dir, "ps")[1].send_signal(signal.SIGKILL)
+        job.until_trained(4_000, also=lambda: has_checkpoint(job) or not recovery_seconds)
+        job.send("ps", 1)
         summary = job.finish()
-        master.close()
     check_counts(job, summary)
     (recovery,) = summary["recoveries"]
     assert recovery["is_replayed"]
@@ -91,47 +81,35 @@ def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, chaos, re
 
 
 @pytest.mark.timeout(240)
-def test_a_worker_and_a_ps_replica_are_killed_at_once(tmp_path, chaos):
+def test_a_worker_and_a_ps_replica_are_killed_at_once(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 4_000:
-                break
-        chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGKILL)
-        chaos.processes(job.job_dir, "ps")[0].send_signal(signal.SIGKILL)
+        job.until_trained(4_000)
+        job.send("worker")
+        job.send("ps")
         summary = job.finish()
-        master.close()
     check_counts(job, summary)
     assert not job.events("world restored")
     check_hashes(job)
 
 
 @pytest.mark.timeout(240)
-def test_all_workers_dead_at_once_are_given_their_half_again(tmp_path, chaos):
+def test_all_workers_dead_at_once_are_given_their_half_again(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 6_000 and has_checkpoint(job):
-                break
-        for worker in chaos.processes(job.job_dir, "worker"):
-            worker.send_signal(signal.SIGKILL)
+        job.until_trained(6_000, also=lambda: has_checkpoint(job))
+        for worker in job.processes("worker"):
+            worker.kill()
         summary = job.finish()
-        master.close()
     check_counts(job, summary)
     (restored,) = job.events("world restored")
     assert restored["version"] > 0
 
 
 @pytest.mark.timeout(240)
-def test_the_master_is_killed_and_then_a_worker_and_a_ps_replica(tmp_path, chaos):
+def test_the_master_is_killed_and_then_a_worker_and_a_ps_replica(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 4_000:
-                break
-        master.close()
+        job.until_trained(4_000)
         for role in ("master", "worker", "ps"):
-            chaos.processes(job.job_dir, role)[0].send_signal(signal.SIGKILL)
+            job.send(role)
         summary = job.finish()
     check_counts(job, summary)
     assert summary["counters"]["resumed_masters"] == 1
@@ -153,25 +131,21 @@ def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
     other = tmp_path / "other"
     with hybrid_job(other, num_records=480, checkpoint_dir_for_init=checkpoints) as job:
         assert job.process.wait() == 1
-    assert "the checkpoint belongs to another model" in (other / "train.log").read_text()
+    assert "the checkpoint belongs to another model" in job.printed()
     alone = tmp_path / "alone"
     flags = {"distribution_strategy": "ParameterServerStrategy", "num_ps_pods": 1}
     with hybrid_job(alone, **{"checkpoint_dir_for_init": checkpoints, **flags}) as job:
         assert job.process.wait() == 1
-    assert "is of a hybrid job" in (alone / "train.log").read_text()
+    assert "is of a hybrid job" in job.printed()
 
 
 @pytest.mark.timeout(120)
-def test_a_ps_replica_and_a_worker_that_are_asked_to_end_hand_over(tmp_path, chaos):
+def test_a_ps_replica_and_a_worker_that_are_asked_to_end_hand_over(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 3_000:
-                break
+        job.until_trained(3_000)
         for role in ("ps", "worker"):
-            chaos.processes(job.job_dir, role)[0].send_signal(signal.SIGTERM)
+            job.send(role, number=signal.SIGTERM)
         summary = job.finish()
-        master.close()
     check_counts(job, summary)
     check_hashes(job)
     assert [recovery["is_handed_over"] for recovery in summary["recoveries"]] == [True]
@@ -181,5 +155,4 @@ def test_a_ps_replica_and_a_worker_that_are_asked_to_end_hand_over(tmp_path, cha
 def test_a_model_without_tables_is_refused(tmp_path):
     with VisitsJob(tmp_path, distribution_strategy="HybridStrategy") as job:
         assert job.process.wait() == 1
-    said = (tmp_path / "train.log").read_text()
-    assert "expected --distribution_strategy=AllreduceStrategy" in said
+    assert "expected --distribution_strategy=AllreduceStrategy" in job.printed()

@@ -56,11 +56,11 @@ def until(tab, condition):
 def url_of(job):
     """Return the address with its token, which the job prints."""
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and job.process.poll() is None:
-        found = re.search(r"the job's page is at (\S+)", job.log())
+    while time.monotonic() < deadline and job.is_running():
+        found = re.search(r"the job's page is at (\S+)", job.printed())
         if found:
             return found[1]
-        job.process.poll() is None and time.sleep(0.05)
+        time.sleep(0.05)
     raise AssertionError(job.log())
 
 

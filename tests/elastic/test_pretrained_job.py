@@ -49,12 +49,12 @@ def test_a_killed_replica_has_its_pretrained_rows_again(recovery, chaos, paused_
 def test_a_job_in_one_process_begins_with_its_rows(chaos, paused_job, tmp_path):
     flags = {
         "distribution_strategy": "Local",
+        "num_workers": None,
+        "num_ps_pods": None,
         "pretrained_rows": f"count={tmp_path / 'rows.npz'}",
     }
     write_rows(tmp_path / "rows.npz")
-    job = paused_job(range(NUM_IDS), mode="TRAINING", call=2, **flags)
-    del job.flags["num_workers"], job.flags["num_ps_pods"]
-    with job:
+    with paused_job(range(NUM_IDS), mode="TRAINING", call=2, **flags) as job:
         job.wait_for_pause()
         job.go_on()
     expected = np.arange(NUM_IDS) * 1000 + 1

@@ -1,17 +1,14 @@
 """`elasticdl run`: a training loop of its own on several workers, of which some are lost."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from elasticdl._core import RecordWriter
-from elasticdl.observe.events import read_events
+from tests.elastic.running_job import RunningJob, elasticdl
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
@@ -19,45 +16,22 @@ HERE = Path(__file__).parent
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
-class ScriptJob:
+class ScriptJob(RunningJob):
     """`elasticdl run` of a script; all files go to a folder."""
 
     def __init__(self, folder, script, num_records, words=(), **flags):
-        self.folder, self.job_dir = folder, folder / "job"
         data = folder / "data.recordio"
         with RecordWriter(str(data)) as writer:
             writer.write_many(str(number).encode() for number in range(num_records))
-        flags = {
+        wanted = {
             "training_data": data,
-            "job_dir": self.job_dir,
+            "job_dir": folder / "job",
             "output": folder / "export",
             "summary": folder / "summary.json",
             "heartbeat_seconds": 0.2,
             **flags,
         }
-        self.words = [
-            *(sys.executable, "-m", "elasticdl.cli.main", "run", str(script)),
-            *(f"--{name}={value}" for name, value in flags.items()),
-            *("--", *words),
-        ]
-
-    def __enter__(self):
-        with (self.folder / "run.log").open("w") as log:
-            self.process = subprocess.Popen(self.words, stdout=log, stderr=subprocess.STDOUT)
-        return self
-
-    def __exit__(self, *error):
-        self.process.kill()
-        self.process.wait()
-
-    def finish(self):
-        """Wait for the end of the job; return its summary."""
-        assert self.process.wait() == 0, self.log()
-        return json.loads((self.folder / "summary.json").read_text())
-
-    def log(self):
-        logs = sorted((self.job_dir / "logs").glob("*"))
-        return "\n".join(file.read_text() for file in [self.folder / "run.log", *logs])
+        super().__init__(folder, [*elasticdl("run", script, **wanted), "--", *words])
 
     def model(self):
         from safetensors.numpy import load_file
@@ -73,7 +47,7 @@ def check_counts(job, summary, num_records):
 
 
 @pytest.mark.parametrize("batch", [{}, {"global_batch_size": 80}], ids=["rounds", "global batch"])
-def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_path, chaos, batch):
+def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_path, batch):
     finals = tmp_path / "finals"
     finals.mkdir()
     words = ["--num_records=8000", "--seconds=0.05", f"--finals={finals}"]
@@ -87,14 +61,10 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
         num_minibatches_per_task=5,
         **batch,
     ) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        due = [signal.SIGKILL, signal.SIGTERM]
-        for status in master.watch(give_up_seconds=60):
-            if due and status.records_done > status.records_total / 4 * (3 - len(due)):
-                os.kill(chaos.processes(job.job_dir, "worker")[1].pid, due.pop(0))
+        for share, number in ((1 / 4, signal.SIGKILL), (1 / 2, signal.SIGTERM)):
+            job.until_trained(share * 8_000)
+            job.send("worker", 1, number)
         summary = job.finish()
-        master.close()
-    assert not due
     check_counts(job, summary, 8_000)
     digests = [file.read_text() for file in finals.iterdir()]
     assert len(digests) >= 2, job.log()  # two at least were there all the time
@@ -104,7 +74,7 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
         assert job.model()["updates"] == 8_000 / batch["global_batch_size"]
 
 
-def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path, chaos):
+def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path):
     finals = tmp_path / "finals"
     finals.mkdir()
     with ScriptJob(
@@ -117,16 +87,12 @@ def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path, c
         num_minibatches_per_task=5,
         recovery_seconds=0.3,
     ) as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 2_000 and (job.job_dir / "recovery").is_dir():
-                break
-        for worker in chaos.processes(job.job_dir, "worker"):
-            worker.send_signal(signal.SIGKILL)
+        job.until_trained(2_000, also=(job.job_dir / "recovery").is_dir)
+        for worker in job.processes("worker"):
+            worker.kill()
         summary = job.finish()
-        master.close()
     check_counts(job, summary, 4_000)
-    (restored,) = [e for e in read_events(job.job_dir) if e["event"] == "world restored"]
+    (restored,) = job.events("world restored")
     assert restored["version"] > 0
 
 
@@ -229,4 +195,4 @@ def test_a_script_that_does_not_do_its_part_fails_the_job_and_says_why(tmp_path,
         tmp_path, tmp_path / "loop.py", 64, minibatch_size=8, max_relaunches=1, max_task_retries=0
     ) as job:
         assert job.process.wait() == 1
-        assert message in (tmp_path / "run.log").read_text()
+        assert message in job.printed()

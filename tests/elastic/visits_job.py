@@ -1,21 +1,19 @@
 """A job of the model in `visits_model.py`, and what its counts must be."""
 
 import json
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 
 from elasticdl._core import RecordWriter
-from elasticdl.observe.events import read_events
+from tests.elastic.running_job import RunningJob, elasticdl
 
 MODEL = Path(__file__).with_name("visits_model.py")
 MINIBATCH_SIZE = 16
 
 
-class VisitsJob:
+class VisitsJob(RunningJob):
     """`elasticdl train` of the model that counts visits; all files go to a folder."""
 
     def __init__(
@@ -27,7 +25,7 @@ class VisitsJob:
         has_rows=False,
         **flags,
     ):
-        self.folder, self.num_records = folder, num_records
+        self.num_records, self.num_faults = num_records, len(faults)
         self.zoo = folder / "zoo"
         (self.zoo / "hashes").mkdir(parents=True)
         (self.zoo / "model.py").write_text(MODEL.read_text())
@@ -42,8 +40,7 @@ class VisitsJob:
         data = folder / "data.recordio"
         with RecordWriter(str(data)) as writer:
             writer.write_many(str(number).encode() for number in range(num_records))
-        self.job_dir = folder / "job"
-        self.flags = {
+        wanted = {
             "model_zoo": self.zoo,
             "model_def": "model.forward",
             "training_data": data,
@@ -53,48 +50,36 @@ class VisitsJob:
             "num_minibatches_per_task": 10,
             "heartbeat_seconds": 0.2,
             "output": folder / "export",
-            "job_dir": self.job_dir,
+            "job_dir": folder / "job",
             "summary": folder / "summary.json",
             **flags,
         }
-
-    def __enter__(self):
-        words = [f"--{name}={value}" for name, value in self.flags.items()]
-        with (self.folder / "train.log").open("w") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "elasticdl.cli.main", "train", *words],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        return self
-
-    def __exit__(self, *error):
-        self.process.kill()
-        self.process.wait()
-
-    def finish(self):
-        """Wait for the end of the job; return its summary."""
-        assert self.process.wait() == 0, self.log()
-        return json.loads((self.folder / "summary.json").read_text())
-
-    def log(self):
-        logs = sorted((self.job_dir / "logs").glob("*"))
-        return "\n".join(file.read_text() for file in [self.folder / "train.log", *logs])
+        super().__init__(folder, elasticdl("train", **wanted))
 
     def model(self):
         with np.load(self.folder / "export" / "model.npz") as arrays:
             return dict(arrays)
 
-    def num_claimed(self):
+    def strike_at_each_place(self, is_due=None):
+        """Let one fault after the other come, each when the world is whole or as `is_due` says.
+
+        Args:
+            is_due: Given the number of a fault, whether it may come already.
+        """
+        for _ in self.statuses():
+            number = self._num_claimed()
+            if self.has_world_of(3) or (is_due and is_due(number)):
+                (self.zoo / f"due-{number}").touch()
+        assert self._num_claimed() == self.num_faults, self.log()
+
+    def _num_claimed(self):
         return len(list(self.zoo.glob("claimed-*")))
 
     def has_world_of(self, size):
+        """Return whether the newest world has so many workers, of whom none was lost since."""
         worlds, losses = self.events("world"), self.events("lost")
         is_whole = bool(worlds) and len(worlds[-1]["workers"]) == size
         return is_whole and (not losses or losses[-1]["time"] < worlds[-1]["time"])
-
-    def events(self, kind):
-        return [event for event in read_events(self.job_dir) if event["event"] == kind]
 
 
 def check_counts(job, summary, batch_size=None):

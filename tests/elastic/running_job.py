@@ -1,0 +1,115 @@
+"""A job of real processes: started by its command, watched, struck, and gone when a test ends."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+
+from elasticdl.observe.events import read_events
+from scripts.chaos import job as real
+
+GIVE_UP_SECONDS = 120.0  # of a master that does not answer
+
+
+def elasticdl(command, *words, **flags):
+    """Return the words that run a command of elasticdl; a flag that is None is left out."""
+    given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    return [sys.executable, "-m", "elasticdl.cli.main", command, *map(str, words), *given]
+
+
+def run(words, **where):
+    """Run a command to its end, which must be a good one."""
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, **where)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+class RunningJob:
+    """A command that starts a job; used as a context, at whose end the job is gone.
+
+    The job's directory is `job` in its folder, and its summary, if it writes one, `summary.json`.
+    """
+
+    def __init__(self, folder, words, **where):
+        """Prepare a job; `where` may be the `cwd` and the `env` of its command."""
+        self.folder, self.job_dir = folder, folder / "job"
+        self.words, self._where = words, where
+
+    def __enter__(self):
+        with (self.folder / "command.log").open("w") as log:
+            self.process = subprocess.Popen(
+                self.words, stdout=log, stderr=subprocess.STDOUT, **self._where
+            )
+        return self
+
+    def __exit__(self, *error):
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self):
+        """Wait for the end of the job, which must be a good one."""
+        assert self.process.wait() == 0, self.log()
+
+    def finish(self):
+        """Wait for the end of the job; return its summary."""
+        self.wait()
+        return json.loads((self.folder / "summary.json").read_text())
+
+    def is_running(self):
+        """Return whether the job has not ended."""
+        return self.process.poll() is None
+
+    def printed(self):
+        """Return what the command has printed."""
+        return (self.folder / "command.log").read_text()
+
+    def log(self):
+        """Return what the command has printed, and the logs of all processes."""
+        logs = sorted((self.job_dir / "logs").glob("*"))
+        return "\n".join([self.printed(), *(file.read_text() for file in logs)])
+
+    def events(self, kind):
+        """Return the events of one kind, of all processes."""
+        return [event for event in read_events(self.job_dir) if event["event"] == kind]
+
+    @contextlib.contextmanager
+    def master(self):
+        """A client of the job's master."""
+        client = real.connect(self.job_dir, self.process)
+        assert client is not None, self.log()
+        with contextlib.closing(client):
+            yield client
+
+    def statuses(self):
+        """Yield what the master says of the job, until it ends."""
+        with self.master() as master:
+            yield from master.watch(give_up_seconds=GIVE_UP_SECONDS)
+
+    def until(self, holds):
+        """Return the first status of the job for which something holds."""
+        for status in self.statuses():
+            if holds(status):
+                return status
+        raise AssertionError(f"the job has ended before that\n{self.log()}")
+
+    def until_trained(self, num_records, also=lambda: True):
+        """Wait until more than some records are trained, and something else holds as well."""
+        self.until(lambda status: status.records_done > num_records and also())
+
+    def processes(self, role):
+        """Return the living processes of a role, oldest first."""
+        return real.processes(self.job_dir, role)
+
+    def send(self, role, index=0, number=signal.SIGKILL):
+        """Send a signal to a process of a role."""
+        self.processes(role)[index].send_signal(number)
+
+    def strike(self, *faults):
+        """Kill a process of a role at each share of the job: faults are (share, role, index)."""
+        due = list(faults)
+        for status in self.statuses():
+            if due and status.records_done > due[0][0] * status.records_total:
+                _, role, index = due.pop(0)
+                self.send(role, index)
+        assert due == [], self.log()
