@@ -113,6 +113,14 @@ class ModelSection(Section):
             ".numpy() work in them; slower, and for --distribution_strategy=Local alone."
         ),
     ] = False
+    torch_compile: Annotated[
+        bool,
+        Field(
+            description="Compile the training step of a model in PyTorch by torch.compile, before "
+            "the first task; needs a C++ compiler. It pays where a job takes minutes."
+        ),
+        _TRAIN,
+    ] = False
     embedding_threshold_bytes: Annotated[
         NonNegativeInt,
         Field(description="Keras Embedding tables above this size are moved to the ps replicas."),
@@ -464,6 +472,11 @@ class JobConfig(Section):
             raise ValueError(
                 "--run_eagerly is for looking into a model in one process: expected "
                 f"--distribution_strategy=Local, found {self.training.distribution_strategy}"
+            )
+        if self.model.run_eagerly and self.model.torch_compile:
+            raise ValueError(
+                "--run_eagerly runs the model as plain Python, --torch_compile compiles it: give "
+                "one of them"
             )
         self._check_shuffle()
         if self.cluster.state and self.training.distribution_strategy is Strategy.LOCAL:

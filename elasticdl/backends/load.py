@@ -24,15 +24,19 @@ def load_trainer(
     embedding_threshold_bytes: int,
     num_threads: int,
     run_eagerly: bool,
+    torch_compile: bool = False,
 ) -> Trainer:
     """Return the trainer for a model file, importing its framework only now.
 
     Raises:
-        ModelError: The model function returns something that no framework here knows.
+        ModelError: The model function returns something that no framework here knows, or that
+            `torch_compile` is not for.
     """
     from elasticdl.backends.numpy import ArrayModel, NumpyTrainer
 
     def in_keras() -> Trainer:
+        if torch_compile:
+            raise _not_in_torch("Keras, whose steps TensorFlow compiles in any case")
         from elasticdl.backends.keras.threads import compute_with
         from elasticdl.backends.keras.trainer import KerasTrainer
 
@@ -45,16 +49,25 @@ def load_trainer(
         return in_keras()
     model = _call(spec, seed, num_threads)
     if isinstance(model, ArrayModel):
+        if torch_compile:
+            raise _not_in_torch("NumPy arrays")
         return NumpyTrainer(spec, model, metadata, seed)
     if _is_a(model, "torch.nn", "Module"):
         from elasticdl.backends.torch.trainer import TorchTrainer
 
-        return TorchTrainer(spec, model, metadata, seed, run_eagerly)
+        return TorchTrainer(spec, model, metadata, seed, run_eagerly, torch_compile)
     if _is_a(model, "keras", "Model"):
         return in_keras()
     raise ModelError(
         "the model function: expected a keras.Model, a torch.nn.Module or an "
         f"elasticdl.ArrayModel, found {type(model).__module__}.{type(model).__qualname__}"
+    )
+
+
+def _not_in_torch(what: str) -> ModelError:
+    return ModelError(
+        "--torch_compile=true: expected a model in PyTorch, found one of "
+        f"{what}; leave the flag out"
     )
 
 

@@ -107,6 +107,7 @@ def _assemble_trainer(
             threshold,
             num_threads,
             config.model.run_eagerly,
+            config.model.torch_compile,
         )
         _check_export(config, trainer)
         description = trainer.build(_sample(config, readers, trainer))

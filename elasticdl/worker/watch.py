@@ -12,6 +12,7 @@ from types import TracebackType
 
 from elasticdl.background import Background
 from elasticdl.job import MasterClient
+from elasticdl.proc import cpu_seconds
 from elasticdl.process import TIMED_OUT_EXIT_CODE
 from elasticdl.worker.stages import Work
 from elasticdl.worker.watchdog import Overdue, Slow, Watchdog, position
@@ -86,7 +87,7 @@ class Watch(Background):
 
     def look(self) -> None:
         """Look once; end the process if something takes too long."""
-        found = self._watchdog.look(time.perf_counter(), time.process_time(), self._under_way())
+        found = self._watchdog.look(time.perf_counter(), cpu_seconds(), self._under_way())
         match found:
             case Slow(work, seconds, left_seconds):
                 log.warning(

@@ -54,7 +54,8 @@ class Watchdog:
 
         Args:
             now: The time, on the clock of `Work.since`.
-            cpu_seconds: Processor time that this process has used.
+            cpu_seconds: Processor time that this process and its children, as a compiler, have
+                used.
             works: What is under way.
         """
         self._note_processor(now, cpu_seconds)

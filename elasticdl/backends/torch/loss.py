@@ -31,9 +31,8 @@ class MinibatchLoss:
         Raises:
             ModelError: The function raises, or gives something else.
         """
-        given = (predictions, labels) if self._is_torch else (labels, predictions)
         try:
-            loss = self._loss(*given)
+            loss = self.bare(labels, predictions)
         except ElasticdlError:
             raise
         except Exception as error:
@@ -42,6 +41,21 @@ class MinibatchLoss:
                 f"{' '.join(str(error).split())[:1000]} ({place_of(error)}); labels are "
                 f"{describe(labels)}, predictions {describe(predictions)}"
             ) from error
+        return self.checked(loss)
+
+    def bare(self, labels: Any, predictions: Any) -> Any:
+        """Return what the user's function does, whatever that is."""
+        if self._is_torch:
+            return self._loss(predictions, labels)
+        return self._loss(labels, predictions)
+
+    @staticmethod
+    def checked(loss: Any) -> Any:
+        """Return a loss that can be used.
+
+        Raises:
+            ModelError: It is something else.
+        """
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise ModelError(
                 f"loss(labels, predictions) returned {describe(loss)}; expected one number, the "

@@ -212,13 +212,13 @@ class PlacedModel:
         flat: Float32 = torch.cat(parts).numpy()
         return flat
 
-    def call(self, features: Any, lookup: Lookup, training: bool) -> Any:
-        """Run the model; rows come from `lookup`."""
+    def call(self, features: Any, lookup: Lookup, training: bool, model: Any = None) -> Any:
+        """Run the model, or what was made of it; rows come from `lookup`."""
         if self.model.training != training:
             self.model.train(training)
         versions = [(leaf, leaf._version) for leaf in leaves(features) if _has_version(leaf)]
         with looking_up(lookup), explaining(features):
-            outputs = self.model(features)
+            outputs = (model or self.model)(features)
         if any(leaf._version != version for leaf, version in versions):
             raise ModelError(
                 "the model changes its input in place (an operation whose name ends with _), and "

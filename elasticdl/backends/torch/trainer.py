@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from elasticdl.backends.base import (
@@ -24,6 +25,7 @@ from elasticdl.backends.base import (
     StepResult,
     TableSource,
 )
+from elasticdl.backends.torch.compiled import CompiledStep
 from elasticdl.backends.torch.export import export_model
 from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
@@ -50,13 +52,20 @@ class TorchTrainer:
         metadata: What `feed` is told about the data.
         seed: Of the initial values.
         run_eagerly: Rows are looked up one layer after the other, each with its real ids.
+        is_compiled: Training steps are compiled by `torch.compile`, without `run_eagerly`.
     """
 
     callbacks: CallbackNeeds | None = None
     keeps_tables_inside = True
 
     def __init__(
-        self, spec: ModelSpec, model: Any, metadata: Metadata, seed: int, run_eagerly: bool = False
+        self,
+        spec: ModelSpec,
+        model: Any,
+        metadata: Metadata,
+        seed: int,
+        run_eagerly: bool = False,
+        is_compiled: bool = False,
     ) -> None:
         if spec.weighted_metrics_fn is not None:
             raise ModelError(
@@ -70,6 +79,8 @@ class TorchTrainer:
         self._metrics = Metrics(spec.eval_metrics_fn)
         self.ids_need_parameters = run_eagerly
         self._loss = MinibatchLoss(spec.loss) if spec.loss is not None else None
+        self._is_compiled = is_compiled
+        self._compiled: CompiledStep | None = None
         self._momenta: list[float] = []
         self._rate: Callable[[int], float] = lambda version: 0.0
         self._unused: dict[int, str] = {}  # parameters without a gradient, by number
@@ -119,7 +130,8 @@ class TorchTrainer:
             self._refuse_staged(minibatch)
         torch.default_generator.manual_seed(minibatch.seed)
         outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
-        self._loss(minibatch.labels, outputs).backward()
+        loss = self._loss(minibatch.labels, outputs)
+        loss.backward()
         for constant in placed.constants:
             constant.check()
         self._unused = {
@@ -132,6 +144,20 @@ class TorchTrainer:
             log.warning("the loss does not depend on %s: never updated", names)
         placed.gradient()
         placed.load(dense, state)
+        if self._is_compiled:
+            self._compile(minibatch, self._loss, float(loss.detach()))
+            placed.gradient()
+            placed.load(dense, state)
+
+    def _compile(self, minibatch: TorchMinibatch, loss: MinibatchLoss, expected: float) -> None:
+        """Compile now: nobody has a lease yet, and what cannot be compiled ends the job here."""
+        ids, tables = self._collector.ids(minibatch), self._placed.tables
+        dims = [tables[table].dim for table in self._placed.sites]
+        rows = [np.zeros((*i.shape, n), np.float32) for i, n in zip(ids, dims, strict=True)]
+        self._compiled = CompiledStep(self._placed, loss)
+        torch.default_generator.manual_seed(minibatch.seed)
+        given = GivenRows(self._placed, minibatch, rows, grad=True)
+        self._compiled.try_out(minibatch, given, expected)
 
     def _refuse_staged(self, minibatch: TorchMinibatch) -> None:
         """Refuse ids that depend on rows, unless each is to be looked up with its real ones."""
@@ -201,13 +227,11 @@ class TorchTrainer:
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> StepResult:
         """Compute loss and gradients; see `Trainer.train_step`."""
-        assert self._loss is not None, "build has refused a training without a loss"
         minibatch, placed = TorchMinibatch.of(minibatch), self._placed
         placed.load(dense, state)
         given = GivenRows(placed, minibatch, rows, grad=True)
         torch.default_generator.manual_seed(minibatch.seed)
-        outputs = placed.call(minibatch.features, given, training=True)
-        loss = self._loss(minibatch.labels, outputs)
+        outputs, loss = self._forward(minibatch, given)
         loss.backward()
         self._check_step()
         state_delta = placed.state_values()
@@ -220,6 +244,13 @@ class TorchTrainer:
             state_delta=state_delta,
             predictions=map_leaves(_detached, outputs),
         )
+
+    def _forward(self, minibatch: TorchMinibatch, given: GivenRows) -> tuple[Any, Any]:
+        if self._compiled is not None:
+            return self._compiled(minibatch, given)
+        assert self._loss is not None, "build has refused a training without a loss"
+        outputs = self._placed.call(minibatch.features, given, training=True)
+        return outputs, self._loss(minibatch.labels, outputs)
 
     def _check_step(self) -> None:
         for number, name in self._unused.items():

@@ -133,8 +133,9 @@ def new_torch_job():
     from elasticdl.backends.load import load_trainer
 
     def new(data, minibatch_size, seed=0, mode=Mode.TRAINING, run_eagerly=False, store=None,
-            **functions):  # fmt: skip
-        backend = load_trainer(make_spec(**functions), Metadata(), seed, 0, 1, run_eagerly)
+            torch_compile=False, **functions):  # fmt: skip
+        spec = make_spec(**functions)
+        backend = load_trainer(spec, Metadata(), seed, 0, 1, run_eagerly, torch_compile)
         return begin(backend, data, minibatch_size, mode, run_eagerly, store)
 
     return new

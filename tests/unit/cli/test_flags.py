@@ -271,6 +271,12 @@ def test_worker_threads_are_a_number_or_auto(capsys):
             build_config("train", TRAIN | {"worker_threads": word})
 
 
+def test_a_model_is_run_eagerly_or_compiled():
+    assert build_config("train", TRAIN | {"torch_compile": "true"}).model.torch_compile
+    with pytest.raises(ConfigError, match="--run_eagerly runs the model as plain Python, --torch"):
+        build_config("train", TRAIN | {"torch_compile": "true", "run_eagerly": "true"})
+
+
 def test_run_eagerly_is_for_one_process():
     words = TRAIN | {"run_eagerly": "true"}
     assert build_config("train", words).model.run_eagerly

@@ -1,8 +1,12 @@
 """A hang in a process that nothing may end is told once, with the stacks."""
 
 import logging
+import subprocess
+import sys
+import time
 
 from elasticdl.job import Lease, Shard, Task, TaskKind
+from elasticdl.proc import cpu_seconds
 from elasticdl.worker.stages import Place, Work
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
@@ -25,3 +29,15 @@ def test_a_hang_is_told_once_with_stacks_where_nothing_may_end_the_process(caplo
     assert "a.recordio" in told
     assert "press Ctrl-C twice" in told
     assert __name__.rpartition(".")[2] in capfd.readouterr().err
+
+
+def test_a_process_that_waits_for_its_compiler_computes():
+    burn = "import sys\nprint(sum(i * i for i in range(3_000_000)), flush=True)\nsys.stdin.read()"
+    before = cpu_seconds()
+    # As a framework does it: a shell, and the compiler below it.
+    words = ["/bin/sh", "-c", f"{sys.executable} -c '{burn}'; true"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shell:
+        own = time.process_time()
+        shell.stdout.readline()
+        meanwhile = cpu_seconds() - before
+        assert meanwhile > 0.05 + (time.process_time() - own)
