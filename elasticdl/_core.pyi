@@ -123,7 +123,8 @@ class Store:
     ) -> int:
         """Apply one gradient of several minibatches as one update; return the model version.
 
-        For a whole model without tables, which nobody else updates meanwhile.
+        For a whole model without tables, which nobody else updates meanwhile. The gradient is
+        clipped as the model says.
 
         Args:
             members: Of each task: its number, the lease, the first minibatch, how many follow each

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from elasticdl._core import PsClient, PsServer, Store
-from elasticdl.backends.base import ClipSpec, Float32, ModelDescription, VariableDescription
+from elasticdl.backends.base import Float32, ModelDescription
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.collective.pending import Pending, parts_of
 from elasticdl.collective.rounds import Marks, Minibatch
-from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
+from elasticdl.errors import CheckpointError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
 
@@ -226,14 +226,11 @@ class Replica:
 
     def _update(self, minibatches: Sequence[Minibatch], means: Sequence[Float32]) -> None:
         assert self._store is not None
-        assert self._model is not None
         if all(minibatch.is_skipped for minibatch in minibatches):
             for minibatch in minibatches:
                 self.client.skip(minibatch.task_id, minibatch.lease, minibatch.index)
             return
         dense_grad, state_delta = means
-        if self._model.clip is not None:
-            clip(dense_grad, self._model.clip, self._model.dense)
         members = [astuple(part) for part in parts_of(minibatches)]
         self.version = self._store.apply_round(
             members, self._learning_rate, dense_grad, state_delta
@@ -243,27 +240,3 @@ class Replica:
         """Serve no longer."""
         if self._server is not None:
             self._server.stop()
-
-
-def clip(gradient: Float32, spec: ClipSpec, variables: Sequence[VariableDescription]) -> None:
-    """Clip a flat dense gradient in place, as Keras does (crates/edl-ps/src/clip.rs)."""
-    if spec.kind == "value":
-        np.clip(gradient, -spec.limit, spec.limit, out=gradient)
-    elif spec.kind == "global_norm":
-        norm = _norm(gradient)
-        gradient *= np.float32(_factor(norm, spec.limit) if np.isfinite(norm) else np.nan)
-    elif spec.kind == "norm":
-        for variable in variables:
-            size = int(np.prod(variable.shape))
-            part = gradient[variable.offset : variable.offset + size]
-            part *= np.float32(_factor(_norm(part), spec.limit))
-    else:
-        raise ElasticdlError(f"gradients are clipped by {spec.kind!r}, which is not known here")
-
-
-def _norm(values: Float32) -> float:
-    return float(np.sqrt(np.sum(np.square(values, dtype=np.float64))))
-
-
-def _factor(norm: float, limit: float) -> float:
-    return limit / norm if norm > limit else 1.0

@@ -22,6 +22,7 @@ mod service;
 mod synchrony;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 pub use client::{Cursor, PsClient, Pulled, Receipt, StepGradients, Wanted};
 pub use dedup::Site;
@@ -35,3 +36,4 @@ pub use remote::{Remote, RemoteOptions, SILENCE_TIMEOUT};
 pub use replicas::{GivenRows, Minibatch};
 pub use server::PsServer;
 pub use synchrony::Synchrony;
+pub use whole::apply_whole;

@@ -9,7 +9,7 @@ use edl_ps::{
     Credentials, Cursor, FarFiles, GivenRows, Minibatch, NameSite, PsError, Receipt, Remote,
     RemoteOptions, Step, StepGradients, Synchrony, TlsFiles, Wanted,
 };
-use edl_store::{PullMode, RoundGradient, RoundMember};
+use edl_store::{PullMode, RoundMember};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -159,7 +159,7 @@ impl Store {
         );
         let (dense, state) = (dense.as_slice()?, state.as_slice()?);
         let members = round_of(&members)?;
-        py.detach(|| apply_round(&self.store, members, learning_rate, dense, state))
+        py.detach(|| edl_ps::apply_whole(&self.store, members, learning_rate, dense, state))
             .map_err(ps_error)
     }
 }
@@ -190,35 +190,6 @@ fn round_of(members: &[RoundPart]) -> PyResult<Vec<RoundMember>> {
             pair[0].task
         ))),
     }
-}
-
-/// Apply a gradient of several minibatches, all of which have to be next in their task.
-///
-/// Nobody else may update the store meanwhile.
-fn apply_round(
-    store: &edl_store::Store,
-    mut members: Vec<RoundMember>,
-    learning_rate: f32,
-    dense: &[f32],
-    state: &[f32],
-) -> Result<u64, PsError> {
-    let version = store.version();
-    for member in &mut members {
-        if store.judge(member.task, member.lease, member.index)? {
-            return Err(PsError::Invalid(format!(
-                "minibatch {} of task {} has been applied before",
-                member.index, member.task
-            )));
-        }
-        member.pulled_version = version;
-    }
-    let (_, applied) = store.apply_round(&members, learning_rate, |_| RoundGradient {
-        tables: Vec::new(),
-        dense: dense.to_vec(),
-        state: state.to_vec(),
-        weight: 1.0,
-    })?;
-    Ok(applied.version)
 }
 
 fn check_replica(replica: u32, num_replicas: u32) -> PyResult<()> {
