@@ -77,7 +77,8 @@ GONE: dict[str, str] = {
     "callback that sets self.model.stop_training",
     "elasticdl.python.elasticdl.callbacks.SavedModelExporter": "leave it out, and say --output",
     "elasticdl.python.elasticdl.feature_column": _NO_COLUMNS,
-    "elasticdl.python.data.odps_io": "write custom_data_reader in the model file",
+    "elasticdl.python.data.odps_io": "give --training_data=odps://PROJECT/tables/TABLE, or write "
+    "custom_data_reader in the model file",
     "elasticdl.python.data.reader": "write custom_data_reader in the model file",
     "elasticdl_preprocessing.feature_column": _NO_COLUMNS,
     "elasticdl_preprocessing.utils.decorators": "make a keras.Input for each feature in the model "

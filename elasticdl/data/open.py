@@ -13,6 +13,7 @@ from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
 from elasticdl.data.images import ImageFolderReader, is_image_folder
 from elasticdl.data.libsvm import LibsvmReader
+from elasticdl.data.maxcompute import MaxComputeReader, is_maxcompute
 from elasticdl.data.params import Params
 from elasticdl.data.parquet import ParquetReader
 from elasticdl.data.paths import expand_paths
@@ -51,7 +52,7 @@ def open_reader(
     params: str = "",
     custom_data_reader: Callable[..., Any] | None = None,
 ) -> DataReader:
-    """Return the reader for a file, folder, glob or comma list of these, or a database's URL.
+    """Return the reader for files, folders and globs, or for the URL of a table or a database.
 
     Args:
         path_expression: Where the data is; a custom reader makes of it what it likes.
@@ -76,6 +77,8 @@ def _open(place: str, settings: Params) -> tuple[str, DataReader]:
     """Return the name of a format and the reader."""
     if is_database(place):
         return "SQL", SqlReader.from_params(place, settings)
+    if is_maxcompute(place):
+        return "MaxCompute", MaxComputeReader.from_params(place, settings)
     name = settings.text("format", "")
     if name == _IMAGES or (not name and is_image_folder(place)):
         return _IMAGES, ImageFolderReader(os.path.abspath(os.path.expanduser(place)))

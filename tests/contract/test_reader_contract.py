@@ -3,8 +3,8 @@
 import csv
 import gzip
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,7 +100,7 @@ FILES: dict[str, tuple[str, Callable[[Path, list[bytes]], None], str]] = {
 }
 
 
-def open_database(folder: Path) -> Source:
+def open_database(folder: Path, ending: ExitStack) -> Source:
     """Tables whose keys have holes, and are not in the order of the rows."""
     pytest.importorskip("sqlalchemy")
     with closing(sqlite3.connect(folder / "data.db")) as database, database:
@@ -114,7 +114,7 @@ def open_database(folder: Path) -> Source:
     return Source(lambda: open_reader(url, params), names)
 
 
-def open_images(folder: Path) -> Source:
+def open_images(folder: Path, ending: ExitStack) -> Source:
     """The image's bytes are the text, and a letter, for no image is empty."""
     for file, count in enumerate(COUNTS):
         (folder / f"class-{file}").mkdir()
@@ -125,7 +125,24 @@ def open_images(folder: Path) -> Source:
     return Source(lambda: open_reader(str(folder)), names)
 
 
-PLACES = {"sql": open_database, "images": open_images}
+def open_maxcompute(folder: Path, ending: ExitStack) -> Source:
+    """Tables of a stand-in for MaxCompute's servers."""
+    pytest.importorskip("odps")
+    arrow = pytest.importorskip("pyarrow")
+    from tests.maxcompute_server import MaxComputeServer
+
+    server = MaxComputeServer()
+    ending.callback(server.close)
+    for file, count in enumerate(COUNTS):
+        rows = [row(file, number) for number in range(count)]
+        names = ("index", "text")
+        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        server.tables[f"t{file}"] = arrow.table(columns)
+    names = tuple(f"odps://project/tables/t{file}" for file in range(len(COUNTS)))
+    return Source(lambda: open_reader(",".join(names), server.params), names)
+
+
+PLACES = {"sql": open_database, "images": open_images, "maxcompute": open_maxcompute}
 
 
 class ReaderOfPresentStyle:
@@ -181,11 +198,18 @@ CUSTOM: dict[str, tuple[Callable[..., object], str]] = {
 }
 
 
+@pytest.fixture
+def ending() -> Iterator[ExitStack]:
+    """What is to be ended with the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
 @pytest.fixture(params=[*FILES, *PLACES, *CUSTOM])
-def source(request, tmp_path, monkeypatch) -> Source:
+def source(request, tmp_path, monkeypatch, ending) -> Source:
     monkeypatch.setenv("ELASTICDL_DATA_CACHE", str(tmp_path / "_cache"))
     if request.param in PLACES:
-        return PLACES[request.param](tmp_path)
+        return PLACES[request.param](tmp_path, ending)
     if request.param in CUSTOM:
         function, params = CUSTOM[request.param]
         reader = open_reader(str(tmp_path), params, function)
@@ -292,7 +316,7 @@ def test_reads_of_one_reader_may_alternate(source):
 def test_metadata_names_the_columns_that_the_format_knows(source, request):
     metadata = source.open().metadata
     format_name = request.node.callspec.params["source"]
-    has_columns = format_name.startswith(("csv", "parquet", "custom-rows", "sql"))
+    has_columns = format_name.startswith(("csv", "parquet", "custom-rows", "sql", "maxcompute"))
     names = {"images": ("image", "label", "path"), "libsvm": ("label", "ids", "values")}
     expected_names = names.get(format_name, ("index", "text") if has_columns else ())
     assert metadata.column_names == expected_names

@@ -113,7 +113,7 @@ def test_a_range_beyond_the_file_and_a_foreign_file_are_refused(tmp_path):
 
 def test_a_type_without_an_array_is_named(tmp_path):
     path = write(tmp_path / "a.parquet", {"x": [{"nested": 1}]})
-    with pytest.raises(DataError, match="column 'x' has the Parquet type struct"):
+    with pytest.raises(DataError, match="column 'x' has the type struct"):
         open_reader(path).shards()
 
 
