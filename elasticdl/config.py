@@ -17,7 +17,7 @@ from pydantic import (
 
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote
-from elasticdl.settings import reader_params
+from elasticdl.settings import devices, reader_params
 from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.kubernetes import KubernetesSection
@@ -311,6 +311,15 @@ class ClusterSection(Section):
             "dense model, one if the model file has elasticdl.layers.Embedding."
         ),
     ] = "auto"
+    worker_devices: Annotated[
+        str,
+        BeforeValidator(devices.read),
+        Field(
+            description="What workers compute on: cpu, cuda:N, or several with commas, dealt to "
+            "the workers of a machine in turn; one may have several workers [default: cpu in "
+            "PyTorch, what TensorFlow takes in Keras]."
+        ),
+    ] = ""
     num_ps_pods: Annotated[PositiveInt, Field(description="Ps replicas.")] = 1
     ps_memory_limit: Annotated[
         ByteSize | None,
@@ -618,6 +627,14 @@ class JobConfig(Section):
             )
 
     def _check_launcher(self) -> None:
+        named = devices.names(self.cluster.worker_devices)
+        is_local = self.training.distribution_strategy is Strategy.LOCAL
+        if len(named) > 1 and (is_local or self.is_on_kubernetes):
+            why = "of which there is one" if is_local else "and a pod has GPUs of its own"
+            raise ValueError(
+                f"--worker_devices={self.cluster.worker_devices}: several devices are dealt to the "
+                f"workers of one machine, {why}: expected one device, as cuda:0"
+            )
         given = self.kubernetes.given()
         if given and not self.is_on_kubernetes:
             raise ValueError(

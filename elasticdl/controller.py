@@ -34,12 +34,13 @@ class Job(Protocol):
 
     Attributes:
         worker_id: Of this process.
-        seed, num_threads: What the script is to compute with.
+        seed, num_threads, device: What the script is to compute with.
     """
 
     worker_id: int
     seed: int
     num_threads: int
+    device: str
 
     def begin(self, trainer: Trainer, handover: Handover) -> None:
         """Take part in the job, in other threads; steps are asked for at the handover."""
@@ -82,12 +83,14 @@ class Controller:
 
     def _prepare(self) -> None:
         try:
+            from elasticdl.backends.torch.device import open_device
             from elasticdl.backends.torch.threads import prepare
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"elasticdl.controller needs PyTorch, and {error.name!r} is not installed: "
                 "pip install 'elasticdl[torch]'"
             ) from error
+        open_device(self._job.device)  # refuses one that is not there
         prepare(self._job.seed, self._job.num_threads)
 
     @property
@@ -95,22 +98,29 @@ class Controller:
         """The number of this worker; one that replaces a lost worker has a number of its own."""
         return self._job.worker_id
 
+    @property
+    def device(self) -> str:
+        """Where this worker computes, of `--worker_devices`: "cpu", or "cuda:0" and the like."""
+        return self._job.device
+
     def wrap(self, model: Any, optimizer: Any) -> Optimizer:
         """Give the job a model; return what takes the place of its optimizer.
 
         Args:
-            model: A `torch.nn.Module`, float32 on the CPU.
+            model: A `torch.nn.Module`, float32 on `device`.
             optimizer: Of `torch.optim`, one that the job applies, or a scheduler of
                 `torch.optim.lr_scheduler` around one.
 
         Raises:
             ModelError: One of them cannot be used here; says what and why.
         """
+        from elasticdl.backends.torch.device import open_device
         from elasticdl.backends.torch.script import ScriptTrainer
 
         if self._trainer is not None:
             raise ModelError("wrap(model, optimizer): expected one model, found a second call")
-        self._trainer = ScriptTrainer(self._handover, model, optimizer, self._job.seed)
+        device = open_device(self._job.device)
+        self._trainer = ScriptTrainer(self._handover, model, optimizer, self._job.seed, device)
         return Optimizer(self)
 
     def minibatches(self) -> Iterator[list[Any]]:

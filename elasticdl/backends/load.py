@@ -25,12 +25,23 @@ def load_trainer(
     num_threads: int,
     run_eagerly: bool,
     torch_compile: bool = False,
+    device: str | None = None,
 ) -> Trainer:
     """Return the trainer for a model file, importing its framework only now.
 
+    Args:
+        spec: The functions of the model file.
+        metadata: What `feed` is told about the data.
+        seed: Of the initial values.
+        embedding_threshold_bytes: Above it a table of Keras is moved to the ps replicas.
+        num_threads: To compute with.
+        run_eagerly: Whether feed, model and loss run as plain Python.
+        torch_compile: Whether steps of PyTorch are compiled.
+        device: Where it computes; None: PyTorch on the CPU, TensorFlow where it wants to.
+
     Raises:
         ModelError: The model function returns something that no framework here knows, or that
-            `torch_compile` is not for.
+            `torch_compile` is not for; or there is no such device.
     """
     from elasticdl.backends.numpy import ArrayModel, NumpyTrainer
 
@@ -40,7 +51,7 @@ def load_trainer(
         from elasticdl.backends.keras.threads import compute_with
         from elasticdl.backends.keras.trainer import KerasTrainer
 
-        compute_with(num_threads)
+        compute_with(num_threads, device)
         # A Keras model must be built by its trainer, which watches its embeddings come to be; what
         # is no Keras model is answered by the trainer's error.
         return KerasTrainer(spec, metadata, seed, embedding_threshold_bytes, run_eagerly)
@@ -51,11 +62,17 @@ def load_trainer(
     if isinstance(model, ArrayModel):
         if torch_compile:
             raise _not_in_torch("NumPy arrays")
+        if device not in (None, "cpu"):
+            raise ModelError(
+                f"--worker_devices: a model on NumPy arrays is computed on the CPU, found {device}"
+            )
         return NumpyTrainer(spec, model, metadata, seed)
     if _is_a(model, "torch.nn", "Module"):
+        from elasticdl.backends.torch.device import open_device
         from elasticdl.backends.torch.trainer import TorchTrainer
 
-        return TorchTrainer(spec, model, metadata, seed, run_eagerly, torch_compile)
+        where = open_device(device or "cpu")
+        return TorchTrainer(spec, model, metadata, seed, run_eagerly, torch_compile, where)
     if _is_a(model, "keras", "Model"):
         return in_keras()
     raise ModelError(
@@ -113,12 +130,16 @@ def has_tables() -> bool:
 
 
 def load_saved_model(
-    spec: ModelSpec, metadata: Metadata, directory: Path, num_threads: int
+    spec: ModelSpec,
+    metadata: Metadata,
+    directory: Path,
+    num_threads: int,
+    device: str | None = None,
 ) -> SavedModelPredictor | ExportedPredictor:
     """Return an exported model, importing its framework only now.
 
     Raises:
-        ModelError: The folder holds no export of a framework.
+        ModelError: The folder holds no export of a framework, or there is no such device.
     """
     if (directory / "model.safetensors").is_file():
         model = _call(spec, 0, num_threads)
@@ -127,11 +148,12 @@ def load_saved_model(
                 f"--saved_model={directory} is an export of PyTorch, but the model function "
                 f"returns {type(model).__module__}.{type(model).__qualname__}"
             )
+        from elasticdl.backends.torch.device import open_device
         from elasticdl.backends.torch.predictor import ExportedPredictor
 
-        return ExportedPredictor(spec, model, metadata, directory)
+        return ExportedPredictor(spec, model, metadata, directory, open_device(device or "cpu"))
     from elasticdl.backends.keras.predictor import SavedModelPredictor
     from elasticdl.backends.keras.threads import compute_with
 
-    compute_with(num_threads)
+    compute_with(num_threads, device)
     return SavedModelPredictor(spec, metadata, directory)

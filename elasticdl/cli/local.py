@@ -130,7 +130,13 @@ class _Job:
             beats = Heartbeat(self._master, _WORKER_ID, _SECONDS_BETWEEN_PICTURES)
             # Warnings are printed by the log.
             with telling(self._notes.put, below=logging.WARNING), beats as heartbeat:
-                worker = assemble(self._config, _WORKER_ID, self._master, lambda: self._client)
+                worker = assemble(
+                    self._config,
+                    _WORKER_ID,
+                    self._master,
+                    lambda: self._client,
+                    device=self._config.cluster.worker_devices or None,
+                )
                 heartbeat.progress = worker.progress
                 watchdog = Watchdog(self._config.training.task_timeout_seconds)
                 cluster = self._config.cluster

@@ -372,7 +372,7 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
         rows = self._rows(input, None)
         # Each occurrence has a row of its own: bags are made of places, not of ids.
         rows = rows.reshape(-1, self.embedding_dim)
-        places = torch.arange(1, rows.shape[0] + 1).view(input.shape)
+        places = torch.arange(1, rows.shape[0] + 1, device=rows.device).view(input.shape)
         rows = torch.cat([rows.new_zeros(1, self.embedding_dim), rows])  # of the padding
         if self.padding_idx is not None:
             places = places.masked_fill(input == self.padding_idx, 0)

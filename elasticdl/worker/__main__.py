@@ -14,6 +14,7 @@ from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import FeedPath
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.settings.devices import names
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.assemble import assemble, assemble_script
 from elasticdl.worker.departure import Departure
@@ -24,6 +25,7 @@ from elasticdl.worker.replica import Replica
 from elasticdl.worker.ring_member import RingMember
 from elasticdl.worker.route import Route, connect
 from elasticdl.worker.script import ScriptJob, run_script
+from elasticdl.worker.seat import take_seat
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog
 
@@ -43,6 +45,8 @@ def main() -> None:
 def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
     """Take part in the job until it is finished."""
     labels = LabelClock()
+    devices = names(arguments.config.cluster.worker_devices)
+    seat = take_seat(devices, arguments.job_dir)
     departure = Departure(master, arguments.index)
     process.when_asked_to_end(departure.begin)
     interval = master.register_worker(arguments.index, os.getpid())
@@ -107,7 +111,9 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
         departure.farewell = leave_world
         model = arguments.config.model
         if model.script is not None:
-            job = ScriptJob(arguments.config, arguments.index, of_script, watching, leave)
+            job = ScriptJob(
+                arguments.config, arguments.index, of_script, watching, leave, seat.device
+            )
             run_script(model.script, model.script_arguments, job)
             return
         worker = assemble(
@@ -118,6 +124,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             route,
             labels,
             reduce if arguments.config.has_worlds else None,
+            seat.device,
         )
         with watching(worker):
             process.run_to_own_failure(worker.run)

@@ -46,8 +46,9 @@ def assemble(
     route: Route | None = None,
     labels: LabelClock | None = None,
     reduce: Callable[[Trainer], RingExchange] | None = None,
+    device: str | None = None,
 ) -> Worker:
-    """Return a worker that is ready to run.
+    """Return a worker that is ready to run, on a device or where its framework wants to be.
 
     The model is built while the ps replicas may still be starting: `connect` is called last; or
     `reduce` too, in a job whose workers hold the dense parameters.
@@ -62,10 +63,20 @@ def assemble(
     log.info("%s", threads)
     if config.checkpoint.saved_model is None:
         return _assemble_trainer(
-            config, worker_id, master, connect, route, spec, readers, threads.count, labels, reduce
+            config,
+            worker_id,
+            master,
+            connect,
+            route,
+            spec,
+            readers,
+            threads.count,
+            labels,
+            reduce,
+            device,
         )
     model = load_saved_model(
-        spec, _metadata(config, readers), config.checkpoint.saved_model, threads.count
+        spec, _metadata(config, readers), config.checkpoint.saved_model, threads.count, device
     )
     model.check(_sample(config, readers, model))
     log.info(IS_BUILT)
@@ -95,6 +106,7 @@ def _assemble_trainer(
     num_threads: int,
     labels: LabelClock | None,
     reduce: Callable[[Trainer], RingExchange] | None,
+    device: str | None,
 ) -> Worker:
     # Without ps replicas a large Keras Embedding stays what it is: a dense variable.
     is_dense = config.has_worlds and not config.num_ps
@@ -108,6 +120,7 @@ def _assemble_trainer(
             num_threads,
             config.model.run_eagerly,
             config.model.torch_compile,
+            device,
         )
         _check_export(config, trainer)
         description = trainer.build(_sample(config, readers, trainer))

@@ -39,6 +39,7 @@ class ScriptJob:
         assemble: Callable[[Trainer], tuple[Worker, Exchange]],
         watching: Callable[[Worker], AbstractContextManager[object]],
         leave: Callable[[], None],
+        device: str | None = None,
     ) -> None:
         """Take no part yet.
 
@@ -48,10 +49,12 @@ class ScriptJob:
             assemble: Makes a worker, and what holds its parameters.
             watching: A context in which a worker runs.
             leave: Called when the worker has run; ends the process if that is to leave.
+            device: Where the script is to compute; None: on the CPU.
         """
         self.worker_id = worker_id
         self.seed = config.training.seed
         self.num_threads = threads_of(config).count
+        self.device = device or "cpu"
         self.failure: BaseException | None = None
         self._assemble = assemble
         self._watching = watching

@@ -27,6 +27,8 @@ TOLERANCE = 1e-4
 def check_compiler() -> None:
     """Refuse `--torch_compile` where there is nothing that compiles what PyTorch generates.
 
+    For a GPU PyTorch brings its own.
+
     Raises:
         ModelError: There is no C++ compiler.
     """
@@ -66,7 +68,8 @@ class CompiledStep:
         Raises:
             ModelError: There is no C++ compiler.
         """
-        check_compiler()
+        if placed.device.is_cpu:
+            check_compiler()
         # The tracer asks for `.grad` of what is between two parts of a model that it breaks off.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._placed, self._loss = placed, loss
@@ -87,9 +90,10 @@ class CompiledStep:
             ModelError: The model raises, cannot be compiled, or looks up something else than what
                 was pulled.
         """
+        labels = self._placed.device.moved(minibatch.labels)
 
         def call(features: Any) -> tuple[Any, Any, Any]:
-            found: tuple[Any, Any, Any] = self._compute(features, minibatch.labels, given.rows)
+            found: tuple[Any, Any, Any] = self._compute(features, labels, given.rows)
             return found
 
         outputs, loss, asked = self._placed.call(

@@ -138,7 +138,7 @@ def _state_dict(model: Any) -> dict[str, Any]:
                 f"the model's state {name!r} is {type(value).__name__}; an export holds tensors: "
                 "let get_extra_state() return one"
             )
-        found[name] = value.detach().clone().contiguous()  # parameters share one memory
+        found[name] = value.detach().cpu().clone().contiguous()  # parameters share one memory
     return found
 
 

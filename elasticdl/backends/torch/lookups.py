@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from elasticdl.backends.base import Float32, Int64, Lookup
+from elasticdl.backends.torch.device import Device, from_numpy
 from elasticdl.backends.torch.feed import TorchMinibatch
-from elasticdl.backends.torch.model import Enough, PlacedModel, from_numpy
+from elasticdl.backends.torch.model import Enough, PlacedModel
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 
@@ -19,10 +20,16 @@ class Collector:
 
     Where no ids depend on a looked up row or a parameter, rows are zeros meanwhile. A model is
     otherwise `staged`: each call of an embedding layer gets its real rows, one round trip each.
+    The copy stays on the CPU.
+
+    Args:
+        placed: The model, still on the CPU.
+        staged: Whether ids depend on rows or parameters.
+        device: Where the model is computed later.
     """
 
-    def __init__(self, placed: PlacedModel, staged: bool) -> None:
-        self._placed = placed.copied(shares_values=not staged)
+    def __init__(self, placed: PlacedModel, staged: bool, device: Device) -> None:
+        self._placed = placed.copied(shares_values=device.is_cpu and not staged)
         self._staged = staged
         self._pull: Lookup | None = None
 
@@ -84,7 +91,8 @@ class GivenRows:
         self._placed = placed
         self._minibatch = minibatch
         self._next = 0
-        self.rows = [from_numpy(part).requires_grad_(grad) for part in rows]
+        self._unchecked: list[tuple[int, Any, Any]] = []
+        self.rows = [placed.device.tensor(part).requires_grad_(grad) for part in rows]
 
     def __call__(self, layer: Any, ids: Any) -> Any:
         """Return the rows of the next site."""
@@ -94,29 +102,45 @@ class GivenRows:
             found = [t for t, _ in lookups[:number]] + [table]
             raise ModelError(_other_sites(self._placed, found))
         expected = lookups[number][1]
-        if ids is not expected and not torch.equal(ids, expected):
-            raise ModelError(
-                f"the model looks up other ids in table {self._placed.tables[table].name!r} in its "
-                "step than when it was asked for them: they must be a function of the features "
-                "(no random numbers, no dependence on self.training); where they depend on rows "
-                "or parameters, say --run_eagerly=true"
-            )
+        if self._placed.device.is_cpu or ids.shape != expected.shape:
+            self._compare(table, ids, expected)
+        else:  # to read them now would have the GPU waited for in the middle of its step
+            self._unchecked.append((table, ids, expected))
         self._next += 1
         return self.rows[number]
+
+    def check(self) -> None:
+        """Compare the ids that were not compared when they were asked for.
+
+        Raises:
+            ModelError: They are others than those that were pulled.
+        """
+        for table, ids, expected in self._unchecked:
+            self._compare(table, ids.cpu(), expected)
+        self._unchecked.clear()
+
+    def _compare(self, table: int, ids: Any, expected: Any) -> None:
+        if ids is expected or torch.equal(ids, expected):
+            return
+        raise ModelError(
+            f"the model looks up other ids in table {self._placed.tables[table].name!r} in its "
+            "step than when it was asked for them: they must be a function of the features "
+            "(no random numbers, no dependence on self.training); where they depend on rows "
+            "or parameters, say --run_eagerly=true"
+        )
 
     def gradients(self) -> Sequence[Float32]:
         """Return the gradient of each site's rows, after a backward pass."""
         return [
-            torch.zeros_like(rows).numpy() if rows.grad is None else _dense(rows.grad)
+            self._placed.device.array(
+                torch.zeros_like(rows) if rows.grad is None else _dense(rows.grad)
+            )
             for rows in self.rows
         ]
 
 
-def _dense(gradient: Any) -> Float32:
-    if gradient.is_sparse:
-        gradient = gradient.to_dense()
-    found: Float32 = gradient.contiguous().numpy()
-    return found
+def _dense(gradient: Any) -> Any:
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _check_range(layer: Any, ids: Any, table: str) -> None:

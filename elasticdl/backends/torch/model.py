@@ -20,6 +20,7 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
+from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.structures import describe, leaves
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.layers.lookup import looking_up
@@ -28,6 +29,7 @@ from elasticdl.layers.torch import TableParameter
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
 
 Lookup = Callable[[Any, Any], Any]
+_CPU = Device()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +112,18 @@ class PlacedModel:
     Args:
         model: What the model function returned, called with a lookup in force.
         features: Of a first minibatch; None if the model is called elsewhere, and has no tables.
+        device: Where the model is.
 
     Attributes:
+        device: Where the model is computed; features are moved there.
         tables: Of the embedding layers.
         sites: The table of each call of an embedding layer, in order.
         parameters: (name, parameter) of what is dense.
     """
 
-    def __init__(self, model: Any, features: Any = None) -> None:
+    def __init__(self, model: Any, features: Any = None, device: Device = _CPU) -> None:
         self.model = model
+        self.device = device
         self.tables = tuple(_tables(model))
         self._table_of = {id(t.weight): k for k, t in enumerate(self.tables)}
         self.sites: tuple[int, ...] = ()
@@ -128,14 +133,34 @@ class PlacedModel:
             (name, p) for name, p in model.named_parameters() if not isinstance(p, TableParameter)
         ]
         for name, parameter in self.parameters:
-            if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
+            if parameter.dtype != torch.float32 or parameter.device != device.torch:
+                where = "the CPU" if device.is_cpu else device.name
                 raise ModelError(
                     f"parameter {name!r} is {parameter.dtype} on {parameter.device}; expected "
-                    "float32 on the CPU: use torch.autocast in forward to compute in less"
+                    f"float32 on {where}: use torch.autocast in forward to compute in less, and "
+                    "--worker_devices to compute on a GPU"
                 )
-        self._flat = _flattened([p for _, p in self.parameters])
-        self.buffers, self.constants = _sorted_buffers(model)
+        self.move(device)
         self._sizes = [int(b.value.numel()) for b in self.buffers]
+
+    def move(self, device: Device) -> None:
+        """Put parameters and buffers on a device, where the model is computed from now on."""
+        self.device = device
+        self._flat = _flattened([p for _, p in self.parameters], device)
+        self.buffers, self.constants = _sorted_buffers(self.model, device)
+
+    @contextmanager
+    def on_cpu(self) -> Iterator[None]:
+        """Within the block the model is on the CPU."""
+        device = self.device
+        if device.is_cpu:
+            yield
+            return
+        self.move(_CPU)
+        try:
+            yield
+        finally:
+            self.move(device)
 
     def table_of(self, layer: Any) -> int:
         """Return the number of a layer's table."""
@@ -173,22 +198,20 @@ class PlacedModel:
 
     def dense_values(self) -> Float32:
         """Return a copy of the flat vector of parameters."""
-        values: Float32 = self._flat.numpy().copy()
-        return values
+        return self.device.array(self._flat).copy()
 
     def state_values(self) -> Float32:
         """Return the flat vector of buffers as the model has them now."""
         parts = [buffer.current() for buffer in self.buffers]
-        values: Float32 = (torch.cat(parts) if parts else torch.zeros(0)).numpy().copy()
-        return values
+        return self.device.array(torch.cat(parts) if parts else torch.zeros(0)).copy()
 
     def load(self, dense: Float32, state: Float32) -> None:
         """Take the values of a step."""
         with torch.no_grad():
-            self._flat.copy_(from_numpy(dense))
+            self._flat.copy_(self.device.tensor(dense))
             if self.buffers:
                 for buffer, part in zip(
-                    self.buffers, from_numpy(state).split(self._sizes), strict=True
+                    self.buffers, self.device.tensor(state).split(self._sizes), strict=True
                 ):
                     buffer.put(part)
 
@@ -204,18 +227,18 @@ class PlacedModel:
         for _, parameter in self.parameters:
             grad, parameter.grad = parameter.grad, None
             if grad is None:
-                parts.append(torch.zeros(parameter.numel()))
+                parts.append(torch.zeros(parameter.numel(), device=parameter.device))
             elif grad.is_sparse:
                 parts.append(grad.to_dense().reshape(-1))
             else:
                 parts.append(grad.reshape(-1))
-        flat: Float32 = torch.cat(parts).numpy()
-        return flat
+        return self.device.array(torch.cat(parts))
 
     def call(self, features: Any, lookup: Lookup, training: bool, model: Any = None) -> Any:
         """Run the model, or what was made of it; rows come from `lookup`."""
         if self.model.training != training:
             self.model.train(training)
+        features = self.device.moved(features)
         versions = [(leaf, leaf._version) for leaf in leaves(features) if _has_version(leaf)]
         with looking_up(lookup), explaining(features):
             outputs = (model or self.model)(features)
@@ -232,7 +255,7 @@ class PlacedModel:
 
         def meet(layer: Any, ids: Any) -> Any:
             met.append(self.table_of(layer))
-            return torch.zeros(*ids.shape, layer.embedding_dim)
+            return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
 
         with torch.no_grad():
             self.call(features, meet, training=False)
@@ -264,8 +287,8 @@ class PlacedModel:
                 (name, p) for name, p in model.named_parameters()
                 if not isinstance(p, TableParameter)
             ]  # fmt: skip
-            other._flat = _flattened([p for _, p in other.parameters])
-        other.buffers, other.constants = _sorted_buffers(model)
+            other._flat = _flattened([p for _, p in other.parameters], self.device)
+        other.buffers, other.constants = _sorted_buffers(model, self.device)
         return other
 
 
@@ -285,13 +308,6 @@ def explaining(features: Any) -> Iterator[None]:
 
 class Enough(BaseException):
     """All that a call of the model is for is known: the rest of it is left out."""
-
-
-def from_numpy(array: Any) -> Any:
-    """Return a tensor on the memory of an array that nobody writes to."""
-    if not array.flags.writeable:
-        array = array.copy()
-    return torch.from_numpy(array)
 
 
 def _tables(model: Any) -> Iterator[Table]:
@@ -322,10 +338,10 @@ def _check_plain(path: str, module: Any) -> None:
         )
 
 
-def _flattened(parameters: Sequence[Any]) -> Any:
+def _flattened(parameters: Sequence[Any], device: Device) -> Any:
     """Put parameters on one flat tensor, of which each is a view; return it."""
     sizes = [int(p.numel()) for p in parameters]
-    flat = torch.empty(sum(sizes))
+    flat = torch.empty(sum(sizes), device=device.torch)
     with torch.no_grad():
         for parameter, part in zip(parameters, flat.split(sizes) if sizes else (), strict=True):
             part.copy_(parameter.reshape(-1))
@@ -333,7 +349,7 @@ def _flattened(parameters: Sequence[Any]) -> Any:
     return flat
 
 
-def _sorted_buffers(model: Any) -> tuple[list[Buffer], list[Constant]]:
+def _sorted_buffers(model: Any, device: Device) -> tuple[list[Buffer], list[Constant]]:
     buffers, constants, seen = [], [], set()
     for path, module in model.named_modules():
         for key, value in module._buffers.items():
@@ -341,11 +357,14 @@ def _sorted_buffers(model: Any) -> tuple[list[Buffer], list[Constant]]:
                 continue
             name = f"{path}.{key}" if path else key
             if value.dtype == torch.float32 or _is_small(value):
-                own = value.detach().clone(memory_format=torch.contiguous_format)
+                own = value.detach().to(
+                    device.torch, copy=True, memory_format=torch.contiguous_format
+                )
                 module._buffers[key] = own
                 seen.add(id(own))
                 buffers.append(Buffer(name, module, key, own))
             else:
+                module._buffers[key] = value = value.to(device.torch)
                 constants.append(Constant(name, module, key, value, value._version))
             seen.add(id(value))
     return buffers, constants

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from elasticdl.backends.base import Float32, Int64, Minibatch
+from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import read_export
 from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.metrics import Metrics
@@ -20,6 +21,8 @@ from elasticdl.job import MetricStates, Mode
 from elasticdl.layers.torch import TableParameter
 from elasticdl.model_spec import ModelSpec
 
+_CPU = Device()
+
 
 class ExportedPredictor:
     """A `Predictor` that brings its own parameters: rows, dense and state vectors are empty.
@@ -29,11 +32,20 @@ class ExportedPredictor:
         model: What the model function returned, called with a lookup in force.
         metadata: What `feed` is told about the data.
         directory: What `TorchTrainer.export` wrote.
+        device: Where the model is computed; rows are looked up on the CPU.
     """
 
     ids_need_parameters = False
 
-    def __init__(self, spec: ModelSpec, model: Any, metadata: Metadata, directory: Path) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        model: Any,
+        metadata: Metadata,
+        directory: Path,
+        device: Device = _CPU,
+    ) -> None:
+        self._device = device
         self._model = model
         self._directory = directory
         self._feed = Feed(spec.feed, metadata)
@@ -74,6 +86,7 @@ class ExportedPredictor:
             placed.model.load_state_dict(weights, strict=False)
         except RuntimeError as error:
             raise ModelError(f"--saved_model={self._directory}: {error}") from error
+        placed.move(self._device)
         self._placed = placed
         self._outputs(sample)
 
@@ -115,8 +128,12 @@ class ExportedPredictor:
         placed = self._placed
 
         def look_up(layer: Any, ids: Any) -> Any:
-            return self._tables[placed.table_of(layer)].lookup(ids)
+            rows = self._tables[placed.table_of(layer)].lookup(ids.cpu())
+            return rows.to(ids.device)
 
         with torch.no_grad():
             features = TorchMinibatch.of(minibatch).features
-            return placed.call(features, look_up, training=False)
+            outputs = placed.call(features, look_up, training=False)
+        return map_leaves(
+            lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf, outputs
+        )

@@ -23,12 +23,15 @@ from elasticdl.backends.base import (
 )
 from elasticdl.backends.handover import Handover, Step
 from elasticdl.backends.numpy import picker
+from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_weights
 from elasticdl.backends.torch.model import PlacedModel
 from elasticdl.backends.torch.optimizer import one_rate, read_rules
 from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+
+_CPU = Device()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,9 @@ class ScriptTrainer:
     keeps_tables_inside = True
     ids_need_parameters = False
 
-    def __init__(self, handover: Handover, model: Any, optimizer: Any, seed: int) -> None:
+    def __init__(
+        self, handover: Handover, model: Any, optimizer: Any, seed: int, device: Device = _CPU
+    ) -> None:
         """Take over a model.
 
         Args:
@@ -57,6 +62,7 @@ class ScriptTrainer:
             model: The script's.
             optimizer: Of `torch.optim`, or a scheduler of one.
             seed: Of the job.
+            device: Where the script computes, and has put the model.
 
         Raises:
             ModelError: Model or optimizer cannot be used here; says what and why.
@@ -64,7 +70,7 @@ class ScriptTrainer:
         _check_model(model)
         self._handover = handover
         self._seed = seed
-        self._placed = PlacedModel(model)
+        self._placed = PlacedModel(model, device=device)
         if self._placed.tables:
             raise ModelError(
                 f"the model has a table, {self._placed.tables[0].name!r}, of elasticdl.layers."
@@ -91,7 +97,7 @@ class ScriptTrainer:
         assert isinstance(step.minibatch, ScriptMinibatch)
         self._placed.load(step.dense, step.state)
         self._placed.gradient()
-        torch.default_generator.manual_seed(step.minibatch.seed)
+        self._placed.device.seed(step.minibatch.seed)
         records: list[Any] = step.minibatch.features
         return records
 

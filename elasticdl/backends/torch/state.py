@@ -45,7 +45,7 @@ def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch) -> list[float]:
 
 def _after(placed: PlacedModel, minibatch: TorchMinibatch, dense: Any, state: Any) -> Any:
     placed.load(dense, state)
-    torch.default_generator.manual_seed(minibatch.seed)
+    placed.device.seed(minibatch.seed)
     with torch.no_grad():
         placed.call(minibatch.features, zeros(placed), training=True)
     return placed.state_values()
@@ -56,7 +56,7 @@ def zeros(placed: PlacedModel) -> Lookup:
 
     def look_up(layer: Any, ids: Any) -> Any:
         placed.table_of(layer)
-        return torch.zeros(*ids.shape, layer.embedding_dim)
+        return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
 
     return look_up
 

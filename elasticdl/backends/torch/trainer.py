@@ -26,6 +26,7 @@ from elasticdl.backends.base import (
     TableSource,
 )
 from elasticdl.backends.torch.compiled import CompiledStep
+from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_model
 from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
@@ -41,6 +42,7 @@ from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 
 log = logging.getLogger(__name__)
+_CPU = Device()
 
 
 class TorchTrainer:
@@ -53,6 +55,7 @@ class TorchTrainer:
         seed: Of the initial values.
         run_eagerly: Rows are looked up one layer after the other, each with its real ids.
         is_compiled: Training steps are compiled by `torch.compile`, without `run_eagerly`.
+        device: Where steps are computed.
     """
 
     callbacks: CallbackNeeds | None = None
@@ -66,6 +69,7 @@ class TorchTrainer:
         seed: int,
         run_eagerly: bool = False,
         is_compiled: bool = False,
+        device: Device = _CPU,
     ) -> None:
         if spec.weighted_metrics_fn is not None:
             raise ModelError(
@@ -80,6 +84,7 @@ class TorchTrainer:
         self.ids_need_parameters = run_eagerly
         self._loss = MinibatchLoss(spec.loss) if spec.loss is not None else None
         self._is_compiled = is_compiled
+        self._device = device
         self._compiled: CompiledStep | None = None
         self._momenta: list[float] = []
         self._rate: Callable[[int], float] = lambda version: 0.0
@@ -101,7 +106,8 @@ class TorchTrainer:
         torch.manual_seed(self._seed)
         self._placed = PlacedModel(self._model, minibatch.features)
         self._sample = minibatch
-        self._collector = Collector(self._placed, self.ids_need_parameters)
+        self._collector = Collector(self._placed, self.ids_need_parameters, self._device)
+        self._placed.move(self._device)
         self._momenta = [1.0] * len(self._placed.buffers)
         rules = self._read_optimizer()
         if minibatch.mode is Mode.TRAINING:
@@ -128,9 +134,9 @@ class TorchTrainer:
         dense, state = placed.dense_values(), placed.state_values()
         if not self.ids_need_parameters:
             self._refuse_staged(minibatch)
-        torch.default_generator.manual_seed(minibatch.seed)
+        self._placed.device.seed(minibatch.seed)
         outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
-        loss = self._loss(minibatch.labels, outputs)
+        loss = self._loss(placed.device.moved(minibatch.labels), outputs)
         loss.backward()
         for constant in placed.constants:
             constant.check()
@@ -155,7 +161,7 @@ class TorchTrainer:
         dims = [tables[table].dim for table in self._placed.sites]
         rows = [np.zeros((*i.shape, n), np.float32) for i, n in zip(ids, dims, strict=True)]
         self._compiled = CompiledStep(self._placed, loss)
-        torch.default_generator.manual_seed(minibatch.seed)
+        self._placed.device.seed(minibatch.seed)
         given = GivenRows(self._placed, minibatch, rows, grad=True)
         self._compiled.try_out(minibatch, given, expected)
 
@@ -230,9 +236,10 @@ class TorchTrainer:
         minibatch, placed = TorchMinibatch.of(minibatch), self._placed
         placed.load(dense, state)
         given = GivenRows(placed, minibatch, rows, grad=True)
-        torch.default_generator.manual_seed(minibatch.seed)
+        self._placed.device.seed(minibatch.seed)
         outputs, loss = self._forward(minibatch, given)
         loss.backward()
+        given.check()
         self._check_step()
         state_delta = placed.state_values()
         if len(state_delta):
@@ -250,7 +257,7 @@ class TorchTrainer:
             return self._compiled(minibatch, given)
         assert self._loss is not None, "build has refused a training without a loss"
         outputs = self._placed.call(minibatch.features, given, training=True)
-        return outputs, self._loss(minibatch.labels, outputs)
+        return outputs, self._loss(self._device.moved(minibatch.labels), outputs)
 
     def _check_step(self) -> None:
         for number, name in self._unused.items():
@@ -298,7 +305,9 @@ class TorchTrainer:
         placed.load(dense, state)
         with torch.no_grad():
             given = GivenRows(placed, minibatch, rows, grad=False)
-            return placed.call(minibatch.features, given, training=False)
+            outputs = placed.call(minibatch.features, given, training=False)
+        given.check()
+        return map_leaves(_detached, outputs)
 
     def run_callbacks(self, call: CallbackCall) -> CallbackResult:
         """Never called: a PyTorch model has none that the job calls."""
@@ -310,7 +319,8 @@ class TorchTrainer:
         """Write the model as files that PyTorch reads without elasticdl."""
         assert tables is not None, "it keeps its tables inside, as the job was told"
         self._placed.load(dense, state)
-        export_model(self._placed, self._sample, directory, tables)
+        with self._placed.on_cpu():
+            export_model(self._placed, self._sample, directory, tables)
 
 
 def _grown(lookup: Any) -> Any:
@@ -323,4 +333,5 @@ def _grown(lookup: Any) -> Any:
 
 
 def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+    """Return what metrics and predictions are made of, which is done on the CPU."""
+    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf

@@ -277,6 +277,23 @@ def test_a_model_is_run_eagerly_or_compiled():
         build_config("train", TRAIN | {"torch_compile": "true", "run_eagerly": "true"})
 
 
+def test_devices_of_workers_are_names_of_devices():
+    job = TRAIN | {"distribution_strategy": "AllreduceStrategy", "num_workers": "3"}
+    config = build_config("train", job | {"worker_devices": "cuda:0, cuda:1"})
+    assert config.cluster.worker_devices == "cuda:0,cuda:1"
+    for words, message in (
+        (job | {"worker_devices": "gpu"}, "expected cpu, cuda:N, or several .* found 'gpu'"),
+        (job | {"worker_devices": "cuda:0,,cpu"}, "found '' in 'cuda:0,,cpu'"),
+        (TRAIN | {"worker_devices": "cuda:0,cuda:1"}, "of which there is one: expected one device"),
+        (
+            TRAIN | {"worker_devices": "cuda:0,cuda:1", "image_name": "a/b"},
+            "a pod has GPUs of its own: expected one device",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            build_config("train", words)
+
+
 def test_run_eagerly_is_for_one_process():
     words = TRAIN | {"run_eagerly": "true"}
     assert build_config("train", words).model.run_eagerly

@@ -1,0 +1,104 @@
+"""Where a model in PyTorch is computed, and how arrays come there and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from elasticdl.backends.base import Float32
+from elasticdl.backends.torch.structures import map_leaves
+from elasticdl.errors import ModelError
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of PyTorch. Arrays go to a GPU, and come from it, by pinned memory.
+
+    Pinned memory is of PyTorch's own pool. It is used again only when the copies from it are done.
+    """
+
+    name: str = CPU
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether tensors on it share memory with arrays."""
+        return self.name == CPU
+
+    @property
+    def torch(self) -> Any:
+        """The device as PyTorch names it."""
+        return torch.device(self.name)
+
+    def tensor(self, array: Any) -> Any:
+        """Return an array as a tensor here; on the CPU on the same memory."""
+        tensor = from_numpy(array)
+        return tensor if self.is_cpu else self._sent(tensor)
+
+    def moved(self, structure: Any) -> Any:
+        """Return a structure with its tensors here."""
+        if self.is_cpu:
+            return structure
+        return map_leaves(
+            lambda leaf: self._sent(leaf) if isinstance(leaf, torch.Tensor) else leaf, structure
+        )
+
+    def array(self, tensor: Any) -> Float32:
+        """Return a tensor that is here as an array; the work that it comes from is waited for."""
+        tensor = tensor.detach()
+        if not self.is_cpu:
+            pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            pinned.copy_(tensor, non_blocking=True)
+            torch.cuda.current_stream(self.torch).synchronize()
+            tensor = pinned
+        found: Float32 = tensor.contiguous().numpy()
+        return found
+
+    def seed(self, seed: int) -> None:
+        """Have the random numbers that are drawn here begin with a seed."""
+        torch.default_generator.manual_seed(seed)
+        if not self.is_cpu:
+            with torch.cuda.device(self.torch):
+                torch.cuda.manual_seed(seed)
+
+    def _sent(self, tensor: Any) -> Any:
+        if tensor.device != torch.device(CPU):
+            return tensor
+        return tensor.pin_memory().to(self.torch, non_blocking=True)
+
+
+def open_device(name: str) -> Device:
+    """Return a device of `--worker_devices`.
+
+    Raises:
+        ModelError: There is none of that name; says what there is.
+    """
+    wanted = torch.device(name)
+    if wanted.type == CPU:
+        return Device()
+    there = [f"cuda:{k} ({torch.cuda.get_device_name(k)})" for k in range(_num_gpus())]
+    if wanted.index < len(there):
+        return Device(name)
+    if torch.version.cuda is None:
+        found = "a PyTorch that is built for the CPU alone"
+    else:
+        found = f"cpu and {', '.join(there) or 'no GPU'}"
+    raise ModelError(
+        f"--worker_devices: expected {name} on the machine of each worker, PyTorch "
+        f"{torch.__version__} finds {found}; name what is there, or leave the flag out (cpu)"
+    )
+
+
+def from_numpy(array: Any) -> Any:
+    """Return a tensor on the memory of an array that nobody writes to."""
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(np.asarray(array))
+
+
+def _num_gpus() -> int:
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
