@@ -2,22 +2,20 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from elasticdl._core import RecordWriter
-from elasticdl.data.example import encode_examples
+from tests.elastic.running_job import RunningJob, elasticdl, run
+from tests.elastic.synthetic_flights import write_flights
 
 pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
-ROOT = Path(__file__).resolve().parents[2]
-NUM_RECORDS = 60_000
-NUM_VALIDATION = 10_000
+ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
+MODEL = (f"--model_zoo={ZOO}", "--model_def=flights.deepfm_torch.forward", "--minibatch_size=512")
+NUM_TRAINING, NUM_VALIDATION = 50_000, 10_000
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
 
@@ -33,30 +31,8 @@ np.save(sys.argv[3], program(ids).detach().numpy())
 """
 
 
-def command(name, *flags):
-    return [
-        sys.executable,
-        "-m",
-        "elasticdl.cli.main",
-        name,
-        f"--model_zoo={ROOT / 'model_zoo'}",
-        "--model_def=flights.deepfm_torch.forward",
-        "--minibatch_size=512",
-        *flags,
-    ]
-
-
-def run(folder, *words):
-    """Run a command where TensorFlow and Keras cannot be imported."""
-    done = subprocess.run(
-        command(*words), cwd=folder, env=without_keras(folder), capture_output=True, text=True,
-        timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
-
 def without_keras(folder):
+    """Return an environment in which TensorFlow and Keras cannot be imported."""
     blocked = folder / "blocked"
     blocked.mkdir(exist_ok=True)
     for name in ("tensorflow", "keras"):
@@ -65,64 +41,42 @@ def without_keras(folder):
     return {**os.environ, "PYTHONPATH": path}
 
 
+def run_plain(folder, command, *words, **flags):
+    """Run a command on the model, where TensorFlow and Keras cannot be imported."""
+    words = elasticdl(command, *MODEL, *words, **flags)
+    return run(words, cwd=folder, env=without_keras(folder))
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, load_module):
-    """Write flights whose lateness depends on their carrier and hour alone."""
+def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("torch-job")
-    fields = load_module(ROOT / "model_zoo" / "flights" / "fields.py")
-    rng = np.random.default_rng(0)
-    columns = {name: rng.integers(size, size=NUM_RECORDS) for name, size in fields.FIELDS.items()}
-    odds = 1 / (1 + np.exp(-(columns["carrier"] - 12) / 4.0 - (columns["hour"] - 12) / 4.0))
-    columns[fields.LABEL] = (rng.random(NUM_RECORDS) < odds).astype(np.int64)
-    records = encode_examples(columns)
-    parts = {"train": records[NUM_VALIDATION:], "validation": records[:NUM_VALIDATION]}
-    for name, part in parts.items():
-        with RecordWriter(str(folder / f"{name}.recordio")) as writer:
-            writer.write_many(part)
+    write_flights(folder, NUM_TRAINING, NUM_VALIDATION)
     return folder
 
 
 @pytest.fixture(scope="module")
-def trained(folder, chaos):
+def trained(folder):
     """Train; a worker is killed after a tenth of the work, a ps replica after a third."""
-    job_dir = folder / "job"
-    log = (folder / "train.log").open("w")
-    job = subprocess.Popen(
-        command(
-            "train",
-            f"--training_data={folder / 'train.recordio'}",
-            f"--validation_data={folder / 'validation.recordio'}",
-            "--distribution_strategy=ParameterServerStrategy",
-            "--num_workers=2",
-            "--num_ps_pods=2",
-            "--num_minibatches_per_task=5",
-            "--num_epochs=4",
-            "--evaluation_steps=100",
-            f"--checkpoint_dir={folder / 'checkpoints'}",
-            "--checkpoint_steps=50",
-            f"--output={folder / 'export'}",
-            f"--job_dir={job_dir}",
-            f"--summary={folder / 'train.json'}",
-        ),
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=without_keras(folder),
+    words = elasticdl(
+        "train",
+        *MODEL,
+        "--training_data=train.recordio",
+        "--validation_data=validation.recordio",
+        "--distribution_strategy=ParameterServerStrategy",
+        "--num_workers=2",
+        "--num_ps_pods=2",
+        "--num_minibatches_per_task=5",
+        "--num_epochs=4",
+        "--evaluation_steps=100",
+        "--checkpoint_dir=checkpoints",
+        "--checkpoint_steps=50",
+        "--output=export",
+        "--job_dir=job",
+        "--summary=summary.json",
     )
-    try:
-        master = chaos.connect(job_dir, job)
-        faults = [(1 / 10, "worker"), (1 / 3, "ps")]
-        for status in master.watch(give_up_seconds=60):
-            if faults and status.records_done > faults[0][0] * status.records_total:
-                _, role = faults.pop(0)
-                os.kill(chaos.processes(job_dir, role)[0].pid, signal.SIGKILL)
-        assert job.wait() == 0, (folder / "train.log").read_text()
-        master.close()
-    finally:
-        job.kill()
-        job.wait()
-        log.close()
-    assert not faults
-    summary = json.loads((folder / "train.json").read_text())
+    with RunningJob(folder, words, cwd=folder, env=without_keras(folder)) as job:
+        job.strike((1 / 10, "worker", 0), (1 / 3, "ps", 0))
+        summary = job.finish()
     assert summary["status"] == "finished"
     return summary
 
@@ -130,7 +84,7 @@ def trained(folder, chaos):
 def test_no_record_is_lost_or_repeated(trained):
     assert [recovery["is_replayed"] for recovery in trained["recoveries"]] == [True]
     found = [(row["trained_once"], row["repeated"], row["lost"]) for row in trained["ledger"]]
-    assert found == [(NUM_RECORDS - NUM_VALIDATION, 0, 0)] * 4
+    assert found == [(NUM_TRAINING, 0, 0)] * 4
 
 
 def test_the_model_has_learned(trained):
@@ -151,15 +105,9 @@ def test_the_model_has_learned(trained):
     ids=["checkpoint", "checkpoint on three ps replicas", "export"],
 )
 def test_an_evaluation_afterwards_gives_the_metrics_of_the_job(source, trained, folder, tmp_path):
-    run(
-        folder,
-        "evaluate",
-        f"--validation_data={folder / 'validation.recordio'}",
-        f"--summary={tmp_path / 'summary.json'}",
-        f"--job_dir={tmp_path / 'job'}",
-        *source,
-    )
-    metrics = json.loads((tmp_path / "summary.json").read_text())["metrics"]
+    summary, data = tmp_path / "summary.json", "--validation_data=validation.recordio"
+    run_plain(folder, "evaluate", data, *source, summary=summary, job_dir=tmp_path / "job")
+    metrics = json.loads(summary.read_text())["metrics"]
     assert metrics == pytest.approx(trained["metrics"], abs=2e-5)
 
 
@@ -170,13 +118,8 @@ def predictions(trained, folder):
 
 
 def predicted(folder, output, *source):
-    run(
-        folder,
-        "predict",
-        f"--prediction_data={folder / 'validation.recordio'}",
-        f"--output={folder / output}",
-        *source,
-    )
+    data = "--prediction_data=validation.recordio"
+    run_plain(folder, "predict", data, *source, output=output)
     parts = []
     for file in (folder / output).iterdir():
         with np.load(file) as arrays:
@@ -188,16 +131,17 @@ def predicted(folder, output, *source):
 
 
 def test_a_training_goes_on_from_the_checkpoint(trained, folder, tmp_path):
-    run(
+    summary = tmp_path / "summary.json"
+    run_plain(
         folder,
         "train",
-        f"--training_data={folder / 'train.recordio'}",
-        f"--validation_data={folder / 'validation.recordio'}",
+        "--training_data=train.recordio",
+        "--validation_data=validation.recordio",
         "--checkpoint_dir_for_init=checkpoints",
         "--learning_rate=1e-12",
-        f"--summary={tmp_path / 'summary.json'}",
+        summary=summary,
     )
-    metrics = json.loads((tmp_path / "summary.json").read_text())["metrics"]
+    metrics = json.loads(summary.read_text())["metrics"]
     assert metrics == pytest.approx(trained["metrics"], abs=2e-5)
 
 
@@ -214,15 +158,12 @@ def test_the_exported_program_predicts_the_same_without_elasticdl(predictions, f
     from elasticdl.data.base import Metadata
     from elasticdl.model_spec import load_model_spec
 
-    section = ModelSection(model_zoo=ROOT / "model_zoo", model_def="flights.deepfm_torch.forward")
+    section = ModelSection(model_zoo=ZOO, model_def="flights.deepfm_torch.forward")
     records = RecordReader(folder / "validation.recordio").read(0, NUM_VALIDATION)
     feed = load_model_spec(section).feed
     np.save(tmp_path / "ids.npy", feed(TaskRecords(records, {}), Mode.PREDICTION, Metadata()))
 
     files = [folder / "export" / "model.pt2", tmp_path / "ids.npy", tmp_path / "out.npy"]
-    done = subprocess.run(
-        [sys.executable, "-c", SCORE, *map(str, files)], capture_output=True, text=True, timeout=200
-    )
+    run([sys.executable, "-c", SCORE, *map(str, files)])
 
-    assert done.returncode == 0, done.stderr
     np.testing.assert_allclose(np.load(tmp_path / "out.npy"), predictions, atol=1e-5)
