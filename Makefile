@@ -196,8 +196,8 @@ bench-scheduling: kubernetes-tools ## Measure elastic jobs on a shared cluster (
 	@$(PYTHON) -m benchmarks.elastic_scheduling
 
 .PHONY: zoo-report
-zoo-report: build ## Quality of the model zoo beside plain Keras: make zoo-report ADULT=FOLDER CENSUS=FOLDER
-	$(PYTHON) benchmarks/zoo.py $(if $(ADULT),--adult=$(ADULT)) $(if $(CENSUS),--census=$(CENSUS))
+zoo-report: build ## Quality of the model zoo beside plain Keras: make zoo-report DATA=FOLDER ONLY="adult din"
+	$(PYTHON) benchmarks/zoo.py $(if $(DATA),--data=$(DATA)) $(foreach name,$(ONLY),--only=$(name))
 
 .PHONY: criteo criteo-rehearsal
 ROWS ?= 2000000

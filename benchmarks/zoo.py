@@ -1,189 +1,304 @@
 """What models of the zoo reach, beside plain Keras and a linear model on the same split.
 
-    make zoo-report ADULT=FOLDER CENSUS=FOLDER
+    make zoo-report DATA=FOLDER
+    python benchmarks/zoo.py --data=FOLDER --only=adult --only=din    # in slices
 
-FOLDER has `train.csv` and `test.csv`, as `adult.prepare` and `census.prepare` write them. `din` is
-trained on data that its `make_data.py` makes up. Each row has
+Each run is a row of `results/zoo.json`, which is written after each. A row that is there with the
+same settings is not run again, but with `--again`. Sides are
 
-- `plain`: `fit` of Keras in one process with the same model file, once for each seed;
-- `job`: `elasticdl train` with ParameterServerStrategy, 2 workers and 2 ps replicas, asynchronous;
-- `linear`: scikit-learn's logistic regression on one-hot categories.
+- `plain`: `fit` in one process with the same model file, once for each seed;
+- `job`: `elasticdl train` with the strategies of `STRATEGIES` that suit the model;
+- `linear`: scikit-learn's logistic regression, words and ids as one-hot categories.
 
 A job is as good as plain training when it is below the mean of the seeds by no more than 0.002 or
-two of their standard deviations.
+two of their standard deviations. FOLDER has the original files as their publishers name them:
+`adult/adult.data.gz`, `adult/adult.test.gz`, `census_kdd/census-income*.gz`,
+`mnist/train-*-ubyte.gz`, `cifar10/*train*.tar.gz`, `cifar10/*test*.tar.gz`. Models whose data is
+not there are left out. Flights come with a package; `din`, `lr` and the lines of `dac_*` are made
+up.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from jobs import ROOT, environment
-from report import RESULTS
+from report import RESULTS, machine, versions
+
+from benchmarks.zoo_data import Data, make_data
+from benchmarks.zoo_verdicts import verdicts
 
 PEERS = ROOT / "benchmarks" / "peers"
-TOLERANCE = 0.002
+STRATEGIES = {
+    "ParameterServerStrategy": ("--num_workers=2", "--num_ps_pods=2"),
+    "AllreduceStrategy": ("--num_workers=2",),
+}
+"""Asynchronous, where there are ps replicas."""
+_TIMEOUT_SECONDS = 3 * 3600
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model of the zoo and how it is trained.
 
-    linear: Flags of `peers/zoo_linear.py` for its data.
-    params: `--model_params` of both sides: plain Keras needs to know how many ids there are.
+    data: A name of `zoo_data`.
+    params: `--model_params` of a job.
+    plain_params: Of plain Keras, where they differ: it needs to know how many ids there are.
+    strategies: With which it is run.
+    framework, peer: What trains it, and the script that trains it in one process.
     """
 
     name: str
+    model_def: str
+    data: str
     num_epochs: int
     minibatch_size: int
-    linear: tuple[str, ...]
     params: str = ""
+    plain_params: str | None = None
+    metric: str = "auc"
+    strategies: tuple[str, ...] = ("ParameterServerStrategy",)
+    framework: str = "keras"
+    peer: str = "zoo_fit.py"
 
 
+def _dac(kind: str) -> Model:
+    params = f"model={kind}; embedding_dim=8"
+    return Model(f"dac_{kind}", "dac_ctr.elasticdl_train.forward", "dac", 1, 512, params)
+
+
+DIN_SIZES = "num_items=1000;num_categories=100"
+MNIST_API = "mnist.mnist_functional_api.custom_model"
 MODELS = (
-    Model("adult", 5, 128, ("--label=income", "--positive=>50K")),
-    Model("census", 4, 128, ("--label=income", "--positive=50000+.", "--categories=CATEGORIES")),
+    Model("adult", "adult.model.forward", "adult", 5, 128),
+    Model("census", "census.model.forward", "census", 4, 128),
+    Model("flights", "flights.deepfm.forward", "flights", 3, 512),
+    Model("lr", "lr.model.forward", "lr", 2, 256, plain_params="shrink=10000"),
+    Model("din", "din.model.forward", "din", 2, 128, DIN_SIZES),
+    *map(_dac, ("wide_deep", "deepfm", "xdeepfm", "dcn", "dcn_v2")),
+    Model("iris", "iris.model.forward", "iris", 20, 10, metric="accuracy"),
+    Model("mnist", MNIST_API, "mnist", 1, 64, metric="accuracy"),
+    Model("mnist_subclass", "mnist.mnist_subclass.CustomModel", "mnist", 1, 64, metric="accuracy"),
+    Model("cifar10", "cifar10.model.custom_model", "cifar10", 5, 64, metric="accuracy"),
     Model(
-        "din",
-        2,
-        128,
-        ("--label=clicked", "--positive=1", "--categories=item,category"),
-        "num_items=1000;num_categories=100",
+        *("cifar10_mobilenetv2", "cifar10.cifar10_mobilenetv2.custom_model", "cifar10", 5, 64),
+        metric="accuracy",
     ),
 )
-MADE_UP = ("din",)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was reached on one data set; all numbers are AUC on its test file."""
+    """One training and what it reached on the test data.
+
+    side: plain, job or linear.
+    strategy: Of a job; else empty.
+    settings: What decides the result, and is compared to tell whether a row is there.
+    """
 
     model: str
-    num_records: int
-    plain: list[float]
-    job: float
-    linear: float
+    side: str
+    strategy: str
+    framework: str
+    seed: int
+    settings: dict[str, Any]
+    metric: str
+    value: float
+    seconds: float
+    date: str
+    load_average: float
 
     @property
-    def allowed(self) -> float:
-        """How far below the mean of plain training a job may be."""
-        spread = 2 * statistics.stdev(self.plain) if len(self.plain) > 1 else 0.0
-        return max(TOLERANCE, spread)
+    def key(self) -> tuple[Any, ...]:
+        """What is the same of a run that need not be made again."""
+        return (
+            *(self.model, self.side, self.strategy, self.framework, self.seed),
+            json.dumps(self.settings, sort_keys=True),
+        )
 
-    @property
-    def is_as_good(self) -> bool:
-        """Whether the job is as good as plain training."""
-        return self.job >= statistics.fmean(self.plain) - self.allowed
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A training that is to be made."""
+
+    model: Model
+    side: str
+    strategy: str = ""
+    seed: int = 0
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the result."""
+        model = self.model
+        if self.side == "linear":
+            return {"data": model.data}
+        params = model.params
+        if self.side == "plain" and model.plain_params is not None:
+            params = model.plain_params
+        return {
+            "data": model.data,
+            "model_def": model.model_def,
+            "num_epochs": model.num_epochs,
+            "minibatch_size": model.minibatch_size,
+            "model_params": params,
+            "options": list(STRATEGIES.get(self.strategy, ())),
+        }
+
+    def row(self, value: float, seconds: float) -> Row:
+        """Return the row that says what was reached."""
+        framework = "scikit-learn" if self.side == "linear" else self.model.framework
+        return Row(
+            *(self.model.name, self.side, self.strategy, framework, self.seed, self.settings()),
+            *(self.model.metric, value, round(seconds, 1)),
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            round(os.getloadavg()[0], 1),
+        )
+
+
+class Results:
+    """The rows of a file, which is written anew with each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = json.loads(path.read_text())["runs"] if path.exists() else []
+        self.rows = [Row(**row) for row in found]
+
+    def has(self, run: Run) -> bool:
+        """Whether a run was made with the same settings."""
+        key = run.row(0.0, 0.0).key
+        return any(row.key == key for row in self.rows)
+
+    def add(self, row: Row) -> None:
+        """Add a row, instead of one of the same key."""
+        self.rows = [*(other for other in self.rows if other.key != row.key), row]
+        order = [model.name for model in MODELS]
+        self.rows.sort(key=lambda row: order.index(row.model) if row.model in order else len(order))
+        self.write()
+
+    def write(self) -> None:
+        """Write the rows, and what they show."""
+        document = {
+            "machine": machine(),
+            "versions": versions(),
+            "verdicts": [asdict(verdict) for verdict in verdicts(map(asdict, self.rows))],
+            "runs": [asdict(row) for row in self.rows],
+        }
+        self.path.with_suffix(".partial").write_text(json.dumps(document, indent=1) + "\n")
+        self.path.with_suffix(".partial").replace(self.path)
+
+
+def runs(models: Sequence[Model], seeds: int, sides: Sequence[str]) -> Iterator[Run]:
+    """Yield the runs of some models, the cheap and most telling ones first."""
+    for model in models:
+        if "linear" in sides:
+            yield Run(model, "linear")
+        if "job" in sides:
+            for strategy in model.strategies:
+                yield Run(model, "job", strategy)
+        if "plain" in sides:
+            yield from (Run(model, "plain", seed=seed) for seed in range(seeds))
 
 
 def main() -> None:
-    """Run all sides, print a table, and write `results/zoo.json`."""
+    """Make the runs that are missing, and print what all of them show."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--adult", type=Path, help="folder; without it the model is left out")
-    parser.add_argument("--census", type=Path, help="folder; without it the model is left out")
+    names = [model.name for model in MODELS]
+    sides = ("linear", "job", "plain")
+    parser.add_argument("--data", type=Path, help="folder of the original files")
+    parser.add_argument("--only", action="append", choices=names, help="default: all models")
+    parser.add_argument("--side", action="append", choices=sides, help="default: all three")
     parser.add_argument("--seeds", type=int, default=5, help="of plain training")
+    parser.add_argument("--again", action="store_true", help="also runs that were made before")
+    parser.add_argument("--results", type=Path, default=RESULTS / "zoo.json", help="file")
     parser.add_argument("--short", action="store_true", help="one seed, little data, not kept")
     args = parser.parse_args()
-    given = {"adult": args.adult, "census": args.census}
-    with tempfile.TemporaryDirectory(prefix="zoo-") as scratch:
-        found = []
-        for model in MODELS:
-            folder = given.get(model.name)
-            if model.name in MADE_UP:
-                folder = _make_up(model.name, Path(scratch), 4000 if args.short else 200_000)
-            if folder is None:
-                print(f"{model.name}: left out, for its data is not given (--{model.name})")
-                continue
-            row = _measure(model, folder, 1 if args.short else args.seeds, Path(scratch))
-            found.append(row)
-            print(*_lines(row), sep="\n", flush=True)
-    if not args.short:
-        rows = [
-            {**asdict(row), "allowed": row.allowed, "is_as_good": row.is_as_good} for row in found
-        ]
-        text = json.dumps({"unit": "AUC", "models": rows}, indent=2)
-        (RESULTS / "zoo.json").write_text(text + "\n")
+    with tempfile.TemporaryDirectory(prefix="zoo-") as folder:
+        scratch = Path(folder)
+        results = Results(scratch / "zoo.json" if args.short else args.results)
+        models = [model for model in MODELS if model.name in (args.only or names)]
+        wanted = list(runs(models, 1 if args.short else args.seeds, args.side or sides))
+        todo = [run for run in wanted if args.again or not results.has(run)]
+        print(f"{len(wanted)} runs, of which {len(todo)} are to be made", flush=True)
+        made: dict[str, Data | None] = {}
+        for run in todo:
+            name = run.model.data
+            if name not in made:
+                made[name] = make_data(name, args.data, scratch, args.short)
+                if made[name] is None:
+                    print(f"{name}: left out, for its files are not in --data={args.data}")
+            if data := made[name]:
+                began = time.perf_counter()
+                value = _measure(run, data, scratch)
+                row = run.row(value, time.perf_counter() - began)
+                results.add(row)
+                what = f"{row.side} {row.strategy}".strip()
+                print(f"{row.model}, {what}, seed {row.seed}: {row.metric} {value:.4f}", flush=True)
+        results.write()
+        for verdict in verdicts(map(asdict, results.rows)):
+            print(verdict.text)
 
 
-def _measure(model: Model, folder: Path, seeds: int, scratch: Path) -> Row:
-    train, test = folder / "train.csv", folder / "test.csv"
-    data = (f"--train={train}", f"--test={test}")
-    linear = [flag.replace("CATEGORIES", _categories()) for flag in model.linear]
-    return Row(
-        model.name,
-        sum(1 for _ in train.open()) - 1,
-        [_plain(model, data, seed) for seed in range(seeds)],
-        _job(model, train, test, scratch),
-        _auc([sys.executable, str(PEERS / "zoo_linear.py"), *data, *linear]),
-    )
+def _measure(run: Run, data: Data, scratch: Path) -> float:
+    if run.side == "linear":
+        script, more = "zoo_linear.py", list(data.linear)
+        return _printed(script, data, more, run.model.metric)
+    if run.side == "plain":
+        more = [*_training(run), f"--seed={run.seed}"]
+        return _printed(run.model.peer, data, more, run.model.metric)
+    return _job(run, data, scratch)
 
 
-def _plain(model: Model, data: Sequence[str], seed: int) -> float:
-    command = [sys.executable, str(PEERS / "zoo_fit.py"), *data, *_training(model)]
-    return _auc([*command, f"--seed={seed}"])
+def _printed(script: str, data: Data, more: Sequence[str], metric: str) -> float:
+    """Return a number that a script prints in its last line."""
+    command = [sys.executable, str(PEERS / script), f"--train={data.train}", f"--test={data.test}"]
+    if data.reader_params:
+        command.append(f"--data_reader_params={data.reader_params}")
+    variables = {"ELASTICDL_STATISTICS": str(data.statistics)} if data.statistics else {}
+    said = _run([*command, *more], **variables)
+    return float(json.loads(said.splitlines()[-1])[metric])
 
 
-def _job(model: Model, train: Path, test: Path, scratch: Path) -> float:
-    summary = scratch / f"{model.name}.json"
+def _job(run: Run, data: Data, scratch: Path) -> float:
+    job = Path(tempfile.mkdtemp(prefix=f"{run.model.name}-", dir=scratch))
     command = [
-        *("elasticdl", "train", f"--model_zoo={ROOT / 'model_zoo'}", *_training(model)),
-        *(f"--training_data={train}", f"--validation_data={test}"),
-        *("--data_reader_params=skip_header=true", f"--summary={summary}"),
-        *("--distribution_strategy=ParameterServerStrategy", "--num_workers=2", "--num_ps_pods=2"),
-        f"--job_dir={scratch / model.name / 'job'}",
+        *("elasticdl", "train", f"--model_zoo={ROOT / 'model_zoo'}", *_training(run)),
+        *(f"--training_data={data.train}", f"--validation_data={data.test}"),
+        *([f"--data_reader_params={data.reader_params}"] if data.reader_params else []),
+        *([f"--statistics={data.statistics}"] if data.statistics else []),
+        *(f"--distribution_strategy={run.strategy}", *STRATEGIES[run.strategy]),
+        *(f"--seed={run.seed}", f"--summary={job / 'summary.json'}", f"--job_dir={job / 'job'}"),
     ]
     _run(command)
-    return float(json.loads(summary.read_text())["metrics"]["auc"])
+    return float(json.loads((job / "summary.json").read_text())["metrics"][run.model.metric])
 
 
-def _training(model: Model) -> list[str]:
-    return [
-        f"--model_def={model.name}.model.forward",
-        f"--num_epochs={model.num_epochs}",
-        f"--minibatch_size={model.minibatch_size}",
-        *([f"--model_params={model.params}"] if model.params else []),
-    ]
+def _training(run: Run) -> list[str]:
+    settings = run.settings()
+    names = ("model_def", "num_epochs", "minibatch_size", "model_params")
+    return [f"--{name}={settings[name]}" for name in names if settings[name]]
 
 
-def _make_up(name: str, scratch: Path, num_records: int) -> Path:
-    folder = scratch / f"{name}-data"
-    script = [sys.executable, "-m", f"{name}.make_data", f"--output={folder}"]
-    _run([*script, f"--num_records={num_records}"])
-    return folder
-
-
-def _categories() -> str:
-    """Return the columns of census that are names, though some are written as numbers."""
-    return _run([sys.executable, "-c", "from census.model import *; print(*CATEGORIES, sep=',')"])
-
-
-def _auc(command: Sequence[str]) -> float:
-    return float(json.loads(_run(command).splitlines()[-1])["auc"])
-
-
-def _run(command: Sequence[str]) -> str:
+def _run(command: Sequence[str], **variables: str) -> str:
     done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment(), timeout=3600
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment() | variables,
+        timeout=_TIMEOUT_SECONDS,
     )
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     return done.stdout.strip()
-
-
-def _lines(row: Row) -> Iterator[str]:
-    spread = statistics.stdev(row.plain) if len(row.plain) > 1 else 0.0
-    yield f"{row.model} ({row.num_records:,} records)"
-    plain = f"{statistics.fmean(row.plain):.4f} +- {spread:.4f}"
-    yield f"  plain Keras {plain} ({len(row.plain)} seeds)"
-    yield f"  job 2 + 2   {row.job:.4f}  {'as good' if row.is_as_good else 'WORSE'}"
-    yield f"  linear      {row.linear:.4f}  {'beaten' if row.job > row.linear else 'NOT BEATEN'}"
 
 
 if __name__ == "__main__":

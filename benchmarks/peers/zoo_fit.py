@@ -1,15 +1,15 @@
-"""Plain Keras: a model file of the zoo trained by `fit` in one process; prints its metric.
+"""Plain Keras: a model file of the zoo trained by `fit` in one process; prints its metrics.
 
     python benchmarks/peers/zoo_fit.py --model_def=adult.model.forward --train=... --test=...
 
-The model, loss, optimizer and feed are those of the model file; nothing of a job is involved. The
-table is read once, and all of its records are shuffled in each epoch.
+The model, loss, optimizer and feed are those of the model file; nothing of a job is involved, but
+that records come from the same files by the same readers. They are read once, and all of them are
+shuffled in each epoch.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 from pathlib import Path
@@ -18,10 +18,11 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.config import ModelSection
-from elasticdl.data.base import Metadata
+from elasticdl.data.open import open_reader
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec, load_model_spec
 
@@ -33,8 +34,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model_def", required=True)
     parser.add_argument("--model_params", default="")
-    parser.add_argument("--train", type=Path, required=True, help="CSV file with a header")
-    parser.add_argument("--test", type=Path, required=True, help="CSV file with a header")
+    parser.add_argument("--train", required=True, help="data, as --training_data takes it")
+    parser.add_argument("--test", required=True)
+    parser.add_argument("--data_reader_params", default="")
     parser.add_argument("--minibatch_size", type=int, default=128)
     parser.add_argument("--num_epochs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -47,19 +49,28 @@ def main() -> None:
     metrics = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
     assert spec.optimizer is not None
     model.compile(spec.optimizer(), spec.loss, metrics=list(metrics.values()))
-    training = rows(spec, args.train).cache()
+    training = fed(spec, args.train, args.data_reader_params, Mode.TRAINING).cache()
     training = training.shuffle(10_000_000, seed=args.seed).batch(args.minibatch_size)
     model.fit(training, epochs=args.num_epochs, shuffle=False, verbose=0)
-    _loss, *values = model.evaluate(rows(spec, args.test).batch(4096), verbose=0)
+    testing = fed(spec, args.test, args.data_reader_params, Mode.EVALUATION).batch(512)
+    _loss, *values = model.evaluate(testing, verbose=0)
     print(json.dumps(dict(zip(metrics, values, strict=True))))
 
 
-def rows(spec: ModelSpec, path: Path) -> Any:
-    """Return the features and labels of a file, one element a record."""
-    with path.open() as file:
-        header = tuple(next(csv.reader(file)))
-    lines = tf.data.TextLineDataset(str(path)).skip(1)
-    return spec.feed(lines, Mode.EVALUATION, Metadata(header))
+def fed(spec: ModelSpec, place: str, params: str, mode: Mode) -> Any:
+    """Return the features and labels of some data, one element a record."""
+    reader = open_reader(place, params)
+    chunks = [chunk for shard in reader.shards() for chunk in reader.read(shard)]
+    if chunks[0].columns:
+        columns = {
+            name: np.concatenate([np.asarray(chunk.columns[name]) for chunk in chunks])
+            for name in chunks[0].columns
+        }
+        records = tf.data.Dataset.from_tensor_slices(columns)
+    else:
+        values = [value for chunk in chunks for value in chunk.values]
+        records = tf.data.Dataset.from_tensor_slices(np.array(values, dtype=object))
+    return spec.feed(records, mode, reader.metadata)
 
 
 if __name__ == "__main__":

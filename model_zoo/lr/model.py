@@ -12,25 +12,38 @@ from elasticdl.preprocessing.tabular import Category, Cross, Label, Table
 
 BILLION = 1_000_000_000
 
-TABLE = Table(
-    [
-        Category("user", 200_000_000),
-        Category("item", 200_000_000),
-        Category("site", 50_000_000),
-        Category("hour", 50_000_000),
-        Cross(["user", "item"], 3 * BILLION),
-        Cross(["user", "site"], 2 * BILLION),
-        Cross(["item", "site", "hour"], int(1.5 * BILLION)),
-    ],
-    label=Label("clicked"),
-)
+
+def _table(shrink):
+    """Return the columns; `shrink` divides the numbers of buckets."""
+    sizes = {
+        "user": 200_000_000,
+        "item": 200_000_000,
+        "site": 50_000_000,
+        "hour": 50_000_000,
+        ("user", "item"): 3 * BILLION,
+        ("user", "site"): 2 * BILLION,
+        ("item", "site", "hour"): int(1.5 * BILLION),
+    }
+    columns = [
+        Category(name, size // shrink) if isinstance(name, str) else Cross(name, size // shrink)
+        for name, size in sizes.items()
+    ]
+    return Table(columns, label=Label("clicked"))
+
+
+TABLE = _table(1)
 feed = TABLE.feed
 
 
-def forward():
-    """Return the model: words -> logit of a click."""
-    inputs = TABLE.inputs()
-    return keras.Model(inputs, Bias()(TABLE.encode(inputs).linear()))
+def forward(shrink=1):
+    """Return the model: words -> logit of a click.
+
+    Args:
+        shrink: Divides the numbers of buckets: plain Keras needs a weight for each.
+    """
+    table = TABLE if shrink == 1 else _table(shrink)
+    inputs = table.inputs()
+    return keras.Model(inputs, Bias()(table.encode(inputs).linear()))
 
 
 class Bias(keras.layers.Layer):
