@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl._core import keys_of_strings
+from elasticdl.backends.average import Average, mean
 from elasticdl.backends.base import (
     AdmissionSpec,
     CallbackNeeds,
@@ -127,7 +128,7 @@ class NumpyTrainer:
                 "labels, in a dict, and weigh in eval_metrics_fn"
             )
         self._metrics = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
-        self._states: MetricStates = {}
+        self._averages: dict[str, Average] = {}
 
     def _make_optimizer(self) -> ArrayOptimizer:
         if self._spec.optimizer is None:
@@ -263,7 +264,7 @@ class NumpyTrainer:
 
     def new_metrics(self) -> None:
         """Forget what was gathered."""
-        self._states = {name: [np.zeros(2)] for name in self._metrics}
+        self._averages = {name: Average(name) for name in self._metrics}
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
@@ -271,20 +272,16 @@ class NumpyTrainer:
         """Add each metric's sum and count: of its elements, or of records for a scalar."""
         outputs = self._model.predict(_named(self._model.dense, dense), rows, minibatch.features)
         for name, metric in self._metrics.items():
-            value = np.asarray(metric(minibatch.labels, outputs), np.float64)
-            weight = minibatch.num_records if value.ndim == 0 else value.size
-            self._states[name][0] += (float(value.mean()) * weight, weight)
+            values = np.asarray(metric(minibatch.labels, outputs))
+            self._averages[name].add(values, minibatch.num_records)
 
     def metric_states(self) -> MetricStates:
-        """Return [sum, count] for each metric."""
-        return self._states
+        """Return the sums of each metric."""
+        return {name: average.state() for name, average in self._averages.items()}
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
-        """Divide sums by counts."""
-        return {
-            name: float(total / count) if count else float("nan")
-            for name, [(total, count)] in states.items()
-        }
+        """Return the mean of each metric."""
+        return {name: mean(state) for name, state in states.items()}
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elasticdl.backends.average import Average, mean
 from elasticdl.backends.torch.structures import as_array, leaves
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import MetricStates
@@ -50,26 +51,20 @@ class FunctionMetric:
 
     def reset(self) -> None:
         """See `Metric`."""
-        self._total = self._count = 0.0
+        self._average = Average(self._name)
 
     def update(self, labels: Any, predictions: Any) -> None:
         """See `Metric`."""
         values = as_array(self._function(labels, predictions))
-        if values.dtype.kind not in "biuf":
-            raise ModelError(f"metric {self._name!r} must return numbers, found {values.dtype}")
-        weight = _count(predictions) if values.ndim == 0 else values.size
-        if weight:
-            self._total += float(np.mean(values, dtype=np.float64)) * weight
-            self._count += weight
+        self._average.add(values, _num_records(predictions))
 
     def state(self) -> State:
         """See `Metric`."""
-        return [np.array([self._total, self._count], np.float64)]
+        return self._average.state()
 
     def result(self, state: State) -> dict[str, float]:
         """See `Metric`."""
-        total, count = state[0]
-        return {"": float(total / count) if count else float("nan")}
+        return {"": mean(state)}
 
 
 class TorchMetric:
@@ -176,6 +171,6 @@ def _metric(name: str, metric: Any) -> Metric:
     )
 
 
-def _count(predictions: Any) -> int:
+def _num_records(predictions: Any) -> int:
     first = next(leaves(predictions))
     return int(first.shape[0]) if first.dim() else 1

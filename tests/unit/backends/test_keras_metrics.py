@@ -137,7 +137,7 @@ def test_reset_forgets():
     [
         (m.AUC(), "must return {name: metric}"),
         ({"x": 3}, "'x' must be a Keras metric, its name, or a function"),
-        ({"x": lambda y, p: "good"}, "'x' must return numbers, found str"),
+        ({"x": lambda y, p: "good"}, "'x' must return numbers, found values of type <U4"),
         ({"x": lambda y, p: y.nothing}, "'x' raised AttributeError"),
         ({"a": {"x": m.AUC()}}, "output 'a', but the model's outputs have no names"),
     ],

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from elasticdl.backends.average import Average, mean
 from elasticdl.backends.keras.feed.minibatch import num_records
 from elasticdl.errors import ModelError
 
@@ -136,51 +137,21 @@ class FunctionMetric:
 
     def reset(self) -> None:
         """See `Metric`."""
-        self._total = self._count = 0.0
+        self._average = Average(self._name)
 
     def update(self, labels: Any, predictions: Any, weights: Any = None) -> None:
         """See `Metric`."""
-        values = self._function(labels, predictions)
-        array = np.asarray(values)
-        if array.dtype.kind not in "biuf":
-            raise ModelError(
-                f"metric {self._name!r} must return numbers, found {type(values).__name__}"
-            )
-        mask = mask_of(predictions)
-        if mask is not None or weights is not None:
-            self._add_weighted(array, mask, weights)
-            return
-        weight = num_records(predictions) if array.ndim == 0 else array.size
-        if weight:
-            self._total += float(np.mean(array, dtype=np.float64)) * weight
-            self._count += weight
+        values = np.asarray(self._function(labels, predictions))
+        factors = {"a mask": mask_of(predictions), "sample weights": weights}
+        self._average.add(values, num_records(predictions), factors)
 
     def state(self) -> State:
         """See `Metric`."""
-        return [np.array([self._total, self._count], np.float64)]
+        return self._average.state()
 
     def result(self, state: State) -> dict[str, float]:
         """See `Metric`."""
-        total, count = state[0]
-        return {"": float(total / count) if count else 0.0}
-
-    def _add_weighted(self, values: NDArray[Any], mask: Any, weights: Any) -> None:
-        """Add values, each as often as its weight says; a masked one not at all."""
-        factors = np.ones(values.shape, np.float64)
-        for what, given in (("a mask", mask), ("sample weights", weights)):
-            if given is None:
-                continue
-            array = np.asarray(given, np.float64)
-            if array.ndim > 1 and array.ndim == values.ndim + 1 and array.shape[-1] == 1:
-                array = array[..., 0]
-            if array.ndim > values.ndim or array.shape != values.shape[: array.ndim]:
-                raise ModelError(
-                    f"metric {self._name!r} returns values of shape {values.shape}, to which "
-                    f"{what} of shape {array.shape} cannot be applied: return one value for each"
-                )
-            factors *= array.reshape(array.shape + (1,) * (values.ndim - array.ndim))
-        self._total += float(np.sum(values * factors, dtype=np.float64))
-        self._count += float(factors.sum())
+        return {"": mean(state, empty=0.0)}  # as Keras' own
 
 
 def mask_of(predictions: Any) -> Any:

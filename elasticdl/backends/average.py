@@ -1,0 +1,75 @@
+"""The mean of a metric over the records of all workers, kept as sums that can be added."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.errors import ModelError
+
+
+class Average:
+    """The sum of values and the sum of their weights."""
+
+    def __init__(self, name: str) -> None:
+        """Begin with no value; the name of the metric is for messages."""
+        self._name = name
+        self._total = self._weight = 0.0
+
+    def add(
+        self, values: NDArray[Any], num_records: int, weights: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add what a metric's function gave for a minibatch.
+
+        Args:
+            values: One number for each element, or a single one, which counts for all records.
+            num_records: Of the minibatch.
+            weights: What they are, for messages -> how much each value counts, as an array whose
+                axes are the first ones of `values`; None where there are none. They multiply.
+
+        Raises:
+            ModelError: The values are no numbers, or weights do not fit their shape.
+        """
+        if values.dtype.kind not in "biuf":
+            raise ModelError(
+                f"metric {self._name!r} must return numbers, found values of type {values.dtype}"
+            )
+        given = {what: array for what, array in (weights or {}).items() if array is not None}
+        if given:
+            factors = self._factors(values.shape, given)
+            self._total += float(np.sum(values * factors, dtype=np.float64))
+            self._weight += float(factors.sum())
+            return
+        weight = num_records if values.ndim == 0 else values.size
+        if weight:
+            self._total += float(np.mean(values, dtype=np.float64)) * weight
+            self._weight += weight
+
+    def state(self) -> list[NDArray[np.float64]]:
+        """Return both sums, in one array of shape (2,)."""
+        return [np.array([self._total, self._weight], np.float64)]
+
+    def _factors(self, shape: tuple[int, ...], weights: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Multiply weights, each broadcast to the shape of the values."""
+        factors = np.ones(shape, np.float64)
+        for what, given in weights.items():
+            array = np.asarray(given, np.float64)
+            if array.ndim > 1 and array.ndim == len(shape) + 1 and array.shape[-1] == 1:
+                array = array[..., 0]
+            if array.ndim > len(shape) or array.shape != shape[: array.ndim]:
+                raise ModelError(
+                    f"metric {self._name!r} returns values of shape {shape}, to which "
+                    f"{what} of shape {array.shape} cannot be applied: return one value for each"
+                )
+            factors *= array.reshape(array.shape + (1,) * (len(shape) - array.ndim))
+        return factors
+
+
+def mean(state: Sequence[NDArray[np.float64]], empty: float = math.nan) -> float:
+    """Return the mean of a state, or of the sum of several; `empty` where nothing was added."""
+    total, weight = state[0]
+    return float(total / weight) if weight else empty
