@@ -26,7 +26,7 @@ endif
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 # What is measured against PyTorch has targets of its own, which install it.
 BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/torch_models.py \
-    benchmarks/zoo.py benchmarks/criteo_run.py benchmarks/elastic_quality.py, \
+    benchmarks/allreduce_recovery.py benchmarks/zoo.py benchmarks/criteo_run.py benchmarks/elastic_quality.py, \
     $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
@@ -185,6 +185,11 @@ bench-store: build ## Measure the parameter store and its wire.
 
 bench-allreduce: build $(TORCH) ## Measure all-reduce against gloo (installs PyTorch, 5 GB).
 	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/allreduce.py
+	@$(PYTHON) -m benchmarks.readme
+
+.PHONY: bench-recovery
+bench-recovery: build $(TORCH) ## Measure all-reduce when workers are killed, beside torchrun (installs PyTorch, 5 GB).
+	PYTHONPATH=$(TORCH) $(PYTHON) benchmarks/allreduce_recovery.py
 	@$(PYTHON) -m benchmarks.readme
 
 .PHONY: bench-torch

@@ -8,7 +8,11 @@ worker notes when it has made an update, and in which world. Measured are:
   (SIGTERM) is gone;
 - join: the same for the moment in which its successor is admitted, parameters and all.
 
-    python benchmarks/allreduce_recovery.py [--short]
+Beside the first: the same network on DistributedDataParallel under torchrun, which starts all
+three workers again when one is killed (`peers/torchrun_steps.py`; c10d rendezvous, gloo, a
+checkpoint every ten updates). The two take turns, five times: four kills of ours, one of theirs.
+
+    make bench-recovery             # or python benchmarks/allreduce_recovery.py [--short]
 """
 
 from __future__ import annotations
@@ -22,11 +26,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from report import Row, Side, asked_for_short, compare, write_results
+from steps import Steps
 
 from elasticdl._core import RecordWriter
 from elasticdl.observe.events import read_events
@@ -37,41 +44,9 @@ NUM_RECORDS = 200_000
 STEPS_BEFORE = 30  # of a whole world, before the next blow
 MOST_SECONDS = 120.0  # to wait for a whole world
 TARGET_SECONDS = 1.0
-
-
-class Steps:
-    """What the workers have noted; of each world the first and the last update is kept."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._offsets: dict[Path, int] = {}
-        self.first: dict[int, float] = {}
-        self.last: dict[int, float] = {}
-        self.num: dict[int, int] = {}
-
-    def read(self) -> None:
-        """Take in what is new."""
-        for file in self._folder.glob("steps-*"):
-            with file.open("rb") as lines:
-                lines.seek(self._offsets.get(file, 0))
-                found = lines.read()
-            whole = found[: found.rfind(b"\n") + 1]
-            self._offsets[file] = self._offsets.get(file, 0) + len(whole)
-            for line in whole.splitlines():
-                time_of_step, number, _ = line.split()
-                at, world = float(time_of_step), int(number)
-                self.first[world] = min(at, self.first.get(world, at))
-                self.last[world] = max(at, self.last.get(world, at))
-                self.num[world] = self.num.get(world, 0) + 1
-
-    def first_after(self, world: int) -> float:
-        """Return when the first update of a later world was made."""
-        return min(at for later, at in self.first.items() if later > world)
-
-    def pause_before(self, world: int) -> float:
-        """Return the seconds without an update before the first one of a world, or of a later."""
-        first = min(at for later, at in self.first.items() if later >= world)
-        return first - max(at for earlier, at in self.last.items() if earlier < world)
+# Without it workers that torchrun starts again find the addresses of those before them in the store
+# of its rendezvous, and fail; seen with PyTorch 2.15.
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 class Job:
@@ -115,40 +90,65 @@ class Job:
 def main() -> None:
     """Measure and write `benchmarks/results/allreduce_recovery.json`."""
     short = asked_for_short(__doc__)
-    times = 2 if short else 20
-    kills: list[float] = []
-    leaves: list[float] = []
-    joins: list[float] = []
-    with job_of(times) as job:
-        for number, signal_number in enumerate([signal.SIGKILL, signal.SIGTERM] * times):
-            world = job.wait_until_whole()
-            at = job.strike(world, signal_number)
-            whole = world
-            while whole <= world:
-                whole = job.wait_until_whole()
-            without = next(w for w in sorted(job.worlds()) if w > world)
-            if signal_number is signal.SIGKILL:
-                kills.append(job.steps.first_after(world) - at)
-            else:
-                leaves.append(job.steps.pause_before(without))
-            joins.append(job.steps.pause_before(whole))
-            print(f"{number + 1}: {signal_number.name}", file=sys.stderr)
+    turns, kills_of_a_turn = (1, 2) if short else (5, 4)
+    has_torch = find_spec("torch") is not None
+    if not has_torch:
+        print("PyTorch is not installed, so torchrun is left out", file=sys.stderr)
+    ours, torchrun = Pauses(), []
+    for turn in range(turns):
+        with job_of(kills_of_a_turn) as job:
+            strike_by_turns(job, kills_of_a_turn, ours)
+        if has_torch:
+            torchrun.append(seconds_to_restart())
+            print(f"torchrun {turn + 1}: {torchrun[-1]:.2f} s", file=sys.stderr, flush=True)
+    peer = Side(tuple(torchrun), higher_is_better=False) if torchrun else None
     rows = [
-        _row("kill -9: to the next step of the others", kills),
-        _row("leave: time without steps", leaves),
-        _row("join: time without steps", joins),
+        _row("kill -9: to the next step of the others; of torchrun: of all", ours.kills, peer),
+        _row("leave: time without steps", ours.leaves),
+        _row("join: time without steps", ours.joins),
     ]
     notes = {
         "workers": NUM_WORKERS,
-        "kills": len(kills),
+        "kills": len(ours.kills),
         "target: median seconds after a kill": TARGET_SECONDS,
-        "worst_seconds": {"kill": max(kills), "leave": max(leaves), "join": max(joins)},
+        "worst_seconds": {
+            "kill": max(ours.kills),
+            "leave": max(ours.leaves),
+            "join": max(ours.joins),
+            **({"torchrun": max(torchrun)} if torchrun else {}),
+        },
     }
     write_results("allreduce_recovery", rows, notes, keep=not short)
 
 
-def _row(what: str, seconds: list[float]) -> Row:
-    return compare(what, "s", Side(tuple(seconds), higher_is_better=False))
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Seconds without steps, by cause."""
+
+    kills: list[float] = field(default_factory=list)
+    leaves: list[float] = field(default_factory=list)
+    joins: list[float] = field(default_factory=list)
+
+
+def strike_by_turns(job: Job, times: int, pauses: Pauses) -> None:
+    """Kill a worker, then ask one to end, so many times; note how long steps stopped."""
+    for signal_number in [signal.SIGKILL, signal.SIGTERM] * times:
+        world = job.wait_until_whole()
+        at = job.strike(world, signal_number)
+        whole = world
+        while whole <= world:
+            whole = job.wait_until_whole()
+        without = next(w for w in sorted(job.worlds()) if w > world)
+        if signal_number is signal.SIGKILL:
+            pauses.kills.append(job.steps.first_after(world) - at)
+        else:
+            pauses.leaves.append(job.steps.pause_before(without))
+        pauses.joins.append(job.steps.pause_before(whole))
+        print(f"{len(pauses.joins)}: {signal_number.name}", file=sys.stderr, flush=True)
+
+
+def _row(what: str, seconds: list[float], peer: Side | None = None) -> Row:
+    return compare(what, "s", Side(tuple(seconds), higher_is_better=False), peer)
 
 
 @contextmanager
@@ -188,6 +188,53 @@ def job_of(times: int) -> Iterator[Job]:
             finally:
                 process.kill()
                 process.wait()
+
+
+# --- the peer -------------------------------------------------------------------------------------
+
+
+def seconds_to_restart() -> float:
+    """Run three workers under torchrun, kill one; return the seconds to the next step of any."""
+    with tempfile.TemporaryDirectory(prefix="torchrun-recovery-") as scratch:
+        folder = Path(scratch)
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--nnodes=1"),
+            *(f"--nproc_per_node={NUM_WORKERS}", "--max_restarts=3"),
+            *("--rdzv_backend=c10d", "--rdzv_endpoint=localhost:0"),
+            *(str(Path(__file__).parent / "peers" / "torchrun_steps.py"), str(folder)),
+        ]
+        with (folder / "log").open("w") as log:
+            agent = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | OWN_STORE,
+            )
+        try:
+            steps = Steps(folder)
+            _wait_for_steps(steps, 0, agent, folder)
+            victim = int(random.choice(list(folder.glob("steps-*"))).name.partition("-")[2])
+            at = time.time()
+            os.kill(victim, signal.SIGKILL)
+            _wait_for_steps(steps, 1, agent, folder)
+            return steps.first_after(0) - at
+        finally:
+            agent.terminate()  # it ends its workers too
+            try:
+                agent.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                agent.kill()
+                agent.wait()
+
+
+def _wait_for_steps(steps: Steps, world: int, agent: subprocess.Popen[bytes], folder: Path) -> None:
+    """Wait until all workers have made some steps since torchrun has started them so often."""
+    deadline = time.monotonic() + MOST_SECONDS
+    while steps.num.get(world, 0) < STEPS_BEFORE * NUM_WORKERS:
+        if agent.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"torchrun makes no steps:\n{(folder / 'log').read_text()}")
+        time.sleep(0.05)
+        steps.read()
 
 
 if __name__ == "__main__":
