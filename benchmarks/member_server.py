@@ -108,7 +108,7 @@ async def serve_master(folder: Path, num_members: int, num_tasks: int, has_page:
         folder,
         TOKEN,
         lambda on_event: NoLauncher(),
-        lambda route: ReplicaAccess(route, lambda addresses, whole_job: NoReplica()),
+        lambda route, _: ReplicaAccess(route, lambda addresses, whole_job: NoReplica()),
     )
     await master.run()
 

@@ -111,8 +111,19 @@ class Store:
         A pull or push that would go beyond is refused whole, with `MemoryLimitError`.
         """
 
-    def checkpoint(self, directory: str) -> str:
-        """Write this replica's files into `directory` and return its manifest entry as JSON."""
+    def checkpoint(self, directory: str, wait_seconds: float | None = None) -> str:
+        """Write this replica's files into `directory` and return its manifest entry as JSON.
+
+        Updates go on meanwhile, and are not part of it.
+
+        Args:
+            directory: It is created.
+            wait_seconds: How long an earlier one that is still being written is waited for; None:
+                not at all.
+
+        Raises:
+            CheckpointError: A file cannot be written, or the earlier one takes longer.
+        """
 
     def apply_round(
         self,
@@ -166,6 +177,7 @@ class PsServer:
         sync_version_tolerance: int = 0,
         tls: tuple[PathLike[str], PathLike[str], PathLike[str]] | None = None,
         far: _FarFiles | None = None,
+        is_copy: bool = False,
     ) -> PsServer:
         """Listen and serve, until stopped. All replicas of a job get the same settings.
 
@@ -182,6 +194,8 @@ class PsServer:
                 all but the Unix socket; new connections take what the files hold then. None: no
                 TLS.
             far: Sends checkpoints that are to lie behind URLs; None: they are refused.
+            is_copy: This is a worker with a copy of the parameters. Its certificate names a worker,
+                and only the master may connect.
 
         Raises:
             LaunchError: The port is taken; names the address.
@@ -232,6 +246,7 @@ class PsClient:
         whole_job: bool = True,
         tls: tuple[PathLike[str], PathLike[str], PathLike[str]] | None = None,
         unix_sockets: bool = True,
+        is_copy: bool = False,
     ) -> PsClient:
         """Reach the replicas of a job.
 
@@ -247,6 +262,7 @@ class PsClient:
                 the right one is. False for some of the replicas, whichever.
             tls: PEM files of the authority, the certificate and the key, as in `PsServer`.
             unix_sockets: Go on by the Unix socket of a replica that is on this host.
+            is_copy: A worker with a copy of the parameters is at the address.
 
         Raises:
             AuthenticationError: A replica refuses the token or the certificate, or its own is not
@@ -433,7 +449,7 @@ class RingListener:
         port: int,
         token: bytes,
         *,
-        tls: tuple[str, str, str] | None = None,
+        tls: tuple[PathLike[str], PathLike[str], PathLike[str]] | None = None,
     ) -> RingListener:
         """Listen.
 

@@ -620,10 +620,10 @@ class JobConfig(Section):
         self._check_one_machine(strategy)
 
     def _check_one_machine(self, strategy: str) -> None:
-        if self.is_on_kubernetes or self.cluster.tls not in (None, "off"):
+        if self.is_on_kubernetes:
             raise ValueError(
-                f"{strategy} runs on one machine so far, without TLS: expected "
-                f"--launcher=process and --tls=off, or {Strategy.PARAMETER_SERVER}"
+                f"{strategy} runs on one machine so far: expected --launcher=process, or "
+                f"{Strategy.PARAMETER_SERVER}"
             )
 
     def _check_launcher(self) -> None:

@@ -62,7 +62,6 @@ PROFILE_FOLDER, PROFILE_REQUEST = "profile", "request.json"
 """Where `elasticdl profile` asks workers to record stages, and where they answer."""
 
 _TOKEN_BYTES = 32
-_LISTENS = (Role.MASTER, Role.PS)
 _log = logging.getLogger(__name__)
 
 
@@ -70,7 +69,7 @@ _log = logging.getLogger(__name__)
 class ProcessArguments:
     """What a process knows when it starts. `master` is its HOST:PORT, "" for the master itself.
 
-    listening: Of a role that others connect to.
+    listening: Where it listens; a worker does for the other workers of its world, if it has one.
     tls_dir: the certificates that the job makes, if it does.
     tls: what this process speaks TLS with, if it does; the master makes its own.
     """
@@ -98,8 +97,7 @@ def command(
 ) -> tuple[str, ...]:
     """Return the command line that starts a process of the job in `job_dir`.
 
-    Settings and secret are in that folder, unless other files are named. Where it listens is said
-    if it is not loopback, and if the role does listen.
+    Settings and secret are in that folder, unless other files are named.
 
     `-P` keeps the current folder off the import path, as it is for `elasticdl` itself; `-u` has
     what the user's code prints reach the log before a kill does.
@@ -110,7 +108,7 @@ def command(
     words += ["--job_dir", str(job_dir), "--index", str(index)]
     if master:
         words += ["--master", master]
-    if listening is not None and role in _LISTENS:
+    if listening is not None:
         words += ["--bind_address", listening.bind]
         words += ["--advertise_address", listening.advertise] if listening.advertise else []
     if tls_dir is not None:
@@ -327,23 +325,20 @@ def _parse(role: Role, argv: Sequence[str] | None) -> argparse.Namespace:
         default="",
         help="address of the master, HOST:PORT",
     )
-    if role in _LISTENS:
-        parser.add_argument(
-            "--bind_address", default=LOOPBACK, help="address to listen at; 0.0.0.0: every one"
-        )
-        parser.add_argument(
-            "--advertise_address",
-            default="",
-            help="address or name under which others find this process [default: --bind_address]",
-        )
+    parser.add_argument(
+        "--bind_address", default=LOOPBACK, help="address to listen at; 0.0.0.0: every one"
+    )
+    parser.add_argument(
+        "--advertise_address",
+        default="",
+        help="address or name under which others find this process [default: --bind_address]",
+    )
     parser.add_argument("--tls_dir", type=Path, help="certificates that the job makes")
     return parser.parse_args(argv)
 
 
 def _may_listen(words: argparse.Namespace, config: JobConfig) -> Listening:
     """Return where the process listens. What forbids it to listen there is checked here alone."""
-    if "bind_address" not in words:
-        return Listening()
     listening = Listening(words.bind_address, words.advertise_address)
     listening.check()
     if words.tls_dir is None:  # else the job's own certificates are used

@@ -60,7 +60,9 @@ async def _run(arguments: ProcessArguments) -> int:
         arguments.job_dir,
         arguments.token,
         make_launcher=of_master.make_launcher(arguments.config, arguments.job_dir, authority),
-        make_access=lambda route: ReplicaAccess(route, _connect(arguments.token, tls)),
+        make_access=lambda route, role: ReplicaAccess(
+            route, _connect(arguments.token, tls, is_copy=role is Role.WORKER)
+        ),
         listening=arguments.listening,
         tls=tls,
         authority=authority,
@@ -118,7 +120,9 @@ def _custom_data_reader(config: JobConfig) -> Callable[..., Any] | None:
     return load_model_spec(model).custom_data_reader
 
 
-def _connect(token: bytes, tls: TlsFiles | None) -> Callable[[Sequence[str], bool], ReplicaClient]:
+def _connect(
+    token: bytes, tls: TlsFiles | None, is_copy: bool
+) -> Callable[[Sequence[str], bool], ReplicaClient]:
     from elasticdl._core import PsClient
 
     return lambda addresses, whole_job: PsClient.connect(
@@ -128,6 +132,7 @@ def _connect(token: bytes, tls: TlsFiles | None) -> Callable[[Sequence[str], boo
         _PS_DEADLINE_SECONDS,
         whole_job=whole_job,
         tls=tls.as_tuple() if tls else None,
+        is_copy=is_copy,
     )
 
 

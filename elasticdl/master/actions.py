@@ -86,11 +86,15 @@ class AskAudit:
 
 @dataclass(frozen=True, slots=True)
 class AskWatermarks:
-    """Ask a ps replica that is back what it has; then `Watermarks` or `WatermarksFailed`."""
+    """Ask a process that has restored parameters what they have applied.
+
+    Then `Watermarks` or `WatermarksFailed`. role: A ps replica, or a worker with a copy.
+    """
 
     index: int
     session: str
     address: str
+    role: Role = Role.PS
 
 
 @dataclass(frozen=True, slots=True)

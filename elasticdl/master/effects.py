@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.errors import UnavailableError
-from elasticdl.job import PsRoute, TaskAudit
+from elasticdl.job import PsRoute, Role, TaskAudit
 from elasticdl.locations import Location
 from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.proof import Replicas
@@ -77,8 +77,8 @@ class ReplicaAccess:
         """Have every replica write its files into a folder."""
         return self._reach().checkpoint(str(directory))
 
-    def applied_by(self, address: str) -> Applied:
-        """Ask one replica, which nobody else knows yet, what it has applied of each task."""
+    def applied_by(self, address: str, role: Role) -> Applied:
+        """Ask one process, which nobody else knows yet, what it has applied of each task."""
         (applied,) = self._connect([address], False).audit()
         return Applied(applied[:, 0], applied[:, 1])
 
@@ -126,9 +126,10 @@ class HybridAccess:
         write_hand_over(directory / DENSE, write)
         return self._rows.checkpoint(directory)
 
-    def applied_by(self, address: str) -> Applied:
+    def applied_by(self, address: str, role: Role) -> Applied:
         """Ask one process, which nobody else knows yet, what it has applied of each task."""
-        return self._rows.applied_by(address)
+        access = self._dense if role is Role.WORKER else self._rows
+        return access.applied_by(address, role)
 
 
 def audits(replicas: Sequence[NDArray[np.int64]]) -> Replicas:

@@ -188,7 +188,7 @@ class _StoreAccess:
     def tally(self) -> dict[str, int]:
         return {}  # nobody else pushes to it
 
-    def applied_by(self, address: str) -> Applied:
+    def applied_by(self, address: str, role: Role) -> Applied:
         raise AssertionError("a job in one process has no ps replicas")
 
 

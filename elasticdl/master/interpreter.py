@@ -80,8 +80,8 @@ class ParameterAccess(Protocol):
         """Ask how often something was kept from being applied; see `elasticdl.job.COUNTERS`."""
         ...
 
-    def applied_by(self, address: str) -> Applied:
-        """Ask one ps replica, which nobody else knows yet, what it has applied of each task."""
+    def applied_by(self, address: str, role: Role) -> Applied:
+        """Ask one process, which nobody else knows yet, what it has applied of each task."""
         ...
 
 
@@ -296,7 +296,8 @@ class Interpreter:
     def _ask_watermarks(self, action: actions.AskWatermarks) -> Then:
         index, session = action.index, action.session
         try:
-            return self._answer(Watermarks(index, session, self._access.applied_by(action.address)))
+            applied = self._access.applied_by(action.address, action.role)
+            return self._answer(Watermarks(index, session, applied))
         except ElasticdlError as error:
             return self._answer(WatermarksFailed(index, session, str(error)))
 

@@ -85,7 +85,7 @@ class Master:
         job_dir: Path,
         token: bytes,
         make_launcher: Callable[[OnEvent], Launcher],
-        make_access: Callable[[Callable[[], PsRoute]], ReplicaAccess],
+        make_access: Callable[[Callable[[], PsRoute], Role], ReplicaAccess],
         listening: Listening | None = None,
         tls: TlsFiles | None = None,
         authority: JobAuthority | None = None,
@@ -98,7 +98,8 @@ class Master:
             job_dir: For the address, logs and events.
             token: The job's secret.
             make_launcher: Makes what starts processes, given whom to tell of them.
-            make_access: Makes the way to the ps replicas, given who knows where they are.
+            make_access: Makes the way to those who serve parameters, given who knows where they
+                are, and what they are: ps replicas, or a worker with a copy.
             listening: Where it listens, and others find it; None: on loopback.
             tls: What to speak TLS with; None: in clear text.
             authority: Makes certificates for the job's processes, if it has its own.
@@ -112,10 +113,12 @@ class Master:
         self._authority = authority
         self._make_launcher = make_launcher
         self._listening = listening or Listening()
-        self._access: ParameterAccess = make_access(self.core.ps_route)
+        serving = Role.PS if job.core.config.num_ps else Role.WORKER
+        self._access: ParameterAccess = make_access(self.core.ps_route, serving)
         if (find_dense := self.core.holder.find_dense) is not None:
-            self._access = HybridAccess(make_access(self.core.ps_route), make_access(find_dense))
-        self._tables = make_access(self.core.ps_route)  # its own: it waits for nobody else
+            dense = make_access(find_dense, Role.WORKER)
+            self._access = HybridAccess(make_access(self.core.ps_route, serving), dense)
+        self._tables = make_access(self.core.ps_route, serving)  # its own: it waits for nobody else
         self._tables_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tables")
         self._tells_tables_at = 0.0
         self._asks_tables = False

@@ -140,13 +140,17 @@ def join_world(
         arguments.job_dir / SCRATCH / process.process_name(Role.WORKER, arguments.index)
     )
 
+    tls = arguments.tls.as_tuple() if arguments.tls else None
+
     def serve(store: Store) -> PsServer:
-        return PsServer(store, listening.bind, 0, arguments.token, far=sender)
+        return PsServer(
+            store, listening.bind, 0, arguments.token, far=sender, tls=tls, is_copy=True
+        )
 
     global_batch_size = arguments.config.training.global_batch_size
     part = DENSE if arguments.config.num_ps else ""
     replica = Replica(serve, checkpoint.checkpoint_dir_for_init, global_batch_size, part)
-    listener = RingListener(listening.bind, 0, arguments.token)
+    listener = RingListener(listening.bind, 0, arguments.token, tls=tls)
     member = RingMember(
         lambda said: master.attend(arguments.index, said),
         listener,

@@ -60,6 +60,8 @@ _NOT_THE_TASKS_FAULT = (StoreError, UnavailableError, AuthenticationError)
 _RULINGS: dict[Stage, tuple[tuple[tuple[type[Exception], ...], Ruling], ...]] = {
     Stage.FEED: (
         ((StaleLeaseError,), Ruling.LOST),
+        # Of the holders, who are asked where to begin.
+        (_NOT_THE_TASKS_FAULT, Ruling.END_WORKER),
         ((Exception,), Ruling.FAIL),
     ),
     Stage.PREPARE: (
@@ -75,6 +77,7 @@ _RULINGS: dict[Stage, tuple[tuple[tuple[type[Exception], ...], Ruling], ...]] = 
         ((StaleParametersError,), Ruling.RECOMPUTE),
         ((StaleLeaseError,), Ruling.LOST),
         ((GapError,), Ruling.COMMIT_DECIDES),
+        ((MemoryLimitError,), Ruling.FAIL),  # as in commit
         (_NOT_THE_TASKS_FAULT, Ruling.END_WORKER),
         ((Exception,), Ruling.FAIL),
     ),

@@ -7,10 +7,8 @@ as it asks a ps replica. All copies of a world take the same updates, so they ha
 
 from __future__ import annotations
 
-import itertools
 import json
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
@@ -30,8 +28,7 @@ from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
 
 _HEADER_BYTES = 8
-_BUSY_SECONDS = 4.0  # the ring takes longer silence for a loss
-_AGAIN_SECONDS = 0.02
+_BUSY_SECONDS = 60.0  # for a checkpoint that the master has asked for, on a disk that answers
 
 
 class Replica:
@@ -125,7 +122,9 @@ class Replica:
         """Return all of it: parameters, optimizer slots, state, watermarks, marks."""
         assert self._store is not None
         with tempfile.TemporaryDirectory(prefix="elasticdl-give-") as scratch:
-            folder = self._written(Path(scratch))
+            folder = Path(scratch) / "parameters"
+            store = self._store
+            write_hand_over(folder, lambda to: store.checkpoint(to, _BUSY_SECONDS))
             files = sorted(folder.iterdir())
             parts = [file.read_bytes() for file in files]
         header: dict[str, Any] = {
@@ -138,21 +137,6 @@ class Replica:
         parts += [array.tobytes() for array in self.pending.sums]
         words = json.dumps(header).encode()
         return b"".join([len(words).to_bytes(_HEADER_BYTES, "little"), words, *parts])
-
-    def _written(self, scratch: Path) -> Path:
-        """Write the store; a checkpoint that the master has asked for is waited for."""
-        assert self._store is not None
-        deadline = time.monotonic() + _BUSY_SECONDS
-        for number in itertools.count():
-            folder = scratch / f"parameters-{number}"
-            try:
-                write_hand_over(folder, self._store.checkpoint)
-                return folder
-            except CheckpointError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_AGAIN_SECONDS)
-        raise AssertionError
 
     def load(self, data: bytes) -> None:
         """Take over what another worker has dumped.

@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import socket
+import ssl
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -20,6 +23,8 @@ from elasticdl.credentials.files import TlsFiles, write_private
 from elasticdl.errors import AuthenticationError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.rpc.client import JobClient
+from tests.elastic.test_hybrid_job import check_counts as check_both_counts
+from tests.elastic.visits_job import VisitsJob, check_counts, check_hashes
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(300)
@@ -64,6 +69,79 @@ def test_certificates_of_seconds_are_renewed_while_the_job_goes_on(chaos, tmp_pa
     counts = chaos.counts_of(tmp_path / "export")
     assert counts.sum() == 12 * chaos.NUM_RECORDS * chaos.IDS_PER_RECORD
     assert np.all(counts == np.round(counts))
+
+
+def servers_of(worker):
+    """Return what a worker process answers to a stranger at each of its ports."""
+    ports = {c.laddr.port for c in worker.net_connections("inet") if c.status == "LISTEN"}
+    return [name_in_certificate(port) for port in sorted(ports)]
+
+
+def name_in_certificate(port):
+    """Return the role that the certificate of a server names; None if it speaks no TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        try:
+            with context.wrap_socket(plain) as secured:
+                shown = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True))
+        except (ssl.SSLError, ConnectionError):
+            return None
+    names = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return names.get_values_for_type(x509.DNSName)[0]
+
+
+def worker_servers(chaos, job):
+    """Watch a job until two workers listen for the ring and with their copy; return the roles."""
+    master = chaos.connect(job.job_dir, job.process)
+    for status in master.watch(give_up_seconds=60):
+        if status.records_done > 500 and job.has_world_of(3):
+            break
+    master.close()
+    return [servers_of(worker) for worker in chaos.processes(job.job_dir, "worker")]
+
+
+@pytest.mark.parametrize("has_rows", [False, True], ids=["all-reduce", "hybrid"])
+def test_workers_of_a_ring_are_lost_under_tls(has_rows, tmp_path, chaos):
+    places = ["during reduction", "after update", "compute"]
+    faults = [(place, 5) for place in places]
+    hybrid = {"distribution_strategy": "HybridStrategy", "num_ps_pods": 2, "recovery_seconds": 0.3}
+    flags = {"tls": "job", "max_relaunches": 20, **(hybrid if has_rows else {})}
+    with VisitsJob(
+        tmp_path, num_records=24_000, seconds=0.012, faults=faults, has_rows=has_rows, **flags
+    ) as job:
+        assert worker_servers(chaos, job) == [["worker.elasticdl"] * 2] * 3
+        master = chaos.connect(job.job_dir, job.process)
+        for _ in master.watch(give_up_seconds=60):
+            if job.has_world_of(3):
+                (job.zoo / f"due-{job.num_claimed()}").touch()
+        summary = job.finish()
+        master.close()
+    assert job.num_claimed() == len(faults), job.log()
+    check_both_counts(job, summary) if has_rows else check_counts(job, summary)
+    check_hashes(job)
+    own = {path.name for path in (job.job_dir / "tls").glob("worker-*.pem")}
+    assert len(own) > 3  # one for each process that was started
+
+
+def test_without_tls_a_worker_of_a_ring_shows_no_certificate(tmp_path, chaos):
+    with VisitsJob(tmp_path, num_records=6_000, seconds=0.012) as job:
+        assert worker_servers(chaos, job) == [[None] * 2] * 3
+        job.finish()
+
+
+def test_all_workers_of_a_ring_are_lost_under_tls(tmp_path, chaos):
+    with VisitsJob(tmp_path, num_records=12_000, recovery_seconds=0.3, tls="job") as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 4_000 and (job.job_dir / "recovery").is_dir():
+                break
+        for worker in chaos.processes(job.job_dir, "worker"):
+            worker.send_signal(signal.SIGKILL)
+        summary = job.finish()
+        master.close()
+    check_counts(job, summary)
+    assert [event["version"] > 0 for event in job.events("world restored")] == [True]
 
 
 def certificate(folder, authority=None, days=1):

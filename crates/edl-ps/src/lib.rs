@@ -26,6 +26,7 @@ mod whole;
 
 pub use client::{Cursor, PsClient, Pulled, Receipt, StepGradients, Wanted};
 pub use dedup::Site;
+pub use edl_wire::handshake::{COPY, PS, Service as WireService};
 pub use edl_wire::op::Step;
 pub use edl_wire::{Credentials, TlsFiles, traffic};
 pub use error::{ErrorKind, PsError};
@@ -34,6 +35,6 @@ pub use life::export;
 pub use names::NameSite;
 pub use remote::{Remote, RemoteOptions, SILENCE_TIMEOUT};
 pub use replicas::{GivenRows, Minibatch};
-pub use server::PsServer;
+pub use server::{Door, PsServer};
 pub use synchrony::Synchrony;
 pub use whole::apply_whole;

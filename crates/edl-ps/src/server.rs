@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use edl_store::Store;
-use edl_wire::handshake::{PS, Place};
+use edl_wire::handshake::{self, Place};
 use edl_wire::op::error;
 use edl_wire::{Client, Credentials, Handler, Listening, Server, WireError};
 
@@ -13,37 +13,48 @@ use crate::far::FarFiles;
 use crate::service::Service;
 use crate::synchrony::{Coordinator, Synchrony};
 
+/// Where a store is served, and to whom.
+#[derive(Clone, Copy)]
+pub struct Door<'a> {
+    /// What serves it: a ps replica, or a worker its own copy.
+    pub service: &'static handshake::Service,
+    /// Where to listen.
+    pub host: &'a str,
+    /// 0 for one that the system chooses.
+    pub port: u16,
+    /// The job's.
+    pub token: &'a [u8],
+    /// What to speak TLS with, on all but the Unix socket.
+    pub tls: Option<&'a Arc<Credentials>>,
+}
+
 /// A store that is served on a socket.
 pub struct PsServer(Server);
 
 impl PsServer {
     /// Listens and serves, until stopped or dropped.
     ///
-    /// Args: `port` 0 for one that the system chooses; `far` for checkpoints behind URLs. On Linux
-    /// an abstract Unix socket is served too; clients learn its name in the handshake and use it when
-    /// they are on this host.
+    /// Args: `far` for checkpoints behind URLs. On Linux an abstract Unix socket is served too;
+    /// clients learn its name in the handshake and use it when they are on this host.
     ///
     /// # Errors
     /// [`WireError::Bind`] if the port is taken; [`WireError::Invalid`] for an empty token.
     pub fn start(
         store: Arc<Store>,
-        host: &str,
-        port: u16,
-        token: &[u8],
-        tls: Option<&Arc<Credentials>>,
+        door: &Door<'_>,
         synchrony: Synchrony,
         far: Option<Box<dyn FarFiles>>,
     ) -> Result<Self, PsError> {
         let listening = Listening {
-            service: &PS,
+            service: door.service,
             place: Place {
                 number: store.replica(),
                 of: store.num_replicas(),
             },
-            host,
-            port,
-            token,
-            tls,
+            host: door.host,
+            port: door.port,
+            token: door.token,
+            tls: door.tls,
         };
         if let Synchrony::Bounded { max_staleness } = synchrony {
             store.bound_staleness(max_staleness);

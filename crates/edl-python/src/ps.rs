@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use edl_ps::{
-    Credentials, Cursor, FarFiles, GivenRows, Minibatch, NameSite, PsError, Receipt, Remote,
-    RemoteOptions, Step, StepGradients, Synchrony, TlsFiles, Wanted,
+    COPY, Credentials, Cursor, Door, FarFiles, GivenRows, Minibatch, NameSite, PS, PsError,
+    Receipt, Remote, RemoteOptions, Step, StepGradients, Synchrony, TlsFiles, Wanted, WireService,
 };
 use edl_store::{PullMode, RoundMember};
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
@@ -140,8 +140,16 @@ impl Store {
         self.store.set_memory_limit(num_bytes);
     }
 
-    fn checkpoint(&self, py: Python<'_>, directory: PathBuf) -> PyResult<String> {
-        py.detach(|| self.store.checkpoint(&directory))
+    #[pyo3(signature = (directory, wait_seconds = None))]
+    fn checkpoint(
+        &self,
+        py: Python<'_>,
+        directory: PathBuf,
+        wait_seconds: Option<f64>,
+    ) -> PyResult<String> {
+        let wait = wait_seconds.map(|seconds| timeout_of("wait_seconds", seconds));
+        let wait = wait.transpose()?.unwrap_or(Duration::ZERO);
+        py.detach(|| self.store.checkpoint_within(&directory, wait))
             .map_err(|error| ps_error(error.into()))
     }
 
@@ -202,6 +210,11 @@ fn check_replica(replica: u32, num_replicas: u32) -> PyResult<()> {
     )))
 }
 
+/// Who serves: a worker its copy of the parameters, or a ps replica.
+fn service_of(is_copy: bool) -> &'static WireService {
+    if is_copy { &COPY } else { &PS }
+}
+
 /// Authority, certificate, key.
 type TlsPaths = (PathBuf, PathBuf, PathBuf);
 
@@ -226,7 +239,7 @@ impl PsServer {
     #[new]
     #[pyo3(signature = (
         store, host, port, token, *, max_staleness = None, grads_to_wait = None,
-        sync_version_tolerance = 0, tls = None, far = None
+        sync_version_tolerance = 0, tls = None, far = None, is_copy = false
     ))]
     #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn new(
@@ -240,6 +253,7 @@ impl PsServer {
         sync_version_tolerance: u64,
         tls: Option<TlsPaths>,
         far: Option<Py<PyAny>>,
+        is_copy: bool,
     ) -> PyResult<Self> {
         let store = store.get().store.clone();
         let far = far.map(|far| Box::new(far::Sender(far)) as Box<dyn FarFiles>);
@@ -259,7 +273,14 @@ impl PsServer {
         };
         let server = py.detach(|| {
             let tls = credentials(tls)?;
-            edl_ps::PsServer::start(store, host, port, token, tls.as_ref(), synchrony, far)
+            let door = Door {
+                service: service_of(is_copy),
+                host,
+                port,
+                token,
+                tls: tls.as_ref(),
+            };
+            edl_ps::PsServer::start(store, &door, synchrony, far)
         });
         Ok(Self {
             server: server.map_err(ps_error)?,
@@ -349,7 +370,7 @@ impl PsClient {
     #[staticmethod]
     #[pyo3(signature = (
         addresses, token, worker_id, timeout_seconds, connect_seconds = None, *, whole_job = true,
-        tls = None, unix_sockets = true
+        tls = None, unix_sockets = true, is_copy = false
     ))]
     #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
     fn connect(
@@ -362,6 +383,7 @@ impl PsClient {
         whole_job: bool,
         tls: Option<TlsPaths>,
         unix_sockets: bool,
+        is_copy: bool,
     ) -> PyResult<Self> {
         let timeout = timeout_of("timeout_seconds", timeout_seconds)?;
         let connect_timeout = match connect_seconds {
@@ -375,6 +397,7 @@ impl PsClient {
             connect_timeout,
             unix_sockets,
             whole_job,
+            service: service_of(is_copy),
             tls: py.detach(|| credentials(tls)).map_err(ps_error)?,
         };
         let remote = py.detach(|| Remote::connect(&addresses, token, options));

@@ -96,6 +96,19 @@ pub const PS: Service = Service {
     client_names: &["worker.elasticdl", "master.elasticdl"],
 };
 
+/// A worker that serves its own copy of the parameters, in a job of all-reduce, and the master.
+///
+/// Such a worker must not be taken for a ps replica, which a hybrid job has as well.
+pub const COPY: Service = Service {
+    server: "worker with parameters",
+    client: "master",
+    client_label: b"elasticdl copy: client knows the token",
+    server_label: b"elasticdl copy: server knows the token",
+    local_prefix: "elasticdl-copy",
+    server_name: "worker.elasticdl",
+    client_names: &["master.elasticdl"],
+};
+
 /// The workers of an all-reduce ring: each listens, and connects to others.
 pub const RING: Service = Service {
     server: "worker of the ring",

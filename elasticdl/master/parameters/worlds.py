@@ -182,7 +182,7 @@ class WorkerWorlds:
             return
         self._asked = asked
         self._journal.record("world restores", said.version)
-        self._act(AskWatermarks(member.index, member.session, said.store))
+        self._act(AskWatermarks(member.index, member.session, said.store, Role.WORKER))
 
     def _take_in(self, member: Member, answer: Watermarks, now: float) -> None:
         """Go on with restored parameters: what they lack is trained again."""

@@ -126,7 +126,7 @@ def test_processes_are_not_counted_where_there_is_one():
     [
         ("max_staleness", "2", "--max_staleness is about ps replicas"),
         ("use_async", "false", "--use_async=false is about ps replicas"),
-        ("tls", "job", "without TLS"),
+        ("ps_memory_limit", "1GB", "--ps_memory_limit is about ps replicas"),
     ],
 )
 def test_all_reduce_refuses_what_it_cannot_do(flag, word, complaint):
@@ -153,13 +153,18 @@ def test_all_reduce_has_no_ps_replicas_to_count():
         ("checkpoint_dir_for_init", "s3://bucket/checkpoints"),
         ("ps_recovery", "latest"),
         ("global_batch_size", "64"),
-        ("tls", "job"),
-        ("image_name", "image"),
     ],
 )
 def test_a_hybrid_job_refuses_what_it_cannot_do(flag, word):
-    with pytest.raises(ConfigError, match=f"{flag}|one machine"):
+    with pytest.raises(ConfigError, match=flag):
         build_config("train", TRAIN | {"distribution_strategy": "HybridStrategy", flag: word})
+
+
+@pytest.mark.parametrize("strategy", ["AllreduceStrategy", "HybridStrategy"])
+@pytest.mark.parametrize("where", [{"tls": "job"}])
+def test_workers_reduce_under_tls(strategy, where):
+    config = build_config("train", TRAIN | {"distribution_strategy": strategy} | where)
+    assert config.has_worlds
 
 
 def test_a_hybrid_job_has_ps_replicas_and_worlds():

@@ -148,7 +148,7 @@ class Running:
                 self.job_dir,
                 TOKEN,
                 make_launcher,
-                lambda route: ReplicaAccess(route, lambda *_: self.replicas),
+                lambda route, _: ReplicaAccess(route, lambda *_: self.replicas),
             )
             self._loop = asyncio.get_running_loop()
             self._run_task = asyncio.ensure_future(self.master.run())

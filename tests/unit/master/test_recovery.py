@@ -147,7 +147,7 @@ def test_master_that_comes_back_asks_a_replica_that_had_only_registered(game):
     job.lose()
     session = job.comes_up()
     job.master_restarts()
-    assert job.play.do(AskWatermarks) == [AskWatermarks(1, session, "host:11")]
+    assert job.play.do(AskWatermarks) == [AskWatermarks(1, session, "host:11", Role.PS)]
     job.back(session=session, minibatches=[3])
     assert is_exact(job.finish())
 

@@ -190,7 +190,7 @@ def test_a_gap_that_compute_meets_is_left_for_commit_to_give_back_in_order():
     assert leases.failed(Stage.COMMIT, lease, error) is Ruling.RETURN
 
 
-@pytest.mark.parametrize("stage", PIPELINE)
+@pytest.mark.parametrize("stage", Stage)
 @pytest.mark.parametrize("error", [UnavailableError("away"), AuthenticationError("token")])
 def test_a_holder_that_cannot_be_reached_ends_the_worker_and_not_the_task(stage, error):
     assert rule(stage, error) is Ruling.END_WORKER
@@ -201,6 +201,7 @@ def test_a_holder_that_cannot_be_reached_ends_the_worker_and_not_the_task(stage,
     [
         (Stage.PREPARE, Ruling.FAIL),
         (Stage.COMPUTE, Ruling.END_WORKER),
+        (Stage.PUSH_FROM_COMPUTE, Ruling.FAIL),
         (Stage.COMMIT, Ruling.FAIL),
     ],
 )

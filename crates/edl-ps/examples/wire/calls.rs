@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use edl_ps::bare;
-use edl_ps::{Minibatch, PsClient, PsError, Receipt, Remote, RemoteOptions, Site};
+use edl_ps::{Minibatch, PS, PsClient, PsError, Receipt, Remote, RemoteOptions, Site};
 use edl_store::PullMode;
 use edl_wire::frame::HEADER_BYTES;
 use serde_json::json;
@@ -31,6 +31,7 @@ pub fn connect(answerers: &[Answerer], settings: &Settings) -> Result<PsClient, 
         connect_timeout: timeout,
         unix_sockets: !settings.tcp,
         whole_job: true,
+        service: &PS,
         tls: None,
     };
     let addresses: Vec<String> = answerers.iter().map(Answerer::address).collect();

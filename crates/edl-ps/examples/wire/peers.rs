@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edl_ps::{PsServer, Synchrony};
+use edl_ps::{Door, PS, PsServer, Synchrony};
 use edl_store::Store;
 
 use crate::{Failure, TOKEN};
@@ -28,7 +28,18 @@ pub fn answer(replica: u32, num_replicas: u32, ordered: bool) -> Result<(), Fail
     } else {
         Synchrony::Asynchronous
     };
-    let server = PsServer::start(store, "127.0.0.1", 0, TOKEN, None, synchrony, None)?;
+    let server = PsServer::start(
+        store,
+        &Door {
+            service: &PS,
+            host: "127.0.0.1",
+            port: 0,
+            token: TOKEN,
+            tls: None,
+        },
+        synchrony,
+        None,
+    )?;
     let tcp = TcpListener::bind("127.0.0.1:0")?;
     let path = std::env::temp_dir().join(format!("edl-wire-{}", std::process::id()));
     let unix = UnixListener::bind(&path)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use edl_wire::handshake::{self, Caller, PS, Place};
+use edl_wire::handshake::{self, Caller, Place};
 use edl_wire::{Connection, Socket, WireError};
 
 use super::{Lane, Link, Remote};
@@ -62,7 +62,7 @@ impl Remote {
             }
         })?;
         let socket = match &self.options.tls {
-            Some(credentials) => socket.with_tls(credentials, &PS)?,
+            Some(credentials) => socket.with_tls(credentials, self.options.service)?,
             None => socket,
         };
         let (mut socket, local) = self.greet(socket, replica, &address, deadline)?;
@@ -101,7 +101,7 @@ impl Remote {
             of: self.endpoints.len() as u32,
         };
         let caller = Caller {
-            service: &PS,
+            service: self.options.service,
             token: &self.token,
             worker_id: self.options.worker_id,
             expected: self.options.whole_job.then_some(place),

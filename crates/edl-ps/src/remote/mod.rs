@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use edl_wire::handshake::Service;
 use edl_wire::op::model::Protocol;
 use edl_wire::{Connection, Credentials, ErrorKind, WireError, cause_of, timed_out};
 
@@ -53,6 +54,8 @@ pub struct RemoteOptions {
     /// The addresses are those of all replicas of the job, in their order: another replica at the
     /// place of one is refused. If not, whoever is there is meant.
     pub whole_job: bool,
+    /// What is there: ps replicas, or a worker with a copy of the parameters.
+    pub service: &'static Service,
     /// What to speak TLS with, on all but Unix sockets.
     pub tls: Option<Arc<Credentials>>,
 }

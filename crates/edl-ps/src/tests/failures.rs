@@ -253,10 +253,13 @@ fn a_wrong_token_is_refused_and_the_server_goes_on() {
 fn a_server_without_a_token_is_not_started() {
     let started = PsServer::start(
         Arc::new(Store::new(0, 1)),
-        "127.0.0.1",
-        0,
-        b"",
-        None,
+        &Door {
+            service: &PS,
+            host: "127.0.0.1",
+            port: 0,
+            token: b"",
+            tls: None,
+        },
         Synchrony::default(),
         None,
     );
@@ -270,10 +273,13 @@ fn a_port_that_is_taken_is_named() {
     let port = address.rsplit(':').next().unwrap().parse().unwrap();
     let started = PsServer::start(
         cluster.stores[0].clone(),
-        "127.0.0.1",
-        port,
-        TOKEN,
-        None,
+        &Door {
+            service: &PS,
+            host: "127.0.0.1",
+            port,
+            token: TOKEN,
+            tls: None,
+        },
         Synchrony::default(),
         None,
     );
@@ -337,6 +343,7 @@ fn a_replica_that_is_not_there_is_waited_for_as_long_as_connecting_may_take() {
         connect_timeout: SHORT,
         unix_sockets: true,
         whole_job: true,
+        service: &PS,
         tls: None,
     };
     let error = Remote::connect(&addresses, TOKEN, options).err().unwrap();
@@ -380,6 +387,7 @@ fn one_replica_can_be_asked_by_itself_whichever_it_is() {
         connect_timeout: TIMEOUT,
         unix_sockets: true,
         whole_job: false,
+        service: &PS,
         tls: None,
     };
     let alone = Remote::connect(&cluster.addresses()[1..], TOKEN, options).unwrap();

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edl_store::{PullMode, Store};
+use edl_wire::handshake::PS;
 
 use crate::{
-    Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site, Step, Synchrony,
+    Door, Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site, Step,
+    Synchrony,
 };
 
 mod bounded_after_loss;
@@ -101,10 +103,13 @@ fn serve(store: &Arc<Store>, port: u16) -> PsServer {
 fn serve_with(store: &Arc<Store>, port: u16, synchrony: Synchrony) -> PsServer {
     PsServer::start(
         store.clone(),
-        "127.0.0.1",
-        port,
-        TOKEN,
-        None,
+        &Door {
+            service: &PS,
+            host: "127.0.0.1",
+            port,
+            token: TOKEN,
+            tls: None,
+        },
         synchrony,
         None,
     )
@@ -124,6 +129,7 @@ fn connect(
         connect_timeout: timeout,
         unix_sockets,
         whole_job: true,
+        service: &PS,
         tls: None,
     };
     Remote::connect(addresses, token, options)

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::Instant;
 
-use edl_wire::handshake::{PS, Place};
+use edl_wire::handshake::Place;
 use edl_wire::op::{Op, Response as _, checkpoint};
 use edl_wire::{Client, Handler, Listening, Server, WireError};
 
@@ -58,6 +58,7 @@ fn serve_slowly(num_steps: u32) -> (Server, PsClient) {
         connect_timeout: TIMEOUT,
         unix_sockets: true,
         whole_job: true,
+        service: &PS,
         tls: None,
     };
     let remote = Remote::connect(&[server.address().to_owned()], TOKEN, options).unwrap();

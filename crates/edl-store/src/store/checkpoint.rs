@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
@@ -30,6 +31,14 @@ impl Store {
         self.checkpoint_showing(dir, &unseen)
     }
 
+    /// The same, after an earlier one that is still being written, which is waited for.
+    ///
+    /// # Errors
+    /// Those of [`Store::checkpoint`]; also if the earlier one takes longer.
+    pub fn checkpoint_within(&self, dir: &Path, wait: Duration) -> Result<String, StoreError> {
+        self.write_checkpoint(dir, wait, &unseen)
+    }
+
     /// The same, telling of each piece that is written.
     ///
     /// # Errors
@@ -39,8 +48,17 @@ impl Store {
         dir: &Path,
         progress: Progress<'_>,
     ) -> Result<String, StoreError> {
+        self.write_checkpoint(dir, Duration::ZERO, progress)
+    }
+
+    fn write_checkpoint(
+        &self,
+        dir: &Path,
+        wait: Duration,
+        progress: Progress<'_>,
+    ) -> Result<String, StoreError> {
         let model = self.declared("a checkpoint is written")?;
-        let mut last = self.checkpointing.try_lock().ok_or_else(|| {
+        let mut last = self.checkpointing.try_lock_for(wait).ok_or_else(|| {
             let problem = "is not begun, since this replica still writes an earlier one; does the \
                            disk of that one answer?";
             StoreError::Checkpoint {

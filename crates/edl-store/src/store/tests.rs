@@ -216,8 +216,15 @@ fn a_disk_that_hangs_while_a_checkpoint_is_written_stops_no_update() {
         let elsewhere = tempfile::tempdir().unwrap();
         let refused = store.checkpoint(elsewhere.path()).unwrap_err();
         assert!(refused.to_string().contains("still writes an earlier one"));
+        let later = elsewhere.path().join("later");
+        let waits = {
+            let (store, later) = (&store, later.clone());
+            scope.spawn(move || store.checkpoint_within(&later, Duration::from_secs(60)))
+        };
         let _reader = std::fs::File::open(&file).unwrap();
         assert!(writer.join().unwrap().is_err());
+        waits.join().unwrap().unwrap();
+        assert!(later.is_dir());
     });
 
     let dir = tempfile::tempdir().unwrap();
