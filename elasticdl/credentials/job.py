@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl.config import ClusterSection, TlsMode
 from elasticdl.credentials.files import (
     AUTHORITY_FILE,
     AUTHORITY_KEY_FILE,
@@ -21,6 +20,7 @@ from elasticdl.credentials.files import (
     write_private,
 )
 from elasticdl.errors import ConfigError
+from elasticdl.settings.cluster import ClusterSection, TlsMode
 
 if TYPE_CHECKING:
     from elasticdl.credentials.authority import Authority

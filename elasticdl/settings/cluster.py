@@ -1,0 +1,170 @@
+"""Settings of the processes: how many, where they run, how they prove who they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BeforeValidator,
+    ByteSize,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    model_validator,
+)
+
+from elasticdl.settings import devices
+from elasticdl.settings.section import Only, Section
+
+TlsMode = Literal["job", "files", "off"]
+
+_TRAIN = Only(("train",))
+
+
+def _threads(value: object) -> object:
+    """Read `--worker_threads`.
+
+    Raises:
+        ValueError: It is neither a number of threads nor "auto".
+    """
+    if value == "auto" or (isinstance(value, int) and value > 0):
+        return value
+    if isinstance(value, str) and value.isdecimal() and int(value) > 0:
+        return int(value)
+    raise ValueError(f"--worker_threads: expected auto or a number above 0, found {value!r}")
+
+
+class ClusterSection(Section):
+    """Processes."""
+
+    job_name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            description="Name of the job in logs and folders.",
+        ),
+    ] = "job"
+    launcher: Annotated[
+        Literal["process", "kubernetes"] | None,
+        Field(
+            description="What runs the processes: this machine, or a Kubernetes cluster [default: "
+            "process, and kubernetes with --image_name]."
+        ),
+    ] = None
+    job_dir: Annotated[
+        Path | None,
+        Field(description="Where the job keeps its state and logs. [default: jobs/NAME-TIME]."),
+    ] = None
+    state: Annotated[
+        str | None,
+        Field(
+            description="Where the master keeps what it must not forget: sqlite:///PATH, or "
+            "etcd://HOST:PORT[,HOST:PORT]/PREFIX, where a master on another machine finds it. "
+            "[default: state.sqlite in --job_dir].",
+        ),
+    ] = None
+    num_workers: Annotated[PositiveInt, Field(description="Worker processes.")] = 1
+    worker_threads: Annotated[
+        int | Literal["auto"],
+        BeforeValidator(_threads),
+        Field(
+            description="Threads with which a worker computes. auto: its share of the cores for a "
+            "dense model, one if the model file has elasticdl.layers.Embedding."
+        ),
+    ] = "auto"
+    worker_devices: Annotated[
+        str,
+        BeforeValidator(devices.read),
+        Field(
+            description="What workers compute on: cpu, cuda:N, or several with commas, dealt to "
+            "the workers of a machine in turn; one may have several workers [default: cpu in "
+            "PyTorch, what TensorFlow takes in Keras]."
+        ),
+    ] = ""
+    num_ps_pods: Annotated[PositiveInt, Field(description="Ps replicas.")] = 1
+    ps_memory_limit: Annotated[
+        ByteSize | None,
+        Field(
+            gt=0,
+            description="Bytes of embedding rows that each ps replica may hold, such as 4GiB; the "
+            "job fails before it creates more [default: no limit].",
+        ),
+        _TRAIN,
+    ] = None
+    master_port: Annotated[
+        int, Field(ge=0, le=65535, description="Port of the master; 0: any free one.")
+    ] = 0
+    tls: Annotated[
+        TlsMode | None,
+        Field(
+            description="How processes prove who they are and encrypt what they say. job: by "
+            "certificates that the job makes; files: by --tls_ca, --tls_cert and --tls_key; off: "
+            "not at all [default: job, or off if all processes are on this machine]."
+        ),
+    ] = None
+    tls_ca: Annotated[
+        Path | None, Field(description="With --tls=files: who signs certificates of the job, PEM.")
+    ] = None
+    tls_cert: Annotated[
+        Path | None,
+        Field(
+            description="With --tls=files: the certificate of each process, PEM. It has the names "
+            "master.elasticdl, ps.elasticdl and worker.elasticdl."
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None, Field(description="With --tls=files: its key, PEM, mode 0600.")
+    ] = None
+    tls_certificate_hours: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="With --tls=job: how long a certificate is good; it is renewed while a "
+            "third of that is left.",
+        ),
+    ] = 24.0
+    insecure: Annotated[
+        bool,
+        Field(
+            description="Accept --tls=off where processes are on several machines: whoever is on "
+            "the network reads the data and the job's secret."
+        ),
+    ] = False
+    max_relaunches: Annotated[
+        NonNegativeInt, Field(description="How often failed processes are replaced, over the job.")
+    ] = 10
+    heartbeat_seconds: Annotated[
+        float, Field(gt=0, description="A process reports to the master this often.")
+    ] = 1.0
+    heartbeat_timeout_seconds: Annotated[
+        float, Field(gt=0, description="A process that was silent for so long is taken as lost.")
+    ] = 30.0
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"],
+        Field(description="The least important messages that processes write to their logs."),
+    ] = "INFO"
+
+    @property
+    def tls_certificate_seconds(self) -> float:
+        """How long a certificate of the job's own is good."""
+        return self.tls_certificate_hours * 3600
+
+    @model_validator(mode="after")
+    def _tls_fits_together(self) -> ClusterSection:
+        files = {
+            "--tls_ca": self.tls_ca,
+            "--tls_cert": self.tls_cert,
+            "--tls_key": self.tls_key,
+        }
+        missing = [flag for flag, path in files.items() if path is None]
+        if self.tls == "files" and missing:
+            raise ValueError(f"--tls=files needs {', '.join(missing)} too")
+        if self.tls != "files" and len(missing) < len(files):
+            raise ValueError("--tls_ca, --tls_cert and --tls_key need --tls=files")
+        if self.insecure and self.tls != "off":
+            raise ValueError(
+                f"--insecure accepts --tls=off, found --tls={self.tls or 'job (the default)'}: "
+                "give both or neither"
+            )
+        return self
