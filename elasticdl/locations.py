@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _SCHEME = "://"
 _CONNECTIONS = 8
+SILENCE_SECONDS = 60.0
+"""How long a server of WebHDFS may take to connect, and may be silent."""
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 """The extra of this package that has the driver of a scheme."""
 
@@ -160,7 +162,22 @@ def reach(url: str, timeout_seconds: float | None = None) -> tuple[Any, str]:
     limits = {} if timeout_seconds is None else _limits(url.partition(_SCHEME)[0], timeout_seconds)
     # Other processes write there too: what was listed a moment ago says nothing.
     fs, path = fsspec.url_to_fs(url, use_listings_cache=False, **limits)
+    if url.startswith("webhdfs://"):
+        _end_silence(fs.session)
     return fs, path
+
+
+def _end_silence(session: Any) -> None:
+    """Have requests of a session fail when the server is silent; WebHDFS' driver waits for ever."""
+    from requests.adapters import HTTPAdapter
+
+    class Limited(HTTPAdapter):
+        def send(self, *args: Any, **settings: Any) -> Any:
+            settings["timeout"] = settings.get("timeout") or SILENCE_SECONDS
+            return super().send(*args, **settings)
+
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, Limited())
 
 
 def _limits(scheme: str, seconds: float) -> dict[str, Any]:

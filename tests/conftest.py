@@ -62,3 +62,15 @@ def s3(s3_server, tmp_path, monkeypatch):
     name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:32]
     fsspec.filesystem("s3", use_listings_cache=False).mkdir(name)
     return f"s3://{name}"
+
+
+@pytest.fixture
+def webhdfs(tmp_path):
+    """A stand-in for HDFS behind WebHDFS, with an empty file system."""
+    pytest.importorskip("requests")
+    from tests.webhdfs_server import WebHdfsServer
+
+    (tmp_path / "hdfs").mkdir()
+    server = WebHdfsServer(tmp_path / "hdfs")
+    yield server
+    server.close()

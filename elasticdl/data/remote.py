@@ -24,6 +24,7 @@ _FIRST_WAIT_SECONDS = 0.25
 _NOT_REMOTE = ("file", "local")
 _FORBIDDEN = (401, 403)
 _GONE = (404, 410)
+_TIMES = ("LastModified", "mtime", "updated", "modificationTime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,24 @@ def list_files(url: str) -> list[str]:
         found = fs.glob(path) if any(mark in path for mark in "*?[") else []
         if not found and fs.isdir(path):
             found = [entry["name"] for entry in fs.ls(path, detail=True) if entry["type"] == "file"]
-        elif not found and fs.exists(path):
+        elif not found and _is_there(fs, path):
             return [url]
     if not found:
         raise DataError(f"{url}: no such file or folder")
-    return [f"{scheme}://{str(name).removeprefix(f'{scheme}://')}" for name in sorted(found)]
+    # Names of object stores begin with the bucket, those of others come after the host.
+    root = (
+        url.rstrip("/").removesuffix(path.rstrip("/")) if path.startswith("/") else f"{scheme}://"
+    )
+    return [root + str(name).removeprefix(f"{scheme}://") for name in sorted(found)]
+
+
+def _is_there(fs: Any, path: str) -> bool:
+    """Whether there is such a file; drivers' own `exists` says no where it may not be seen."""
+    try:
+        fs.info(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -91,7 +105,7 @@ def describe(url: str) -> RemoteFile:
             _wait(failures)
     if info.get("size") is None:
         raise DataError(f"{url}: the server does not say how large it is; download it first")
-    marks = (info.get(name, "") for name in ("ETag", "etag", "LastModified", "mtime", "updated"))
+    marks = (info.get(name, "") for name in ("ETag", "etag", *_TIMES))
     return RemoteFile(url, int(info["size"]), " ".join(str(mark) for mark in marks))
 
 
@@ -108,7 +122,7 @@ def read_range(url: str, start: int, end: int) -> bytes:
         stop = min(end, at + size)
         try:
             with _Telling(url, at):
-                part = bytes(fs.cat_file(path, start=at, end=stop))
+                part = bytes(fs.cat_file(path, start=at, end=stop, **_exactly(url)))
                 if len(part) != stop - at:
                     raise OSError(f"{stop - at:,} bytes were asked for, {len(part):,} came")
         except _Interrupted:
@@ -122,6 +136,11 @@ def read_range(url: str, start: int, end: int) -> bytes:
         parts.append(part)
         at = stop
     return b"".join(parts)
+
+
+def _exactly(url: str) -> dict[str, Any]:
+    """Return what keeps a driver from reading ahead; most do not."""
+    return {"block_size": 1} if url.startswith("webhdfs://") else {}
 
 
 def ranges(url: str) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -142,7 +143,31 @@ def open_maxcompute(folder: Path, ending: ExitStack) -> Source:
     return Source(lambda: open_reader(",".join(names), server.params), names)
 
 
-PLACES = {"sql": open_database, "images": open_images, "maxcompute": open_maxcompute}
+def open_webhdfs(kind: str, folder: Path, ending: ExitStack) -> Source:
+    """Files of a kind on a stand-in for HDFS."""
+    pytest.importorskip("requests")
+    from tests.webhdfs_server import WebHdfsServer
+
+    server = WebHdfsServer(folder / "hdfs")
+    ending.callback(server.close)
+    (folder / "hdfs" / "data").mkdir(parents=True)
+    suffix, write, params = FILES[kind]
+    names = tuple(f"part-{file}{suffix}" for file in range(len(COUNTS)))
+    for file, (name, count) in enumerate(zip(names, COUNTS, strict=True)):
+        lines = [line(file, number) for number in range(count)]
+        write(folder / "hdfs" / "data" / name, lines)
+    place = f"{server.url}/data"
+    return Source(lambda: open_reader(place, params), tuple(f"{place}/{name}" for name in names))
+
+
+PLACES = {
+    "sql": open_database,
+    "images": open_images,
+    "maxcompute": open_maxcompute,
+    "webhdfs-recordio": partial(open_webhdfs, "recordio-zstd"),
+    "webhdfs-parquet": partial(open_webhdfs, "parquet"),
+    "webhdfs-csv-gzip": partial(open_webhdfs, "csv-gzip"),
+}
 
 
 class ReaderOfPresentStyle:
@@ -316,6 +341,7 @@ def test_reads_of_one_reader_may_alternate(source):
 def test_metadata_names_the_columns_that_the_format_knows(source, request):
     metadata = source.open().metadata
     format_name = request.node.callspec.params["source"]
+    format_name = format_name.removeprefix("webhdfs-")
     has_columns = format_name.startswith(("csv", "parquet", "custom-rows", "sql", "maxcompute"))
     names = {"images": ("image", "label", "path"), "libsvm": ("label", "ids", "values")}
     expected_names = names.get(format_name, ("index", "text") if has_columns else ())

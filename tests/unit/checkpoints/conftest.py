@@ -5,7 +5,7 @@ import pytest
 from elasticdl.locations import parse
 
 
-@pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["folder", "memory", "webhdfs", pytest.param("s3", marks=pytest.mark.s3)])
 def place(request, tmp_path):
     """Return where checkpoints may lie; nothing is there."""
     match request.param:
@@ -13,5 +13,7 @@ def place(request, tmp_path):
             return tmp_path / "checkpoints"
         case "memory":
             return parse(f"memory://{tmp_path}/checkpoints")
+        case "webhdfs":
+            return parse(f"{request.getfixturevalue('webhdfs').url}/jobs/checkpoints")
         case _:
             return parse(f"{request.getfixturevalue('s3')}/checkpoints")
