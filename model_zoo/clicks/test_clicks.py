@@ -39,6 +39,7 @@ def test_a_user_and_an_item_give_one_logit(spec):
     assert spec.model()(features).shape == (3, 1)
 
 
+@pytest.mark.long
 def test_a_local_job_learns_the_tastes(spec, tmp_path):
     from clicks.make_data import HEADER, make_clicks
 

@@ -85,8 +85,8 @@ def test_learns_in_a_plain_python_session(spec, records):
     "model_def",
     [
         "mnist.model.custom_model",
-        "mnist.mnist_functional_api.custom_model",
-        "mnist.mnist_subclass.CustomModel",
+        pytest.param("mnist.mnist_functional_api.custom_model", marks=pytest.mark.long),
+        pytest.param("mnist.mnist_subclass.CustomModel", marks=pytest.mark.long),
     ],
 )
 def test_trains_in_a_local_job(spec, digits, tmp_path, model_def):

@@ -1,4 +1,7 @@
-"""Real jobs of real processes lose some of them and still count exactly (scripts/chaos)."""
+"""Real jobs of real processes lose some of them and still count exactly (scripts/chaos).
+
+One seed of each kind is for every run of the tests, the others are for long ones.
+"""
 
 import subprocess
 import sys
@@ -10,6 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 pytestmark = pytest.mark.timeout(180)
+
+
+def seeds(first, *others):
+    return [first, *(pytest.param(seed, marks=pytest.mark.long) for seed in others)]
 
 
 def run_chaos(seed, faults, directory, mode="async"):
@@ -25,7 +32,7 @@ def run_chaos(seed, faults, directory, mode="async"):
     assert "every count is exact" in done.stdout
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(*range(8)))
 def test_counts_stay_exact_when_a_worker_is_killed(seed, tmp_path):
     run_chaos(seed, "worker", tmp_path)
 
@@ -34,12 +41,12 @@ def test_counts_stay_exact_when_a_worker_is_added(tmp_path):
     run_chaos(20, "add", tmp_path)
 
 
-@pytest.mark.parametrize("seed", [21, 22])
+@pytest.mark.parametrize("seed", seeds(21, 22))
 def test_counts_stay_exact_when_the_master_is_killed_and_restarted(seed, tmp_path):
     run_chaos(seed, "master", tmp_path)
 
 
-@pytest.mark.parametrize("seed", [23, 24, 25])
+@pytest.mark.parametrize("seed", seeds(23, 24, 25))
 def test_counts_stay_exact_under_all_faults_in_one_job(seed, tmp_path):
     run_chaos(seed, "worker,worker,master,add", tmp_path)
 
@@ -55,7 +62,7 @@ def test_counts_stay_exact_when_records_are_shuffled_over_all_files(faults, tmp_
     run_chaos(35, faults, tmp_path, "records")
 
 
-@pytest.mark.parametrize("seed", [40, 41])
+@pytest.mark.parametrize("seed", seeds(40, 41))
 def test_counts_stay_exact_when_two_roles_are_killed_at_once(seed, tmp_path):
     run_chaos(seed, "worker+ps,ps+master,worker+master", tmp_path)
 
