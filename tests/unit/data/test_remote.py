@@ -239,8 +239,8 @@ def test_folders_and_globs_of_a_store_are_listed():
         memory.pipe_file(f"/{name}", b"1\n")
     from elasticdl.data.paths import expand_paths
 
-    assert expand_paths("memory://data") == ["memory:///data/a.csv", "memory:///data/b.csv"]
-    assert expand_paths("memory://data/*/*.csv") == ["memory:///data/more/c.csv"]
+    assert expand_paths("memory://data") == ["memory://data/a.csv", "memory://data/b.csv"]
+    assert expand_paths("memory://data/*/*.csv") == ["memory://data/more/c.csv"]
     assert expand_paths("memory://data/a.csv") == ["memory://data/a.csv"]
     with pytest.raises(DataError, match="no such file or folder"):
         expand_paths("memory://data/none*")
