@@ -83,8 +83,8 @@ GONE: dict[str, str] = {
     "elasticdl_preprocessing.feature_column": _NO_COLUMNS,
     "elasticdl_preprocessing.utils.decorators": "make a keras.Input for each feature in the model "
     "function",
-    "elasticai_api": "loops of one's own are not run yet; a model file has feed, loss, optimizer "
-    "and callbacks instead",
+    "elasticai_api": "a loop of one's own runs by elasticdl run, in PyTorch, with "
+    "elasticdl.controller in place of elasticai_api",
 }
 """Module of then, or name in one -> what to write instead."""
 

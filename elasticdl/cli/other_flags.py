@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 _LOOP = (
-    "a job runs a model file (--model_def); what a loop of one's own does goes into feed, loss and "
-    "callbacks"
+    "in PyTorch: elasticdl run SCRIPT --training_data=PATH, with elasticdl.controller in the "
+    "script; in TensorFlow what a loop of one's own does goes into feed, loss and callbacks of a "
+    "model file"
 )
 _ENGINE = "elasticdl zoo build uses the docker, podman or buildah of this machine, as it is set up"
 _EVALUATOR = "workers evaluate between tasks, so no process is there for that alone"
