@@ -39,6 +39,16 @@ __all__ = [
 
 # --- parameter store (crates edl-optim, edl-store, edl-ps) ---------------------------------------
 
+def take_hot_keys() -> list[tuple[str, int, list[tuple[int, int]]]]:
+    """Return the keys that the clients of this process looked up most since the last call.
+
+    A sample of the minibatches of training is counted, the first one among them.
+
+    Returns:
+        Of each table its name, the ids that were counted, and (key, how many of the ids it is) of
+        at most five keys that are a hundredth of them or more.
+    """
+
 def traffic() -> tuple[int, int]:
     """Return the bytes that all clients and servers of this process have sent, and received.
 
@@ -83,6 +93,9 @@ class Store:
         Raises:
             CheckpointError: Missing, torn (checksum) or inconsistent files; names the file.
         """
+
+    def stats(self) -> str:
+        """Return counters as JSON, as `PsClient.stats` does of each replica."""
 
     def modulate_learning_rate(self) -> None:
         """From now on, divide the learning rate of each update by its staleness if above 1."""
@@ -208,6 +221,17 @@ class PsServer:
 
     def stop(self) -> None:
         """End all connections, after the requests in work; the port is free when it returns."""
+
+    def record(self, most: int) -> None:
+        """Record what is done for each request from now on, for so many requests at most."""
+
+    def take_recorded(self) -> list[tuple[str, int, tuple[int, int] | None, float, float]]:
+        """End recording; return what was recorded.
+
+        Returns:
+            Of each request: what was asked, the number of its connection, (task, minibatch) if it
+            is of one, begin and end in seconds since 1970.
+        """
 
 @final
 class Pulled:

@@ -334,12 +334,25 @@ _PS_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
+class HotKeys:
+    """The keys of a table that a worker has looked up most since it said so before.
+
+    num_ids: that were counted, of a sample of the minibatches. keys: and how many of the ids.
+    """
+
+    table: str
+    num_ids: int
+    keys: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a process of any role says of itself with each heartbeat; totals since it began.
 
     began: when, in seconds since 1970; it tells a process from its successor. label: what it is at
     now. label_seconds: add up to the time since it began. The bytes are those of tensors and what
-    frames them; calls of the master are not in them.
+    frames them; calls of the master are not in them. host: its machine, or its pod. swapped_bytes:
+    read back from the swap space of the machine since that was started, by whichever process.
     """
 
     began: float
@@ -349,6 +362,9 @@ class Usage:
     resident_bytes: int
     bytes_sent: int
     bytes_received: int
+    host: str = ""
+    swapped_bytes: int = 0
+    hot_keys: tuple[HotKeys, ...] = ()  # now and then
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,16 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def swapped_bytes() -> int:
+    """Return what this machine has read back from its swap space since it was started."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:  # a sandbox may hide it
+        return 0
+    counts = dict(line.split() for line in lines)
+    return int(counts.get("pswpin", 0)) * os.sysconf("SC_PAGE_SIZE")
+
+
 def stat_fields(pid: int) -> list[str] | None:
     """Return the fields of `/proc/PID/stat` from the state on; None if there is no such process."""
     try:

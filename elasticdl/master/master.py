@@ -53,6 +53,7 @@ from elasticdl.master.status import label_of, learning_rate_of, picture
 from elasticdl.observe import kinds
 from elasticdl.observe.anomalies import Anomalies
 from elasticdl.observe.events import EventLog, line_of, newest
+from elasticdl.observe.hot_keys import HotKeySums
 from elasticdl.observe.kinds import Kind
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.tensorboard import Summaries
@@ -126,6 +127,7 @@ class Master:
         self._labels = LabelClock()
         self._remembered = RememberedEvents()
         self._anomalies = Anomalies(time.monotonic())
+        self._hot_keys = HotKeySums()
         self._page: JobPage | None = None
         self._summaries: Summaries | None = None
         self._bell = asyncio.Event()  # replaced when it rings
@@ -203,6 +205,8 @@ class Master:
         """Remember what a process said of itself, for those who ask for events."""
         now = time.time()
         self._anomalies.heard(role, index, progress, usage)
+        if usage is not None:
+            self._hot_keys.add(usage.hot_keys)
         if progress is not None:
             kind = kinds.WorkerProgress(**asdict(progress))
             self._remember(line_of(now, role, index, kind))
@@ -419,14 +423,15 @@ class Master:
             return
         self._asks_tables = True
         self._tells_tables_at = self.now() + _SECONDS_BETWEEN_TABLES
-        loop = asyncio.get_running_loop()
+        loop, hot_keys = asyncio.get_running_loop(), self._hot_keys.shares()
 
-        def ask() -> Kind:
-            return tables_event(self._tables.stats())
+        def ask() -> kinds.ParameterTables:
+            return tables_event(self._tables.stats(), hot_keys)
 
-        def tell(asked: asyncio.Future[Kind]) -> None:
+        def tell(asked: asyncio.Future[kinds.ParameterTables]) -> None:
             self._asks_tables = False
             if not asked.cancelled() and asked.exception() is None:  # else they are gone again
+                self._anomalies.tabled(asked.result())
                 self._write(asked.result())
 
         loop.run_in_executor(self._tables_thread, ask).add_done_callback(tell)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,18 +86,37 @@ def _without_zeros(histogram: Sequence[int]) -> tuple[int, ...]:
     return tuple(counts)
 
 
-def tables_event(stats: str) -> ParameterTables:
-    """Return what ps replicas hold, as an event; `stats` as `PsClient.stats` returns it."""
+def tables_event(
+    stats: str, hot_keys: Mapping[str, Sequence[tuple[int, float]]] | None = None
+) -> ParameterTables:
+    """Return what ps replicas hold, as an event.
+
+    Args:
+        stats: As `PsClient.stats` returns it.
+        hot_keys: By table the hottest keys and their shares.
+    """
     replicas = json.loads(stats)
     sums: dict[str, list[int]] = {}
     for replica in replicas:
         for table in replica["tables"]:
-            rows, num_bytes = sums.get(table["name"], [0, 0])
-            sums[table["name"]] = [rows + table["rows"], num_bytes + table["bytes"]]
+            of_table = [table[name] for name in ("rows", "bytes", "pulled", "found")]
+            before = sums.get(table["name"], [0] * len(of_table))
+            sums[table["name"]] = [a + b for a, b in zip(before, of_table, strict=True)]
+    rows, num_bytes, pulled, found = zip(*sums.values(), strict=True) if sums else ((),) * 4
     return ParameterTables(
         names=list(sums),
-        rows=[rows for rows, _ in sums.values()],
-        num_bytes=[num_bytes for _, num_bytes in sums.values()],
+        rows=rows,
+        num_bytes=num_bytes,
         replica_rows=[sum(table["rows"] for table in replica["tables"]) for replica in replicas],
         replica_bytes=[replica["resident_bytes"] for replica in replicas],
+        pulled=pulled,
+        found=found,
+        # As text: JavaScript has no integers of 64 bits.
+        hot_keys=[
+            [(str(key), round(share, 4)) for key, share in (hot_keys or {}).get(name, ())]
+            for name in sums
+        ],
+        replica_pulled=[
+            sum(table["pulled"] for table in replica["tables"]) for replica in replicas
+        ],
     )

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from elasticdl.job import Label, Progress, Role, Usage
-from elasticdl.observe.kinds import Anomaly
+from elasticdl.observe.hot_keys import HotKeySums
+from elasticdl.observe.kinds import Anomaly, ParameterTables
 
 SECONDS = 30.0
 """Between two looks."""
@@ -27,7 +28,20 @@ BUSY, WAITING = 0.85, 0.3
 """A ps replica is the bottleneck if it works for the first share of its time while the workers
 wait for parameters for the second share of theirs."""
 
+SKEWED, LOADED = 1.5, 0.3
+"""Ps replicas are skewed if one is asked for so many times the rows of their mean, and works for
+this share of its time."""
+
+HOT = 0.5
+"""A key is hot if it is this share of the ids of its table."""
+
+SWAPS = 1 << 20
+"""A host swaps if it reads back so many bytes a second."""
+
 _FEWEST_WORKERS = 3
+_FEWEST_ROWS, _FEWEST_IDS = 1_000, 2_000  # of a table, and of its ids that were counted
+_FEWEST_PULLED = 10_000
+_NAMES = {Role.WORKER: "worker {}", Role.PS: "ps replica {}", Role.MASTER: "the master"}
 _LEAST_SHARE = 0.8  # of the time between two looks for which a process must have been heard of
 
 
@@ -61,7 +75,11 @@ class Anomalies:
         """Begin to look; `now` in any seconds."""
         self._processes: dict[tuple[Role, int], _Process] = {}
         self._next = now + SECONDS
-        self._told: set[str] = set()
+        self._told: set[tuple[str, ...]] = set()
+        self._tables: ParameterTables | None = None
+        self._tables_before: ParameterTables | None = None
+        self._hot_keys = HotKeySums()
+        self._looked = now
         self._lowest = math.inf
         self._num_rises = 0
 
@@ -71,6 +89,12 @@ class Anomalies:
         if process is None:
             process = self._processes[role, index] = _Process()
         process.progress, process.usage = progress or process.progress, usage or process.usage
+        if usage is not None:
+            self._hot_keys.add(usage.hot_keys)
+
+    def tabled(self, tables: ParameterTables) -> None:
+        """Take in what the ps replicas hold."""
+        self._tables = tables
 
     def look(self, now: float, loss: float | None) -> list[tuple[Anomaly, str]]:
         """Return what has become unusual since the last look, with a sentence.
@@ -84,11 +108,14 @@ class Anomalies:
         self._next = now + SECONDS
         workers = dict(self._worked())
         found = {
-            anomaly.process + anomaly.what: (anomaly, text)
+            (anomaly.what, anomaly.process, anomaly.table, anomaly.host): (anomaly, text)
             for anomaly, text in (
                 *_stragglers(workers),
                 *self._rising(loss),
                 *self._busy_replicas(workers),
+                *self._skewed_replicas(),
+                *self._hot(),
+                *self._swapping(now - self._looked),
             )
         }
         new = [told for key, told in found.items() if key not in self._told]
@@ -98,6 +125,8 @@ class Anomalies:
             del self._processes[key]
         for process in self._processes.values():
             process.turn()
+        self._tables_before, self._looked = self._tables, now
+        self._hot_keys.clear()
         return new
 
     def _worked(self) -> Iterator[tuple[int, _Worked]]:
@@ -141,7 +170,7 @@ class Anomalies:
             spent = _spent(process) if role is Role.PS else None
             if spent is None:
                 continue
-            share = spent.get(str(Label.TRAIN), 0.0) / sum(spent.values())
+            share = _working(spent)
             if share >= BUSY:
                 advice = "More ps replicas (--num_ps_pods) share the work."
                 name = f"ps replica {index}"
@@ -150,6 +179,74 @@ class Anomalies:
                     f"for {waited / seconds:.0%} of theirs. {advice}"
                 )
                 yield Anomaly("busy ps replica", name, advice), text
+
+    def _skewed_replicas(self) -> Iterator[tuple[Anomaly, str]]:
+        last, before = self._tables, self._tables_before
+        if last is None or before is None or len(last.replica_pulled) < 2:
+            return
+        if len(before.replica_pulled) != len(last.replica_pulled):
+            return
+        both = zip(last.replica_pulled, before.replica_pulled, strict=True)
+        pulled = [now - then for now, then in both]
+        mean = sum(pulled) / len(pulled)
+        if min(pulled) < 0 or sum(pulled) < _FEWEST_PULLED:  # a replica is new, or little is known
+            return
+        for index, rows in enumerate(pulled):
+            process = self._processes.get((Role.PS, index))
+            spent = _spent(process) if process is not None else None
+            if rows < SKEWED * mean or spent is None or _working(spent) < LOADED:
+                continue
+            advice = (
+                "Rows are spread by a hash of their key, so few keys make that, which all "
+                "minibatches have: fewer ps replicas (--num_ps_pods) do as well."
+            )
+            name = f"ps replica {index}"
+            text = f"{name} is asked for {rows / mean:.1f} times as many rows as the mean. {advice}"
+            yield Anomaly("skewed ps replicas", name, advice), text
+
+    def _hot(self) -> Iterator[tuple[Anomaly, str]]:
+        """Yield tables of which one key is most of the ids; in one of few rows that is usual."""
+        tables = self._tables
+        num_rows = dict(zip(tables.names, tables.rows, strict=True)) if tables is not None else {}
+        for table, keys in self._hot_keys.shares().items():
+            is_known = self._hot_keys.num_ids(table) >= _FEWEST_IDS
+            if not keys or not is_known or num_rows.get(table, 0) < _FEWEST_ROWS:
+                continue
+            key, share = keys[0]
+            if share >= HOT:
+                advice = (
+                    "If it stands for a missing value, leave it out of the ids, or give it a "
+                    "feature of its own: its row takes all their gradients in each update."
+                )
+                text = f"key {key} is {share:.0%} of the ids of table '{table}'. {advice}"
+                yield Anomaly("hot key", "", advice, table=table), text
+
+    def _swapping(self, seconds: float) -> Iterator[tuple[Anomaly, str]]:
+        hosts: dict[str, tuple[float, list[str]]] = {}
+        for (role, index), process in self._processes.items():
+            last, before = process.usage, process.usage_before
+            if last is None or before is None or last.host != before.host:
+                continue
+            rate = (last.swapped_bytes - before.swapped_bytes) / max(seconds, 1.0)
+            most, names = hosts.get(last.host, (0.0, []))
+            hosts[last.host] = max(most, rate), [*names, _NAMES[role].format(index)]
+        for host, (rate, names) in hosts.items():
+            if rate >= SWAPS:
+                advice = (
+                    "Its memory is too small for what runs there: fewer processes on it, smaller "
+                    "minibatches, or more ps replicas (--num_ps_pods), each with fewer rows."
+                )
+                several = f"{', '.join(names[:5])}{' and others' if len(names) > 5 else ''}"
+                text = (
+                    f"host {host} ({several}) reads {rate / 2**20:.1f} MiB/s back from its swap "
+                    f"space. {advice}"
+                )
+                yield Anomaly("swapping host", "", advice, host=host), text
+
+
+def _working(spent: Mapping[str, float]) -> float:
+    """Return the share of its time for which a ps replica worked."""
+    return spent.get(str(Label.TRAIN), 0.0) / sum(spent.values())
 
 
 def _spent(process: _Process) -> Mapping[str, float] | None:

@@ -102,6 +102,7 @@ class ProcessUsage(Kind):
     resident_bytes: Annotated[int, "bytes of memory that it holds now"]
     bytes_sent: Annotated[int, "bytes sent on the tensor plane"]
     bytes_received: Annotated[int, "bytes received on the tensor plane"]
+    host: Annotated[str, "its machine, or its pod"] = ""
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,18 @@ class ParameterTables(Kind):
     num_bytes: Annotated[Sequence[int], "of each table: rows, optimizer slots and index"]
     replica_rows: Annotated[Sequence[int], "of each replica, over all tables"]
     replica_bytes: Annotated[Sequence[int], "that each replica holds"]
+    pulled: Annotated[
+        Sequence[int],
+        "of each table: keys that training asked for, each once a minibatch, since the ps replicas "
+        "began",
+    ] = ()
+    found: Annotated[Sequence[int], "of each table: those of them that had a row"] = ()
+    hot_keys: Annotated[
+        Sequence[Sequence[tuple[str, float]]],
+        "of each table: the most frequent keys and their shares of the ids, from a sample of the "
+        "minibatches since the master began",
+    ] = ()
+    replica_pulled: Annotated[Sequence[int], "of each replica: keys as in `pulled`"] = ()
 
 
 @dataclass(frozen=True)
@@ -411,10 +424,16 @@ class Anomaly(Kind):
     """Something is unusual, and was not at the look before."""
 
     event: ClassVar[str] = "anomaly"
-    what: Annotated[str, "straggler, rising loss, loss is no number, busy ps replica"]
+    what: Annotated[
+        str,
+        "straggler, rising loss, loss is no number, busy ps replica, skewed ps replicas, hot key, "
+        "swapping host",
+    ]
     process: Annotated[str, "name of the process; empty if it is about the job"]
     advice: Annotated[str, "what to do, for people; also in `text`"]
     stage: Annotated[str, "of a straggler: the stage that takes longer than that of others"] = ""
+    table: Annotated[str, "of a hot key: its table"] = ""
+    host: Annotated[str, "the machine that swaps"] = ""
 
 
 @dataclass(frozen=True)

@@ -205,6 +205,19 @@ def _of_tables(history: History) -> Iterator[Metric]:
         rows.add_metric([name], num_rows)
         held.add_metric([name], num_bytes)
     yield from (rows, held)
+    pulled = CounterMetricFamily(
+        "elasticdl_table_keys_pulled",
+        "Keys that training asked for, each once a minibatch.",
+        labels=["table"],
+    )
+    hits = CounterMetricFamily(
+        "elasticdl_table_keys_found", "Those that had a row already.", labels=["table"]
+    )
+    names = tables["names"]
+    for family, counts in ((pulled, "pulled"), (hits, "found")):
+        for name, count in islice(zip(names, tables.get(counts, ()), strict=False), _MOST_NAMES):
+            family.add_metric([name], count)
+    yield from (pulled, hits)
 
 
 def _gauge(name: str, help: str, value: float) -> Metric:

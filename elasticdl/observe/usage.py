@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
-from elasticdl.job import Usage
+from elasticdl.job import HotKeys, Usage
 from elasticdl.observe.kinds import ProcessUsage
 from elasticdl.observe.labels import LabelClock
-from elasticdl.proc import resident_bytes
+from elasticdl.proc import resident_bytes, swapped_bytes
 
 Traffic = Callable[[], tuple[int, int]]
 """Returns the bytes that this process has sent and received on the tensor plane."""
@@ -19,7 +20,9 @@ def no_traffic() -> tuple[int, int]:
     return 0, 0
 
 
-def measure(labels: LabelClock, traffic: Traffic = no_traffic) -> Usage:
+def measure(
+    labels: LabelClock, traffic: Traffic = no_traffic, hot_keys: tuple[HotKeys, ...] = ()
+) -> Usage:
     """Return what this process did and used up to now."""
     sent, received = traffic()
     return Usage(
@@ -30,6 +33,9 @@ def measure(labels: LabelClock, traffic: Traffic = no_traffic) -> Usage:
         resident_bytes=resident_bytes(),
         bytes_sent=sent,
         bytes_received=received,
+        host=socket.gethostname(),
+        swapped_bytes=swapped_bytes(),
+        hot_keys=hot_keys,
     )
 
 
@@ -43,4 +49,5 @@ def kind_of(usage: Usage) -> ProcessUsage:
         usage.resident_bytes,
         usage.bytes_sent,
         usage.bytes_received,
+        usage.host,
     )

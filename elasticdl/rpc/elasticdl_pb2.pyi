@@ -1000,6 +1000,9 @@ class Usage(_message.Message):
     RESIDENT_BYTES_FIELD_NUMBER: _builtins.int
     BYTES_SENT_FIELD_NUMBER: _builtins.int
     BYTES_RECEIVED_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    SWAPPED_BYTES_FIELD_NUMBER: _builtins.int
+    HOT_KEYS_FIELD_NUMBER: _builtins.int
     began: _builtins.float
     """seconds since 1970"""
     label: _builtins.str
@@ -1010,9 +1013,16 @@ class Usage(_message.Message):
     bytes_sent: _builtins.int
     """of tensors"""
     bytes_received: _builtins.int
+    host: _builtins.str
+    swapped_bytes: _builtins.int
+    """read back from swap by the machine since it was started"""
     @_builtins.property
     def label_seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
         """add up to the time since it began"""
+
+    @_builtins.property
+    def hot_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___HotKeys]:
+        """now and then"""
 
     def __init__(
         self,
@@ -1024,14 +1034,52 @@ class Usage(_message.Message):
         resident_bytes: _builtins.int = ...,
         bytes_sent: _builtins.int = ...,
         bytes_received: _builtins.int = ...,
+        host: _builtins.str = ...,
+        swapped_bytes: _builtins.int = ...,
+        hot_keys: _abc.Iterable[Global___HotKeys] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "cpu_seconds", b"cpu_seconds", "label", b"label", "label_seconds", b"label_seconds", "resident_bytes", b"resident_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began", b"began", "bytes_received", b"bytes_received", "bytes_sent", b"bytes_sent", "cpu_seconds", b"cpu_seconds", "host", b"host", "hot_keys", b"hot_keys", "label", b"label", "label_seconds", b"label_seconds", "resident_bytes", b"resident_bytes", "swapped_bytes", b"swapped_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
+
+@_typing.final
+class HotKeys(_message.Message):
+    """The keys of a table that a worker has looked up most since it said so before."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TABLE_FIELD_NUMBER: _builtins.int
+    NUM_IDS_FIELD_NUMBER: _builtins.int
+    KEYS_FIELD_NUMBER: _builtins.int
+    COUNTS_FIELD_NUMBER: _builtins.int
+    table: _builtins.str
+    num_ids: _builtins.int
+    """that were counted"""
+    @_builtins.property
+    def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of each key"""
+
+    def __init__(
+        self,
+        *,
+        table: _builtins.str = ...,
+        num_ids: _builtins.int = ...,
+        keys: _abc.Iterable[_builtins.int] | None = ...,
+        counts: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "keys", b"keys", "num_ids", b"num_ids", "table", b"table"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HotKeys: _TypeAlias = HotKeys  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):

@@ -15,6 +15,7 @@ from elasticdl.job import (
     CallbackResult,
     EpochLedger,
     Finished,
+    HotKeys,
     JobStatus,
     Label,
     Lease,
@@ -297,6 +298,17 @@ def usage_to_message(usage: Usage) -> pb.Usage:
         resident_bytes=usage.resident_bytes,
         bytes_sent=usage.bytes_sent,
         bytes_received=usage.bytes_received,
+        host=usage.host,
+        swapped_bytes=usage.swapped_bytes,
+        hot_keys=[
+            pb.HotKeys(
+                table=hot.table,
+                num_ids=hot.num_ids,
+                keys=[key for key, _ in hot.keys],
+                counts=[count for _, count in hot.keys],
+            )
+            for hot in usage.hot_keys
+        ],
     )
 
 
@@ -314,6 +326,12 @@ def usage_from_message(message: pb.Usage) -> Usage:
         resident_bytes=message.resident_bytes,
         bytes_sent=message.bytes_sent,
         bytes_received=message.bytes_received,
+        host=message.host,
+        swapped_bytes=message.swapped_bytes,
+        hot_keys=tuple(
+            HotKeys(hot.table, hot.num_ids, tuple(zip(hot.keys, hot.counts, strict=False)))
+            for hot in message.hot_keys
+        ),
     )
 
 

@@ -3,7 +3,7 @@
 import os
 
 from elasticdl import process
-from elasticdl._core import PsClient, PsServer, RingListener, Store, traffic
+from elasticdl._core import PsClient, PsServer, RingListener, Store, take_hot_keys, traffic
 from elasticdl.addresses import port_of
 from elasticdl.backends.base import Trainer
 from elasticdl.backends.told import telling
@@ -70,7 +70,9 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
         return reducers[0]
 
     events = EventLog(arguments.job_dir, Role.WORKER, arguments.index)
-    beats = Heartbeat(master, arguments.index, interval, events, route, labels, traffic)
+    beats = Heartbeat(
+        master, arguments.index, interval, events, route, labels, traffic, take_hot_keys
+    )
     with beats as heartbeat, telling(lambda text: events.write(FeedPath(), text)):
 
         def leave_world() -> None:

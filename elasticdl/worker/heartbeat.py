@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 
 from elasticdl.background import Background
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import HeartbeatAnswer, MasterClient, Progress, Role, Usage
+from elasticdl.job import HeartbeatAnswer, HotKeys, MasterClient, Progress, Role, Usage
 from elasticdl.observe import usage
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import WorkerProgress
@@ -17,6 +18,11 @@ from elasticdl.observe.labels import LabelClock
 from elasticdl.worker.route import Route
 
 log = logging.getLogger(__name__)
+
+TakeHotKeys = Callable[[], Sequence[tuple[str, int, Sequence[tuple[int, int]]]]]
+"""Returns of each table its name, the ids counted, and some keys with their counts."""
+
+_SECONDS_BETWEEN_KEYS = 5.0
 
 
 class Heartbeat(Background):
@@ -37,6 +43,7 @@ class Heartbeat(Background):
         route: Route | None = None,
         labels: LabelClock | None = None,
         traffic: usage.Traffic = usage.no_traffic,
+        take_hot_keys: TakeHotKeys = list,
     ) -> None:
         """Prepare to report.
 
@@ -48,6 +55,7 @@ class Heartbeat(Background):
             route: Told where the ps replicas are.
             labels: What the worker did with its time.
             traffic: Counts its bytes on the tensor plane.
+            take_hot_keys: Returns by table what was looked up most since it was asked before.
         """
         self._master = master
         self._worker_id = worker_id
@@ -56,6 +64,8 @@ class Heartbeat(Background):
         self._route = route or Route()
         self._labels = labels or LabelClock()
         self._traffic = traffic
+        self._take_hot_keys = take_hot_keys
+        self._tells_keys_at = 0.0
         super().__init__("heartbeat")
         self._last_problem = ""  # said once, not with each beat
         self.progress: Callable[[], Progress] = Progress
@@ -81,11 +91,19 @@ class Heartbeat(Background):
             self._events.write(WorkerProgress(**asdict(progress)))
             self._events.write(usage.kind_of(used))
 
+    def _hot_keys(self) -> tuple[HotKeys, ...]:
+        """Return what is new of the hottest keys, if it is time to tell it."""
+        if time.monotonic() < self._tells_keys_at:
+            return ()
+        self._tells_keys_at = time.monotonic() + _SECONDS_BETWEEN_KEYS
+        taken = self._take_hot_keys()
+        return tuple(HotKeys(table, num_ids, tuple(keys)) for table, num_ids, keys in taken)
+
     def beat(self) -> None:
         """Report once. Whatever goes wrong, the worker is alive, and the next beat says so."""
         try:
             progress = self.progress()
-            used = usage.measure(self._labels, self._traffic)
+            used = usage.measure(self._labels, self._traffic, self._hot_keys())
             self._write(progress, used)
             answer = self._master.heartbeat(
                 Role.WORKER,

@@ -90,6 +90,24 @@ def test_page_shows_a_job_and_a_worker_that_is_killed(seen_job, tab, chaos):
         assert all(asked.startswith(host) for asked in tab.asked)
 
 
+def test_page_shows_how_often_rows_were_there_and_which_keys_are_hot(seen_job, tab):
+    with seen_job(60_000, dashboard_port=0) as job:
+        tab.goto(url_of(job))
+        # Ids go from 0 to 999 again and again: all but the first thousand have a row.
+        until(tab, "store.tables.pulled && store.tables.pulled[0] > 1500")
+        pulled, found = tab.evaluate("[store.tables.pulled[0], store.tables.found[0]]")
+        assert pulled - found == 1000
+        until(tab, "store.tables.hot_keys[0].length > 0")
+        # The page may have drawn before.
+        until(tab, "/\\d+ \\([\\d.]+ %\\)/.test(document.getElementById('tables').innerText)")
+        shown = tab.inner_text("#tables")
+        assert "hit rate" in shown.lower()
+        assert "keys asked for" in shown.lower()
+        replicas = tab.evaluate("store.tables.replica_pulled")
+        assert len(replicas) == 2
+        assert min(replicas) > 0
+
+
 def test_page_says_that_the_master_is_gone_and_finds_the_next_one(seen_job, tab, chaos):
     with seen_job(60_000, dashboard_port=0) as job:
         tab.goto(url_of(job))

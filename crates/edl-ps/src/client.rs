@@ -10,6 +10,7 @@ use edl_wire::op::Step;
 use crate::clip::Clipping;
 use crate::dedup::{Plan, Planner, Site};
 use crate::error::PsError;
+use crate::hot_keys;
 use crate::local::Local;
 use crate::names::{Batch, NameSite, SentNames};
 use crate::remote::Remote;
@@ -96,6 +97,8 @@ impl Cursor {
 
 /// The lengths that calls are checked against, once the model is known.
 struct Shape {
+    /// Names of the tables.
+    names: Vec<String>,
     dims: Vec<usize>,
     /// By table, how its rows travel.
     elements: Vec<Element>,
@@ -118,16 +121,9 @@ pub(crate) fn element_of(dtype: WireDtype) -> Element {
 impl Shape {
     fn of(model: &ModelSpec) -> Result<Self, StoreError> {
         Ok(Self {
-            dims: model
-                .tables
-                .iter()
-                .map(|table| table.dim as usize)
-                .collect(),
-            elements: model
-                .tables
-                .iter()
-                .map(|table| element_of(table.wire_dtype))
-                .collect(),
+            names: model.tables.iter().map(|t| t.name.clone()).collect(),
+            dims: model.tables.iter().map(|t| t.dim as usize).collect(),
+            elements: (model.tables.iter().map(|t| element_of(t.wire_dtype))).collect(),
             trainable: model.tables.iter().map(|table| table.trainable).collect(),
             dense_len: model.dense_len()?,
             state_len: model.state_len()?,
@@ -292,6 +288,9 @@ impl PsClient {
         for table in &mut plan.tables {
             table.element = shape.elements[table.table as usize];
             table.trainable = shape.trainable[table.table as usize];
+        }
+        if wanted.mode == PullMode::Create {
+            hot_keys::note(&shape.names, &plan);
         }
         let unique = scratch.rows_of(&plan);
         let (dense_len, state_len) = if wanted.vectors {

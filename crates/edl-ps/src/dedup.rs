@@ -63,6 +63,17 @@ impl TablePlan {
         keys.start * self.dim..keys.end * self.dim
     }
 
+    /// How often each of `keys` occurs.
+    pub fn occurrences(&self) -> Vec<u32> {
+        let mut counts = vec![0; self.keys().len()];
+        for inverse in &self.unique.inverses {
+            for &position in inverse {
+                counts[position as usize] += 1;
+            }
+        }
+        counts
+    }
+
     /// Writes the row of every occurrence, site by site, into `out`.
     pub fn gather(&self, rows: &[f32], out: &mut [Vec<f32>]) {
         for (&site, inverse) in self.sites.iter().zip(&self.unique.inverses) {

@@ -11,6 +11,7 @@ use edl_wire::{Client, Credentials, Handler, Listening, Server, WireError};
 use crate::error::PsError;
 use crate::far::FarFiles;
 use crate::service::Service;
+use crate::spans::{Span, Spans};
 use crate::synchrony::{Coordinator, Synchrony};
 
 /// Where a store is served, and to whom.
@@ -29,7 +30,10 @@ pub struct Door<'a> {
 }
 
 /// A store that is served on a socket.
-pub struct PsServer(Server);
+pub struct PsServer {
+    server: Server,
+    spans: Arc<Spans>,
+}
 
 impl PsServer {
     /// Listens and serves, until stopped or dropped.
@@ -59,23 +63,36 @@ impl PsServer {
         if let Synchrony::Bounded { max_staleness } = synchrony {
             store.bound_staleness(max_staleness);
         }
+        let spans = Arc::new(Spans::default());
         let replica = Replica {
+            spans: spans.clone(),
             coordinator: Coordinator::new(synchrony, store.replica()),
             synchrony,
             store,
             far,
         };
-        Ok(Self(Server::start(&listening, replica)?))
+        let server = Server::start(&listening, replica)?;
+        Ok(Self { server, spans })
     }
 
     /// `host:port` as given, with the port that the system chose if 0 was asked for.
     pub fn address(&self) -> &str {
-        self.0.address()
+        self.server.address()
     }
 
     /// Ends every connection and waits for every thread. A request in work is finished first.
     pub fn stop(&self) {
-        self.0.stop();
+        self.server.stop();
+    }
+
+    /// Records what is done for each request from now on, for so many requests at most.
+    pub fn record(&self, most: usize) {
+        self.spans.record(most);
+    }
+
+    /// Ends recording, and returns what was recorded.
+    pub fn take_recorded(&self) -> Vec<Span> {
+        self.spans.take()
     }
 }
 
@@ -112,6 +129,7 @@ struct Replica {
     coordinator: Coordinator,
     synchrony: Synchrony,
     far: Option<Box<dyn FarFiles>>,
+    spans: Arc<Spans>,
 }
 
 impl Handler for Replica {
@@ -128,12 +146,14 @@ impl Handler for Replica {
         while let Some(request) = requests.receive()? {
             let reply = request.reply;
             let progress = Paced::new(|| reply.progress());
+            let begun = self.spans.begin(&request.header);
             let answered = service.answer(
                 &request.header,
                 request.payload,
                 &|| progress.tell(),
                 |answer| reply.send(&answer),
             );
+            self.spans.end(begun, client.id());
             match answered {
                 Ok(()) => {}
                 Err(PsError::Wire(error @ WireError::Connection(_))) => return Err(error),

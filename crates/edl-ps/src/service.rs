@@ -362,8 +362,11 @@ pub(crate) fn scan_rows(dim: usize) -> usize {
     (SCAN_BYTES / (4 * dim.max(1))).clamp(1, SCAN_ROWS)
 }
 
-/// Counters as JSON.
-pub(crate) fn stats_json(store: &Store) -> Result<String, PsError> {
+/// Counters of a store, as JSON.
+///
+/// # Errors
+/// None that are known.
+pub fn stats_json(store: &Store) -> Result<String, PsError> {
     serde_json::to_string(&store.stats())
         .map_err(|error| PsError::System(format!("counters cannot be written: {error}")))
 }

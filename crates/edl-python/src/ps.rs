@@ -25,7 +25,22 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PsServer>()?;
     module.add_class::<PsClient>()?;
     module.add_class::<Pulled>()?;
+    module.add_function(wrap_pyfunction!(take_hot_keys, module)?)?;
     module.add_function(wrap_pyfunction!(traffic, module)?)
+}
+
+/// Table, ids counted, and of the hottest keys (key, count).
+type Hot = (String, u64, Vec<(i64, u64)>);
+
+#[pyfunction]
+fn take_hot_keys() -> Vec<Hot> {
+    let tables = edl_ps::take_hot_keys().into_iter();
+    let tables = tables.map(|hot| {
+        // Ids are the same 64 bits on both sides; only Python calls them signed.
+        let keys = hot.keys.into_iter().map(|(key, count)| (key as i64, count));
+        (hot.table, hot.num_ids, keys.collect())
+    });
+    tables.collect()
 }
 
 /// Return the bytes that this process has sent and received.
@@ -103,6 +118,10 @@ impl Store {
         });
         let store = Arc::new(restored.map_err(|error| ps_error(error.into()))?);
         Ok(Self { store })
+    }
+
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| edl_ps::stats(&self.store)).map_err(ps_error)
     }
 
     fn modulate_learning_rate(&self) {
@@ -229,6 +248,9 @@ fn credentials(paths: Option<TlsPaths>) -> Result<Option<Arc<Credentials>>, PsEr
     Ok(paths.map(read).transpose()?)
 }
 
+/// What was asked, connection, (task, minibatch), begin and end in seconds since 1970.
+type Recorded = (String, u64, Option<(u64, u32)>, f64, f64);
+
 #[pyclass(frozen, module = "elasticdl._core")]
 struct PsServer {
     server: edl_ps::PsServer,
@@ -294,6 +316,20 @@ impl PsServer {
 
     fn stop(&self, py: Python<'_>) {
         py.detach(|| self.server.stop());
+    }
+
+    fn record(&self, most: usize) {
+        self.server.record(most);
+    }
+
+    fn take_recorded(&self) -> Vec<Recorded> {
+        let spans = self.server.take_recorded().into_iter();
+        let spans = spans.map(|span| {
+            let began = span.began.as_secs_f64();
+            let ended = began + span.lasted.as_secs_f64();
+            (span.op, span.connection, span.minibatch, began, ended)
+        });
+        spans.collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use edl_optim::Step;
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -52,6 +52,8 @@ pub(crate) struct Table {
     stripes: Vec<RwLock<Stripe>>,
     /// Set by whoever declares the model; read by each push.
     trainable: AtomicBool,
+    /// Keys of training pulls, and those of them that had a row; counted by each pull.
+    pulls: [AtomicU64; 2],
     /// Shared with the other tables of the store.
     budget: Arc<Budget>,
 }
@@ -170,6 +172,7 @@ impl Table {
             placement,
             stripes,
             trainable: AtomicBool::new(spec.trainable),
+            pulls: Default::default(),
         };
         if table.has_births() {
             table.begin_births();
@@ -299,6 +302,8 @@ impl Table {
 
     /// Copy rows to `out`. The batch has been checked.
     pub(crate) fn pull(&self, keys: &[u64], mode: PullMode, version: u64, out: &mut [f32]) {
+        let is_counted = mode == PullMode::Create;
+        let mut num_missing = 0;
         // Where keys are admitted, an update creates their rows.
         let mode = self.admission.map_or(mode, |_| PullMode::ReadOnly);
         let blocks = out.chunks_mut(BLOCK * self.spec.dim);
@@ -306,10 +311,20 @@ impl Table {
             SORTED.with_borrow_mut(|sorted| {
                 sorted.sort(keys, &self.placement);
                 MISSING.with_borrow_mut(|missing| {
-                    self.pull_block(sorted, missing, mode, version, out);
+                    num_missing += self.pull_block(sorted, missing, mode, version, out);
                 });
             });
         }
+        if is_counted {
+            for (sum, count) in (self.pulls.iter()).zip([keys.len(), keys.len() - num_missing]) {
+                sum.fetch_add(count as u64, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Return the keys that training pulls asked for, and how many of them had a row.
+    pub(crate) fn pulls(&self) -> [u64; 2] {
+        self.pulls.each_ref().map(|sum| sum.load(Ordering::Relaxed))
     }
 
     /// Ask for what a batch needs first of a stripe, unless it is being changed.
@@ -320,6 +335,7 @@ impl Table {
         }
     }
 
+    /// Return how many keys had no row.
     fn pull_block(
         &self,
         sorted: &Sorted,
@@ -327,8 +343,9 @@ impl Table {
         mode: PullMode,
         version: u64,
         out: &mut [f32],
-    ) {
+    ) -> usize {
         let dim = self.spec.dim;
+        let mut num_missing = 0;
         for (number, stripe) in self.stripes.iter().enumerate() {
             let keys = sorted.keys(number);
             if keys.hashes.is_empty() {
@@ -340,6 +357,7 @@ impl Table {
             if missing.is_empty() {
                 continue;
             }
+            num_missing += missing.len();
             let missing = missing.iter().map(|&i| {
                 let (i, at) = (i as usize, keys.positions[i as usize] as usize * dim);
                 (keys.hashes[i], at..at + dim)
@@ -359,6 +377,7 @@ impl Table {
                 }
             }
         }
+        num_missing
     }
 
     /// Update rows by their gradients. The batch has been checked.

@@ -640,6 +640,17 @@ fn stats_count_rows_and_bytes() {
 }
 
 #[test]
+fn training_pulls_count_keys_and_those_that_had_a_row() {
+    let store = declared(&sgd());
+    pull(&store, 0, 16, &[1, 2, 3], PullMode::Create);
+    pull(&store, 0, 16, &[2, 3, 4, 5], PullMode::Create);
+    pull(&store, 0, 16, &[1, 9], PullMode::ReadOnly);
+    let stats = store.stats();
+    assert_eq!((stats.tables[0].pulled, stats.tables[0].found), (7, 2));
+    assert_eq!((stats.tables[1].pulled, stats.tables[1].found), (0, 0));
+}
+
+#[test]
 fn a_memory_limit_refuses_new_rows_and_serves_those_that_exist() {
     let store = declared(&sgd());
     let keys: Vec<u64> = (0..50_000).collect();

@@ -169,9 +169,16 @@ const panels = (() => {
       words.empty(by("tables"), "No ps replica has said yet what it holds.");
       return;
     }
-    const rows = t.names.map((name, at) => [name, words.count(t.rows[at]), words.bytes(t.num_bytes[at])]);
-    const replicas = t.replica_rows.map((rows, at) => [`ps-${at}`, words.count(rows), words.bytes(t.replica_bytes[at])]);
-    by("tables").replaceChildren(words.table(["table", "rows", "memory"], rows), words.element("p", "", "hint"), words.table(["replica", "rows", "memory"], replicas));
+    // An event log of an earlier version does not have them.
+    const pulled = t.pulled || [], hot = t.hot_keys || [], asked = t.replica_pulled || [];
+    const hits = (at) => pulled[at] ? words.percent(t.found[at] / pulled[at]) : "–";
+    const hottest = (at) => (hot[at] || []).map(([key, share]) => `${key} (${words.percent(share)})`).join(", ") || "–";
+    const rows = t.names.map((name, at) => [name, words.count(t.rows[at]), words.bytes(t.num_bytes[at]), hits(at), hottest(at)]);
+    const replicas = t.replica_rows.map((rows, at) => [`ps-${at}`, words.count(rows), words.bytes(t.replica_bytes[at]), asked.length ? words.count(asked[at]) : "–"]);
+    by("tables").replaceChildren(
+      words.table(["table", "rows", "memory", "hit rate", "hottest keys"], rows, [0, 4]),
+      words.element("p", "Hit rate: of the keys that training asked for, those that had a row already. Hottest keys: their share of the ids.", "hint"),
+      words.table(["replica", "rows", "memory", "keys asked for"], replicas));
   }
 
   function staleness() {

@@ -6,9 +6,10 @@ import threading
 
 import pytest
 
-from elasticdl.job import HeartbeatAnswer, Label, Progress, PsRoute, Role
+from elasticdl.job import HeartbeatAnswer, HotKeys, Label, Progress, PsRoute, Role
 from elasticdl.observe.events import EventLog, read_events
 from elasticdl.observe.labels import LabelClock
+from elasticdl.rpc.messages import usage_from_message, usage_to_message
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.route import Route
 
@@ -135,3 +136,21 @@ def test_route_that_could_not_be_followed_is_asked_for_again(caplog):
     assert told[0] == 0
     assert told[1] not in (-1, 0, 1)  # what makes the master tell it again
     assert told[2] == 1
+
+
+def test_hot_keys_are_told_now_and_then_and_a_usage_carries_them():
+    asked = []
+
+    def take():
+        asked.append(True)
+        return [("user", 100, [(-7, 40)])]
+
+    master = NotingMaster()
+    heartbeat = Heartbeat(master, 3, 1.0, take_hot_keys=take)
+    heartbeat.beat()
+    heartbeat.beat()
+    assert len(asked) == 1  # the second beat follows at once
+    assert [usage.hot_keys for usage in master.usages] == [(HotKeys("user", 100, ((-7, 40),)),), ()]
+    sent = usage_from_message(usage_to_message(master.usages[0]))
+    assert sent == master.usages[0]
+    assert sent.host

@@ -97,9 +97,11 @@ impl Replicas for Remote {
             Some(step) if self.protocol() == Protocol::Bounded => {
                 // What the others answer must not be older than the begin of the pull at replica 0.
                 while !self.pull_from(0..1, Some(step), &mut pull)? {}
-                self.pull_from(1..self.count(), None, &mut pull).map(drop)
+                self.pull_from(1..self.count(), Some(step), &mut pull)
+                    .map(drop)
             }
-            _ => self.pull_from(self.all(), None, &mut pull).map(drop),
+            // Nobody waits for it; a recording of what replicas do names it.
+            step => self.pull_from(self.all(), step, &mut pull).map(drop),
         }
     }
 

@@ -20,6 +20,7 @@ mod names;
 mod pressure;
 mod progress;
 mod relay;
+mod spans;
 mod strangers;
 mod synchrony;
 

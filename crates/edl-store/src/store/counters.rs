@@ -26,6 +26,12 @@ pub struct TableStats {
     /// Strings that came with the key of another one, since this process began.
     #[serde(default)]
     pub name_collisions: u64,
+    /// Keys that training pulls asked for, each once a minibatch, since this process began.
+    #[serde(default)]
+    pub pulled: u64,
+    /// Those of them that had a row already.
+    #[serde(default)]
+    pub found: u64,
 }
 
 /// Staleness of the pushes applied.
@@ -72,6 +78,7 @@ impl Store {
                 let (rows, bytes) = table.size();
                 let tally = table.tally();
                 let names = table.names_tally();
+                let [pulled, found] = table.pulls();
                 TableStats {
                     name: table.name().to_owned(),
                     rows,
@@ -80,6 +87,8 @@ impl Store {
                     dropped: tally.dropped,
                     names: names.names,
                     name_collisions: names.collisions,
+                    pulled,
+                    found,
                 }
             })
             .collect();

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{halves, joined};
+use super::{FLAG_STEP, Op, halves, joined};
 use crate::error::WireError;
 use crate::frame::{Array, Header};
 
@@ -21,6 +21,16 @@ impl Step {
     /// As the first two operands of a frame.
     pub(super) fn operands(self) -> [u64; 2] {
         [self.task, joined(self.lease, self.index)]
+    }
+
+    /// The minibatch that a request names, if it is of one, whatever else is asked.
+    pub fn named_by(header: &Header) -> Option<Self> {
+        let names_one = match header.op {
+            Op::Push | Op::Stage | Op::PushPull => true,
+            Op::Pull => header.flags & FLAG_STEP != 0,
+            _ => false,
+        };
+        names_one.then(|| Self::of(header))
     }
 
     /// From the first two operands of a frame.

@@ -1,0 +1,47 @@
+"""The keys that workers look up most, added up over workers: in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from elasticdl.job import HotKeys
+
+_MOST_TABLES = 100
+_MOST_KEYS = 64  # of a table; of more, the rarest are forgotten
+_MOST_TOLD = 5
+
+
+class HotKeySums:
+    """What workers said of their hottest keys. Each says what is new since it said so before."""
+
+    def __init__(self) -> None:
+        self._num_ids: Counter[str] = Counter()
+        self._counts: dict[str, Counter[int]] = {}
+
+    def add(self, found: Iterable[HotKeys]) -> None:
+        """Take in what one worker says."""
+        for hot in found:
+            if hot.table not in self._counts and len(self._counts) >= _MOST_TABLES:
+                continue
+            counts = self._counts.setdefault(hot.table, Counter())
+            self._num_ids[hot.table] += hot.num_ids
+            counts.update(dict(hot.keys))
+            if len(counts) > _MOST_KEYS:
+                self._counts[hot.table] = Counter(dict(counts.most_common(_MOST_KEYS)))
+
+    def num_ids(self, table: str) -> int:
+        """Return how many ids were counted in a table."""
+        return self._num_ids[table]
+
+    def shares(self) -> dict[str, Sequence[tuple[int, float]]]:
+        """Return by table the hottest keys, each with its share of the ids that were counted."""
+        return {
+            table: [(key, n / self._num_ids[table]) for key, n in counts.most_common(_MOST_TOLD)]
+            for table, counts in self._counts.items()
+        }
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._num_ids.clear()
+        self._counts.clear()
