@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
+from elasticdl import log_lines
 from elasticdl.addresses import LOOPBACK, Listening
 from elasticdl.config import JobConfig
 from elasticdl.credentials import job as credentials
@@ -46,6 +47,9 @@ BUILDS_FROM, IS_BUILT = "builds the model from records of ", "the model is built
 
 TIMED_OUT_EXIT_CODE = 124
 """Exit code of a worker that ended itself because the user's code did not return."""
+
+LOG_FOLDER = "logs"
+"""In a job's folder: what its processes on this machine print."""
 
 CONFIG_FILE = "job.json"
 TOKEN_FILE = "token"
@@ -128,7 +132,7 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
             where it is told to.
     """
     words = _parse(role, argv)
-    log_as(process_name(role, words.index))
+    log_lines.log_as(process_name(role, words.index))
     sys.excepthook = _log_uncaught
     faulthandler.enable()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -137,8 +141,9 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     if lifeline is not None:
         threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
     config = _read_config(words.config)
-    logging.getLogger().setLevel(config.cluster.log_level)
     name = process_name(role, words.index)
+    log_lines.log_as(name, config.seeing.process_log_format)
+    logging.getLogger().setLevel(config.cluster.log_level)
     listening = _may_listen(words, config)
     makes_own = role is Role.MASTER and words.tls_dir is not None
     return ProcessArguments(
@@ -232,16 +237,10 @@ def process_name(role: Role, index: int) -> str:
     return str(role) if role is Role.MASTER else f"{role}-{index}"
 
 
-def log_as(name: str) -> None:
-    """Send log messages to stderr, each with the time and the name of the process."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=f"%(asctime)s.%(msecs)03d {name} %(levelname)s %(message)s",
-        datefmt="%Y-%m-%d %H:%M:%S",
-        force=True,
-    )
-    logging.captureWarnings(True)
+def rotate_log(arguments: ProcessArguments) -> None:
+    """Begin a new log file, if this process has one in the job's folder and it is full."""
+    limit = arguments.config.seeing.log_file_bytes
+    log_lines.rotate_if_full(arguments.job_dir / LOG_FOLDER, limit)
 
 
 def inherited_lifeline() -> int | None:

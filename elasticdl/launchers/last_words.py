@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from elasticdl.log_lines import as_text
 from elasticdl.process import BUILDS_FROM, IS_BUILT
 
 # The head of a line of `elasticdl.process`: date, time, process, level.
@@ -18,12 +19,13 @@ def last_words(lines: Iterable[str]) -> str:
     Time and name are left out: they differ between processes that fail for the same reason. Of a
     worker that ended while it built its model, the records that it did it with are named.
     """
-    said = [line.strip() for line in lines if line.strip()]
+    said = [as_text(line.strip()) for line in lines if line.strip()]
     return last_error(said[_last_build(said) or 0 :]) or of_a_build(said) or (said or [""])[-1]
 
 
 def of_a_build(lines: Sequence[str]) -> str:
     """Return how a worker ended while it built its model, with the records; "" if it did not."""
+    lines = [as_text(line) for line in lines]
     begun = _last_build(lines)
     if begun is None:
         return ""
@@ -34,7 +36,8 @@ def of_a_build(lines: Sequence[str]) -> str:
 
 def last_error(lines: Sequence[str]) -> str:
     """Return the last error in a log; "" if there is none."""
-    errors = [line.strip() for line in lines if _ERROR.match(line)]
+    said = [as_text(line.strip()) for line in lines]
+    errors = [line for line in said if _ERROR.match(line)]
     return _ERROR.sub("", errors[-1]) if errors else ""
 
 

@@ -37,6 +37,7 @@ from elasticdl.launchers.base import (
     ProcessSpec,
     Started,
 )
+from elasticdl.log_lines import rotate_if_full
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import HybridAccess, ReplicaAccess
@@ -404,6 +405,8 @@ class Master:
         """Say what this process did with its time, as others do with their heartbeats."""
         if self.now() >= self._tells_usage_at:
             self._tells_usage_at = self.now() + self.core.config.cluster.heartbeat_seconds
+            log_limit = self.core.config.seeing.log_file_bytes
+            rotate_if_full(self._job_dir / process.LOG_FOLDER, log_limit)
             self._write(kind_of(measure(self._labels)))
             longest = self._lag.take_longest()
             late, held = round(longest.late_seconds, 4), round(longest.held_seconds, 4)

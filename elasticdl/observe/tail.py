@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+from elasticdl.log_lines import BEFORE
 from elasticdl.observe.events import FOLDER, is_of_beats, parse_event
 
 
@@ -15,6 +17,7 @@ class Tail:
         """Read from a position on."""
         self._path = path
         self._offset = offset
+        self._inode = 0  # 0: nothing was read yet
 
     def lines(self, is_last: bool = False) -> list[str]:
         """Return the lines that were added since the last call.
@@ -23,13 +26,33 @@ class Tail:
         """
         try:
             with self._path.open("rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                before = self._before(inode)
                 file.seek(self._offset)
                 added = file.read()
         except FileNotFoundError:
             return []
+        self._inode = inode
         whole = added if is_last else added[: added.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return whole.decode(errors="replace").splitlines()
+        return (before + whole).decode(errors="replace").splitlines()
+
+    def _before(self, inode: int) -> bytes:
+        """Return what is left of the file that was full, if another one is there now, or at first.
+
+        Of two that became full between two calls only the second one is there.
+        """
+        if inode == self._inode or (not self._inode and self._offset):
+            return b""
+        try:
+            with self._path.with_name(self._path.name + BEFORE).open("rb") as file:
+                is_known = os.fstat(file.fileno()).st_ino == self._inode
+                file.seek(self._offset if is_known else 0)
+                left = file.read()
+        except FileNotFoundError:
+            left = b""
+        self._offset = 0
+        return left
 
 
 class EventTail:

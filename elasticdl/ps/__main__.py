@@ -71,7 +71,8 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         address = arguments.listening.at(port_of(server.address))
         departure.served = store, server
         heartbeats.interval_seconds = master.register_ps(arguments.index, address, os.getpid())
-        heartbeats.serve(EventLog(arguments.job_dir, Role.PS, arguments.index), departure.is_over)
+        events = EventLog(arguments.job_dir, Role.PS, arguments.index)
+        heartbeats.serve(events, departure.is_over, lambda: process.rotate_log(arguments))
         raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:
         server.stop()
@@ -94,13 +95,14 @@ class Heartbeats:
         self._labels = labels
         self._idle_seconds = self._cpu_seconds = 0.0
 
-    def serve(self, events: EventLog, is_over: threading.Event) -> None:
-        """Send heartbeats until this process has handed over what it holds."""
+    def serve(self, events: EventLog, is_over: threading.Event, look: Callable[[], object]) -> None:
+        """Send heartbeats until this process has handed over what it holds; `look` after each."""
         self._labels.enter(Label.IDLE)
         self._cpu_seconds = time.process_time()
         try:
             while not is_over.wait(self.interval_seconds):
                 self.beat(events)
+                look()
         finally:
             self._split()
             events.write(kind_of(measure(self._labels, traffic)))

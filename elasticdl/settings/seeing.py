@@ -1,7 +1,7 @@
 """How a job is looked at while it runs. None of it changes what is trained."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -23,6 +23,21 @@ class SeeingSection(Section):
             "[default: no page].",
         ),
     ] = None
+    log_file_bytes: Annotated[
+        int,
+        Field(
+            ge=65536,
+            description="On one machine: a process whose log file is longer begins a new one; the "
+            "one before it is kept, with .1 after its name.",
+        ),
+    ] = 64 << 20
+    process_log_format: Annotated[
+        Literal["text", "json"],
+        Field(
+            description="How processes write their logs: as text, or one JSON object a line. What "
+            "frameworks and your code print stays as it is."
+        ),
+    ] = "text"
     tensorboard_log_dir: Annotated[
         Path | None,
         Field(

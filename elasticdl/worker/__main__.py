@@ -92,6 +92,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
 
             def follow(answer: HeartbeatAnswer) -> None:
                 profiler.look()
+                process.rotate_log(arguments)
                 worker.recover(answer.is_recovering)
                 for exchange in reducers:
                     exchange.world_ends(answer.ended_world)

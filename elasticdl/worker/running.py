@@ -84,7 +84,9 @@ class Running:
         """Return the report that the task has failed, and log it."""
         task = self.lease.task
         is_known = isinstance(error, ElasticdlError)
-        log.warning("%s failed: %s", task, error, exc_info=None if is_known else error)
+        given = {"task": task.id, "lease": self.lease.number, "kind": str(task.kind)}
+        trace = None if is_known else error
+        log.warning("%s failed: %s", task, error, exc_info=trace, extra=given)
         fatal = isinstance(error, NonFiniteLossError | MemoryLimitError)
         named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
         kind = "" if is_known else f"{type(error).__name__}: "

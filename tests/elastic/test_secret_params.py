@@ -53,10 +53,13 @@ def optimizer():
 """
 
 
-def train(folder: Path, params: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def train(
+    folder: Path, params: str, flags: dict[str, object] | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "zoo").mkdir(exist_ok=True)
     (folder / "zoo" / "model.py").write_text(MODEL)
     flags = {
+        **(flags or {}),
         "model_zoo": folder / "zoo",
         "model_def": "model.forward",
         "training_data": "clicks",
@@ -110,3 +113,26 @@ def test_a_password_that_is_not_there_is_named_by_its_setting(tmp_path):
     done = train(tmp_path, "password=env:CLICKS_PASSWORD")
     assert done.returncode != 0
     assert "password=env:CLICKS_PASSWORD: this process has no such" in done.stdout + done.stderr
+
+
+def test_the_secrets_of_a_job_are_logged_nowhere(tmp_path):
+    pytest.importorskip("aiohttp", reason="the page needs elasticdl[dashboard]")
+    flags = {"dashboard_port": 0, "process_log_format": "json"}
+    done = train(tmp_path, f"password={PASSWORD}", flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    job = tmp_path / "job"
+    token = (job / "token").read_text()
+    assert places_of(token, tmp_path) == ["token"]
+    raw = bytes.fromhex(token)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.name for path in files if raw in path.read_bytes()] == []
+    assert token not in done.stdout + done.stderr
+    # The page's own token is printed for the user, and is in the file for its owner.
+    page_token = json.loads((job / "page.json").read_text())["url"].partition("token=")[2]
+    assert page_token in done.stdout + done.stderr
+    assert places_of(page_token, tmp_path) == ["page.json"]
+
+    # The logs are lines of JSON; what a message was given is in fields of their own.
+    master = [json.loads(line) for line in (job / "logs" / "master.log").read_text().splitlines()]
+    assert {line["process"] for line in master} == {"master"}
+    assert {"worker-0", "worker-1"} <= {line.get("started") for line in master}

@@ -28,6 +28,7 @@ from elasticdl.launchers.kubernetes.certificates import UID_KEY, authority_secre
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
 from elasticdl.launchers.kubernetes.retry import Backoff, persistently
+from elasticdl.log_lines import log_as
 
 _SECRET_SECONDS = 180.0  # until a node shows a Secret that was made since its pod began
 _TOKEN_PLACE = Path("/tmp", process.TOKEN_FILE)
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 def main() -> None:
     """Prepare the job, and become its master."""
-    process.log_as("master")
+    log_as("master")
     config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
     uid = os.environ[names.OWNER_VARIABLE]
     tls_dir = _TLS_PLACE if config.cluster.tls == "job" else None

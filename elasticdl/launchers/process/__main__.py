@@ -18,12 +18,13 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.supervisor import NAME, Supervisor
 from elasticdl.launchers.signals import Signals
+from elasticdl.log_lines import log_as
 
 
 def main() -> None:
     """Run a job to its end."""
     words = _parse()
-    process.log_as(NAME)
+    log_as(NAME)
     with contextlib.ExitStack() as held, Signals() as signals:
         try:
             held.enter_context(folder.held(words.job_dir))

@@ -23,7 +23,6 @@ from elasticdl.errors import LaunchError, UnavailableError
 from elasticdl.job import JobStatus, Role, no_status
 from elasticdl.launchers.base import Job
 from elasticdl.launchers.process import folder
-from elasticdl.launchers.process.logs import FOLDER as LOGS
 from elasticdl.launchers.process.logs import log_path, logged
 from elasticdl.launchers.process.pids import open_same
 from elasticdl.launchers.process.supervisor import NAME as SUPERVISOR
@@ -53,7 +52,7 @@ class LocalSubmitter:
         leash, write_end = os.pipe() if is_tied else (None, None)
         if leash is not None:
             words += ["--leash", str(leash)]
-        log = job_dir / LOGS / f"{SUPERVISOR}.log"
+        log = job_dir / process.LOG_FOLDER / f"{SUPERVISOR}.log"
         try:
             log.parent.mkdir(exist_ok=True)
             with log.open("ab") as file:
@@ -126,7 +125,7 @@ class LocalJob:
     @property
     def places(self) -> dict[str, str]:
         """The job's folder and its logs."""
-        return {"job_dir": str(self._job_dir), "logs": str(self._job_dir / LOGS)}
+        return {"job_dir": str(self._job_dir), "logs": str(self._job_dir / process.LOG_FOLDER)}
 
     @property
     def page(self) -> str:

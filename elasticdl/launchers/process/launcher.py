@@ -102,7 +102,8 @@ class ProcessLauncher:
             # Nobody has reaped the child yet, so pid and start time are its own.
             handle = ProcessHandle(spec.role, spec.index, ref_of(child.pid))
             self._add(_Watched(handle, child.pid, os.pidfd_open(child.pid), child))
-        _log.info("started %s as pid %d, log %s", name, child.pid, log)
+        given = {"started": name, "pid": child.pid}
+        _log.info("started %s as pid %d, log %s", name, child.pid, log, extra=given)
         return handle
 
     def _issue(self, authority: JobAuthority, spec: ProcessSpec) -> None:

@@ -7,22 +7,21 @@ from pathlib import Path
 
 from elasticdl.job import Role
 from elasticdl.launchers import last_words as words
-from elasticdl.process import process_name
-
-FOLDER = "logs"
+from elasticdl.log_lines import BEFORE
+from elasticdl.process import LOG_FOLDER, process_name
 
 _TAIL_BYTES = 16 * 1024
 
 
 def log_path(job_dir: Path, role: Role, index: int) -> Path:
     """Return the file that takes the output of a process."""
-    return job_dir / FOLDER / f"{process_name(role, index)}.log"
+    return job_dir / LOG_FOLDER / f"{process_name(role, index)}.log"
 
 
 def logged(job_dir: Path) -> list[tuple[Role, int]]:
     """Return the processes that have logs, the master first."""
     found = []
-    for path in (job_dir / FOLDER).glob("*.log"):
+    for path in (job_dir / LOG_FOLDER).glob("*.log"):
         role, _, index = path.stem.partition("-")
         if role in tuple(Role) and (index.isdecimal() or path.stem == Role.MASTER):
             found.append((Role(role), int(index or 0)))
@@ -44,12 +43,20 @@ def last_error(path: Path, start: int) -> str:
     return re.sub(r"^\w+Error: ", "", words.last_error(_tail(path, start)))
 
 
+def _before(path: Path) -> list[str]:
+    """Return the last lines of the file that was full before this one, if there is one."""
+    return _tail(path.with_name(path.name + BEFORE), 0)
+
+
 def _tail(path: Path, start: int) -> list[str]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
+            start = start if start <= size else 0  # another file than then
             file.seek(max(start, size - _TAIL_BYTES))
             tail = file.read().decode(errors="replace")
+        if size < _TAIL_BYTES and start == 0 and path.suffix != BEFORE:
+            tail = "".join(f"{line}\n" for line in _before(path)) + tail
     except OSError:
         return []
     return [line.strip() for line in tail.splitlines() if line.strip()]

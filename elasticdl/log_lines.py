@@ -1,0 +1,90 @@
+"""What processes write to stderr: lines of text or of JSON, in files of a limited size."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+Format = Literal["text", "json"]
+
+BEFORE = ".1"
+"""Ends the name of the file with the lines before those of a log."""
+
+_OUTPUTS = (1, 2)  # descriptors of stdout and stderr
+_OF_EACH_RECORD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_rotating = threading.Lock()
+
+
+def log_as(name: str, kind: Format = "text") -> None:
+    """Send log messages to stderr, each with the time and the name of the process."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
+    text = logging.Formatter(
+        f"%(asctime)s.%(msecs)03d {name} %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"
+    )
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonLines(name) if kind == "json" else text)
+    logging.captureWarnings(True)
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line; what a message is given as `extra` is a field each."""
+
+    def __init__(self, process: str) -> None:
+        """Write lines of a process."""
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        words: dict[str, Any] = {
+            "time": round(record.created, 3),
+            "process": self._process,
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            words["traceback"] = self.formatException(record.exc_info)
+        given = {name: value for name, value in vars(record).items() if name not in _OF_EACH_RECORD}
+        return json.dumps({**given, **words}, default=str)
+
+
+def as_text(line: str) -> str:
+    """Return a line of `JsonLines` as the line of text that it would be; others as they are."""
+    if not line.startswith("{"):
+        return line
+    try:
+        words = json.loads(line)
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(words["time"]))
+        return f"{when} {words['process']} {words['level']} {words['message']}"
+    except (ValueError, KeyError, TypeError):
+        return line  # the user's code prints objects too
+
+
+def rotate_if_full(folder: Path, most_bytes: int) -> None:
+    """Begin a new file for what this process prints, if its file in a folder has become too long.
+
+    The old one is renamed; the one that was renamed before goes away. What other processes of this
+    one print goes on into the old file. Cheap: it is called with each heartbeat.
+    """
+    with contextlib.suppress(OSError), _rotating:
+        found = os.fstat(_OUTPUTS[-1])
+        if not stat.S_ISREG(found.st_mode) or found.st_size <= most_bytes:
+            return
+        path = Path(os.readlink(f"/proc/self/fd/{_OUTPUTS[-1]}"))
+        if path.parent != folder.resolve() or not os.path.samestat(path.stat(), found):
+            return
+        path.replace(path.with_name(path.name + BEFORE))
+        new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, stat.S_IMODE(found.st_mode))
+        for output in _OUTPUTS:
+            if os.path.samestat(os.fstat(output), found):
+                os.dup2(new, output)
+        os.close(new)
