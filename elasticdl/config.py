@@ -321,6 +321,7 @@ class JobConfig(Section):
         self._check_all_reduce()
         self._check_hybrid()
         self._check_launcher()
+        self._check_metrics_port()
         if self.model.run_eagerly and self.training.distribution_strategy is not Strategy.LOCAL:
             raise ValueError(
                 "--run_eagerly is for looking into a model in one process: expected "
@@ -469,6 +470,16 @@ class JobConfig(Section):
                 f"{strategy} runs on one machine so far: expected --launcher=process, or "
                 f"{Strategy.PARAMETER_SERVER}"
             )
+
+    def _check_metrics_port(self) -> None:
+        port = self.seeing.metrics_port
+        if port is not None and self.is_on_kubernetes != (port > 0):
+            expected = (
+                "a port above 0 in each pod"
+                if self.is_on_kubernetes
+                else "0, since all processes are on one machine"
+            )
+            raise ValueError(f"--metrics_port={port}: expected {expected}")
 
     def _check_launcher(self) -> None:
         named = devices.names(self.cluster.worker_devices)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
@@ -85,6 +86,9 @@ def status(name: str, as_json: bool) -> None:
         console.print(display.members_table(found.members))
         if job.page:
             click.echo(f"page  {job.page}")
+        targets = Path(job.places.get("job_dir", "")) / "metrics"
+        if "job_dir" in job.places and targets.is_dir():
+            click.echo(f"metrics  {targets}/*.json")
     else:
         display.Display().finish(found, job.places)
         if found.message:

@@ -71,6 +71,7 @@ def _check_packages(config: JobConfig) -> None:
     """Check that the packages are there with which the job is to be looked at."""
     for flag, extra, packages in (
         ("dashboard_port", "dashboard", ("aiohttp", "prometheus_client")),
+        ("metrics_port", "dashboard", ("prometheus_client",)),
         ("tensorboard_log_dir", "tensorboard", ("tensorboardX",)),
     ):
         missing = [name for name in packages if importlib.util.find_spec(name) is None]

@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from elasticdl import process
@@ -72,10 +72,30 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         departure.served = store, server
         heartbeats.interval_seconds = master.register_ps(arguments.index, address, os.getpid())
         events = EventLog(arguments.job_dir, Role.PS, arguments.index)
-        heartbeats.serve(events, departure.is_over, lambda: process.rotate_log(arguments))
+        with metrics_of(arguments, labels, store):
+            heartbeats.serve(events, departure.is_over, lambda: process.rotate_log(arguments))
         raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:
         server.stop()
+
+
+def metrics_of(
+    arguments: process.ProcessArguments, labels: LabelClock, store: Store
+) -> AbstractContextManager[None]:
+    """Return a context in which this ps replica serves metrics, if that is wanted."""
+    if arguments.config.seeing.metrics_port is None:
+        return nullcontext()
+    from elasticdl.observe.own_metrics import OwnMetrics, serving
+
+    return serving(
+        arguments.config,
+        arguments.job_dir,
+        arguments.token,
+        Role.PS,
+        arguments.index,
+        OwnMetrics(lambda: measure(labels, traffic), stats=store.stats),
+        arguments.tls.as_tuple()[1:] if arguments.tls else None,
+    )
 
 
 class Heartbeats:

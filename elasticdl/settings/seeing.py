@@ -23,6 +23,17 @@ class SeeingSection(Section):
             "[default: no page].",
         ),
     ] = None
+    metrics_port: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=65535,
+            description="Workers and ps replicas serve /metrics for Prometheus themselves. On one "
+            "machine 0, any free port each: files in JOB_DIR/metrics/ say where. On Kubernetes the "
+            "port in each pod, which annotations of the pod name [default: only the page's server "
+            "has metrics].",
+        ),
+    ] = None
     log_file_bytes: Annotated[
         int,
         Field(

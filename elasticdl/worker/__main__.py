@@ -1,6 +1,8 @@
 """`python -m elasticdl.worker`: one worker process."""
 
+import contextlib
 import os
+from collections.abc import Callable
 
 from elasticdl import process
 from elasticdl._core import PsClient, PsServer, RingListener, Store, take_hot_keys, traffic
@@ -9,10 +11,11 @@ from elasticdl.backends.base import Trainer
 from elasticdl.backends.told import telling
 from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
-from elasticdl.job import HeartbeatAnswer, Role
+from elasticdl.job import HeartbeatAnswer, Progress, Role
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import FeedPath
 from elasticdl.observe.labels import LabelClock
+from elasticdl.observe.usage import measure
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.settings.devices import names
 from elasticdl.worker.all_reduce import RingExchange
@@ -73,7 +76,11 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
     beats = Heartbeat(
         master, arguments.index, interval, events, route, labels, traffic, take_hot_keys
     )
-    with beats as heartbeat, telling(lambda text: events.write(FeedPath(), text)):
+    with (
+        beats as heartbeat,
+        telling(lambda text: events.write(FeedPath(), text)),
+        metrics_of(arguments, labels, lambda: heartbeat.progress()),
+    ):
 
         def leave_world() -> None:
             for exchange in reducers:
@@ -132,6 +139,25 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
         with watching(worker):
             process.run_to_own_failure(worker.run)
             leave()
+
+
+def metrics_of(
+    arguments: process.ProcessArguments, labels: LabelClock, progress: Callable[[], Progress]
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which this worker serves metrics, if that is wanted."""
+    if arguments.config.seeing.metrics_port is None:
+        return contextlib.nullcontext()
+    from elasticdl.observe.own_metrics import OwnMetrics, serving
+
+    return serving(
+        arguments.config,
+        arguments.job_dir,
+        arguments.token,
+        Role.WORKER,
+        arguments.index,
+        OwnMetrics(lambda: measure(labels, traffic), progress=progress),
+        arguments.tls.as_tuple()[1:] if arguments.tls else None,
+    )
 
 
 def join_world(

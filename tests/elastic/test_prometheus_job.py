@@ -53,14 +53,17 @@ def rules():
 class Prometheus:
     """Debian's Prometheus, with the configuration of `deploy/` and a job as its target."""
 
-    def __init__(self, folder, page):
+    def __init__(self, folder, page, job_dir):
         folder.mkdir()
         url = urllib.parse.urlsplit(page["url"])
         (folder / "token").write_text(urllib.parse.parse_qs(url.query)["token"][0])
         config = yaml.safe_load(CONFIG.read_text())
         config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         config["rule_files"] = [str(RULES)]
-        config["scrape_configs"][0]["static_configs"] = [{"targets": [url.netloc]}]
+        of_job, of_processes = config["scrape_configs"]
+        of_job["static_configs"] = [{"targets": [url.netloc]}]
+        files = {"files": [f"{job_dir}/metrics/*.json"], "refresh_interval": "1s"}
+        of_processes["file_sd_configs"] = [files]
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
         self._folder = folder
 
@@ -137,7 +140,7 @@ def test_rules_and_configuration_are_sound(tmp_path):
 def test_every_query_of_board_and_rules_has_data_of_a_real_job(seen_job, chaos, tmp_path):
     with seen_job(1_000_000, num_workers=2, dashboard_port=0, evaluation_steps=0) as job:
         page = page_of(job)
-        with Prometheus(tmp_path / "prometheus", page) as prometheus:
+        with Prometheus(tmp_path / "prometheus", page, job.job_dir) as prometheus:
             prometheus.until("rate(elasticdl_records_trained_total[10s]) > 0")
             chaos.processes(job.job_dir, "worker")[0].kill()
             prometheus.until('elasticdl_processes_lost_total{role="worker"} == 1')
@@ -161,12 +164,60 @@ def test_every_query_of_board_and_rules_has_data_of_a_real_job(seen_job, chaos, 
     assert len(raw(page)) == 0
 
 
+OF_WORKERS = ("records_trained_total", "minibatches_trained_total", "stage_seconds_total")
+OF_REPLICAS = ("model_version", "table_rows", "table_keys_pulled_total", "table_keys_found_total")
+
+
+@needs_prometheus
+def test_prometheus_finds_each_worker_and_ps_replica_by_the_files_of_the_job(seen_job, tmp_path):
+    with seen_job(60_000, num_workers=2, dashboard_port=0, metrics_port=0) as job:
+        page = page_of(job)
+        with Prometheus(tmp_path / "prometheus", page, job.job_dir) as prometheus:
+            assert prometheus.until('count(up{job="elasticdl-processes"} == 1) == 4') == [4]
+            for role, names in (("worker", OF_WORKERS), ("ps", OF_REPLICAS)):
+                for name in (*names, "seconds_total", "tensor_sent_bytes_total"):
+                    query = f'count(elasticdl_own_{name}{{role="{role}"}}) >= 2'
+                    assert prometheus.until(query), name
+                assert prometheus.until(f'count(process_cpu_seconds_total{{role="{role}"}}) == 2')
+        (told, *_) = json.loads((job.job_dir / "metrics" / "ps-1.json").read_text())
+        address = f"http://{told['targets'][0]}/metrics"
+        assert told["targets"][0].startswith("127.0.0.1:")
+        for given in ({}, {"Authorization": "Bearer wrong"}):
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(urllib.request.Request(address, headers=given), timeout=20)
+        known = {"Authorization": f"Bearer {token_of(page)}"}
+        open_metrics = {**known, "Accept": "application/openmetrics-text; version=1.0.0"}
+        request = urllib.request.Request(address, headers=open_metrics)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
+            assert answer.read().endswith(b"# EOF\n")
+
+
+def test_files_of_processes_that_are_gone_are_removed(tmp_path):
+    from elasticdl.job import Role
+    from elasticdl.observe.own_metrics import FOLDER, _announced
+
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (tmp_path / FOLDER).mkdir()
+    left = tmp_path / FOLDER / "worker-7.json"
+    left.write_text(json.dumps([{"targets": ["127.0.0.1:1"], "labels": {"pid": str(gone.pid)}}]))
+    with _announced(tmp_path, "job", Role.WORKER, 8, "127.0.0.1:2"):
+        (path,) = (tmp_path / FOLDER).iterdir()
+        (told,) = json.loads(path.read_text())
+        assert told["targets"] == ["127.0.0.1:2"]
+        assert (told["labels"]["role"], told["labels"]["index"]) == ("worker", "8")
+    assert list((tmp_path / FOLDER).iterdir()) == []
+
+
+def token_of(page):
+    return urllib.parse.parse_qs(urllib.parse.urlsplit(page["url"]).query)["token"][0]
+
+
 def raw(page):
     """Return the bytes of /metrics; none once the job is gone."""
-    url = urllib.parse.urlsplit(page["url"])
-    token = urllib.parse.parse_qs(url.query)["token"][0]
     request = urllib.request.Request(
-        f"{page['address']}/metrics", headers={"Authorization": f"Bearer {token}"}
+        f"{page['address']}/metrics", headers={"Authorization": f"Bearer {token_of(page)}"}
     )
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:

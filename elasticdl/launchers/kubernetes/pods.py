@@ -103,6 +103,7 @@ def replica_pod(plan: Plan, replica: Replica, owner: Manifest) -> Manifest:
     """Return the pod of a worker or a ps replica, which the job's Job owns."""
     config = plan.config
     own = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # its master asks for another
+    own |= _scraped(config)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -121,6 +122,16 @@ def replica_pod(plan: Plan, replica: Replica, owner: Manifest) -> Manifest:
             replica.name,
         ),
     }
+
+
+def _scraped(config: JobConfig) -> dict[str, str]:
+    """Return the usual annotations by which Prometheus finds the metrics of a pod."""
+    port = config.seeing.metrics_port
+    if port is None:
+        return {}
+    scheme = "http" if config.cluster.tls == "off" else "https"
+    found = {"scrape": "true", "port": str(port), "path": "/metrics", "scheme": scheme}
+    return {f"prometheus.io/{name}": value for name, value in found.items()}
 
 
 def owner_reference(job_name: str, uid: str) -> Manifest:

@@ -281,6 +281,19 @@ def test_everything_that_describes_a_pod_is_in_it(make_config, tmp_path):
     assert {"name": "volume-0", "mountPath": "/b", "subPath": "x"} in container["volumeMounts"]
 
 
+def test_metrics_of_a_pod_are_found_by_its_annotations(make_config):
+    def scraped(**flags):
+        annotations = pod_of(make_config(image_name="a:b", **flags))["metadata"]["annotations"]
+        start = "prometheus.io/"
+        return {k.removeprefix(start): v for k, v in annotations.items() if k.startswith(start)}
+
+    assert scraped() == {}
+    expected = {"scrape": "true", "port": "9464", "path": "/metrics", "scheme": "https"}
+    assert scraped(metrics_port=9464) == expected
+    with pytest.raises(ValueError, match="--metrics_port=0: expected a port above 0 in each pod"):
+        make_config(image_name="a:b", metrics_port=0)
+
+
 def test_yaml_says_what_the_objects_say(make_config):
     objects = manifests(make_config(namespace="team"))
     assert list(yaml.safe_load_all(as_yaml(objects))) == objects
