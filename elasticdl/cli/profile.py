@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 import uuid
 from pathlib import Path
@@ -15,6 +16,7 @@ from elasticdl.job import Role
 
 _ANSWER_SECONDS = 5.0
 _LOOK_SECONDS = 0.2
+_REPLICA_SECONDS = 15.0  # a few heartbeats, also of a large job
 
 
 @click.command()
@@ -34,12 +36,21 @@ _LOOK_SECONDS = 0.2
     show_default=True,
     help="For workers that have not made so many steps; then those that have are written.",
 )
+@click.option(
+    "--framework",
+    is_flag=True,
+    help="Also record what TensorFlow or PyTorch does in each worker, by its own profiler, into a "
+    "folder beside the file.",
+)
 @click.option("--explain", is_flag=True, help="Also say what bounds the job, and what to change.")
-def profile(name: str, steps: int, output: Path, wait_seconds: float, explain: bool) -> None:
+def profile(
+    name: str, steps: int, output: Path, wait_seconds: float, framework: bool, explain: bool
+) -> None:
     """Record the stages of some steps of a running job; Perfetto opens the file.
 
     JOB is a job's folder on this machine, or its name. Of each worker the trace has its threads,
-    and on them feed, ids, pull, compute, push and the waits, with task and minibatch.
+    and on them feed, ids, pull, compute, push and the waits, with task and minibatch. Below are the
+    ps replicas with what they did for each request; arrows join it with the pull or push.
     """
     from elasticdl import process
     from elasticdl.launchers import choose
@@ -58,37 +69,60 @@ def profile(name: str, steps: int, output: Path, wait_seconds: float, explain: b
             members = client.status(_ANSWER_SECONDS, with_members=True).members
     except UnavailableError as error:
         raise UnavailableError(f"only a running job can be profiled: {error}") from error
-    wanted = {
-        f"worker-{member.index}"
-        for member in members
-        if member.role is Role.WORKER and member.state == "alive"
-    }
+    alive = [member for member in members if member.state == "alive"]
+    wanted, replicas = (
+        {process.process_name(role, member.index) for member in alive if member.role is role}
+        for role in (Role.WORKER, Role.PS)
+    )
     request = uuid.uuid4().hex[:12]
     folder.mkdir(exist_ok=True)
-    words = {"id": request, "steps": steps}
+    words = {"id": request, "steps": steps, "framework": framework}
+
+    def answers(names: set[str], seconds: float) -> dict[str, Path]:
+        """Wait for the files of processes, for some seconds; return those that are there."""
+        deadline = time.monotonic() + seconds
+        while True:
+            has_ended = job.end(_LOOK_SECONDS) is not None
+            found = {path.name.split(".")[1]: path for path in folder.glob(f"{request}.*.json")}
+            if has_ended or not names - found.keys() or time.monotonic() >= deadline:
+                return found
+
     process.write_whole(folder / process.PROFILE_REQUEST, json.dumps(words))
-    deadline = time.monotonic() + wait_seconds
-    found: dict[str, Path] = {}
-    while wanted - found.keys() and time.monotonic() < deadline:
-        has_ended = job.end(_LOOK_SECONDS) is not None
-        found = {path.name.split(".")[1]: path for path in folder.glob(f"{request}.*.json")}
-        if has_ended:
-            break
-    (folder / process.PROFILE_REQUEST).unlink(missing_ok=True)
+    try:
+        found = answers(wanted, wait_seconds)
+    finally:
+        (folder / process.PROFILE_REQUEST).unlink(missing_ok=True)
     if not found:
         raise UnavailableError(
             f"no worker of {name} has made {steps} steps within {wait_seconds:.0f} s: give fewer "
             "--steps, or more --wait_seconds"
         )
-    output.write_text(json.dumps(trace(json.loads(path.read_text()) for path in found.values())))
+    # Ps replicas answer once the request is gone.
+    found = answers({*found, *replicas}, _REPLICA_SECONDS)
+    profiles = [json.loads(path.read_text()) for path in found.values()]
+    output.write_text(json.dumps(trace(profiles)))
     for path in found.values():
         path.unlink()
-    missing = ", ".join(sorted(wanted - found.keys()))
     click.echo(f"{output}: {steps} steps of {', '.join(sorted(found))}")
-    if missing:
-        click.echo(f"not in it, because they made fewer steps: {missing}")
+    if missing := ", ".join(sorted((wanted | replicas) - found.keys())):
+        click.echo(f"not in it, because they made fewer steps or have not answered: {missing}")
+    if framework:
+        _take_own(folder, request, output)
     if explain:
         _explain(job.events(follow=False, with_beats=True))
+
+
+def _take_own(folder: Path, request: str, output: Path) -> None:
+    """Move the frameworks' own profiles beside the trace."""
+    own = sorted(folder.glob(f"{request}.*.framework"))
+    if not own:
+        click.echo("the workers' framework has no profiler of its own")
+    for path in own:
+        target = output.with_suffix("") / path.name.split(".")[1]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.move(path, target)
+        click.echo(f"{target}: by the framework's own profiler")
 
 
 def _explain(events: object) -> None:

@@ -21,6 +21,7 @@ from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.ps.departure import Departure
+from elasticdl.ps.profile import PsProfiler
 from elasticdl.rpc.client import GrpcMasterClient
 
 log = logging.getLogger(__name__)
@@ -72,8 +73,15 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
         departure.served = store, server
         heartbeats.interval_seconds = master.register_ps(arguments.index, address, os.getpid())
         events = EventLog(arguments.job_dir, Role.PS, arguments.index)
+        name = process.process_name(Role.PS, arguments.index)
+        profiler = PsProfiler(server, arguments.job_dir, name)
+
+        def look() -> None:
+            profiler.look()
+            process.rotate_log(arguments)
+
         with metrics_of(arguments, labels, store):
-            heartbeats.serve(events, departure.is_over, lambda: process.rotate_log(arguments))
+            heartbeats.serve(events, departure.is_over, look)
         raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:
         server.stop()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from elasticdl import process
 from elasticdl._core import PsClient, PsServer, RingListener, Store, take_hot_keys, traffic
 from elasticdl.addresses import port_of
+from elasticdl.backends import own_profile
 from elasticdl.backends.base import Trainer
 from elasticdl.backends.told import telling
 from elasticdl.checkpoints.dense import DENSE
@@ -95,7 +96,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             departure.worker = worker
             heartbeat.progress = worker.progress
             name = process.process_name(Role.WORKER, arguments.index)
-            profiler = Profiler(worker.stages, arguments.job_dir, name)
+            profiler = Profiler(worker.stages, arguments.job_dir, name, own_profile.begin)
 
             def follow(answer: HeartbeatAnswer) -> None:
                 profiler.look()

@@ -380,7 +380,7 @@ class Worker:
     def _pull(self, item: Item) -> None:
         step = Step(item.running.lease, item.index) if item.running.is_training else None
         self._announce("pull", item.running, item.index)
-        with self._clock.measure("pull"):
+        with self._clock.measure("pull", item.place):
             item.parameters = self._source.pull(item.ids, step)
 
     # --- compute ---------------------------------------------------------------------------------
@@ -473,7 +473,7 @@ class Worker:
         assert item.minibatch is not None
         assert item.parameters is not None
         self._announce("push", item.running, item.index)
-        with self._clock.measure("push"):
+        with self._clock.measure("push", item.place):
             self._trained.exchange.name(item.minibatch, item.ids)
             return self._trained.exchange.push(
                 item.parameters,

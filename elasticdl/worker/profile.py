@@ -10,6 +10,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from elasticdl import process
@@ -17,6 +18,9 @@ from elasticdl.worker.stages import Place, StageClock
 
 LAST_STAGE = "compute"
 """Steps are counted by it."""
+
+OWN = "framework"
+"""Ends the name of the folder with the framework's own profile."""
 
 _MOST_SPANS = 1_000_000
 
@@ -26,11 +30,28 @@ log = logging.getLogger(__name__)
 class Profiler:
     """Looks for requests, and answers them; `look` is for one thread, the rest for any."""
 
-    def __init__(self, stages: StageClock, job_dir: Path, name: str) -> None:
-        """Record the stages of a clock; `name` is that of the process."""
+    def __init__(
+        self,
+        stages: StageClock,
+        job_dir: Path,
+        name: str,
+        begin_own: Callable[[Path], Callable[[], None] | None],
+    ) -> None:
+        """Record the stages of a clock.
+
+        Args:
+            stages: Is told of each stage.
+            job_dir: Folder of the job.
+            name: That of the process.
+            begin_own: Begins the framework's own profile, for files in a folder; returns what ends
+                it, or None if there is none. Both are called by the thread that computes.
+        """
         self._stages = stages
         self._folder = job_dir / process.PROFILE_FOLDER
         self._name = name
+        self._begin_own = begin_own
+        self._end_own: Callable[[], None] | None = None
+        self._wants_own = False
         self._id = ""
         self._steps_left = 0
         self._spans: list[tuple[str, int, str, float, float, int, int]] = []
@@ -44,6 +65,7 @@ class Profiler:
         try:
             request = json.loads((self._folder / process.PROFILE_REQUEST).read_text())
             wanted, steps = str(request["id"]), int(request["steps"])
+            wants_own = bool(request.get("framework", False))
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -51,6 +73,7 @@ class Profiler:
             return
         if wanted != self._id and not (self._folder / f"{wanted}.{self._name}.json").exists():
             self._id, self._steps_left, self._spans = wanted, steps, []
+            self._wants_own = wants_own
             self._offset = time.time() - time.perf_counter()
             self._stages.recorder = self._record
 
@@ -60,11 +83,26 @@ class Profiler:
         minibatch = place.minibatch if place is not None else -1
         ident = thread.native_id or 0
         self._spans.append((stage, ident, thread.name, began, ended, task, minibatch))
+        is_full = len(self._spans) >= _MOST_SPANS
         if stage == LAST_STAGE:
+            self._record_own(is_last=self._steps_left <= 1 or is_full)
             self._steps_left -= 1
-        if self._steps_left <= 0 or len(self._spans) >= _MOST_SPANS:
-            self._steps_left = 0
+        if self._steps_left <= 0 or (is_full and self._end_own is None):
             self._stages.recorder = None
+            self._steps_left = 0
+
+    def _record_own(self, is_last: bool) -> None:
+        """Begin the framework's profile after the first step, and end it after the last one."""
+        try:
+            if is_last and self._end_own is not None:
+                end, self._end_own = self._end_own, None
+                end()
+            elif self._wants_own and not is_last:
+                self._wants_own = False
+                folder = self._folder / f"{self._id}.{self._name}.{OWN}"
+                self._end_own = self._begin_own(folder)
+        except Exception as error:  # whatever the framework raises: the job goes on
+            log.warning("the framework's own profile failed: %s", error)
 
     def _write(self) -> None:
         spans = [

@@ -67,14 +67,14 @@ class StageClock:
         """Told of each stage when it has returned; None: nobody wants to know."""
 
     @contextlib.contextmanager
-    def measure(self, stage: str) -> Iterator[None]:
-        """Add the time of the block to a stage."""
+    def measure(self, stage: str, place: Place | None = None) -> Iterator[None]:
+        """Add the time of the block to a stage; `place` is for the recorder."""
         started = self._clock()
         yield
         ended = self._clock()
         self._seconds[stage] += ended - started
         if (recorder := self.recorder) is not None:
-            recorder(stage, started, ended, None)
+            recorder(stage, started, ended, place)
 
     def work(self, stage: str, place: Place) -> contextlib.AbstractContextManager[None]:
         """Measure a stage, and have `under_way` tell of it until it returns."""

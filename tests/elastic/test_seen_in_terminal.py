@@ -42,8 +42,8 @@ def test_profile_has_the_stages_of_each_worker_on_their_threads(seen_job, tmp_pa
     assert "The job is bound by" in done.stdout or "not trained for long" in done.stdout
     events = json.loads(path.read_text())["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert sorted(names.values()) == ["worker-0", "worker-1"]
-    for pid in names:
+    assert sorted(names.values()) == ["ps-0", "ps-1", "worker-0", "worker-1"]
+    for pid in [pid for pid, name in names.items() if name.startswith("worker")]:
         spans = [e for e in events if e["ph"] == "X" and e["pid"] == pid]
         computed = [e for e in spans if e["name"] == "compute"]
         assert len(computed) == num_steps
@@ -56,6 +56,27 @@ def test_profile_has_the_stages_of_each_worker_on_their_threads(seen_job, tmp_pa
             assert event["ts"] >= ends - 1.0
             ends = event["ts"] + event["dur"]
         assert len({e["tid"] for e in spans}) >= 2
+    for pid in [pid for pid, name in names.items() if name.startswith("ps")]:
+        spans = [e for e in events if e["ph"] == "X" and e["pid"] == pid]
+        for asked in ("Pull", "Push"):
+            of_steps = [e for e in spans if e["name"] == asked and "minibatch" in e["args"]]
+            assert len(of_steps) >= num_steps  # of each worker, less those at the begin and the end
+    # Arrows join a worker's stage with what a replica did for it: within it, of the same minibatch.
+    at = {(e["pid"], e["tid"], e["ts"]): e for e in events if e["ph"] == "X"}
+    begins = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert begins.keys() == ends.keys()
+    assert len(begins) >= 4 * num_steps
+    for ident, begin in begins.items():
+        stage, work = (at[e["pid"], e["tid"], e["ts"]] for e in (begin, ends[ident]))
+        assert {"task", "minibatch"} <= stage["args"].keys()
+        assert stage["args"] == work["args"]
+        assert stage["name"] == work["name"].lower()
+        assert names[stage["pid"]].startswith("worker")
+        assert names[work["pid"]].startswith("ps")
+        slack = 2_000.0  # two clocks, and the begin of a thread that was asked
+        assert stage["ts"] - slack <= work["ts"]
+        assert work["ts"] + work["dur"] <= stage["ts"] + stage["dur"] + slack
 
 
 def test_job_that_has_ended_cannot_be_profiled(seen_job):

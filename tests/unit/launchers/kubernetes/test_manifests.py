@@ -289,9 +289,9 @@ def test_metrics_of_a_pod_are_found_by_its_annotations(make_config):
 
     assert scraped() == {}
     expected = {"scrape": "true", "port": "9464", "path": "/metrics", "scheme": "https"}
-    assert scraped(metrics_port=9464) == expected
-    with pytest.raises(ValueError, match="--metrics_port=0: expected a port above 0 in each pod"):
-        make_config(image_name="a:b", metrics_port=0)
+    assert scraped(metrics_port="9464") == expected
+    with pytest.raises(ConfigError, match="--metrics_port=0: expected a port above 0 in each pod"):
+        make_config(image_name="a:b", metrics_port="0")
 
 
 def test_yaml_says_what_the_objects_say(make_config):

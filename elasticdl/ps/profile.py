@@ -1,0 +1,72 @@
+"""Records what this ps replica does for requests, when `elasticdl profile` asks for it.
+
+The request is a file in the job's folder, as it is for workers. A replica records from when it sees
+the request until that is gone: only the workers know when so many steps are over.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from elasticdl import process
+from elasticdl._core import PsServer
+
+_MOST_REQUESTS = 300_000
+
+log = logging.getLogger(__name__)
+
+
+class PsProfiler:
+    """Looks for requests, and answers them."""
+
+    def __init__(self, server: PsServer, job_dir: Path, name: str) -> None:
+        """Record the requests of a server; `name` is that of the process."""
+        self._server = server
+        self._folder = job_dir / process.PROFILE_FOLDER
+        self._name = name
+        self._id = ""
+
+    def look(self) -> None:
+        """Begin with a new request, and write what was recorded for one that is over."""
+        wanted = self._wanted()
+        if wanted == self._id:
+            return
+        if self._id:
+            self._write()
+        self._id = wanted
+        if wanted:
+            self._server.record(_MOST_REQUESTS)
+
+    def _wanted(self) -> str:
+        try:
+            request = json.loads((self._folder / process.PROFILE_REQUEST).read_text())
+            return str(request["id"])
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("a request for a profile cannot be read: %s", error)
+            return ""
+
+    def _write(self) -> None:
+        spans: list[dict[str, Any]] = []
+        for asked, connection, minibatch, began, ended in self._server.take_recorded():
+            task, index = minibatch or (-1, -1)
+            spans.append(
+                {
+                    "stage": asked,
+                    "thread": connection,
+                    "thread_name": f"connection {connection}",
+                    "began": began,
+                    "ended": ended,
+                    "task": task,
+                    "minibatch": index,
+                }
+            )
+        path = self._folder / f"{self._id}.{self._name}.json"
+        try:
+            process.write_whole(path, json.dumps({"process": self._name, "spans": spans}))
+        except OSError as error:
+            log.warning("a profile cannot be written: %s", error)
