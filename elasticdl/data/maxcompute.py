@@ -129,7 +129,8 @@ class MaxComputeReader:
 
     def shards(self) -> list[Shard]:
         """List partitions with their numbers of rows, as the server says."""
-        return [Shard(str(part), 0, self._tunnel.count(part)) for part in self._parts()]
+        counts = {str(part): self._tunnel.count(part) for part in self._parts()}
+        return [Shard(name, 0, count) for name, count in counts.items() if count]
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield rows of a range; what breaks off is asked for again from there."""

@@ -53,6 +53,10 @@ class Strings:
         out[:] = values
         return out if dtype is None else out.astype(dtype)
 
+    def to_arrow(self) -> Any:
+        """Return the array of Arrow."""
+        return self._array
+
     def as_bytes(self) -> NDArray[Any]:
         """Return an array of `bytes`, text as UTF-8, made by Arrow."""
         import pyarrow

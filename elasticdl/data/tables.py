@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from elasticdl import _core
-from elasticdl.data.base import DataReader, Records
+from elasticdl.data.base import DataReader
 from elasticdl.data.copies import readable
 from elasticdl.data.csv_columns import KINDS
-from elasticdl.data.example import decode_example
 from elasticdl.data.open import open_reader
 from elasticdl.data.parquet import ParquetReader, import_pyarrow
+from elasticdl.data.spool import ROW, spool
 from elasticdl.data.text import TextReader
 from elasticdl.errors import ConfigError, DataError
 
 TABLE = "data"
-ROW = "_row"
 _LINES = "lines"
-_EMPTY_EXAMPLES = (b"", b"\n\0")
 _SQL_KINDS = {"int64": "BIGINT", "float": "DOUBLE", "bytes": "VARCHAR"}
 
 
@@ -78,7 +75,7 @@ def open_database(
             "autoload_known_extensions": False,
         }
         with duckdb.connect(f"{folder}/data.duckdb", config=settings) as connection:
-            row = _fill(connection, reader, source, types, missing)
+            row = _fill(connection, reader, source, types, missing, Path(folder), num_threads)
             columns = run(connection, f"DESCRIBE {TABLE}").fetchall()
             kinds = {name: kind for name, kind, *_ in columns if name != row}
             yield Database(connection, row, kinds, len(_names(reader)))
@@ -128,6 +125,8 @@ def _fill(
     source: str,
     types: Mapping[str, str],
     missing: tuple[str, ...],
+    folder: Path,
+    num_threads: int,
 ) -> str:
     """Make the table; return the expression that numbers its rows."""
     shards = reader.shards()
@@ -145,8 +144,8 @@ def _fill(
     if isinstance(reader, TextReader):
         _copy_csv(connection, reader, paths, types, missing)
         return ROW
-    _copy_records(connection, reader)
-    return "rowid"
+    connection.register(TABLE, spool(reader, folder, num_threads))
+    return ROW
 
 
 def _copy_csv(
@@ -229,67 +228,3 @@ def _csv_message(error: Exception) -> str:
     facts = [line for line in lines[:4] if not line.startswith(("Possible", "*"))]
     places = [line for line in lines[4:] if line.startswith("file =")]
     return "; ".join([*facts, *places])
-
-
-def _copy_records(connection: Any, reader: DataReader) -> None:
-    """Copy the columns of a reader, or the features of its `tf.train.Example` records."""
-    pyarrow, _ = import_pyarrow()
-    known: set[str] = set()
-    for shard in reader.shards():
-        for records in reader.read(shard):
-            columns = records.columns or _features(pyarrow, records, shard.name)
-            chunk = pyarrow.table({n: _as_arrow(pyarrow, c) for n, c in columns.items()})
-            connection.register("chunk", chunk)
-            if not known:
-                run(connection, f"CREATE TABLE {TABLE} AS SELECT * FROM chunk")
-            else:
-                _add_columns(connection, set(columns) - known)
-                run(connection, f"INSERT INTO {TABLE} BY NAME SELECT * FROM chunk")
-            known |= set(columns)
-            connection.unregister("chunk")
-
-
-def _add_columns(connection: Any, new: set[str]) -> None:
-    kinds = {name: kind for name, kind, *_ in run(connection, "DESCRIBE chunk").fetchall()}
-    for name in sorted(new):
-        run(connection, f"ALTER TABLE {TABLE} ADD COLUMN {quoted(name)} {kinds[name]}")
-
-
-def _as_arrow(pyarrow: Any, column: Any) -> Any:
-    return column if isinstance(column, pyarrow.Array) else pyarrow.array(list(column))
-
-
-def _features(pyarrow: Any, records: Records, source: str) -> dict[str, Any]:
-    """Return a column of lists for each feature of the records."""
-    try:
-        columns = _core.decode_examples(records.values)
-    except ValueError:  # of another kind, or torn: protobuf tells which
-        return _features_one_by_one(records, source)
-    if not columns and not set(records.values).issubset(_EMPTY_EXAMPLES):
-        return _features_one_by_one(records, source)
-    return {
-        name: pyarrow.ListArray.from_arrays(splits.astype("int32"), _values(pyarrow, values))
-        for name, values, splits in sorted(columns, key=itemgetter(0))
-    }
-
-
-def _values(pyarrow: Any, values: Any) -> Any:
-    if not isinstance(values, tuple):
-        return pyarrow.array(values)
-    data, offsets = values
-    buffers = [None, pyarrow.py_buffer(offsets.astype("int32")), pyarrow.py_buffer(data)]
-    return pyarrow.Array.from_buffers(pyarrow.binary(), len(offsets) - 1, buffers)
-
-
-def _features_one_by_one(records: Records, source: str) -> dict[str, Any]:
-    decoded: list[dict[str, list[Any]]] = []
-    for number, value in enumerate(records.values, records.start):
-        example = {} if value in _EMPTY_EXAMPLES else decode_example(value)
-        if example is None:
-            raise ConfigError(
-                f"{source}: record {number} is no tf.train.Example: its records have no columns "
-                "that statistics could be of"
-            )
-        decoded.append(example)
-    names = sorted({name for example in decoded for name in example})
-    return {name: [example.get(name, []) for example in decoded] for name in names}

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 
 from elasticdl.data.convert import Target, staged_folder
 from elasticdl.data.files import num_cores
+from elasticdl.data.in_order import in_order
 from elasticdl.data.lines.files import PartFile, encoder, open_part
 from elasticdl.data.lines.parse import BadLine, Parsed, parse
 from elasticdl.data.lines.schema import Schema
@@ -24,8 +23,6 @@ from elasticdl.data.lines.split import Split
 from elasticdl.errors import DataError
 
 TRAINING, VALIDATION = "train", "val"
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +102,6 @@ def _writing(path: Path) -> Iterator[Path]:
             yield folder
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def in_order(
-    pool: ThreadPoolExecutor, function: Callable[[_In], _Out], items: Iterable[_In]
-) -> Iterator[_Out]:
-    """Map in parallel, keeping the order; as many are ahead as keep all threads busy."""
-    ahead = 2 * pool._max_workers
-    waiting: deque[Future[_Out]] = deque()
-    try:
-        for item in items:
-            waiting.append(pool.submit(function, item))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
 
 
 def _check_header(schema: Schema, path: str, header: bytes) -> None:

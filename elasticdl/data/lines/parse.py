@@ -111,7 +111,7 @@ def _split(text: bytes, schema: Schema, bad: dict[int, str]) -> pa.Table:
 
 def _without_lone_returns(text: bytes, bad: dict[int, str]) -> bytes:
     """Leave out lines with a carriage return inside, which the parser takes for an end of line."""
-    if text.count(b"\r") == text.count(b"\r\n"):
+    if b"\r" not in text or text.count(b"\r") == text.count(b"\r\n"):
         return text
     kept = []
     for number, line in enumerate(text.split(b"\n")):

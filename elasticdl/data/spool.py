@@ -1,0 +1,209 @@
+"""The records of any reader as a table of Arrow, which lies in files and is mapped into memory.
+
+Nothing is decoded twice, and no record is a Python object where records are `tf.train.Example` or
+columns. What is mapped needs no memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticdl import _core
+from elasticdl.data.base import DataReader, Records
+from elasticdl.data.example import decode_example
+from elasticdl.data.in_order import in_order
+from elasticdl.data.parquet import import_pyarrow
+from elasticdl.data.strings import Strings
+from elasticdl.errors import ConfigError, DataError
+
+ROW = "_row"
+_EMPTY_EXAMPLES = (b"", b"\n\0")
+
+
+def spool(reader: DataReader, folder: Path, num_threads: int) -> Any:
+    """Return a table of all records, with the number of each in the column `_row`.
+
+    A feature of `tf.train.Example` of which no record has several values is a column of them,
+    null where a record has none; else it is a column of lists.
+
+    Args:
+        reader: Has the records.
+        folder: Gets the files, which must stay as long as the table.
+        num_threads: How many decode.
+
+    Raises:
+        ConfigError: The records have no columns.
+        DataError: They cannot be read, or a column has values of several types.
+    """
+    pyarrow, _ = import_pyarrow("statistics")
+    chunks = ((records, shard.name) for shard in reader.shards() for records in reader.read(shard))
+    parts = _Parts(pyarrow, folder)
+    with ThreadPoolExecutor(num_threads, "decode") as pool:
+        for table in in_order(pool, lambda chunk: _table(pyarrow, *chunk), chunks):
+            parts.add(table)
+    return parts.read()
+
+
+class _Parts:
+    """Files of which each has one schema: another begins where a column is new or becomes lists."""
+
+    def __init__(self, pyarrow: Any, folder: Path) -> None:
+        self._arrow = pyarrow
+        self._folder = folder
+        self._files: list[Path] = []
+        self._writer: Any = None
+        self._schema: Any = pyarrow.schema([])
+        self._num_rows = 0
+
+    def add(self, table: Any) -> None:
+        """Write rows after those before."""
+        schema = self._joined(table.schema)
+        if self._writer is None or schema != self._schema:
+            self._close()
+            self._schema = schema
+            self._files.append(self._folder / f"part-{len(self._files)}.arrow")
+            self._writer = self._arrow.ipc.new_file(str(self._files[-1]), schema)
+        numbers = np.arange(self._num_rows, self._num_rows + table.num_rows)
+        self._num_rows += table.num_rows
+        self._writer.write_table(_fitted(self._arrow, table, schema, numbers))
+
+    def read(self) -> Any:
+        """Return all rows; columns are those of the last schema, which has what any part has."""
+        self._close()
+        tables = [
+            self._arrow.ipc.open_file(self._arrow.memory_map(str(path))).read_all()
+            for path in self._files
+        ]
+        return self._arrow.concat_tables(
+            [_fitted(self._arrow, table, self._schema) for table in tables]
+        )
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _joined(self, new: Any) -> Any:
+        """Return the schema of the rows so far and of some more."""
+        fields = {field.name: field.type for field in self._schema}
+        for field in new:
+            fields[field.name] = _common(self._arrow, field, fields.get(field.name, field.type))
+        fields.setdefault(ROW, self._arrow.int64())
+        return self._arrow.schema(list(fields.items()))
+
+
+def _common(arrow: Any, field: Any, known: Any) -> Any:
+    """Return the type of values of two: lists of them, where either is lists."""
+    types, new = arrow.types, field.type
+    if new == known or types.is_null(new):
+        return known
+    if types.is_null(known):
+        return new
+    is_list = types.is_list(new) or types.is_list(known)
+    new, known = (kind.value_type if types.is_list(kind) else kind for kind in (new, known))
+    if types.is_null(new) or types.is_null(known) or new == known:
+        value = known if types.is_null(new) else new
+    elif types.is_integer(new) and types.is_integer(known):
+        value = arrow.int64()
+    elif all(types.is_integer(kind) or types.is_floating(kind) for kind in (new, known)):
+        value = arrow.float64()
+    else:
+        raise DataError(
+            f"column {field.name!r} has values of the types {known} and {new}; expected one type"
+        )
+    return arrow.list_(value) if is_list else value
+
+
+def _fitted(arrow: Any, table: Any, schema: Any, numbers: Any = None) -> Any:
+    """Return a table with the columns and types of a schema."""
+    columns = []
+    for field in schema:
+        if field.name == ROW and numbers is not None:
+            columns.append(arrow.chunked_array([numbers]))
+        elif field.name not in table.column_names:
+            columns.append(arrow.nulls(table.num_rows, field.type))
+        else:
+            columns.append(_as_type(arrow, table.column(field.name), field.type))
+    return arrow.table(columns, schema=schema)
+
+
+def _as_type(arrow: Any, column: Any, kind: Any) -> Any:
+    if column.type == kind:
+        return column
+    if arrow.types.is_list(kind) and not arrow.types.is_list(column.type):
+        return arrow.chunked_array(
+            [_one_each(arrow, chunk.cast(kind.value_type)) for chunk in column.chunks], kind
+        )
+    return column.cast(kind)
+
+
+def _one_each(arrow: Any, values: Any) -> Any:
+    """Return a list for each value, an empty one for null."""
+    ends = np.cumsum(np.asarray(values.is_valid()), dtype=np.int32)
+    return arrow.ListArray.from_arrays(np.concatenate([[0], ends]).astype("i4"), values.drop_null())
+
+
+def _table(pyarrow: Any, records: Records, source: str) -> Any:
+    columns = records.columns or _features(pyarrow, records, source)
+    return pyarrow.table({name: _as_arrow(pyarrow, c) for name, c in columns.items()})
+
+
+def _as_arrow(pyarrow: Any, column: Any) -> Any:
+    if isinstance(column, pyarrow.Array):
+        return column
+    if isinstance(column, Strings):
+        return column.to_arrow()
+    array = np.asarray(column)
+    is_plain = array.ndim == 1 and array.dtype.kind in "biuf"
+    return pyarrow.array(array if is_plain else list(column))
+
+
+def _features(pyarrow: Any, records: Records, source: str) -> dict[str, Any]:
+    """Return a column for each feature of the records, of lists if one has several values."""
+    try:
+        columns = _core.decode_examples(records.values)
+    except ValueError:  # of another kind, or torn: protobuf tells which
+        return dict(_features_one_by_one(records, source))
+    if not columns and not set(records.values).issubset(_EMPTY_EXAMPLES):
+        return dict(_features_one_by_one(records, source))
+    return {
+        name: _column(pyarrow, _values(pyarrow, values), splits)
+        for name, values, splits in sorted(columns, key=itemgetter(0))
+    }
+
+
+def _column(pyarrow: Any, values: Any, splits: Any) -> Any:
+    counts = np.diff(splits)
+    if counts.max(initial=0) > 1:
+        return pyarrow.ListArray.from_arrays(splits.astype("int32"), values)
+    if len(values) == len(counts):
+        return values
+    return values.take(pyarrow.array(splits[:-1], mask=counts == 0))
+
+
+def _values(pyarrow: Any, values: Any) -> Any:
+    if not isinstance(values, tuple):
+        return pyarrow.array(values)
+    data, offsets = values
+    buffers = [None, pyarrow.py_buffer(offsets.astype("int32")), pyarrow.py_buffer(data)]
+    return pyarrow.Array.from_buffers(pyarrow.binary(), len(offsets) - 1, buffers)
+
+
+def _features_one_by_one(records: Records, source: str) -> Iterator[tuple[str, list[Any]]]:
+    decoded: list[dict[str, list[Any]]] = []
+    for number, value in enumerate(records.values, records.start):
+        example = {} if value in _EMPTY_EXAMPLES else decode_example(value)
+        if example is None:
+            raise ConfigError(
+                f"{source}: record {number} is no tf.train.Example: its records have no columns "
+                "that statistics could be of"
+            )
+        decoded.append(example)
+    for name in sorted({name for example in decoded for name in example}):
+        yield name, [example.get(name, []) for example in decoded]
