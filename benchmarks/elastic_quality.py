@@ -10,9 +10,10 @@ three seeds of
 - gang: 4 workers from the first to the last step, and 8;
 - elastic: 4 workers, 8 after a third of the updates, 4 again after two thirds.
 
-The curves of the AUC over the updates are one figure, `docs/figures/elastic-quality.svg`. Elastic
-jobs do as well as the others if the mean of their last AUC lies in the range of the gangs' seeds,
-or above.
+Results are written after each job; one that was run on the same data is not run again, but with
+`--again`. The curves of the AUC over the updates are one figure,
+`docs/figures/elastic-quality.svg`. Elastic jobs do as well as the others if the mean of their last
+AUC lies in the range of the gangs' seeds, or above.
 """
 
 from __future__ import annotations
@@ -73,42 +74,78 @@ def main() -> None:
     parser.add_argument("--workers", default="4,8", help="few and many")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model", action="append", choices=MODELS, help="default: both")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder")
+    parser.add_argument("--again", action="store_true", help="also jobs that were run before")
     parser.add_argument("--short", action="store_true", help="little data, few workers, not kept")
     args = parser.parse_args()
     few, many = (1, 2) if args.short else map(int, args.workers.split(","))
     rows, seeds = (300_000, 1) if args.short else (args.rows, args.seeds)
     modes = {f"gang {few}": (few,), f"gang {many}": (many,), f"elastic {few}-{many}": (few, many)}
+    what = "lines of Criteo's" if args.data else f"{rows:,} made-up lines"
     with tempfile.TemporaryDirectory(prefix="elastic-quality-") as scratch:
         folder = Path(scratch)
-        steps = prepare(folder, args.data, rows) // MINIBATCH
-        curves = []
-        for model in args.model or MODELS:
-            for seed in range(seeds):
-                for mode, workers in modes.items():
-                    curves.append(run(folder, model, mode, workers, seed, steps))
-                    found = curves[-1]
-                    print(
-                        f"{model}, {mode}, seed {seed}: AUC {found.last:.4f} after "
-                        f"{found.points[-1][0]} updates, {found.most_workers} workers at most",
-                        flush=True,
-                    )
-    for verdict in verdicts(curves, list(modes)):
+        kept = Path(tempfile.gettempdir()) if args.short else args.results
+        results = Results(kept, what, list(modes))
+        if args.again or args.short:
+            results.curves = []
+        wanted = [
+            (model, mode, seed)
+            for seed in range(seeds)  # a slice has all modes of both models
+            for model in args.model or MODELS
+            for mode in modes
+        ]
+        todo = [one for one in wanted if not results.has(*one)]
+        print(f"{len(wanted)} jobs, of which {len(todo)} are to be run", flush=True)
+        steps = prepare(folder, args.data, rows) // MINIBATCH if todo else 0
+        for model, mode, seed in todo:
+            found = run(folder, model, mode, modes[mode], seed, steps)
+            results.add(found)
+            print(
+                f"{model}, {mode}, seed {seed}: AUC {found.last:.4f} after "
+                f"{found.points[-1][0]} updates, {found.most_workers} workers at most",
+                flush=True,
+            )
+    for verdict in verdicts(results.curves, list(modes)):
         print(verdict)
-    what = "lines of Criteo's" if args.data else f"{rows:,} made-up lines"
-    title = f"AUC over updates, {what}, minibatches of {MINIBATCH}, 2 ps replicas"
-    picture = figure(title, curves, list(modes))
-    kept = not args.short
-    target = FIGURE if kept else Path(tempfile.gettempdir(), "elastic-quality.svg")
-    target.write_text(picture)
-    print(f"figure: {target}")
-    if kept:
+    print(f"figure: {results.figure}")
+
+
+class Results:
+    """The curves so far: `elastic_quality.json` and `.svg` of a folder, written after each job.
+
+    Args:
+        folder: `benchmarks/results` has the figure in `docs/figures`.
+        what: On which data; curves of other data are left out.
+        modes: Names, in their order.
+    """
+
+    def __init__(self, folder: Path, what: str, modes: Sequence[str]) -> None:
+        self._path = folder / "elastic_quality.json"
+        self.figure = FIGURE if folder == RESULTS else folder / "elastic-quality.svg"
+        self._what, self._modes = what, modes
+        self.curves: list[Curve] = []
+        if self._path.exists():
+            document = json.loads(self._path.read_text())
+            if document["data"] == what:
+                self.curves = [Curve(**curve) for curve in document["curves"]]
+
+    def has(self, model: str, mode: str, seed: int) -> bool:
+        """Whether a job was run."""
+        return any((c.model, c.mode, c.seed) == (model, mode, seed) for c in self.curves)
+
+    def add(self, curve: Curve) -> None:
+        """Write one curve more."""
+        self.curves.append(curve)
         document = {
-            "data": what,
+            "data": self._what,
             "machine": machine(),
             "versions": versions(),
-            "curves": [asdict(curve) for curve in curves],
+            "curves": [asdict(found) for found in self.curves],
         }
-        (RESULTS / "elastic_quality.json").write_text(json.dumps(document, indent=1) + "\n")
+        self._path.write_text(json.dumps(document, indent=1) + "\n")
+        title = f"AUC over updates, {self._what}, minibatches of {MINIBATCH}, 2 ps replicas"
+        self.figure.parent.mkdir(exist_ok=True)
+        self.figure.write_text(figure(title, self.curves, list(self._modes)))
 
 
 def prepare(folder: Path, data: Path | None, rows: int) -> int:
@@ -198,6 +235,10 @@ def verdicts(curves: Sequence[Curve], modes: Sequence[str]) -> list[str]:
     found = []
     for model in dict.fromkeys(curve.model for curve in curves):
         last = {m: [c.last for c in curves if (c.model, c.mode) == (model, m)] for m in modes}
+        if not all(last.values()):
+            missing = ", ".join(mode for mode, values in last.items() if not values)
+            found.append(f"{model}: not run yet: {missing}")
+            continue
         gangs, elastic = [*last[modes[0]], *last[modes[1]]], statistics.fmean(last[modes[2]])
         reached = ", ".join(f"{m} {statistics.fmean(v):.4f}" for m, v in last.items())
         is_within = elastic >= min(gangs)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.readme_reports import reports
 from benchmarks.svg import box, line, svg, text
 
 FOLDER = Path(__file__).parent
@@ -56,12 +57,17 @@ def main() -> None:
     documents = read(FOLDER / "results")
     (FOLDER / PICTURE).write_text(picture(documents))
     path = FOLDER / "README.md"
-    path.write_text(replaced(path.read_text(), results(documents)))
+    path.write_text(replaced(path.read_text(), made(FOLDER / "results")))
     written = [path, FOLDER / PICTURE]
     if ABLATION in documents:
         written.append(FOLDER / ABLATION_PICTURE)
         written[-1].write_text(ablation_picture(documents[ABLATION]))
     print("written:", ", ".join(map(str, written)))
+
+
+def made(folder: Path) -> str:
+    """Return all that stands between the marks."""
+    return f"{results(read(folder))}\n{reports(folder)}"
 
 
 def read(folder: Path) -> dict[str, Document]:
@@ -70,13 +76,13 @@ def read(folder: Path) -> dict[str, Document]:
     return {name: document for name, document in found.items() if "rows" in document}
 
 
-def replaced(text: str, made: str) -> str:
+def replaced(text: str, lines: str) -> str:
     """Return a text with other lines between the marks."""
     before, _, rest = text.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:
         raise ValueError(f"expected {BEGIN} and then {END} in README.md")
-    return f"{before}{BEGIN}\n{made}\n{END}{after}"
+    return f"{before}{BEGIN}\n{lines}\n{END}{after}"
 
 
 # --- tables ---------------------------------------------------------------------------------------
