@@ -321,7 +321,7 @@ class JobConfig(Section):
         self._check_all_reduce()
         self._check_hybrid()
         self._check_launcher()
-        self._check_metrics_port()
+        self._check_seeing()
         if self.model.run_eagerly and self.training.distribution_strategy is not Strategy.LOCAL:
             raise ValueError(
                 "--run_eagerly is for looking into a model in one process: expected "
@@ -471,8 +471,16 @@ class JobConfig(Section):
                 f"{Strategy.PARAMETER_SERVER}"
             )
 
-    def _check_metrics_port(self) -> None:
+    def _check_seeing(self) -> None:
         port = self.seeing.metrics_port
+        folder = self.checkpoint.checkpoint_dir
+        if self.seeing.tensorboard_histograms and (
+            self.seeing.tensorboard_log_dir is None or folder is None or _is_url(folder)
+        ):
+            raise ValueError(
+                "--tensorboard_histograms are of checkpoints: expected --tensorboard_log_dir, and "
+                "--checkpoint_dir, a folder"
+            )
         if port is not None and self.is_on_kubernetes != (port > 0):
             expected = (
                 "a port above 0 in each pod"

@@ -273,6 +273,7 @@ class Progress:
     num_minibatches: int = 0
     model_version: int = 0
     stage_seconds: dict[str, float] = field(default_factory=dict)  # feed, ids, pull, compute, ...
+    learning_rate: float | None = None  # of the last step
 
 
 @dataclass(frozen=True, slots=True)

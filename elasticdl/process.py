@@ -237,10 +237,9 @@ def process_name(role: Role, index: int) -> str:
     return str(role) if role is Role.MASTER else f"{role}-{index}"
 
 
-def rotate_log(arguments: ProcessArguments) -> None:
+def rotate_log(config: JobConfig, job_dir: Path) -> None:
     """Begin a new log file, if this process has one in the job's folder and it is full."""
-    limit = arguments.config.seeing.log_file_bytes
-    log_lines.rotate_if_full(arguments.job_dir / LOG_FOLDER, limit)
+    log_lines.rotate_if_full(job_dir / LOG_FOLDER, config.seeing.log_file_bytes)
 
 
 def inherited_lifeline() -> int | None:

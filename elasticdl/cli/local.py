@@ -24,6 +24,7 @@ from elasticdl.job import JobStatus, Shard, TaskKind
 from elasticdl.locations import Location
 from elasticdl.master.durable import JobData
 from elasticdl.master.effects import audits, expired_text
+from elasticdl.master.histograms import take_histograms
 from elasticdl.master.in_process import InProcessMaster
 from elasticdl.model_spec import load_model_spec
 from elasticdl.observe.tensorboard import Summaries
@@ -53,15 +54,16 @@ def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
     spec = load_model_spec(config.model, config.training.learning_rate)
     display.note(str(threads_of(config)))
     client = PsClient.in_process(_make_store(config))
+    folder = config.seeing.tensorboard_log_dir
+    summaries = None if folder is None else Summaries(folder)
     master = InProcessMaster(
         config,
         _job_data(open_readers(config, spec)),
         audit=lambda: audits(client.audit()),
         checkpoint=lambda directory: _checkpoint(client, sender, directory),
         expire=lambda: expired_text(client.expire(int(time.time()))),
+        tell=lambda note: take_histograms(summaries, note.kind, config, master.job_id),
     )
-    folder = config.seeing.tensorboard_log_dir
-    summaries = None if folder is None else Summaries(folder)
     job = _Job(config, master, client)
     thread = threading.Thread(target=job.run, name="job", daemon=True)
     thread.start()

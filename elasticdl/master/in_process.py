@@ -59,6 +59,7 @@ class InProcessMaster:
         expire: Callable[[], str] = lambda: "",
         state: State | None = None,
         clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[Note], None] | None = None,
     ) -> None:
         """Begin a job, or take up the one in `state`.
 
@@ -70,11 +71,13 @@ class InProcessMaster:
             expire: Has the store remove the rows that have come to their end; says how many.
             state: Where the job is written down; default: nowhere.
             clock: Seconds since any moment.
+            tell: Told what happens, which is logged too.
 
         Raises:
             JobFailedError: The data that the command needs has no records.
         """
         self._lock = threading.RLock()
+        self._tell = tell
         self._requests = itertools.count(1)
         self._session = uuid.uuid4().hex  # nothing that an earlier process held is this one's
         self._job, is_new = open_job(state or MemoryState(), config, lambda: data, clock)
@@ -85,7 +88,7 @@ class InProcessMaster:
             processes=None,
             job_dir=None,
             job_id=self._job.id,
-            tell=_log,
+            tell=self._note,
             event=lambda event: self._do(lambda: event(self._now())),
             run=_run_at_once,
         )
@@ -150,7 +153,7 @@ class InProcessMaster:
 
     @property
     def learning_rate(self) -> float | None:
-        """What --learning_rate or a callback has set."""
+        """As the worker said last, or as it was set."""
         return learning_rate_of(self._core)
 
     def stop(self, reason: str) -> None:
@@ -166,8 +169,18 @@ class InProcessMaster:
         """Let go of the state."""
         self._job.close()
 
+    @property
+    def job_id(self) -> str:
+        """The identity of the job."""
+        return self._job.id
+
     def _now(self) -> float:
         return self._job.now()
+
+    def _note(self, note: Note) -> None:
+        log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
+        if self._tell is not None:
+            self._tell(note)
 
     def _do(self, event: Callable[[], T]) -> T:
         with self._lock:
@@ -194,7 +207,3 @@ class _StoreAccess:
 
 def _run_at_once(effect: Effect, line: Line) -> None:
     effect()()
-
-
-def _log(note: Note) -> None:
-    log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)

@@ -37,11 +37,11 @@ from elasticdl.launchers.base import (
     ProcessSpec,
     Started,
 )
-from elasticdl.log_lines import rotate_if_full
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import HybridAccess, ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
+from elasticdl.master.histograms import take_histograms
 from elasticdl.master.interpreter import Effect, Interpreter, Line, ParameterAccess
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.page import JobPage
@@ -405,8 +405,7 @@ class Master:
         """Say what this process did with its time, as others do with their heartbeats."""
         if self.now() >= self._tells_usage_at:
             self._tells_usage_at = self.now() + self.core.config.cluster.heartbeat_seconds
-            log_limit = self.core.config.seeing.log_file_bytes
-            rotate_if_full(self._job_dir / process.LOG_FOLDER, log_limit)
+            process.rotate_log(self.core.config, self._job_dir)
             self._write(kind_of(measure(self._labels)))
             longest = self._lag.take_longest()
             late, held = round(longest.late_seconds, 4), round(longest.held_seconds, 4)
@@ -536,6 +535,7 @@ class Master:
     def _note(self, note: Note) -> None:
         log.log(logging.WARNING if note.is_warning else logging.INFO, "%s", note.text)
         self._write(note.kind, note.text)
+        take_histograms(self._summaries, note.kind, self.core.config, self._job.id)
 
     def _write(self, kind: Kind, text: str = "") -> None:
         self._remember(self._events.write(kind, text))

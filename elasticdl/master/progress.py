@@ -48,6 +48,7 @@ class Meter:
         self._loss_records = 0
         self._seen_records = 0  # over all workers
         self.model_version = 0
+        self.learning_rate: float | None = None  # of the step of which was heard last
         self.num_minibatches = 0
         self.staleness_sum = 0
         self.max_staleness = 0
@@ -88,6 +89,7 @@ class Meter:
     def heard(self, worker_id: int, progress: Progress, now: float) -> None:
         """Take in what a worker says of itself."""
         self.model_version = max(self.model_version, progress.model_version)
+        self.learning_rate = progress.learning_rate or self.learning_rate
         self._see(self._totals(worker_id), progress.num_records, progress.loss_sum, now)
 
     def lost(self, worker_id: int) -> None:

@@ -68,9 +68,10 @@ def picture(core: JobCore, now: float) -> JobStatus:
 
 
 def learning_rate_of(core: JobCore) -> float | None:
-    """Return what --learning_rate or a callback has set; None: the optimizer's own is not known."""
+    """Return that of the last step of which was heard; before, what was set; None: not known."""
     set_by_callback = core.callbacks.learning_rate
-    return core.config.training.learning_rate if set_by_callback is None else set_by_callback
+    given = core.config.training.learning_rate if set_by_callback is None else set_by_callback
+    return given if core.meter.learning_rate is None else core.meter.learning_rate
 
 
 def label_of(core: JobCore) -> Label:

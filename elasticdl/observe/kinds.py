@@ -76,6 +76,7 @@ class WorkerProgress(Kind):
     num_minibatches: Annotated[int, "minibatches trained since the process began"]
     model_version: Annotated[int, "updates that the parameters had"]
     stage_seconds: Annotated[Mapping[str, float], "seconds in each stage since the process began"]
+    learning_rate: Annotated[float | None, "of its last step"] = None
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,14 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl.errors import ConfigError
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import JobStatus
 
 if TYPE_CHECKING:  # it comes with an extra
@@ -26,6 +29,9 @@ _CLOSE_SECONDS = 5.0
 log = logging.getLogger(__name__)
 
 _Picture = tuple[JobStatus, float | None]
+
+ReadParameters = Callable[[], Mapping[str, NDArray[np.float32]]]
+"""Returns parameters by name."""
 
 
 class Summaries:
@@ -56,7 +62,9 @@ class Summaries:
             ) from error
         self._told: dict[str, tuple[object, ...]] = {}
         self._next = 0.0
-        self._pictures: queue.SimpleQueue[_Picture | None] = queue.SimpleQueue()
+        self._pictures: queue.SimpleQueue[_Picture | tuple[int, ReadParameters] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._write, name="tensorboard", daemon=True)
         self._thread.start()
 
@@ -68,6 +76,16 @@ class Summaries:
         self._next = now + SECONDS_BETWEEN
         self._pictures.put((status, learning_rate))
 
+    def take_parameters(self, version: int, read: ReadParameters) -> None:
+        """Have a histogram of each parameter written; `read` is called by the thread that writes.
+
+        Args:
+            version: Updates that they had.
+            read: Raises an `ElasticdlError` if they cannot be read any more.
+        """
+        if self._pictures.qsize() <= _MOST_WAITING:
+            self._pictures.put((version, read))
+
     def close(self) -> None:
         """Write the rest; of a disk that does not answer it is left."""
         self._pictures.put(None)
@@ -76,7 +94,11 @@ class Summaries:
     def _write(self) -> None:
         try:
             while (picture := self._pictures.get()) is not None:
-                self._add(*picture)
+                match picture:
+                    case (int(version), read):
+                        self._add_histograms(version, read)
+                    case (status, learning_rate):
+                        self._add(status, learning_rate)
             self._writer.close()
         except Exception as error:
             log.warning("nothing more is written for TensorBoard: %s", error)
@@ -87,6 +109,17 @@ class Summaries:
                 continue
             self._told[name] = measured
             self._writer.add_scalar(name, value, status.model_version)
+
+    def _add_histograms(self, version: int, read: ReadParameters) -> None:
+        try:
+            parameters = read()
+        except ElasticdlError as error:  # the checkpoint is old, and was deleted meanwhile
+            log.warning("no histograms of version %d are written: %s", version, error)
+            return
+        for name, values in parameters.items():
+            finite = values[np.isfinite(values)]
+            if finite.size:
+                self._writer.add_histogram(name, finite, version)
 
 
 def _numbers(

@@ -78,7 +78,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
 
         def look() -> None:
             profiler.look()
-            process.rotate_log(arguments)
+            process.rotate_log(arguments.config, arguments.job_dir)
 
         with metrics_of(arguments, labels, store):
             heartbeats.serve(events, departure.is_over, look)

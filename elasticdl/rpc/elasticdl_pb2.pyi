@@ -1112,10 +1112,13 @@ class Progress(_message.Message):
     NUM_MINIBATCHES_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
     STAGE_SECONDS_FIELD_NUMBER: _builtins.int
+    LEARNING_RATE_FIELD_NUMBER: _builtins.int
     num_records: _builtins.int
     loss_sum: _builtins.float
     num_minibatches: _builtins.int
     model_version: _builtins.int
+    learning_rate: _builtins.float
+    """of the last step"""
     @_builtins.property
     def stage_seconds(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     def __init__(
@@ -1126,12 +1129,15 @@ class Progress(_message.Message):
         num_minibatches: _builtins.int = ...,
         model_version: _builtins.int = ...,
         stage_seconds: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        learning_rate: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["loss_sum", b"loss_sum", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_records", b"num_records", "stage_seconds", b"stage_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "learning_rate", b"learning_rate", "loss_sum", b"loss_sum", "model_version", b"model_version", "num_minibatches", b"num_minibatches", "num_records", b"num_records", "stage_seconds", b"stage_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
+    _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__learning_rate) -> _WhichOneofReturnType__learning_rate | None: ...
 
 Global___Progress: _TypeAlias = Progress  # noqa: Y015
 

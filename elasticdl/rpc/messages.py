@@ -343,6 +343,7 @@ def progress_to_message(progress: Progress) -> pb.Progress:
         num_minibatches=progress.num_minibatches,
         model_version=progress.model_version,
         stage_seconds=progress.stage_seconds,
+        learning_rate=progress.learning_rate,
     )
 
 
@@ -354,6 +355,7 @@ def progress_from_message(message: pb.Progress) -> Progress:
         num_minibatches=message.num_minibatches,
         model_version=message.model_version,
         stage_seconds=dict(message.stage_seconds),
+        learning_rate=message.learning_rate if message.HasField("learning_rate") else None,
     )
 
 

@@ -52,8 +52,16 @@ class SeeingSection(Section):
     tensorboard_log_dir: Annotated[
         Path | None,
         Field(
-            description="Folder for TensorBoard: loss, metrics, throughput, and the learning rate "
-            "where --learning_rate or a callback sets it [default: none]."
+            description="Folder for TensorBoard: loss, metrics, learning rate and throughput "
+            "[default: none]."
         ),
         _TRAIN,
     ] = None
+    tensorboard_histograms: Annotated[
+        bool,
+        Field(
+            description="Also a histogram of each dense parameter at each checkpoint of "
+            "--checkpoint_dir, a folder."
+        ),
+        _TRAIN,
+    ] = False

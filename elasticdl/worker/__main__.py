@@ -100,7 +100,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
 
             def follow(answer: HeartbeatAnswer) -> None:
                 profiler.look()
-                process.rotate_log(arguments)
+                process.rotate_log(arguments.config, arguments.job_dir)
                 worker.recover(answer.is_recovering)
                 for exchange in reducers:
                     exchange.world_ends(answer.ended_world)

@@ -478,19 +478,18 @@ class Worker:
             return self._trained.exchange.push(
                 item.parameters,
                 result,
-                self._learning_rate(item),
+                self._learning_rate(item.running, item.parameters.version),
                 item.running.lease,
                 item.index,
                 item.minibatch.num_records,
                 self._protocol.pending,
             )
 
-    def _learning_rate(self, item: Item) -> float:
-        assert item.parameters is not None
-        set_by_callback = item.running.lease.learning_rate
-        if set_by_callback is not None:
-            return set_by_callback
-        return self._trained.trainer.learning_rate(item.parameters.version)
+    def _learning_rate(self, running: Running, version: int) -> float:
+        given = running.lease.learning_rate  # by a callback
+        own = self._trained.trainer.learning_rate
+        running.learning_rate = own(version) if given is None else given
+        return running.learning_rate
 
     def _count(self, item: Item, result: StepResult, done: Committed) -> None:
         assert item.minibatch is not None
@@ -503,6 +502,7 @@ class Worker:
             loss_sum=before.loss_sum + loss,
             num_minibatches=before.num_minibatches + 1,
             model_version=done.version,
+            learning_rate=running.learning_rate,
         )
 
     def _report(self, running: Running, report: TaskReport) -> None:

@@ -39,6 +39,7 @@ class Running:
     staleness_max: int = 0
     staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
     recomputed: int = 0  # compute
+    learning_rate: float | None = None  # of the last step: commit; in synchronous training compute
     # compute: records to be measured, minibatches of these that wait, whether any were measured
     measured: int = 0
     to_measure: list[tuple[Minibatch, Any]] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -154,19 +155,30 @@ def until_event(job, name, process=None):
 
 
 @pytest.mark.parametrize("strategy", ["Local", "ParameterServerStrategy"])
-def test_numbers_of_a_job_are_written_for_tensorboard(seen_job, tmp_path, strategy):
+def test_numbers_and_histograms_are_written_for_tensorboard(
+    seen_job, load_module, tmp_path, strategy
+):
     pytest.importorskip("tensorboardX", reason="this needs elasticdl[tensorboard]")
+    tests = Path(__file__).parents[1]
+    written_for = load_module(tests / "unit" / "observe" / "test_tensorboard.py")
     folder = tmp_path / "tensorboard"
-    flags = {"tensorboard_log_dir": folder, "learning_rate": 0.5}
+    flags = {"tensorboard_log_dir": folder, "tensorboard_histograms": True}
+    flags |= {"checkpoint_dir": tmp_path / "checkpoints", "checkpoint_steps": 50}
     flags |= {"distribution_strategy": strategy}
     if strategy == "Local":
         flags |= {"num_workers": None, "num_ps_pods": None}
     with seen_job(2_000, **flags) as job:
         job.wait()
-    (path,) = folder.glob("events.out.tfevents.*")
-    written = path.read_bytes()
-    for name in (b"loss/training", b"learning_rate", b"throughput/records_per_second"):
-        assert name in written
+    numbers, histograms = written_for.scalars(folder), written_for.histograms(folder)
+    names = {name for name, _ in numbers}
+    assert {"loss/training", "learning_rate", "throughput/records_per_second"} <= names
+    # Nobody has set it: a worker has said what its optimizer does.
+    assert {value for (name, _), value in numbers.items() if name == "learning_rate"} == {1.0}
+    steps = {step for _, step in histograms}
+    assert len(steps) >= 2
+    kept = {int(path.name.split("-")[1]) for path in (tmp_path / "checkpoints").glob("version-*")}
+    assert max(steps) in kept
+    assert all(number > 0 for _, _, number in histograms.values())
 
 
 BOUNDS = {

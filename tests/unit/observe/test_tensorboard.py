@@ -3,8 +3,10 @@
 import dataclasses
 import struct
 
+import numpy as np
 import pytest
 
+from elasticdl.errors import CheckpointError
 from elasticdl.job import no_status
 from elasticdl.observe.tensorboard import Summaries
 
@@ -65,3 +67,36 @@ def test_no_more_than_once_a_second_is_written_but_for_the_last(tmp_path):
     assert steps[0] == 1
     assert steps[-1] == 100
     assert len(steps) <= 3
+
+
+def histograms(folder):
+    """Return (name, step) -> (smallest, largest, number) of all histograms."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    found = {}
+    for path in folder.rglob("events.out.tfevents.*"):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            (length,) = struct.unpack_from("<Q", data, at)
+            event = Event.FromString(data[at + 12 : at + 12 + length])
+            for value in event.summary.value:
+                if value.HasField("histo"):
+                    histogram = value.histo
+                    found[value.tag, event.step] = histogram.min, histogram.max, histogram.num
+            at += 12 + length + 4
+    return found
+
+
+def test_histograms_of_parameters_leave_out_what_is_no_number(tmp_path):
+    summaries = Summaries(tmp_path)
+    values = np.array([[1.0, 2.0], [np.nan, 4.0]], np.float32)
+    summaries.take_parameters(30, lambda: {"kernel": values, "bias": np.full(3, np.nan)})
+
+    def gone():
+        raise CheckpointError("it was deleted")
+
+    summaries.take_parameters(40, gone)
+    summaries.take(status(50, loss=0.5), None, is_last=True)  # it goes on
+    summaries.close()
+    assert histograms(tmp_path) == {("kernel", 30): (1.0, 4.0, 3.0)}
+    assert scalars(tmp_path)["loss/training", 50] == 0.5
