@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -30,10 +31,21 @@ class Proof:
 
 @dataclass(slots=True)
 class _Count:
+    """What became of records, of one task or of an epoch."""
+
+    records: int = 0
     trained_once: int = 0
     repeated: int = 0
     lost: int = 0
     examples: int = 0
+
+    def add(self, other: _Count) -> None:
+        """Add those of a task."""
+        self.records += other.records
+        self.trained_once += other.trained_once
+        self.repeated += other.repeated
+        self.lost += other.lost
+        self.examples += other.examples
 
 
 def prove(
@@ -75,48 +87,38 @@ def prove(
     disagreements = unexplained = missing = 0
     for epoch in range(tasks.num_epochs):
         total = _Count()
-        num_records = 0
         for task_id in filter(begun, tasks.epoch_ids(epoch)):
             records = tasks.task(task_id).shard.num_records
             made = uneven.get(task_id) or Made(-(-records // minibatch_size), records)
-            num_records += records
-            left_out = sum(
-                min(minibatch_size, made.examples - index * minibatch_size) if of_it < 0 else of_it
-                for index, of_it in skipped.get(task_id, {}).items()
-            )
+            left_out = _left_out(skipped.get(task_id, {}), made, minibatch_size)
             entries = [of_replica.get(task_id, TaskAudit(task_id, 0, 0)) for of_replica in applied]
             if task_id in set_aside and uneven:
-                total.lost += records
-                total.examples += max((entry.num_records for entry in entries), default=0)
+                examples = max((entry.num_records for entry in entries), default=0)
+                total.add(_Count(records, lost=records, examples=examples))
                 continue
             count = _worst(entries, records, made, minibatch_size, left_out)
             is_known = [task_id in lost.get(index, ()) for index in range(len(entries))]
             if any(is_known):
                 missing += count.lost
                 entries = [e for e, known in zip(entries, is_known, strict=True) if not known]
-            total.trained_once += count.trained_once
-            total.repeated += count.repeated
-            total.lost += count.lost
-            total.examples += made.examples
+            total.add(count)
             if task_id in set_aside:
                 continue  # why its records are lost, or not everywhere, is said already
             unexplained += 0 if any(is_known) else max(0, count.lost - left_out)
             is_missing = any(entry.next_index < made.minibatches for entry in entries)
             disagreements += is_missing or len(Counter(map(_essence, entries))) > 1
-        if not num_records:
-            continue
-        ledger.append(
-            EpochLedger(
-                epoch,
-                num_records,
-                total.trained_once,
-                total.repeated,
-                total.lost,
-                total.examples,
-            )
-        )
+        if total.records:
+            ledger.append(EpochLedger(epoch, **dataclasses.asdict(total)))
     repeated = sum(line.repeated for line in ledger)
     return Proof(tuple(ledger), _problem(repeated, disagreements), _note(unexplained, missing))
+
+
+def _left_out(skipped: Mapping[int, int], made: Made, minibatch_size: int) -> int:
+    """Count the examples of a task's minibatches that were left out on purpose."""
+    return sum(
+        min(minibatch_size, made.examples - index * minibatch_size) if examples < 0 else examples
+        for index, examples in skipped.items()
+    )
 
 
 def _worst(
@@ -133,7 +135,7 @@ def _worst(
         lost = max(lost, made.examples - min(due, entry.num_records))
         repeated = max(repeated, entry.num_records - due)
     lost, repeated = min(lost, records), min(repeated, records)
-    return _Count(max(0, records - lost - repeated), repeated, lost)
+    return _Count(records, max(0, records - lost - repeated), repeated, lost, made.examples)
 
 
 def _essence(entry: TaskAudit) -> tuple[int, int]:
