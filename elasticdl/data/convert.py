@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Literal
 
 from elasticdl._core import RecordWriter, TFRecordWriter
 from elasticdl.data.base import DataReader, Records
@@ -25,17 +25,6 @@ Encode = Callable[[Records, str], list[bytes]]
 RECORDS_PER_ROW_GROUP = 8192
 """A task decodes row groups whole up to its last record: few are decoded for nothing."""
 OnProgress = Callable[[int], None]  # told how many records more were dealt with
-
-
-class Writer(Protocol):
-    """What both writers of `elasticdl._core` do; left by an exception, they leave no file."""
-
-    def write_many(self, records: list[bytes]) -> None:
-        """Add records."""
-        ...
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, kind: object, value: object, traceback: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

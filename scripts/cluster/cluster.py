@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -17,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 from . import binaries, control_groups, processes
-from .api import Access, ApiError, Object
-from .control_plane import ControlPlane, Timing, write_kubeconfig
+from .api import ApiError, Object
+from .control_plane import ControlPlane, Timing
 from .network import connect
 from .node import Settings
 from .sandbox import REPOSITORY
@@ -213,15 +212,6 @@ class Cluster(AbstractContextManager["Cluster"]):
         process = processes.start(command, log, environment)
         self._own.append(process)
         return process.pid
-
-    def kubeconfig_of(self, namespace: str, account: str) -> Path:
-        """Return a file for kubectl that has the rights of a service account."""
-        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        token = self.api.create(path, request)["status"]["token"]
-        admin = self.control_plane.access
-        place = self.folder / f"kubeconfig-{namespace}-{account}-{secrets.token_hex(4)}"
-        return write_kubeconfig(place, Access(admin.server, admin.ca_file, token), namespace)
 
     def wait_for(
         self, path: str, holds: Callable[[Object], bool], seconds: float = 60, **query: str
