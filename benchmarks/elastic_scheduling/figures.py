@@ -35,7 +35,7 @@ def colocation(title: str, found: Mapping[str, Any], cpus: int) -> str:
     """Return an SVG: how service and job share the cluster over time."""
     used = found["mean utilisation, of pods that run"]
     parts = [*_heading(title, ("service", "training"))]
-    label = f"{used:.0%} of the CPUs held on average"
+    label = f"{used:.1%} of the CPUs held on average"
     parts += _chart(label, _TOP + 20, found["CPUs held"], cpus, found["seconds"])
     return svg(parts, _LEFT + _WIDTH + 20, _TOP + 20 + _HEIGHT + _GAP)
 
