@@ -49,6 +49,7 @@ def test_a_file_sorted_by_its_label_trains_like_a_shuffled_one(commands, load_zo
         script = Path(__file__).parents[2] / "benchmarks" / "peers" / "zoo_fit.py"
         flags = {"model_def": "adult.model.forward", "train": adult.folder / "train.csv"}
         flags |= {"test": test, "minibatch_size": 64, "num_epochs": 2, "seed": seed}
+        flags["data_reader_params"] = "skip_header=true"
         words = [sys.executable, str(script), *(f"--{k}={v}" for k, v in flags.items())]
         done = subprocess.run(words, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, done.stderr
