@@ -14,6 +14,7 @@ from elasticdl.settings import devices, reader_params
 from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.cluster import ClusterSection
 from elasticdl.settings.data import DataSection
+from elasticdl.settings.deterministic import check_deterministic
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.section import Command, Only, Section
 from elasticdl.settings.seeing import SeeingSection
@@ -187,6 +188,15 @@ class TrainingSection(Section):
         ),
         _TRAIN,
     ] = None
+    deterministic: Annotated[
+        bool,
+        Field(
+            description="With AllreduceStrategy and --global_batch_size: which minibatches make "
+            "which update, and in which order they are added up, is decided by the data alone, so "
+            "that any number of workers, and runs in which some are lost, give the same losses."
+        ),
+        _TRAIN,
+    ] = False
     max_staleness: Annotated[
         NonNegativeInt | None,
         Field(
@@ -232,6 +242,16 @@ class TrainingSection(Section):
             "the longest minibatch].",
         ),
     ] = None
+
+    @property
+    def tasks_per_update(self) -> int | None:
+        """How many whole tasks a global batch is; None if it is not a number of whole tasks."""
+        if self.global_batch_size is None:
+            return None
+        num_tasks, rest = divmod(
+            self.global_batch_size, self.minibatch_size * self.num_minibatches_per_task
+        )
+        return None if rest or not num_tasks else num_tasks
 
 
 class EvaluationSection(Section):
@@ -319,6 +339,14 @@ class JobConfig(Section):
         }[self.command]
         self._check_synchrony()
         self._check_all_reduce()
+        training = self.training
+        if training.deterministic:
+            check_deterministic(
+                training.distribution_strategy,
+                training.global_batch_size,
+                training.minibatch_size,
+                training.num_minibatches_per_task,
+            )
         self._check_hybrid()
         self._check_launcher()
         self._check_seeing()

@@ -66,6 +66,10 @@ class StaleParametersError(StoreError):
     """A gradient of parameters that are older than the synchrony of the job allows."""
 
 
+class OutOfTurnError(ElasticdlError):
+    """A task of a deterministic job waits for tasks before it that nobody works on."""
+
+
 class AuthenticationError(ElasticdlError):
     """The other end did not prove that it knows the job's token."""
 

@@ -408,7 +408,7 @@ class Seat:
     """A worker's place in a world: a numbered agreement on who reduces together.
 
     The tuples are by rank. Rank 0 has the parameters that count; those that `are_behind` are to be
-    given them first.
+    given them first. tasks_per_epoch: training tasks, from which follows which make an update.
     """
 
     world_id: int
@@ -417,6 +417,7 @@ class Seat:
     rings: tuple[str, ...]
     are_behind: tuple[bool, ...]
     generation: int = 0
+    tasks_per_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ _OTHER_FLAGS = frozenset(
         "validation_data",
         "prediction_data",
         "learning_rate",
+        # What it draws, it draws by itself.
+        "deterministic",
         # It is all-reduce that makes the updates.
         "distribution_strategy",
         "use_async",

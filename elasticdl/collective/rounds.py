@@ -19,6 +19,7 @@ class Minibatch:
     """Which minibatch an offer is of, and how much it weighs.
 
     is_skipped: It is to count as dealt with, without a gradient.
+    ends_task: It is the last one of its task; said in deterministic jobs alone.
     """
 
     task_id: int
@@ -26,6 +27,7 @@ class Minibatch:
     index: int
     num_records: int
     is_skipped: bool = False
+    ends_task: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ _NEW = Mark()
 _OFFER = struct.Struct(
     "<IQIIIIdQ"
 )  # flags, task, lease, index, records, -, learning rate, position
-_HAS, _SKIPPED, _LAST = 1, 2, 4
+_HAS, _SKIPPED, _LAST, _ENDS_TASK = 1, 2, 4, 8
 
 OFFER_BYTES = _OFFER.size
 
@@ -157,6 +159,7 @@ def pack(offer: Offer) -> bytes:
     flags = _HAS if offer.minibatch is not None else 0
     flags |= _SKIPPED if minibatch.is_skipped else 0
     flags |= _LAST if offer.is_last else 0
+    flags |= _ENDS_TASK if minibatch.ends_task else 0
     return _OFFER.pack(
         flags,
         minibatch.task_id,
@@ -172,6 +175,8 @@ def pack(offer: Offer) -> bytes:
 def unpack(data: bytes) -> Offer:
     """Return the offer that was packed."""
     flags, task_id, lease, index, num_records, _, learning_rate, position = _OFFER.unpack(data)
-    minibatch = Minibatch(task_id, lease, index, num_records, bool(flags & _SKIPPED))
+    minibatch = Minibatch(
+        task_id, lease, index, num_records, bool(flags & _SKIPPED), bool(flags & _ENDS_TASK)
+    )
     has = bool(flags & _HAS)
     return Offer(position, minibatch if has else None, learning_rate, bool(flags & _LAST))

@@ -41,6 +41,15 @@ class Order:
             if place < self._n:
                 return place
 
+    def place_of(self, number: int) -> int:
+        """Return the place at which a number is."""
+        if not self._is_drawn:
+            return number
+        while True:
+            number = self._step_back(number)
+            if number < self._n:
+                return number
+
     def first(self, count: int) -> NDArray[np.int64]:
         """Return the numbers at the first places; as long to make as it is."""
         places = np.arange(count, dtype=np.uint64)
@@ -56,6 +65,13 @@ class Order:
         sizes = self._left, self._right
         for number, key in enumerate(self._keys):
             high, low = low, (high + _mix(low ^ key)) % sizes[number % 2]
+        return high * self._right + low
+
+    def _step_back(self, place: int) -> int:
+        high, low = divmod(place, self._right)
+        sizes = self._left, self._right
+        for number, key in reversed(tuple(enumerate(self._keys))):
+            high, low = (low - _mix(high ^ key)) % sizes[number % 2], high
         return high * self._right + low
 
     def _steps(self, places: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticdl.config import JobConfig
+from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import (
     Attendance,
@@ -76,6 +77,7 @@ class JobCore:
             shuffle=config.training.shuffle_tasks,
             max_retries=config.training.max_task_retries,
             minibatch_size=config.training.minibatch_size,
+            updates=UpdateOrder.of(config.training, tasks.per_epoch),
         )
         self.members = Membership(
             self.journal,
@@ -587,6 +589,10 @@ class JobCore:
         if self.ledger.num_done == 0:
             tries = self.config.training.max_task_retries + 1
             self._fail(f"no task succeeded, and one failed {tries} times: {message}", now)
+        elif task.kind is TaskKind.TRAINING and self.config.training.deterministic:
+            self._fail(
+                f"--deterministic: an update cannot be made without its task: {message}", now
+            )
         elif task.kind is TaskKind.CALLBACKS:
             self.callbacks.drop()
         elif task.evaluation_id >= 0 and task.evaluation_id == self.evaluations.running_id:

@@ -16,6 +16,7 @@ It is leased to a worker that holds nothing else and gets nothing else. See docs
 from __future__ import annotations
 
 import itertools
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.journal import Journal
 from elasticdl.master.lacks import Applied, Lacks, Made, Uneven, lacks_of_epoch, to_edges
@@ -61,6 +63,9 @@ class Ledger:
     task is replayed any more. An epoch does not wait for the one before to be complete, only for
     it to be handed out.
 
+    In a deterministic job the next training task is the first one in the order of the job that
+    waits, whatever it waits for: no update can be made before its tasks are all there.
+
     generation: counts the calls of `replay`. A lease that was handed out in an earlier one cannot
         end as done: what it did may have been lost since.
     """
@@ -73,9 +78,11 @@ class Ledger:
         shuffle: bool,
         max_retries: int,
         minibatch_size: int,
+        updates: UpdateOrder | None = None,
     ) -> None:
         self._tasks = tasks
         self._num_training, self._per_epoch = tasks.num_training, tasks.per_epoch
+        self._updates = updates
         self._journal = journal
         self._max_retries = max_retries
         self._minibatch_size = minibatch_size
@@ -83,7 +90,9 @@ class Ledger:
         self._handed = HandOuts(tasks.per_epoch, seed, shuffle)
         self._returned: deque[int] = deque()  # training tasks that came back
         self._queued: deque[int] = deque()  # all other tasks, not leased
-        self._replays = Replays()  # training tasks to be done again
+        self._replays = Replays(
+            updates.place_of if updates else None
+        )  # training tasks to be done again
         # Tasks that were done, where `feed` made more or fewer examples than there are records.
         self.uneven: dict[int, Made] = {}
         self._doing: dict[int, Held] = {}
@@ -275,6 +284,8 @@ class Ledger:
         warm, and a process that dies of its first task looks like one that dies of itself. If
         there is nothing else to do, anybody gets it; but nobody beside another task.
         """
+        if self._updates is not None:
+            return self._next_in_order(self._updates)
         held = self.held_by(worker_id) if worker_id is not None else ()
         if any(task_id in self._suspects for task_id in held):
             return None
@@ -283,6 +294,25 @@ class Ledger:
         if suspect is None or not (is_proven or usual is None):
             return usual
         return None if held else suspect
+
+    def _next_in_order(self, updates: UpdateOrder) -> int | None:
+        """Return the next task of a deterministic job.
+
+        A worker asks when it has nothing in hand. What it holds beside was computed, and waits for
+        the update to be made; so a suspect need not wait for a worker that holds nothing.
+        """
+        others = [task_id for task_id in self._waiting_suspects if task_id >= self._num_training]
+        others += self._queued
+        if others and self._replays.is_over:
+            return others[0]
+        waiting = [task_id for task_id in self._waiting_suspects if task_id < self._num_training]
+        if self._replays:
+            waiting.append(self._replays.first_id)
+        if self._returned:
+            waiting.append(self._returned[0])
+        if not self.is_stopped and self._handed.count < self._num_training:
+            waiting.append(self._handed.next_id)
+        return min(waiting, key=updates.place_of, default=None)
 
     def _next_suspect(self) -> int | None:
         for task_id in self._waiting_suspects:
@@ -321,6 +351,11 @@ class Ledger:
     def leases(self) -> Iterator[tuple[int, Held]]:
         """Iterate over what is leased now: task id, and who holds it."""
         return iter(self._doing.items())
+
+    @property
+    def per_epoch(self) -> int:
+        """How many training tasks an epoch has."""
+        return self._per_epoch
 
     @property
     def num_doing(self) -> int:
@@ -480,6 +515,9 @@ class Ledger:
             line = self._waiting_suspects
         elif self._replays.is_out(task_id):
             self._replays.put_back(task_id, first)
+            return
+        elif self._updates is not None and task_id < self._num_training:
+            insort(self._returned, task_id, key=self._updates.place_of)
             return
         else:
             line = self._returned if task_id < self._num_training else self._queued

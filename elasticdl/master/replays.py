@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,13 @@ class Replays:
     A task that is taken out of the line stays *out* until it is done, set aside, or put back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place_of: Callable[[int], int] | None = None) -> None:
+        """Begin with an empty line.
+
+        Args:
+            place_of: Tasks wait in the order of these places; None: as they came.
+        """
+        self._place_of = place_of
         self._line: deque[_Block] = deque()
         self._num_waiting = 0
         self._out: set[int] = set()
@@ -73,6 +80,11 @@ class Replays:
         """The first one."""
         return self._line[0].next_id if self._line else None
 
+    @property
+    def first_id(self) -> int:
+        """The same, where there is one."""
+        return self._line[0].next_id
+
     def is_out(self, task_id: int) -> bool:
         """Whether a task is a replay that does not wait in the line."""
         return task_id in self._out
@@ -95,6 +107,7 @@ class Replays:
         add = self._line.appendleft if first else self._line.append
         add(_Block(np.array([[task_id, task_id + 1]], np.int64)))
         self._num_waiting += 1
+        self._sort()
 
     def end(self, task_id: int) -> None:
         """Forget one that is out, if it is."""
@@ -111,6 +124,7 @@ class Replays:
             return
         self._line.append(_Block(ranges))
         self._num_waiting += int((ranges[:, 1] - ranges[:, 0]).sum())
+        self._sort()
         ones = np.ones(len(ranges), np.int64)
         places = np.concatenate([self._edges, ranges[:, 0], ranges[:, 1]])
         changes = np.concatenate([np.diff(self._times, prepend=0), ones, -ones])
@@ -121,6 +135,13 @@ class Replays:
         is_last = np.append(places[1:] != places[:-1], True)
         self._edges, self._times = places[is_last], times[is_last]
         self._as_lists = None
+
+    def _sort(self) -> None:
+        if self._place_of is None:
+            return
+        waiting = [np.arange(first, stop) for first, stop in self.waiting().tolist()]
+        ids = sorted(np.concatenate(waiting).tolist(), key=self._place_of)
+        self._line = deque([_Block(np.array([[i, i + 1] for i in ids], np.int64))])
 
     # --- snapshot --------------------------------------------------------------------------------
 

@@ -1279,9 +1279,12 @@ class Seat(_message.Message):
     RINGS_FIELD_NUMBER: _builtins.int
     ARE_BEHIND_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
+    TASKS_PER_EPOCH_FIELD_NUMBER: _builtins.int
     world_id: _builtins.int
     rank: _builtins.int
     generation: _builtins.int
+    tasks_per_epoch: _builtins.int
+    """of training"""
     @_builtins.property
     def workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -1299,10 +1302,11 @@ class Seat(_message.Message):
         rings: _abc.Iterable[_builtins.str] | None = ...,
         are_behind: _abc.Iterable[_builtins.bool] | None = ...,
         generation: _builtins.int = ...,
+        tasks_per_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["are_behind", b"are_behind", "generation", b"generation", "rank", b"rank", "rings", b"rings", "workers", b"workers", "world_id", b"world_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["are_behind", b"are_behind", "generation", b"generation", "rank", b"rank", "rings", b"rings", "tasks_per_epoch", b"tasks_per_epoch", "workers", b"workers", "world_id", b"world_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -48,6 +48,7 @@ def seating_to_message(answer: Seat | Restore | Wait | Finished) -> pb.AttendRes
                 rings=answer.rings,
                 are_behind=answer.are_behind,
                 generation=answer.generation,
+                tasks_per_epoch=answer.tasks_per_epoch,
             )
             return pb.AttendResponse(seat=seat)
         case Restore(checkpoint):
@@ -70,6 +71,7 @@ def seating_from_message(message: pb.AttendResponse) -> Seat | Restore | Wait | 
                 tuple(seat.rings),
                 tuple(seat.are_behind),
                 seat.generation,
+                seat.tasks_per_epoch,
             )
         case "restore":
             return Restore(message.restore.checkpoint)

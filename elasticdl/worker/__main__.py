@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 
 from elasticdl import process
 from elasticdl._core import PsClient, PsServer, RingListener, Store, take_hot_keys, traffic
@@ -12,6 +13,7 @@ from elasticdl.backends.base import Trainer
 from elasticdl.backends.told import telling
 from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
+from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import HeartbeatAnswer, Progress, Role
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import FeedPath
@@ -177,9 +179,14 @@ def join_world(
             store, listening.bind, 0, arguments.token, far=sender, tls=tls, is_copy=True
         )
 
-    global_batch_size = arguments.config.training.global_batch_size
-    part = DENSE if arguments.config.num_ps else ""
-    replica = Replica(serve, checkpoint.checkpoint_dir_for_init, global_batch_size, part)
+    training = arguments.config.training
+    replica = Replica(
+        serve,
+        checkpoint.checkpoint_dir_for_init,
+        training.global_batch_size,
+        DENSE if arguments.config.num_ps else "",
+        partial(UpdateOrder.of, training),
+    )
     listener = RingListener(listening.bind, 0, arguments.token, tls=tls)
     member = RingMember(
         lambda said: master.attend(arguments.index, said),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from elasticdl.backends.base import Float32, Int64, Minibatch, ModelDescription, StepResult, Trainer
@@ -11,11 +11,17 @@ from elasticdl.checkpoints.exports import write_tables
 from elasticdl.collective import rounds
 from elasticdl.collective.rounds import Verdict
 from elasticdl.config import CheckpointSection
-from elasticdl.errors import GapError, StaleLeaseError, StaleParametersError, UnavailableError
+from elasticdl.errors import (
+    GapError,
+    OutOfTurnError,
+    StaleLeaseError,
+    StaleParametersError,
+    UnavailableError,
+)
 from elasticdl.job import Lease
 from elasticdl.worker.exchange import Committed, Parameters, PendingPull, Step
 from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import Handing, Outdated, OutOfWorld, RingMember
+from elasticdl.worker.ring_member import Handing, Outdated, OutOfTurn, OutOfWorld, RingMember
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,7 @@ class RingExchange:
         self._trainer = trainer
         self._replica = replica
         self._member = member
+        self._ends: dict[tuple[int, int], int] = {}  # of a deterministic job, by task and lease
 
     @property
     def generation(self) -> int:
@@ -68,12 +75,23 @@ class RingExchange:
             # Whoever has the task when this process has ended goes on where it stands.
             raise StaleLeaseError(f"task {lease.task.id}: this worker is in no world") from None
 
+    def ends_at(self, lease: Lease, end: int) -> None:
+        """The next update need not wait for more of the task than so many minibatches."""
+        self._ends[lease.task.id, lease.number] = end
+
     def end_task(self, lease: Lease) -> None:
         """Others need not wait for this worker because of this lease any more."""
+        self._ends.pop((lease.task.id, lease.number), None)
         self._member.end(lease.task.id, lease.number)
 
     def when_settled(self, lease: Lease, end: int, tell: Callable[[bool], None]) -> None:
-        """Call it when the next round has begun: then all ranks have made the same updates."""
+        """Call it when the next round has begun: then all ranks have made the same updates.
+
+        In a deterministic job a task that is given back is so at once: the update waits for it.
+        """
+        if not end and self._replica.updates is not None:
+            tell(True)
+            return
         self._member.when_settled(lease.task.id, end, tell)
 
     def settle(self) -> None:
@@ -85,8 +103,14 @@ class RingExchange:
         self._member.rest()
 
     def pull(self, ids: Sequence[Int64], step: Step | None = None) -> OwnParameters:
-        """Return the parameters that are here; there are no rows."""
+        """Return the parameters that are here; there are no rows.
+
+        Raises:
+            OutOfTurnError: A deterministic job cannot go on before others have the task.
+        """
         self._wait_for_parameters()
+        if step is not None:
+            self._wait_for_turn(step.lease)
         replica = self._replica
         course = replica.course
         pulled = replica.client.pull([], training=step is not None)
@@ -108,7 +132,7 @@ class RingExchange:
         """Hand in the gradients of one minibatch; returns when they are part of an update."""
         assert isinstance(pulled, OwnParameters)
         handing = Handing(
-            rounds.Minibatch(lease.task.id, lease.number, index, num_records),
+            self._named(lease, index, num_records),
             learning_rate,
             (result.dense_grad, result.state_delta),
             pulled.course,
@@ -119,8 +143,13 @@ class RingExchange:
 
     def skip(self, lease: Lease, index: int) -> None:
         """Leave a minibatch out for good, on all ranks."""
-        minibatch = rounds.Minibatch(lease.task.id, lease.number, index, 0, is_skipped=True)
+        minibatch = replace(self._named(lease, index, 0), is_skipped=True)
         self._hand_in(Handing(minibatch, 0.0, None, 0, 0), lease)
+
+    def _named(self, lease: Lease, index: int, num_records: int) -> rounds.Minibatch:
+        task_id, number = lease.task.id, lease.number
+        ends_task = self._ends.get((task_id, number)) == index + 1
+        return rounds.Minibatch(task_id, number, index, num_records, ends_task=ends_task)
 
     def _hand_in(self, handing: Handing, lease: Lease) -> None:
         where = f"minibatch {handing.minibatch.index} of task {lease.task.id}"
@@ -160,6 +189,16 @@ class RingExchange:
     def _wait_for_parameters(self) -> None:
         try:
             self._member.wait_for_parameters()
+        except OutOfWorld:
+            raise UnavailableError("this worker is in no world any more") from None
+
+    def _wait_for_turn(self, lease: Lease) -> None:
+        try:
+            self._member.wait_for_turn(lease.task.id)
+        except OutOfTurn:
+            raise OutOfTurnError(
+                f"task {lease.task.id} is of a later update, and nobody has what this one lacks"
+            ) from None
         except OutOfWorld:
             raise UnavailableError("this worker is in no world any more") from None
 

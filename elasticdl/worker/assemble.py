@@ -216,6 +216,12 @@ def _check_export(config: JobConfig, trainer: Trainer) -> None:
 
 
 def _check_callbacks(config: JobConfig, needs: CallbackNeeds) -> None:
+    if config.training.deterministic:
+        raise ModelError(
+            "callbacks() has some that the job calls, and those act when their time comes, not at "
+            "a given update: with --deterministic leave them out (a keras schedule as "
+            "learning_rate is fine)"
+        )
     if needs.watches and not config.evaluation.evaluation_steps:
         raise ModelError(
             f"callback {needs.watches} watches evaluations, of which there is none while training: "
@@ -232,6 +238,7 @@ def threads_of(config: JobConfig) -> Threads:
         1 if is_local else config.cluster.num_workers,
         has_tables(),
         os.environ,
+        config.training.deterministic,
     )
 
 

@@ -30,6 +30,7 @@ def choose_threads(
     num_workers: int,
     has_tables: bool,
     environment: Mapping[str, str],
+    is_deterministic: bool = False,
 ) -> Threads:
     """Say with how many threads a worker computes.
 
@@ -43,11 +44,14 @@ def choose_threads(
         num_workers: How many workers share them.
         has_tables: Whether the model file uses `elasticdl.layers.Embedding`.
         environment: TensorFlow's own variable is obeyed, as it is in plain TensorFlow.
+        is_deterministic: The number of workers must not show in the last bits of a sum.
     """
     if setting != "auto":
         return Threads(setting, "--worker_threads")
     if environment.get(_VARIABLE, "").isdecimal():
         return Threads(int(environment[_VARIABLE]), _VARIABLE)
+    if is_deterministic:
+        return Threads(1, "--deterministic: whatever the number of workers")
     if has_tables:
         return Threads(1, "the model file has elasticdl.layers.Embedding: its steps are short")
     share = max(1, cores // num_workers)

@@ -125,6 +125,13 @@ class Exchange(ParameterSource, Protocol):
         """
         ...
 
+    def ends_at(self, lease: Lease, end: int) -> None:
+        """Say how many minibatches a task has, before the last one is pushed or skipped.
+
+        Of deterministic jobs alone.
+        """
+        ...
+
     def end_task(self, lease: Lease) -> None:
         """Let go of what a lease pulled and never pushed; nobody waits for it any more."""
         ...
@@ -262,6 +269,9 @@ class StoreExchange:
     def start_index(self, lease: Lease) -> int:
         """Ask every replica; the one that has applied the least decides."""
         return self._declared(lambda: self._client.begin_task(lease.task.id, lease.number))
+
+    def ends_at(self, lease: Lease, end: int) -> None:
+        """Stores need not know."""
 
     def end_task(self, lease: Lease) -> None:
         """Tell the replicas, if their synchrony makes anybody wait."""

@@ -99,6 +99,10 @@ class HybridExchange:
         of_rows = self._rows.start_index(lease)  # first: others wait for this worker after it
         return min(of_rows, self._ring.start_index(lease))
 
+    def ends_at(self, lease: Lease, end: int) -> None:
+        """Never called: hybrid jobs are not deterministic."""
+        self._ring.ends_at(lease, end)
+
     def end_task(self, lease: Lease) -> None:
         """Neither other workers nor ps replicas wait because of this lease any more."""
         self._ring.end_task(lease)

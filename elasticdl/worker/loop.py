@@ -58,7 +58,7 @@ from elasticdl.worker.exchange import (
 )
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
-from elasticdl.worker.records import located, read_all, task_seed
+from elasticdl.worker.records import located, read_all, task_seed, with_ends
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import Place, StageClock, Work, run_after_others
 
@@ -109,6 +109,7 @@ class Worker:
         self._training = training
         self._readers = readers
         self._has_own_reader = has_own_reader
+        self._is_deterministic = config.training.deterministic
         self._clock = StageClock()
         self._activity = Activity(labels or LabelClock())
         self._progress = Progress()
@@ -250,7 +251,14 @@ class Worker:
                     continue
                 report = failure
             self._fed.put(Item(running, report=report))
+            if self._is_deterministic:
+                self._wait_for_end(running)
         self._fed.end()
+
+    def _wait_for_end(self, running: Running) -> None:
+        """Hold no task ahead: each worker takes up as much of an update as it can compute."""
+        with self._landed:
+            self._wait(lambda: running.is_over)
 
     def _leases(self) -> Iterator[Lease]:
         while not self._stop.is_set():
@@ -291,11 +299,16 @@ class Worker:
             self._config.training.minibatch_size,
             task_seed(self._config.training.seed, task.id),
         )
-        for index, minibatch in enumerate(self._made_by_feed(running, minibatches)):
+        made = self._made_by_feed(running, minibatches)
+        looks_ahead = self._is_deterministic and running.is_training
+        ended = with_ends(made) if looks_ahead else ((minibatch, False) for minibatch in made)
+        for index, (minibatch, is_last) in enumerate(ended):
             if not self._protocol.goes_on(running):
                 break
             num_minibatches += 1
             num_examples += minibatch.num_records
+            if is_last:
+                self._trained.exchange.ends_at(lease, num_minibatches)
             if index >= start:
                 if running.lease.is_suspect:
                     with self._landed:
@@ -509,8 +522,10 @@ class Worker:
         if running.is_training:
             self._trained.exchange.end_task(running.lease)
         with self._landed:
-            if not self._protocol.ends(running, report):
-                return
+            is_news = self._protocol.ends(running, report)
+            self._landed.notify_all()
+        if not is_news:
+            return
         if not running.is_training:
             self._tell(running, report)
             return

@@ -22,6 +22,7 @@ from elasticdl.errors import (
     AuthenticationError,
     GapError,
     MemoryLimitError,
+    OutOfTurnError,
     StaleLeaseError,
     StaleParametersError,
     StoreError,
@@ -65,11 +66,13 @@ _RULINGS: dict[Stage, tuple[tuple[tuple[type[Exception], ...], Ruling], ...]] = 
         ((Exception,), Ruling.FAIL),
     ),
     Stage.PREPARE: (
+        ((OutOfTurnError,), Ruling.RETURN),
         ((MemoryLimitError,), Ruling.FAIL),
         (_NOT_THE_TASKS_FAULT, Ruling.END_WORKER),
         ((Exception,), Ruling.FAIL),
     ),
     Stage.COMPUTE: (
+        ((OutOfTurnError,), Ruling.RETURN),
         (_NOT_THE_TASKS_FAULT, Ruling.END_WORKER),
         ((Exception,), Ruling.FAIL),
     ),

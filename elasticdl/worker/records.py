@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from elasticdl.backends.base import Minibatch, Predictor
 from elasticdl.data.base import DataReader, Records
 from elasticdl.data.shuffled import ShuffledReader
-from elasticdl.errors import DataError
+from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode, Shard, Task
 from elasticdl.process import BUILDS_FROM
 
@@ -75,6 +75,24 @@ def read_all(reader: DataReader, task: Task) -> Iterator[Records]:
             f"{shard.name}: {type(reader).__name__}.read gave {num_records} records for "
             f"[{shard.start}, {shard.end}), expected {shard.num_records}"
         )
+
+
+def with_ends(minibatches: Iterator[Minibatch]) -> Iterator[tuple[Minibatch, bool]]:
+    """Say of each minibatch of a task whether it is the last one; makes one ahead for it.
+
+    Raises:
+        ModelError: There is none. An update of a deterministic job has some of each of its tasks.
+    """
+    before = next(minibatches, None)
+    if before is None:
+        raise ModelError(
+            "feed made no minibatch of the task; with --deterministic it has to make one at "
+            "least: give tasks more records, or leave records out ahead of training"
+        )
+    for minibatch in minibatches:
+        yield before, False
+        before = minibatch
+    yield before, True
 
 
 def located(reader: DataReader | None, error: Exception) -> Exception:

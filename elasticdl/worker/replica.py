@@ -21,8 +21,9 @@ from elasticdl.backends.base import Float32, ModelDescription
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import resolve
-from elasticdl.collective.pending import Pending, parts_of
+from elasticdl.collective.pending import ALL, Pending, parts_of
 from elasticdl.collective.rounds import Marks, Minibatch
+from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import CheckpointError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
@@ -42,6 +43,8 @@ class Replica:
         of no use then, even where the version is the same.
     position: grows with each round that has counted something, from the version at the start;
         -1 without parameters.
+    updates: in a deterministic job, which tasks make which update; None before the first world.
+    next_update: of such a job, the one that is being made.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class Replica:
         init: Location | None,
         global_batch_size: int | None = None,
         part: str = "",
+        order_updates: Callable[[int], UpdateOrder | None] = lambda per_epoch: None,
     ) -> None:
         """Have none yet.
 
@@ -58,12 +62,17 @@ class Replica:
             init: The checkpoint that the job begins with, if any (`--checkpoint_dir_for_init`).
             global_batch_size: Records of an update; None: those of one round.
             part: The folder in a checkpoint that has these parameters; "": all of it.
+            order_updates: Given the tasks of an epoch, says which make which update of a
+                deterministic job.
         """
         self._serve = serve
         self._init = init
         self.global_batch_size = global_batch_size
         self._part = part
         self.pending = Pending()
+        self._order_updates = order_updates
+        self.updates: UpdateOrder | None = None
+        self.next_update = 0
         self._model: ModelDescription | None = None
         self._first: tuple[Float32, Float32] | None = None
         self._store: Store | None = None
@@ -91,6 +100,27 @@ class Replica:
             )
         self._model, self._first = model, (dense, state)
 
+    def order_updates(self, tasks_per_epoch: int) -> None:
+        """Learn how many tasks an epoch has; the same in each world."""
+        if self.updates is None:
+            self.updates = self._order_updates(tasks_per_epoch)
+            self._find_next_update()
+
+    def _find_next_update(self) -> None:
+        """Look it up in the marks of a checkpoint, which has whole updates, one after the other."""
+        if self.updates is not None:
+            made = (self.updates.update_of(task) for task, _, _ in self.marks.rows())
+            self.next_update = 1 + max(made, default=-1)
+
+    def is_due(self, task_id: int) -> bool:
+        """Whether the update that is being made, or one before, has this task."""
+        return self.updates is None or self.updates.update_of(task_id) <= self.next_update
+
+    def has(self, task_id: int, end: int) -> bool:
+        """Whether updates were made with the first minibatches of a task, up to `end`."""
+        is_pending = any(m.task_id == task_id for m in self.pending.minibatches)
+        return not is_pending and self.marks.next_index(task_id) >= end
+
     @property
     def client(self) -> PsClient:
         """What reads the parameters; there are some."""
@@ -114,6 +144,7 @@ class Replica:
             self._take(restore(self._own(resolve(self._init)), keep_watermarks=False), None)
         else:
             self._take(Store(), None)
+        self._find_next_update()
 
     def _own(self, checkpoint: Location) -> Location:
         return checkpoint / self._part if self._part else checkpoint
@@ -133,8 +164,10 @@ class Replica:
             "position": self.position,
             "learning_rate": self._learning_rate,
             "pending": [astuple(minibatch) for minibatch in self.pending.minibatches],
+            "sums": list(self.pending.sums),
+            "next_update": self.next_update,
         }
-        parts += [array.tobytes() for array in self.pending.sums]
+        parts += [array.tobytes() for sums in self.pending.sums.values() for array in sums]
         words = json.dumps(header).encode()
         return b"".join([len(words).to_bytes(_HEADER_BYTES, "little"), words, *parts])
 
@@ -155,10 +188,16 @@ class Replica:
                 offset += size
             self._take(Store.restore(scratch), Marks.of(header["marks"]))
         assert self._first is not None
-        sums = np.frombuffer(data[offset:], np.float32).copy() if offset < len(data) else None
-        parts = [] if sums is None else np.split(sums, [self._first[0].size])
         self.position, self._learning_rate = header["position"], header["learning_rate"]
-        self.pending = Pending([Minibatch(*values) for values in header["pending"]], tuple(parts))
+        self.next_update = header["next_update"]
+        minibatches = [Minibatch(*values) for values in header["pending"]]
+        size = self._first[0].size
+        if header["sums"]:
+            rows = np.frombuffer(data[offset:], np.float32).reshape(len(header["sums"]), -1)
+            parts = [(row[:size].copy(), row[size:].copy()) for row in rows]
+            self.pending = Pending(minibatches, dict(zip(header["sums"], parts, strict=True)))
+        else:
+            self.pending = Pending(minibatches)
 
     def _take(self, store: Store, marks: Marks | None) -> None:
         assert self._model is not None
@@ -187,26 +226,50 @@ class Replica:
             means: Of the dense gradient and the change of the state over the records of all; not
                 looked at if all are skipped.
         """
-        for minibatch in minibatches:
-            self.marks.count(minibatch)
-        self.position += 1
-        self._learning_rate = learning_rate or self._learning_rate
+        self._note(minibatches, learning_rate)
         if self.global_batch_size is None:
             self._update(minibatches, means)
             return
         self.pending.add(minibatches, means)
         if self.pending.num_records >= self.global_batch_size:
-            self._apply_pending()
+            self.flush()
+
+    def count_each(
+        self,
+        minibatches: Sequence[Minibatch],
+        learning_rate: float,
+        values: Sequence[Sequence[Float32]],
+    ) -> None:
+        """Take in what a round of a deterministic job has counted; make the update if it is whole.
+
+        Args:
+            minibatches: Each is the next one of its task, which is due.
+            learning_rate: Of the update.
+            values: The dense gradient of each minibatch, and its change of the state; not looked
+                at if it is skipped.
+        """
+        assert self.updates is not None
+        self._note(minibatches, learning_rate)
+        for minibatch, means in zip(minibatches, values, strict=True):
+            self.pending.add([minibatch], means, key=minibatch.task_id)
+        tasks = self.updates.tasks_of(self.next_update)
+        if self.pending.has_tasks(tasks):
+            self.next_update += 1
+            self._apply_pending(tasks)
+
+    def _note(self, minibatches: Sequence[Minibatch], learning_rate: float) -> None:
+        for minibatch in minibatches:
+            self.marks.count(minibatch)
+        self.position += 1
+        self._learning_rate = learning_rate or self._learning_rate
 
     def flush(self) -> None:
-        """Make an update of what is pending, if there is anything; as a round of its own."""
-        if self.pending.minibatches:
-            self.position += 1
-            self._apply_pending()
+        """Make an update of what is pending."""
+        self._apply_pending((ALL,))
 
-    def _apply_pending(self) -> None:
+    def _apply_pending(self, keys: Sequence[int]) -> None:
         pending, self.pending = self.pending, Pending()
-        self._update(pending.minibatches, pending.means())
+        self._update(pending.minibatches, pending.means(keys))
 
     def _update(self, minibatches: Sequence[Minibatch], means: Sequence[Float32]) -> None:
         assert self._store is not None

@@ -72,6 +72,10 @@ class Outdated(Exception):
     """A gradient was computed on parameters that are not the newest."""
 
 
+class OutOfTurn(Exception):
+    """The tasks of the update that is being made are somewhere else than in a worker's hands."""
+
+
 class OutOfWorld(Exception):
     """This worker takes part no longer."""
 
@@ -114,6 +118,7 @@ class RingMember:
         self._settled = -1  # the position that all ranks are at, or were, with nothing pending
         self._num_in_vain = 0  # worlds without a round, one after the other
         self._num_idle = 0  # rounds in which nobody had anything
+        self._num_standstills = 0  # how often there were many of these, one after the other
         self._is_out = self._is_leaving = self._is_resting = False
         self._error: BaseException | None = None
         self._buffers: tuple[Float32, Float32] | None = None
@@ -201,6 +206,25 @@ class RingMember:
         with self._changed:
             self._wait(lambda: self._has_parameters)
 
+    def wait_for_turn(self, task_id: int) -> None:
+        """Return once the update is being made that a task is part of; deterministic jobs wait.
+
+        Raises:
+            OutOfTurn: All of this job wait, so somebody has to take up what comes first.
+        """
+        with self._changed:
+            self._wait(lambda: self._has_parameters)
+            began = self._num_standstills
+            self._wait(
+                lambda: (
+                    self._replica.is_due(task_id)
+                    or self._is_resting
+                    or self._num_standstills > began
+                )
+            )
+            if not self._replica.is_due(task_id):
+                raise OutOfTurn
+
     def wait_for_generation(self, generation: int) -> None:
         """Return once the parameters are at least of this generation."""
         with self._changed:
@@ -260,7 +284,7 @@ class RingMember:
                 with self._changed:
                     self._changed.wait_for(self._is_settled)
                     next_one = self._to_tell[0]
-                    has_it = self._replica.marks.next_index(next_one.task_id) >= next_one.end
+                    has_it = self._replica.has(next_one.task_id, next_one.end)
                 next_one.tell(has_it)
                 with self._changed:
                     self._to_tell.popleft()
@@ -275,6 +299,8 @@ class RingMember:
         if not self._to_tell or self._is_out:
             return bool(self._to_tell)
         first = self._to_tell[0]
+        if self._is_resting and self._replica.updates and self._num_idle >= _IDLE_ROUNDS:
+            return True  # nobody is left to complete the update
         has_settled = self._settled >= first.position or self._settled_course > first.course
         return self._num_rounds > first.num_rounds and has_settled
 
@@ -320,6 +346,7 @@ class RingMember:
             )
             match self._attend(said):
                 case Seat() as seat:
+                    self._replica.order_updates(seat.tasks_per_epoch)
                     self._told_world, self._missed = seat.world_id, ()
                     return seat
                 case Restore(checkpoint):
@@ -385,13 +412,14 @@ class RingMember:
             return self._is_leaving or self._ended_world == world_id
 
         with self._changed:
-            if is_idle and not self._busy:
+            if is_idle and not self._is_busy():
                 # Nobody had anything: the next round need not begin at once.
                 self._changed.wait_for(
-                    lambda: self._handing is not None or self._busy or is_over(), _IDLE_SECONDS
+                    lambda: self._handing is not None or self._is_busy() or is_over(),
+                    _IDLE_SECONDS,
                 )
             self._changed.wait_for(
-                lambda: self._offered() is not None or not self._busy or is_over()
+                lambda: self._offered() is not None or not self._is_busy() or is_over()
             )
             return self._offered()
 
@@ -400,7 +428,11 @@ class RingMember:
         handing = self._handing
         if handing is None or handing.verdict is not None or self._is_outdated(handing):
             return None
-        return handing
+        return handing if self._replica.is_due(handing.minibatch.task_id) else None
+
+    def _is_busy(self) -> bool:
+        """Whether others wait for this worker: for a task of the update that is being made."""
+        return any(self._replica.is_due(task_id) for task_id, _ in self._busy)
 
     def _round(self, group: Group, seat: Seat, handing: Handing | None) -> int | None:
         """Go through one round; return how many minibatches counted, None if the world is over."""
@@ -431,7 +463,7 @@ class RingMember:
             offers,
             replica.marks.judge(offers),
             replica.pending.num_records,
-            replica.global_batch_size,
+            replica.global_batch_size if replica.updates is None else None,
         )
         counted = [
             offer
@@ -441,7 +473,11 @@ class RingMember:
         mine = verdicts[seat.rank]
         if counted:
             self._num_idle = 0
-            self._count(group, counted, handing if mine is Verdict.COUNTED else None)
+            if replica.updates is None:
+                self._count(group, counted, handing if mine is Verdict.COUNTED else None)
+            else:
+                values = None if handing is None else handing.values
+                self._count_each(group, seat.rank, values, offers, verdicts)
         else:
             self._rest_together()
         with self._changed:
@@ -452,10 +488,20 @@ class RingMember:
         return len(counted)
 
     def _rest_together(self) -> None:
-        """Nobody had anything; after some such rounds an update is made of what is pending."""
+        """Nobody had anything; after some such rounds an update is made of what is pending.
+
+        In a deterministic job an update waits for its own tasks, so those who hold others give them
+        back, to be given what comes first.
+        """
         self._num_idle += 1
-        if self._num_idle == _IDLE_ROUNDS:
-            with self._changed:
+        if self._num_idle % _IDLE_ROUNDS:
+            return
+        with self._changed:
+            if self._replica.updates is not None:
+                self._num_standstills += 1
+                self._changed.notify_all()
+            elif self._replica.pending.minibatches:
+                self._replica.position += 1
                 self._replica.flush()
 
     def _count(self, group: Group, counted: list[Offer], handing: Handing | None) -> None:
@@ -472,6 +518,36 @@ class RingMember:
         rates = [o.learning_rate for o in counted if o.minibatch and not o.minibatch.is_skipped]
         with self._changed:
             self._replica.count(minibatches, rates[0] if rates else 0.0, out)
+
+    def _count_each(
+        self,
+        group: Group,
+        rank: int,
+        own: tuple[Float32, Float32] | None,
+        offers: list[Offer],
+        verdicts: list[Verdict],
+    ) -> None:
+        """Bring each gradient that counts to all ranks, for a sum in the order of the data.
+
+        Of each only one rank has a part in the reduction, so it comes as it is.
+        """
+        minibatches, values, rate = [], [], 0.0
+        self._out()
+        for number, (offer, verdict) in enumerate(zip(offers, verdicts, strict=True)):
+            minibatch = offer.minibatch
+            if verdict is not Verdict.COUNTED or minibatch is None:
+                continue
+            out: tuple[Float32, ...] = ()
+            if not minibatch.is_skipped:
+                given = own if number == rank else self._zeros()
+                assert given is not None
+                out = tuple(np.empty_like(array) for array in given)
+                group.mean(given, out, 1 if number == rank else 0)
+                rate = rate or offer.learning_rate
+            minibatches.append(minibatch)
+            values.append(out)
+        with self._changed:
+            self._replica.count_each(minibatches, rate, values)
 
     def _out(self) -> tuple[Float32, Float32]:
         if self._buffers is None:

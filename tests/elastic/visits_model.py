@@ -138,24 +138,29 @@ def _hash(replica):
         (HERE / "hashes" / f"{position}-{os.getpid()}").write_text(digest)
 
 
+def _hash_before(owner, name):
+    wrapped = getattr(owner, name)
+
+    def hash_and_call(replica, *args):
+        _hash(replica)
+        return wrapped(replica, *args)
+
+    setattr(owner, name, hash_and_call)
+
+
 def _watch():
     from elasticdl.collective.group import Group
     from elasticdl.worker.exchange import StoreExchange
     from elasticdl.worker.replica import Replica
     from elasticdl.worker.ring_member import RingMember
 
-    count = Replica.count
-
-    def count_and_hash(replica, *args):
-        _hash(replica)
-        return count(replica, *args)
-
-    Replica.count = count_and_hash
+    for name in ("count", "count_each"):
+        _hash_before(Replica, name)
+        _after(Replica, name, "after update")
     _after(Group, "mean", "abort after reduction")
     _after(Group, "mean", "after reduction")
     _before(Group, "mean", "during reduction")
     _before(Group, "mean", "before reduction")
-    _after(Replica, "count", "after update")
     _before(Group, "give", "giving parameters")
     _before(RingMember, "_meet", "rendezvous")
     _before(StoreExchange, "push", "before rows")

@@ -10,7 +10,7 @@ told what that lacks, so that both go back together. The **generation** counts h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from elasticdl.errors import ElasticdlError
@@ -127,7 +127,7 @@ class WorkerWorlds:
             return Finished()
         seat = self._rendezvous.seat_of(member.session, said.told_world, self.generation)
         if seat is not None:
-            return seat
+            return replace(seat, tasks_per_epoch=self._ledger.per_epoch)
         if member.session == self._rendezvous.restorer and said.version < 0:
             return BeginWith(self._point(said.num_unsound))
         return Wait(0.0)

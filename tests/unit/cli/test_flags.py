@@ -304,3 +304,28 @@ def test_run_eagerly_is_for_one_process():
     assert build_config("train", words).model.run_eagerly
     with pytest.raises(ConfigError, match="--run_eagerly is for looking into a model in one"):
         build_config("train", words | {"distribution_strategy": "ParameterServerStrategy"})
+
+
+DETERMINISTIC = TRAIN | {
+    "distribution_strategy": "AllreduceStrategy",
+    "deterministic": "true",
+    "minibatch_size": "32",
+    "num_minibatches_per_task": "2",
+    "global_batch_size": "128",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"distribution_strategy": "Local", "global_batch_size": None}, "AllreduceStrategy"),
+        ({"global_batch_size": None}, "needs --global_batch_size"),
+        ({"global_batch_size": "96"}, "a multiple of 64"),
+    ],
+    ids=["another strategy", "no global batch", "no whole tasks"],
+)
+def test_a_deterministic_job_refuses_what_depends_on_the_number_of_workers(words, message):
+    assert build_config("train", DETERMINISTIC).training.tasks_per_update == 2
+    given = {name: word for name, word in (DETERMINISTIC | words).items() if word is not None}
+    with pytest.raises(ConfigError, match=message):
+        build_config("train", given)

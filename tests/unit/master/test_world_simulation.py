@@ -1,8 +1,10 @@
 """The decisions of all-reduce together, over thousands of losses: no process, no socket, no clock.
 
-Real are the rendezvous, the marks and the order of events in a round. Simulated are workers, whose
-parameters are the history of what they have applied, the ledger, and which ranks finish a reduction
-before one of them is lost.
+Real are the rendezvous, the marks, what is pending for an update, which tasks make which update,
+and the order of events in a round. Simulated are workers, whose parameters are the history of what
+they have applied, the ledger, and which ranks finish a reduction before one of them is lost.
+
+An update is made of a round, of a global batch, or (deterministic jobs) of given tasks.
 """
 
 import copy
@@ -11,29 +13,72 @@ from collections import Counter, deque
 
 import pytest
 
-from elasticdl.collective.rounds import Marks, Minibatch, Offer, Verdict
+from elasticdl.collective.pending import Pending
+from elasticdl.collective.rounds import Marks, Minibatch, Offer, Verdict, admit
+from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import Attendance
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.rendezvous import Rendezvous
 
-NUM_TASKS, MINIBATCHES = 40, 4
+NUM_TASKS, MINIBATCHES, RECORDS = 40, 4, 16
+BATCH = 5 * RECORDS  # no number of whole tasks
+UPDATES = UpdateOrder(per_epoch=NUM_TASKS // 2, tasks_per_update=3, seed=7, shuffle=True)
+WAYS = ["a round", "a global batch", "given tasks"]
 
 
 class Parameters:
-    """What a worker has applied, update by update."""
+    """What a worker has applied, update by update, and what is pending."""
 
-    def __init__(self):
+    def __init__(self, way):
+        self.way = way
         self.history = []  # of each update: its minibatches
         self.marks = Marks()
+        self.pending = Pending()
+        self.position = self.next_update = 0
 
-    @property
-    def version(self):
-        return len(self.history)
+    def __deepcopy__(self, memo):
+        """Copy what differs; all else is never changed."""
+        other = Parameters(self.way)
+        other.history = list(self.history)
+        other.marks = copy.deepcopy(self.marks, memo)
+        other.pending = Pending(list(self.pending.minibatches))
+        other.position, other.next_update = self.position, self.next_update
+        return other
 
-    def apply(self, minibatches):
+    def is_due(self, task):
+        return self.way != "given tasks" or UPDATES.update_of(task) <= self.next_update
+
+    def admit(self, offers, verdicts):
+        wanted = BATCH if self.way == "a global batch" else None
+        return admit(offers, verdicts, self.pending.num_records, wanted)
+
+    def count(self, minibatches):
         for minibatch in minibatches:
             self.marks.count(minibatch)
-        self.history.append(tuple((m.task_id, m.index) for m in minibatches))
+        self.position += 1
+        self.pending.minibatches += minibatches
+        match self.way:
+            case "a round":
+                self.flush()
+            case "a global batch" if self.pending.num_records >= BATCH:
+                self.flush()
+            case "given tasks" if self.pending.has_tasks(UPDATES.tasks_of(self.next_update)):
+                self.next_update += 1
+                self.flush()
+
+    def flush(self):
+        self.history.append(tuple((m.task_id, m.index) for m in self.pending.minibatches))
+        self.pending = Pending()
+
+    def saved(self):
+        """Return what a checkpoint has of it: whole updates alone."""
+        saved = Parameters(self.way)
+        saved.history, saved.position = list(self.history), len(self.history)
+        ends = Counter(task for update in self.history for task, _ in update)
+        saved.marks = Marks.of([task, 0, end] for task, end in ends.items())
+        made = (UPDATES.update_of(task) for task in ends)
+        saved.next_update = 1 + max(made, default=-1)
+        return saved
 
 
 class Worker:
@@ -43,10 +88,13 @@ class Worker:
         self.synced = self.told = 0
         self.task = None  # (task, lease)
         self.index = 0
-        self.is_done = False  # the last minibatch of its task counted; not settled yet
+        self.counted = []  # tasks of which it has had all counted; not settled yet
+
+    def is_busy(self):
+        return self.task is not None and self.parameters.is_due(self.task[0])
 
     def said(self, missed=()):
-        version = -1 if self.parameters is None else self.parameters.version
+        version = -1 if self.parameters is None else self.parameters.position
         return Attendance(
             self.session, self.session, version, self.synced, self.told, tuple(missed)
         )
@@ -55,17 +103,19 @@ class Worker:
 class Job:
     """The master's side and all workers; `step` has one thing happen."""
 
-    def __init__(self, seed, loss):
+    def __init__(self, seed, loss, way):
+        self.way = way
         self.random = random.Random(seed)
         self.loss = loss
         self.rendezvous = Rendezvous(Journal())
         self.todo = deque(range(NUM_TASKS))
+        self.put_back()
         self.leases = Counter()
         self.done = set()
         self.workers = {}
-        self.checkpoint = Parameters()
+        self.checkpoint = Parameters(way)
         self.now = 0.0
-        self.num_losses = self.num_rollbacks = self.num_torn = 0
+        self.num_losses = self.num_rollbacks = self.num_torn = self.num_standstills = 0
         for _ in range(3):
             self.start()
 
@@ -82,10 +132,15 @@ class Job:
     def lose(self, worker):
         del self.workers[worker.session]
         self.rendezvous.lost(worker.session)
-        if worker.task is not None:
-            self.todo.appendleft(worker.task[0])
+        self.put_back(*worker.counted, *([worker.task[0]] if worker.task is not None else []))
         self.num_losses += 1
         self.start()
+
+    def put_back(self, *tasks):
+        """Have tasks leased again: first, or in the order of the updates."""
+        self.todo.extendleft(tasks)
+        if self.way == "given tasks":
+            self.todo = deque(sorted(self.todo, key=UPDATES.place_of))
 
     def meet(self):
         """All workers come to the rendezvous, until a world closes."""
@@ -117,7 +172,7 @@ class Job:
             if worker.parameters.marks.next_index(task) < MINIBATCHES
         ]
         self.done -= set(lacking)
-        self.todo.extendleft(lacking)
+        self.put_back(*lacking)
 
     def members(self):
         members = self.rendezvous.world.members
@@ -150,14 +205,15 @@ class Job:
             self.lose(self.random.choice(members))
             return False
         offers = [self.offer(worker) for worker in members]
-        for worker in members:  # all have come: what was counted before is settled
-            if worker.is_done:
-                self.done.add(worker.task[0])
-                worker.task, worker.is_done = None, False
+        for worker in members:  # all have come: what was applied before is settled
+            if not worker.parameters.pending.minibatches:
+                self.done.update(worker.counted)
+                worker.counted.clear()
         sessions = {member.session for member in self.rendezvous.world.members}
         if not self.workers.keys() <= sessions:
             return False  # somebody has come
-        verdicts = members[0].parameters.marks.judge(offers)
+        first = members[0].parameters
+        verdicts = first.admit(offers, first.marks.judge(offers))
         counted = [
             offer.minibatch
             for offer, verdict in zip(offers, verdicts, strict=True)
@@ -168,15 +224,28 @@ class Job:
             if is_torn and self.random.random() < 0.5:
                 continue  # the others have finished this reduction, it has not
             if counted:
-                worker.parameters.apply(counted)
+                worker.parameters.count(counted)
             self.hear(worker, verdict)
+        if not counted and not any(worker.is_busy() for worker in members):
+            self.stand_still(members)
         if is_torn:
             self.num_torn += 1
             self.lose(self.random.choice(members))
             return False
         if self.random.random() < 0.1:
-            self.checkpoint = copy.deepcopy(members[0].parameters)
+            self.checkpoint = members[0].parameters.saved()
         return True
+
+    def stand_still(self, members):
+        """Nobody has anything for an update: what is pending makes one, or tasks are given back."""
+        self.num_standstills += 1
+        for worker in members:
+            if self.way == "given tasks" and worker.task is not None:
+                self.put_back(worker.task[0])
+                worker.task = None
+            elif self.way != "given tasks" and worker.parameters.pending.minibatches:
+                worker.parameters.position += 1
+                worker.parameters.flush()
 
     def lease(self, worker):
         if worker.task is None and self.todo:
@@ -184,29 +253,37 @@ class Job:
             self.leases[task] += 1
             worker.task = (task, self.leases[task])
             worker.index = worker.parameters.marks.next_index(task)
-            worker.is_done = worker.index == MINIBATCHES
+            self.end(worker)
+
+    def end(self, worker):
+        if worker.index == MINIBATCHES:
+            worker.counted.append(worker.task[0])
+            worker.task = None
 
     def offer(self, worker):
-        version = worker.parameters.version
-        if worker.task is None or worker.is_done:
-            return Offer(version)
-        return Offer(version, Minibatch(*worker.task, worker.index, 16))
+        position = worker.parameters.position
+        if worker.task is None or not worker.is_busy():
+            return Offer(position)
+        ends_task = worker.index == MINIBATCHES - 1
+        minibatch = Minibatch(*worker.task, worker.index, RECORDS, ends_task=ends_task)
+        return Offer(position, minibatch)
 
     def hear(self, worker, verdict):
         if verdict in (Verdict.COUNTED, Verdict.DONE):
             worker.index += 1
-            worker.is_done = worker.index == MINIBATCHES
+            self.end(worker)
         elif verdict is Verdict.GAP:
-            self.todo.appendleft(worker.task[0])
+            self.put_back(worker.task[0])
             worker.task = None
         elif verdict is Verdict.STALE:
             worker.task = None
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("loss", [0.02, 0.1, 0.3])
 @pytest.mark.parametrize("seed", range(12))
-def test_each_minibatch_counts_once_whoever_is_lost_and_when(seed, loss):
-    job = Job(seed, loss)
+def test_each_minibatch_counts_once_whoever_is_lost_and_when(seed, loss, way):
+    job = Job(seed, loss, way)
     for _ in range(5_000):
         if len(job.done) == NUM_TASKS:
             break
@@ -222,10 +299,24 @@ def test_each_minibatch_counts_once_whoever_is_lost_and_when(seed, loss):
         assert counted == Counter(
             (task, index) for task in range(NUM_TASKS) for index in range(MINIBATCHES)
         )
+        check_updates(worker.parameters, way)
 
 
-def test_the_simulation_meets_what_it_is_about():
-    jobs = [Job(seed, 0.3) for seed in range(20)]
+def check_updates(parameters, way):
+    """Each update has the minibatches, or as many, as it would have without any loss."""
+    found = parameters.history
+    if way == "given tasks":
+        assert [sorted(update) for update in found] == [
+            sorted((task, index) for task in UPDATES.tasks_of(u) for index in range(MINIBATCHES))
+            for u in range(len(found))
+        ]
+    elif way == "a global batch":
+        assert all(len(update) == BATCH // RECORDS for update in found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_simulation_meets_what_it_is_about(way):
+    jobs = [Job(seed, 0.3, way) for seed in range(20)]
     for job in jobs:
         while len(job.done) < NUM_TASKS:
             job.now += 1.0

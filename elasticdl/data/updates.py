@@ -1,0 +1,55 @@
+"""Which training tasks make which update of a deterministic job: by the order of the data alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from elasticdl.config import TrainingSection
+from elasticdl.data.order import Order
+
+
+class UpdateOrder:
+    """Updates of so many tasks each, in the order in which the tasks of an epoch are handed out.
+
+    No update has tasks of two epochs: the last one of an epoch may have fewer. Master and workers
+    ask the same questions of it, so they need not tell each other.
+    """
+
+    def __init__(self, per_epoch: int, tasks_per_update: int, seed: int, shuffle: bool) -> None:
+        """Order the tasks.
+
+        Args:
+            per_epoch: Tasks of an epoch.
+            tasks_per_update: Tasks of an update.
+            seed: Of the order.
+            shuffle: Whether it is drawn; else tasks follow each other by their numbers.
+        """
+        self._per_epoch, self._per_update = per_epoch, tasks_per_update
+        self._updates_per_epoch = -(-per_epoch // tasks_per_update)
+        self._order_of = lru_cache(2)(lambda epoch: Order(per_epoch, seed, epoch, shuffle))
+
+    @classmethod
+    def of(cls, training: TrainingSection, per_epoch: int) -> UpdateOrder | None:
+        """Return that of a job; None if it is not deterministic, or trains nothing."""
+        per_update = training.tasks_per_update
+        if not training.deterministic or per_update is None or not per_epoch:
+            return None
+        return cls(per_epoch, per_update, training.seed, training.shuffle_tasks)
+
+    def place_of(self, task_id: int) -> int:
+        """Return the place of a training task in the order of the whole job, from 0."""
+        epoch, number = divmod(task_id, self._per_epoch)
+        return epoch * self._per_epoch + self._order_of(epoch).place_of(number)
+
+    def update_of(self, task_id: int) -> int:
+        """Return the update that a training task is part of, from 0."""
+        epoch, place = divmod(self.place_of(task_id), self._per_epoch)
+        return epoch * self._updates_per_epoch + place // self._per_update
+
+    def tasks_of(self, update: int) -> list[int]:
+        """Return the tasks of an update, in their order."""
+        epoch, number = divmod(update, self._updates_per_epoch)
+        first = number * self._per_update
+        places = range(first, min(first + self._per_update, self._per_epoch))
+        order = self._order_of(epoch)
+        return [epoch * self._per_epoch + order.at(place) for place in places]

@@ -1,0 +1,41 @@
+"""Deterministic jobs: any number of workers, and losses of some, make the same updates."""
+
+import pytest
+
+from tests.elastic.visits_job import VisitsJob, check_counts, check_hashes
+
+BATCH = 96  # six minibatches
+FLAGS = {"global_batch_size": BATCH, "num_minibatches_per_task": 2, "deterministic": True}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_each_update_has_its_own_tasks(tmp_path, num_workers):
+    # 100 updates and a half one.
+    with VisitsJob(
+        tmp_path, num_records=9_648, seconds=0.001, num_workers=num_workers, **FLAGS
+    ) as job:
+        summary = job.finish()
+    check_counts(job, summary, batch_size=9_648 / 101)
+
+
+FAULTS = [
+    "compute",
+    "before reduction",
+    "during reduction",
+    "abort after reduction",
+    "after reduction",
+    "after update",
+]
+
+
+@pytest.mark.timeout(240)
+def test_workers_killed_at_every_point_change_no_update(tmp_path):
+    faults = [(place, 5) for place in FAULTS]
+    with VisitsJob(
+        tmp_path, num_records=48_000, seconds=0.012, faults=faults, max_relaunches=20, **FLAGS
+    ) as job:
+        job.strike_at_each_place()
+        summary = job.finish()
+    check_counts(job, summary, batch_size=BATCH)
+    check_hashes(job)
