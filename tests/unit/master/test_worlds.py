@@ -160,3 +160,34 @@ def test_other_jobs_have_no_rendezvous(master_kit):
 
 def _done(lease):
     return TaskReport(lease.task.id, lease.number, Outcome.DONE, num_records=30)
+
+
+def deterministic(kit, **settings):
+    """A deterministic job; its kit has tasks of 30 records, in minibatches of 10."""
+    worlds = Worlds(kit, num_workers=2, deterministic=True, global_batch_size=60, **settings)
+    worlds.begin()
+    return worlds
+
+
+def test_members_hear_how_many_tasks_an_epoch_has(master_kit):
+    assert deterministic(master_kit).attend(1).tasks_per_epoch == 4
+
+
+def test_a_task_that_is_given_back_is_leased_next_in_a_deterministic_job(master_kit):
+    worlds = deterministic(master_kit, shuffle_tasks=False)
+    first, second = worlds.lease(0), worlds.lease(1)
+    for lease, worker in ((second, 1), (first, 0)):
+        report = TaskReport(lease.task.id, 1, Outcome.RETURNED)
+        assert worlds.core.report(worker, f"s{worker}", report, worlds.play.now)
+    assert [worlds.lease(0).task.id, worlds.lease(1).task.id] == [0, 1]
+
+
+def test_a_task_that_fails_for_good_fails_a_deterministic_job_at_once(master_kit):
+    worlds = deterministic(master_kit, max_task_retries=0)
+    done, failed = worlds.lease(0), worlds.lease(1)
+    worlds.core.report(0, "s0", TaskReport(done.task.id, 1, Outcome.DONE), worlds.play.now)
+    report = TaskReport(failed.task.id, 1, Outcome.FAILED, message="boom in records 30 to 60")
+    worlds.core.report(1, "s1", report, worlds.play.now)
+    message = status.picture(worlds.core, worlds.play.now).message
+    assert "--deterministic" in message
+    assert "boom in records 30 to 60" in message
