@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from elasticdl.backends.base import (
     CallbackNeeds,
+    ClipSpec,
     Float32,
     Int64,
     Minibatch,
@@ -26,6 +27,7 @@ from elasticdl.backends.base import (
     StepResult,
     TableDescription,
     TableSource,
+    VariableDescription,
 )
 from elasticdl.backends.keras.callbacks import job_callbacks, learning_rate_of
 from elasticdl.backends.keras.export import export_model
@@ -57,6 +59,20 @@ from elasticdl.model_spec import ModelSpec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Updates:
+    """What is done to a model: the user's optimizer, if there is one, and what the store is told.
+
+    rule: Of all that has no rule of its own; "sgd" where nothing is trained.
+    dense: The dense variables, each with what an update does to it.
+    """
+
+    optimizer: Any
+    rule: OptimizerSpec
+    clip: ClipSpec | None
+    dense: Sequence[VariableDescription]
 
 
 class KerasTrainer:
@@ -126,38 +142,15 @@ class KerasTrainer:
         if sample.labels is not None:
             outputs = self._placed.sample_outputs
             self._metrics.resolve(sample.labels, outputs, self._placed.output_names)
-        rule, optimizer, clip = OptimizerSpec("sgd"), None, None
-        dense = self._placed.dense.describe()
-        if self._spec.optimizer is not None:
-            optimizer = make_optimizer(self._spec.optimizer)
-            optimizer, self._scale = loss_scale_of(optimizer, self._placed.model)
-            rule = describe_optimizer(optimizer)
-            clip = describe_clip(optimizer)
-            dense = describe_updates(optimizer, self._placed.dense.variables, dense)
-            self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
-            self._callbacks = job_callbacks(
-                self._spec.callbacks, optimizer, self._spec.eval_metrics_fn
-            )
-            if self._callbacks is not None:
-                self.callbacks = CallbackNeeds(self._callbacks.watches)
-                if self._callbacks.watches_loss:
-                    self._evaluation_loss = EvaluationLoss(
-                        self._spec.loss, self._placed.output_names
-                    )
+        updates = self._read_optimizer()
         self._momenta = [1.0] * len(self._placed.state.variables)
-        frozen: frozenset[int] = frozenset()
-        frozen_tables: frozenset[int] = frozenset()
         if sample.mode == Mode.TRAINING and self._spec.loss is not None:
             self._state_rule = Momenta(self._placed, sample, self._run_eagerly)
             self._momenta = list(self._state_rule.values)
         self._gradient = self._make_gradient()
-        if self._run_eagerly:
-            self._eager = EagerModel(self._placed, self._gradient)
-            self._sites = self._eager.tables
-        else:
-            collector = self._collector(sample)
-            self._sites = collector.tables
-            self.ids_need_parameters = any(site.stage for site in collector.sites)
+        self._find_ids(sample)
+        frozen: frozenset[int] = frozenset()
+        frozen_tables: frozenset[int] = frozenset()
         if sample.mode == Mode.TRAINING and self._gradient is not None:
             if self._eager is not None:
                 self._eager.try_out(sample)
@@ -165,13 +158,52 @@ class KerasTrainer:
                 self._step(sample)
             frozen, frozen_tables = self._gradient.missing, self._gradient.missing_tables
             self._tell_untrained(frozen, frozen_tables)
+        return self._description(updates, frozen, frozen_tables)
+
+    def _read_optimizer(self) -> _Updates:
+        """Take from the user's optimizer and callbacks what a step and the job need of them."""
+        dense = self._placed.dense.describe()
+        if self._spec.optimizer is None:
+            return _Updates(None, OptimizerSpec("sgd"), None, dense)
+        optimizer = make_optimizer(self._spec.optimizer)
+        optimizer, self._scale = loss_scale_of(optimizer, self._placed.model)
+        rule, clip = describe_optimizer(optimizer), describe_clip(optimizer)
+        dense = describe_updates(optimizer, self._placed.dense.variables, dense)
+        self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
+        self._callbacks = job_callbacks(self._spec.callbacks, optimizer, self._spec.eval_metrics_fn)
+        if self._callbacks is not None:
+            self.callbacks = CallbackNeeds(self._callbacks.watches)
+            if self._callbacks.watches_loss:
+                self._evaluation_loss = EvaluationLoss(self._spec.loss, self._placed.output_names)
+        return _Updates(optimizer, rule, clip, dense)
+
+    def _find_ids(self, sample: KerasMinibatch) -> None:
+        """Find which tables are looked up, and whether that depends on other rows."""
+        if self._run_eagerly:
+            self._eager = EagerModel(self._placed, self._gradient)
+            self._sites = self._eager.tables
+        else:
+            collector = self._collector(sample)
+            self._sites = collector.tables
+            self.ids_need_parameters = any(site.stage for site in collector.sites)
+
+    def _description(
+        self, updates: _Updates, frozen: frozenset[int], frozen_tables: frozenset[int]
+    ) -> ModelDescription:
+        """Describe the model to those who hold its parameters.
+
+        Args:
+            updates: What is done to it.
+            frozen: Numbers of the dense variables that no gradient reaches.
+            frozen_tables: The same of tables.
+        """
         return ModelDescription(
             tables=tuple(
                 TableDescription(
                     t.name,
                     t.dim,
                     t.initializer,
-                    rule_of_table(optimizer, rule, t.path),
+                    rule_of_table(updates.optimizer, updates.rule, t.path),
                     t.input_dim,
                     t.wire_dtype,
                     t.admission,
@@ -184,7 +216,8 @@ class KerasTrainer:
                 for k, t in enumerate(self._placed.tables)
             ),
             dense=tuple(
-                replace(variable, trainable=k not in frozen) for k, variable in enumerate(dense)
+                replace(variable, trainable=k not in frozen)
+                for k, variable in enumerate(updates.dense)
             ),
             state=tuple(
                 replace(variable, momentum=momentum)
@@ -192,9 +225,9 @@ class KerasTrainer:
                     self._placed.state.describe(), self._momenta, strict=True
                 )
             ),
-            optimizer=rule,
+            optimizer=updates.rule,
             seed=self._seed,
-            clip=clip,
+            clip=updates.clip,
         )
 
     def initial_values(self) -> tuple[Float32, Float32]:
