@@ -27,7 +27,7 @@ _SCHEME = "://"
 _CONNECTIONS = 8
 SILENCE_SECONDS = 60.0
 """How long a server of WebHDFS may take to connect, and may be silent."""
-_EXTRAS = {"s3": "s3", "s3a": "s3"}
+_EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3", "s3a": "s3"}
 """The extra of this package that has the driver of a scheme."""
 
 

@@ -1,9 +1,13 @@
 """What holds for all tests."""
 
 import hashlib
+import os
 import signal
 
 import pytest
+
+# Else its driver asks Google's own servers what kind of bucket one is, before the emulator.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 
 def pytest_configure():
@@ -62,6 +66,28 @@ def s3(s3_server, tmp_path, monkeypatch):
     name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:32]
     fsspec.filesystem("s3", use_listings_cache=False).mkdir(name)
     return f"s3://{name}"
+
+
+@pytest.fixture(scope="session")
+def gs_server():
+    """An emulator of Google's store, on this machine; return its URL."""
+    pytest.importorskip("gcsfs", reason="make lock installs it")
+    emulator = pytest.importorskip("gcp_storage_emulator.server", reason="make lock installs it")
+    server = emulator.create_server("127.0.0.1", 0, in_memory=True, default_bucket="tests")
+    server.start()
+    yield f"http://127.0.0.1:{server._api._httpd.server_port}"
+    server.stop()
+
+
+@pytest.fixture
+def gs(gs_server, tmp_path, monkeypatch):
+    """Return the URL of a new folder; processes that the test starts reach it too."""
+    import gcsfs
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gs_server)
+    gcsfs.GCSFileSystem.clear_instance_cache()
+    name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:32]
+    return f"gs://tests/{name}"
 
 
 @pytest.fixture

@@ -160,6 +160,22 @@ def open_webhdfs(kind: str, folder: Path, ending: ExitStack) -> Source:
     return Source(lambda: open_reader(place, params), tuple(f"{place}/{name}" for name in names))
 
 
+def open_gs(kind: str, folder: Path, ending: ExitStack, url: str) -> Source:
+    """Files of a kind in an emulator of Google's store."""
+    import fsspec
+
+    suffix, write, params = FILES[kind]
+    names = tuple(f"part-{file}{suffix}" for file in range(len(COUNTS)))
+    for file, (name, count) in enumerate(zip(names, COUNTS, strict=True)):
+        write(folder / name, [line(file, number) for number in range(count)])
+        fsspec.filesystem("gs").put_file(str(folder / name), f"{url}/{name}")
+    return Source(lambda: open_reader(url, params), tuple(f"{url}/{name}" for name in names))
+
+
+IN_BUCKETS = {
+    "gs-recordio": partial(open_gs, "recordio-zstd"),
+    "gs-parquet": partial(open_gs, "parquet"),
+}
 PLACES = {
     "sql": open_database,
     "images": open_images,
@@ -230,11 +246,13 @@ def ending() -> Iterator[ExitStack]:
         yield stack
 
 
-@pytest.fixture(params=[*FILES, *PLACES, *CUSTOM])
+@pytest.fixture(params=[*FILES, *PLACES, *IN_BUCKETS, *CUSTOM])
 def source(request, tmp_path, monkeypatch, ending) -> Source:
     monkeypatch.setenv("ELASTICDL_DATA_CACHE", str(tmp_path / "_cache"))
     if request.param in PLACES:
         return PLACES[request.param](tmp_path, ending)
+    if request.param in IN_BUCKETS:
+        return IN_BUCKETS[request.param](tmp_path, ending, request.getfixturevalue("gs"))
     if request.param in CUSTOM:
         function, params = CUSTOM[request.param]
         reader = open_reader(str(tmp_path), params, function)
@@ -341,7 +359,7 @@ def test_reads_of_one_reader_may_alternate(source):
 def test_metadata_names_the_columns_that_the_format_knows(source, request):
     metadata = source.open().metadata
     format_name = request.node.callspec.params["source"]
-    format_name = format_name.removeprefix("webhdfs-")
+    format_name = format_name.removeprefix("webhdfs-").removeprefix("gs-")
     has_columns = format_name.startswith(("csv", "parquet", "custom-rows", "sql", "maxcompute"))
     names = {"images": ("image", "label", "path"), "libsvm": ("label", "ids", "values")}
     expected_names = names.get(format_name, ("index", "text") if has_columns else ())

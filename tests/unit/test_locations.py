@@ -70,7 +70,7 @@ def test_predictions_need_a_path():
     ("url", "module", "said"),
     [
         ("s3://bucket/a", "s3fs", r"pip install 'elasticdl\[s3\]'"),
-        ("gs://bucket/a", "gcsfs", r"its driver is not installed .*gcsfs"),
+        ("gs://bucket/a", "gcsfs", r"pip install 'elasticdl\[gcs\]'"),
         ("adl://a/b", "adlfs", r"its driver is not installed .*adl"),
     ],
 )
