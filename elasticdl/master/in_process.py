@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class InProcessMaster:
-    """`elasticdl.job.MasterClient` for a worker in the same process (`Local`).
+    """`elasticdl.rpc.base.MasterClient` for a worker in the same process (`Local`).
 
     A call returns when everything that it caused is done, a checkpoint included: training stands
     still meanwhile. Safe for any number of threads; one call at a time.

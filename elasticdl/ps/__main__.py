@@ -16,12 +16,13 @@ from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError, ElasticdlError
-from elasticdl.job import Label, MasterClient, Role
+from elasticdl.job import Label, Role
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.ps.departure import Departure
 from elasticdl.ps.profile import PsProfiler
+from elasticdl.rpc.base import MasterClient
 from elasticdl.rpc.client import GrpcMasterClient
 
 log = logging.getLogger(__name__)

@@ -54,7 +54,7 @@ class EventsPage:
 
 
 class GrpcMasterClient:
-    """`elasticdl.job.MasterClient` over gRPC, for one worker or ps process.
+    """`elasticdl.rpc.base.MasterClient` over gRPC, for one worker or ps process.
 
     Every call blocks until the master has answered; one that cannot be reached is retried with
     back-off for as long as it takes. Safe for any number of threads.

@@ -16,10 +16,11 @@ from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.errors import ElasticdlError, ModelError, place_of
-from elasticdl.job import MasterClient, Mode, Strategy, TaskKind
+from elasticdl.job import Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.observe.labels import LabelClock
 from elasticdl.process import IS_BUILT
+from elasticdl.rpc.base import MasterClient
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.exchange import NoParameterSource, Parameters, StoreExchange, Training

@@ -10,11 +10,12 @@ from types import TracebackType
 
 from elasticdl.background import Background
 from elasticdl.errors import ElasticdlError
-from elasticdl.job import HeartbeatAnswer, HotKeys, MasterClient, Progress, Role, Usage
+from elasticdl.job import HeartbeatAnswer, HotKeys, Progress, Role, Usage
 from elasticdl.observe import usage
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import WorkerProgress
 from elasticdl.observe.labels import LabelClock
+from elasticdl.rpc.base import MasterClient
 from elasticdl.worker.route import Route
 
 log = logging.getLogger(__name__)

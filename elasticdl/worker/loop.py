@@ -33,7 +33,6 @@ from elasticdl.job import (
     Finished,
     Label,
     Lease,
-    MasterClient,
     Mode,
     Outcome,
     Position,
@@ -45,6 +44,7 @@ from elasticdl.job import (
 )
 from elasticdl.observe.labels import LabelClock
 from elasticdl.process import STOPPED_EXIT_CODE
+from elasticdl.rpc.base import MasterClient
 from elasticdl.worker.activity import Activity
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation

@@ -1,0 +1,114 @@
+"""The seam to the master, for those who work for it: over gRPC, or in the same process."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from elasticdl.job import (
+    Attendance,
+    Finished,
+    HeartbeatAnswer,
+    Lease,
+    Position,
+    Progress,
+    PsRoute,
+    Restore,
+    Role,
+    Seat,
+    TaskReport,
+    Usage,
+    Wait,
+)
+
+
+class MasterClient(Protocol):
+    """What a worker or ps replica may ask of the master.
+
+    Over gRPC (`elasticdl.rpc`), or directly in the same process (`--distribution_strategy=Local`).
+    Every call blocks until the master has answered: an unreachable master is retried with
+    back-off and never looks like "no more tasks".
+    """
+
+    def register_worker(self, worker_id: int, pid: int) -> float:
+        """Announce a worker process that is about to ask for tasks.
+
+        Returns how often it is to send a heartbeat, in seconds.
+        """
+        ...
+
+    def has_callbacks(self, worker_id: int) -> None:
+        """Say that the model file has callbacks that the job is to call."""
+        ...
+
+    def register_ps(self, index: int, address: str, pid: int) -> float:
+        """Announce a ps replica that listens at `address` and has restored its checkpoint.
+
+        Returns how often it is to send a heartbeat, in seconds.
+        """
+        ...
+
+    def restore_point(self, index: int, num_unsound: int = 0, problem: str = "") -> str:
+        """Return the checkpoint of this job that a ps replica is to restore; "" if none.
+
+        Args:
+            index: Which replica.
+            num_unsound: How many it has tried in vain, newest first: they are torn or corrupt.
+            problem: What was wrong with the last of these.
+        """
+        ...
+
+    def ps_route(self) -> PsRoute:
+        """Return where every ps replica is; waits until all are there."""
+        ...
+
+    def lease(self, worker_id: int) -> Lease | Wait | Finished:
+        """Ask for a task."""
+        ...
+
+    def report(self, worker_id: int, report: TaskReport) -> None:
+        """End a lease. A report of an old lease is ignored by the master."""
+        ...
+
+    def announce(self, worker_id: int, position: Position) -> None:
+        """Say where in a task the worker is, before it may die of it."""
+        ...
+
+    def attend(self, worker_id: int, attendance: Attendance) -> Seat | Restore | Wait | Finished:
+        """Come to the rendezvous of an all-reduce job.
+
+        Answers when there is a world with this worker, or after some seconds with `Wait`; then ask
+        again. `Finished`: the job needs this worker no longer.
+        """
+        ...
+
+    def leave(self, role: Role, index: int, give_up_seconds: float) -> bool:
+        """Say that this process was asked to end, and not by the master.
+
+        Returns whether it is to hand over what it has; if not, the job has no more use for it.
+
+        Raises:
+            UnavailableError: The master does not answer for so long.
+        """
+        ...
+
+    def heartbeat(
+        self,
+        role: Role,
+        index: int,
+        progress: Progress | None = None,
+        generation: int = -1,
+        usage: Usage | None = None,
+        interval_seconds: float = 0.0,
+    ) -> HeartbeatAnswer:
+        """Say that the process is alive.
+
+        Args:
+            role: Of the process.
+            index: Its number among those.
+            progress: Of a worker.
+            generation: Of the `PsRoute` that it knows; -1 asks for none.
+            usage: What it did with its time.
+            interval_seconds: After which it sends the next one, if it is not told another; 0: as
+                the job is set up.
+        """
+        ...
