@@ -332,13 +332,22 @@ class JobConfig(Section):
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> JobConfig:
-        needed = {
-            "train": ("training_data",),
-            "evaluate": ("validation_data",),
-            "predict": ("prediction_data",),
-        }[self.command]
         self._check_synchrony()
         self._check_all_reduce()
+        self._check_deterministic()
+        self._check_hybrid()
+        self._check_launcher()
+        self._check_seeing()
+        self._check_one_process()
+        self._check_shuffle()
+        self._check_state()
+        self._check_data()
+        self._check_output()
+        self._check_checkpoint()
+        self._check_trained_model()
+        return self
+
+    def _check_deterministic(self) -> None:
         training = self.training
         if training.deterministic:
             check_deterministic(
@@ -347,9 +356,8 @@ class JobConfig(Section):
                 training.minibatch_size,
                 training.num_minibatches_per_task,
             )
-        self._check_hybrid()
-        self._check_launcher()
-        self._check_seeing()
+
+    def _check_one_process(self) -> None:
         if self.model.run_eagerly and self.training.distribution_strategy is not Strategy.LOCAL:
             raise ValueError(
                 "--run_eagerly is for looking into a model in one process: expected "
@@ -360,15 +368,27 @@ class JobConfig(Section):
                 "--run_eagerly runs the model as plain Python, --torch_compile compiles it: give "
                 "one of them"
             )
-        self._check_shuffle()
+
+    def _check_state(self) -> None:
         if self.cluster.state and self.training.distribution_strategy is Strategy.LOCAL:
             raise ValueError(
                 "--state is what a job of several processes goes on from; with "
                 "--distribution_strategy=Local use --checkpoint_dir"
             )
-        for flag in needed:
-            if not getattr(self.data, flag):
-                raise ValueError(f"elasticdl {self.command} needs --{flag}")
+
+    def _check_data(self) -> None:
+        data = self.data
+        flag, given = {
+            "train": ("training_data", data.training_data),
+            "evaluate": ("validation_data", data.validation_data),
+            "predict": ("prediction_data", data.prediction_data),
+        }[self.command]
+        if not given:
+            raise ValueError(f"elasticdl {self.command} needs --{flag}")
+        if self.evaluation.evaluation_steps and not data.validation_data:
+            raise ValueError("--evaluation_steps needs --validation_data, what to evaluate on")
+
+    def _check_output(self) -> None:
         output = self.checkpoint.output
         if self.command == "predict" and output is not None and is_remote(output):
             raise ValueError(
@@ -385,6 +405,8 @@ class JobConfig(Section):
                 "--output_tables=parquet is for tables on ps replicas; "
                 f"{self.training.distribution_strategy} has none"
             )
+
+    def _check_checkpoint(self) -> None:
         if self.checkpoint.checkpoint_steps and self.checkpoint.checkpoint_dir is None:
             raise ValueError("--checkpoint_steps needs --checkpoint_dir, where to write them")
         filters = (self.checkpoint.export_threshold, self.checkpoint.export_since_version)
@@ -398,16 +420,14 @@ class JobConfig(Section):
                 "--pretrained_rows is for new tables, and a checkpoint (--checkpoint_dir_for_init) "
                 "has all rows of its tables: give one of them"
             )
-        if self.evaluation.evaluation_steps and not self.data.validation_data:
-            raise ValueError("--evaluation_steps needs --validation_data, what to evaluate on")
-        if self.command != "train":
-            sources = (self.checkpoint.checkpoint_dir_for_init, self.checkpoint.saved_model)
-            if sum(source is not None for source in sources) != 1:
-                raise ValueError(
-                    f"elasticdl {self.command} needs a trained model: give exactly one of "
-                    "--checkpoint_dir_for_init and --saved_model"
-                )
-        return self
+
+    def _check_trained_model(self) -> None:
+        sources = (self.checkpoint.checkpoint_dir_for_init, self.checkpoint.saved_model)
+        if self.command != "train" and sum(source is not None for source in sources) != 1:
+            raise ValueError(
+                f"elasticdl {self.command} needs a trained model: give exactly one of "
+                "--checkpoint_dir_for_init and --saved_model"
+            )
 
     def _check_shuffle(self) -> None:
         training = self.training
