@@ -365,6 +365,7 @@ class Usage:
     host: str = ""
     swapped_bytes: int = 0
     hot_keys: tuple[HotKeys, ...] = ()  # now and then
+    core_wait_seconds: float = 0.0  # of its threads, all together
 
 
 @dataclass(frozen=True, slots=True)

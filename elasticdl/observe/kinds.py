@@ -104,6 +104,9 @@ class ProcessUsage(Kind):
     bytes_sent: Annotated[int, "bytes sent on the tensor plane"]
     bytes_received: Annotated[int, "bytes received on the tensor plane"]
     host: Annotated[str, "its machine, or its pod"] = ""
+    core_wait_seconds: Annotated[
+        float, "seconds that its threads waited for a core, all together, of those that are alive"
+    ] = 0.0
 
 
 @dataclass(frozen=True)

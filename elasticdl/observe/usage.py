@@ -9,7 +9,7 @@ from collections.abc import Callable
 from elasticdl.job import HotKeys, Usage
 from elasticdl.observe.kinds import ProcessUsage
 from elasticdl.observe.labels import LabelClock
-from elasticdl.proc import resident_bytes, swapped_bytes
+from elasticdl.proc import core_wait_seconds, resident_bytes, swapped_bytes
 
 Traffic = Callable[[], tuple[int, int]]
 """Returns the bytes that this process has sent and received on the tensor plane."""
@@ -36,6 +36,7 @@ def measure(
         host=socket.gethostname(),
         swapped_bytes=swapped_bytes(),
         hot_keys=hot_keys,
+        core_wait_seconds=round(core_wait_seconds(), 3),
     )
 
 
@@ -50,4 +51,5 @@ def kind_of(usage: Usage) -> ProcessUsage:
         usage.bytes_sent,
         usage.bytes_received,
         usage.host,
+        usage.core_wait_seconds,
     )

@@ -300,6 +300,7 @@ def usage_to_message(usage: Usage) -> pb.Usage:
         bytes_received=usage.bytes_received,
         host=usage.host,
         swapped_bytes=usage.swapped_bytes,
+        core_wait_seconds=usage.core_wait_seconds,
         hot_keys=[
             pb.HotKeys(
                 table=hot.table,
@@ -328,6 +329,7 @@ def usage_from_message(message: pb.Usage) -> Usage:
         bytes_received=message.bytes_received,
         host=message.host,
         swapped_bytes=message.swapped_bytes,
+        core_wait_seconds=message.core_wait_seconds,
         hot_keys=tuple(
             HotKeys(hot.table, hot.num_ids, tuple(zip(hot.keys, hot.counts, strict=False)))
             for hot in message.hot_keys

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from elasticdl.observe.events import read_events
 
 
@@ -12,9 +14,9 @@ def run(*words):
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
-def until_trained(job):
+def until_trained(job, num_minibatches=1):
     while not any(
-        event["event"] == "progress" and event["num_records"] > 0
+        event["event"] == "progress" and event["num_minibatches"] >= num_minibatches
         for event in read_events(job.job_dir)
     ):
         assert job.process.poll() is None, job.log()
@@ -77,6 +79,47 @@ def test_profile_has_the_stages_of_each_worker_on_their_threads(seen_job, tmp_pa
         slack = 2_000.0  # two clocks, and the begin of a thread that was asked
         assert stage["ts"] - slack <= work["ts"]
         assert work["ts"] + work["dur"] <= stage["ts"] + stage["dur"] + slack
+
+
+# Each record is a seed of many ids, so a ps replica looks for rows all over its memory and applies
+# Adam to them, while the worker has next to nothing to compute.
+HEAVY = """
+import numpy as np
+from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable
+
+
+def forward():
+    return ArrayModel(
+        tables=[ArrayTable("rows", 32)],
+        ids=lambda features: [features],
+        predict=lambda dense, rows, features: rows[0][..., 0],
+        gradients=lambda dense, rows, features, labels: (0.0, [rows[0]], {}),
+    )
+
+
+def feed(records, mode, metadata):
+    made = np.random.default_rng(int(records[0])).integers(0, 1_000_000, (len(records), 1024))
+    return made, np.zeros(len(records), np.float32)
+
+
+def optimizer():
+    params = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7}
+    return ArrayOptimizer(learning_rate=0.001, kind="adam", params=params)
+"""
+
+
+@pytest.mark.long
+def test_explain_names_the_ps_replica_of_a_job_that_it_bounds(seen_job, tmp_path):
+    zoo = tmp_path / "heavy"
+    zoo.mkdir()
+    (zoo / "model.py").write_text(HEAVY)
+    with seen_job(400_000, model_zoo=zoo, num_ps_pods=1) as job:
+        until_trained(job, num_minibatches=300)
+        path = tmp_path / "trace.json"
+        done = run("profile", job.job_dir, "--steps=20", f"--output={path}", "--explain")
+        assert done.returncode == 0, done.stderr
+    assert "The job is bound by ps replica: " in done.stdout
+    assert "and ps-0 works for " in done.stdout
 
 
 def test_job_that_has_ended_cannot_be_profiled(seen_job):

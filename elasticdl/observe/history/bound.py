@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from elasticdl.job import Label, Role
@@ -27,6 +27,13 @@ _ADVICE = {
     "workers of equal speed.",
     "staleness": "A larger --max_staleness, or --use_async=true, lets workers run ahead.",
 }
+
+
+_FEW_CORES = (
+    "Its machine has too few cores for what runs there: fewer processes on it, or ps replicas on "
+    "machines of their own."
+)
+_LEAST_WORK = 0.1  # a ps replica that hardly works is not in the way, however it waits
 
 
 @dataclass(frozen=True)
@@ -71,23 +78,31 @@ def _of_parameters(history: History, share: float) -> Bound:
     waits = f"workers wait for parameters for {share:.0%} of their time"
     if all(lane.role != Role.PS for lane in history.lanes):
         return _bound("the other workers", share, f"{waits}: for the gradients of each other")
-    busy, name = _busiest_replica(history)
+    busy, waiting, name = _busiest_replica(history)
     stages = history.stages
     if stages.get("staleness wait", 0.0) > stages.get("pull", 0.0) + stages.get("push", 0.0):
         return _bound("staleness", share, f"{waits}, because the staleness is bounded")
+    works = f"{name} works for {busy:.0%} of its"
     if busy >= BUSY_SHARE:
-        return _bound("ps replica", share, f"{waits}, and {name} works for {busy:.0%} of its")
+        return _bound("ps replica", share, f"{waits}, and {works}")
+    if busy + waiting >= BUSY_SHARE and busy >= _LEAST_WORK:
+        text = f"{waits}, and {works}, and waits for a core for {waiting:.0%}"
+        return replace(_bound("ps replica", share, text), advice=_FEW_CORES)
     return _bound("network", share, f"{waits}, and no ps replica works for more than {busy:.0%}")
 
 
-def _busiest_replica(history: History) -> tuple[float, str]:
-    found = [(0.0, "")]
+def _busiest_replica(history: History) -> tuple[float, float, str]:
+    """Return for which share of its time a ps replica works and waits for a core, and its name."""
+    found = [(0.0, 0.0, "")]
     for lane in history.lanes:
         if lane.role == Role.PS:
             worked = lane.seconds.get(str(Label.TRAIN), 0.0)
             served = worked + lane.seconds.get(str(Label.IDLE), 0.0)
-            found.append((worked / served if served else 0.0, lane.name))
-    return max(found)
+            if served:
+                waited = float(lane.usage.get("core_wait_seconds", 0.0))
+                waiting = min(waited, served - worked) / served
+                found.append((worked / served, waiting, lane.name))
+    return max(found, key=lambda one: (one[0] + one[1], one))
 
 
 def _bound(stage: str, share: float, text: str) -> Bound:

@@ -4,7 +4,7 @@ from elasticdl.observe.history.bound import bound_of
 from elasticdl.observe.history.fold import History
 
 
-def history(worker, ps=0.1, stages=None):
+def history(worker, ps=0.1, stages=None, core_wait=0.0):
     """A job of 100 s: shares of the worker's time, and of a ps replica's that it works."""
 
     def usage(role, seconds):
@@ -12,6 +12,7 @@ def history(worker, ps=0.1, stages=None):
             "time": 1100.0, "role": role, "index": 0, "event": "usage", "began": 1000.0,
             "label": "train", "label_seconds": seconds, "cpu_seconds": 1.0,
             "resident_bytes": 1, "bytes_sent": 0, "bytes_received": 0,
+            "core_wait_seconds": 100 * core_wait,
         }  # fmt: skip
 
     progress = {
@@ -30,6 +31,8 @@ def history(worker, ps=0.1, stages=None):
         ({"train": 0.2, "wait for data": 0.6, "wait for parameters": 0.2}, {}, "reading"),
         ({"train": 0.2, "wait for parameters": 0.8}, {}, "network"),
         ({"train": 0.2, "wait for parameters": 0.8}, {"ps": 0.9}, "ps replica"),
+        ({"wait for parameters": 0.8}, {"ps": 0.3, "core_wait": 2.0}, "ps replica"),
+        ({"wait for parameters": 0.8}, {"ps": 0.05, "core_wait": 2.0}, "network"),
         (
             {"train": 0.2, "wait for parameters": 0.8},
             {"stages": {"staleness wait": 60.0, "pull": 5.0}},
@@ -42,6 +45,12 @@ def test_bound_is_what_workers_wait_for(worker, more, stage):
     assert found.stage == stage
     assert found.text.startswith(f"The job is bound by {stage}: ")
     assert found.advice.endswith(".")
+
+
+def test_ps_replica_that_waits_for_a_core_is_not_helped_by_more_of_them():
+    found = bound_of(history({"wait for parameters": 0.9}, ps=0.3, core_wait=0.5))
+    assert "works for 30% of its, and waits for a core for 50%" in found.text
+    assert found.advice.startswith("Its machine has too few cores")
 
 
 def test_starting_does_not_count_and_of_little_time_nothing_is_said():
