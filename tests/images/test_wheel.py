@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,15 @@ def test_the_wheel_installs_into_a_fresh_environment_without_rust_and_trains(whe
     )
     ledger = json.loads((tmp_path / "summary.json").read_text())["ledger"]
     assert [epoch["trained_once"] for epoch in ledger] == [NUM_RECORDS]
+
+
+def test_the_wheel_has_the_files_of_the_page_and_nothing_of_the_tests(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tracked = subprocess.run(
+        ["git", "ls-files", "elasticdl"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert set(tracked) - set(names) == set()
+    page = {name for name in names if name.startswith("elasticdl/observe/page/")}
+    for name in ("index.html", "main.js", "page.css", "uPlot.iife.min.js", "uPlot.LICENSE"):
+        assert f"elasticdl/observe/page/{name}" in page
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "scripts/"))]
