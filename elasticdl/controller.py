@@ -22,6 +22,7 @@ from elasticdl.backends.handover import Handover, Step
 from elasticdl.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
+    from elasticdl.backends.torch.loading import TaskBatches
     from elasticdl.backends.torch.script import ScriptTrainer
 
 __all__ = ["Controller", "Optimizer", "init"]
@@ -44,6 +45,10 @@ class Job(Protocol):
 
     def begin(self, trainer: Trainer, handover: Handover) -> None:
         """Take part in the job, in other threads; steps are asked for at the handover."""
+        ...
+
+    def place(self) -> tuple[int, int] | None:
+        """Return rank and world size, as they are now; None before there is a world."""
         ...
 
     def finish(self) -> tuple[Float32, Float32]:
@@ -76,6 +81,7 @@ class Controller:
         self._job = job
         self._handover = Handover()
         self._trainer: ScriptTrainer | None = None
+        self._batches: TaskBatches | None = None
         self._has_begun = False
         self._step: Step | None = None  # that the script is at
         self.is_over = False
@@ -97,6 +103,33 @@ class Controller:
     def worker_id(self) -> int:
         """The number of this worker; one that replaces a lost worker has a number of its own."""
         return self._job.worker_id
+
+    @property
+    def rank(self) -> int:
+        """The place of this worker in its world, from 0; it changes when workers come and go.
+
+        Raises:
+            ModelError: There is no world before the first minibatch.
+        """
+        return self._place("rank")[0]
+
+    @property
+    def world_size(self) -> int:
+        """How many workers reduce together now.
+
+        Raises:
+            ModelError: There is no world before the first minibatch.
+        """
+        return self._place("world_size")[1]
+
+    def _place(self, what: str) -> tuple[int, int]:
+        place = self._job.place()
+        if place is None:
+            raise ModelError(
+                f"{what}: expected to be asked for within the loop over minibatches(), found a "
+                "worker that is in no world yet"
+            )
+        return place
 
     @property
     def device(self) -> str:
@@ -123,12 +156,28 @@ class Controller:
         self._trainer = ScriptTrainer(self._handover, model, optimizer, self._job.seed, device)
         return Optimizer(self)
 
-    def minibatches(self) -> Iterator[list[Any]]:
+    def batches(self) -> TaskBatches:
+        """Return the minibatches as a `batch_sampler` of a `torch.utils.data.DataLoader`.
+
+        Its dataset is asked for records in place of indices: `dataset[record]` returns an example,
+        in a process of the loader. Give the loader to `minibatches`.
+        """
+        from elasticdl.backends.torch.loading import TaskBatches
+
+        if self._batches is None:
+            self._batches = TaskBatches()
+        return self._batches
+
+    def minibatches(self, loader: Any = None) -> Iterator[Any]:
         """Yield lists of records, until the job has no more for this worker.
 
         Each has to be answered by `step`. The model has the newest parameters then. A minibatch
         comes once more if the parameters have changed before its gradient was counted; each counts
         once. After the last one the model has the final parameters.
+
+        Args:
+            loader: A `DataLoader` on `batches()`, whose processes make something else of the
+                records; what it gives for each minibatch is yielded then.
 
         Raises:
             ModelError: Something does not go together; says what and why.
@@ -140,6 +189,8 @@ class Controller:
                 "minibatches(): expected one loop, found a second one; --num_epochs says how "
                 "often it goes through the data"
             )
+        if loader is not None:
+            self._load_with(self._trainer, loader)
         self._has_begun = True
         self._job.begin(self._trainer, self._handover)
         while (step := self._handover.take()) is not None:
@@ -152,6 +203,13 @@ class Controller:
                 )
         self._trainer.load(*self._job.finish())
         self.is_over = True
+
+    def _load_with(self, trainer: ScriptTrainer, loader: Any) -> None:
+        from elasticdl.backends.torch.loading import Loading
+
+        loading = Loading(loader, self.batches(), self._job.seed + self._job.worker_id)
+        loading.start()  # in this thread: its processes are begun before others have locks
+        trainer.loading = loading
 
     def _hand_in(self, loss: Any) -> None:
         assert self._trainer is not None

@@ -98,6 +98,10 @@ class RingExchange:
         """Wait for these calls."""
         self._member.settle()
 
+    def place(self) -> tuple[int, int] | None:
+        """Return rank and size of the newest world; None before there is one."""
+        return self._member.place()
+
     def rest(self) -> None:
         """Others go on without this worker, unless it has something in hand."""
         self._member.rest()

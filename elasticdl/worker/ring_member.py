@@ -237,6 +237,11 @@ class RingMember:
                 self._ended_world = world_id
                 self._changed.notify_all()
 
+    def place(self) -> tuple[int, int] | None:
+        """Return rank and size of the newest world that this worker is in; None before it."""
+        seat = self._seat
+        return None if seat is None else (seat.rank, len(seat.workers))
+
     def leave(self) -> None:
         """Take part no longer, and tell the others at the next round, if that comes soon."""
         with self._changed:
@@ -371,6 +376,7 @@ class RingMember:
             timeout_seconds=_FORM_SECONDS,
             silence_seconds=_SILENCE_SECONDS,
         )
+        self._seat = seat
         group = Group(ring, seat.rank, world.size)
         try:
             self._give_parameters(group, seat)

@@ -22,8 +22,8 @@ from elasticdl.backends.handover import Handover
 from elasticdl.config import JobConfig
 from elasticdl.controller import Controller, serving
 from elasticdl.errors import ElasticdlError, ModelError, UnavailableError, place_of
+from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.assemble import threads_of
-from elasticdl.worker.exchange import Exchange
 from elasticdl.worker.loop import Worker
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class ScriptJob:
         self,
         config: JobConfig,
         worker_id: int,
-        assemble: Callable[[Trainer], tuple[Worker, Exchange]],
+        assemble: Callable[[Trainer], tuple[Worker, RingExchange]],
         watching: Callable[[Worker], AbstractContextManager[object]],
         leave: Callable[[], None],
         device: str | None = None,
@@ -59,7 +59,7 @@ class ScriptJob:
         self._assemble = assemble
         self._watching = watching
         self._leave = leave
-        self._exchange: Exchange | None = None
+        self._exchange: RingExchange | None = None
 
     def begin(self, trainer: Trainer, handover: Handover) -> None:
         """Have a worker run in a thread."""
@@ -75,6 +75,10 @@ class ScriptJob:
         except BaseException as error:
             self.failure = error
         handover.end(self.failure)
+
+    def place(self) -> tuple[int, int] | None:
+        """Return rank and world size, as they are now; None before there is a world."""
+        return None if self._exchange is None else self._exchange.place()
 
     def finish(self) -> tuple[Float32, Float32]:
         """Return the final parameters and state, and leave the ring.

@@ -7,6 +7,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 FOLDER = "devices"
@@ -42,5 +43,7 @@ def take_seat(devices: Sequence[str], job_dir: Path) -> DeviceSeat:
         except BlockingIOError:
             os.close(file)
             continue
+        # A process that a framework forks off may live a little longer than this one.
+        os.register_at_fork(after_in_child=partial(os.close, file))
         return DeviceSeat(devices[number % len(devices)], file)
     raise AssertionError("there is always another seat")

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from elasticdl._core import RecordWriter
@@ -66,12 +67,40 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
             job.send("worker", 1, number)
         summary = job.finish()
     check_counts(job, summary, 8_000)
-    digests = [file.read_text() for file in finals.iterdir()]
+    digests = [file.read_text() for file in finals.glob("[0-9]*")]
     assert len(digests) >= 2, job.log()  # two at least were there all the time
     assert len(set(digests)) == 1
     assert summary["staleness"]["max"] == 0
     if batch:
         assert job.model()["updates"] == 8_000 / batch["global_batch_size"]
+
+
+def test_processes_of_a_data_loader_make_examples_and_end_with_their_worker(tmp_path):
+    finals = tmp_path / "finals"
+    finals.mkdir()
+    words = ["--num_records=6000", "--seconds=0.05", f"--finals={finals}", "--num_loaders=2"]
+    with ScriptJob(
+        tmp_path,
+        HERE / "script_loop.py",
+        6_000,
+        words,
+        num_workers=3,
+        minibatch_size=16,
+        num_minibatches_per_task=5,
+    ) as job:
+        job.until_trained(2_000)
+        victim = psutil.Process(job.processes("worker")[1].pid)
+        orphans = victim.children(recursive=True)
+        victim.kill()
+        summary = job.finish()
+    assert len(orphans) >= 2
+    check_counts(job, summary, 6_000)
+    _, alive = psutil.wait_procs(orphans, timeout=30)  # a loader's process looks every 5 s
+    assert not alive
+    digests = {file.read_text() for file in finals.glob("[0-9]*")}
+    assert len(digests) == 1, job.log()
+    sizes = {s for file in finals.glob("places-*") for _, s in json.loads(file.read_text())}
+    assert {2, 3} <= sizes
 
 
 def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path):

@@ -25,6 +25,7 @@ from elasticdl.backends.handover import Handover, Step
 from elasticdl.backends.numpy import picker
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_weights
+from elasticdl.backends.torch.loading import Loading
 from elasticdl.backends.torch.model import PlacedModel
 from elasticdl.backends.torch.optimizer import one_rate, read_rules
 from elasticdl.data.base import Records
@@ -49,7 +50,6 @@ class ScriptTrainer:
     """
 
     callbacks: CallbackNeeds | None = None
-    keeps_tables_inside = True
     ids_need_parameters = False
 
     def __init__(
@@ -70,6 +70,8 @@ class ScriptTrainer:
         _check_model(model)
         self._handover = handover
         self._seed = seed
+        self.loading: Loading | None = None
+        """Makes what the script gets of the records; None: the script does that."""
         self._placed = PlacedModel(model, device=device)
         if self._placed.tables:
             raise ModelError(
@@ -92,14 +94,13 @@ class ScriptTrainer:
         """Give the script's model these parameters."""
         self._placed.load(dense, state)
 
-    def begin_step(self, step: Step) -> list[Any]:
-        """Make the model ready for a step; return its records."""
+    def begin_step(self, step: Step) -> Any:
+        """Make the model ready for a step; return its records, or what a loader made of them."""
         assert isinstance(step.minibatch, ScriptMinibatch)
         self._placed.load(step.dense, step.state)
         self._placed.gradient()
         self._placed.device.seed(step.minibatch.seed)
-        records: list[Any] = step.minibatch.features
-        return records
+        return step.minibatch.features
 
     def end_step(self, step: Step, loss: Any) -> StepResult:
         """Return what a script has computed: the gradients that lie in the parameters.
@@ -151,10 +152,12 @@ class ScriptTrainer:
         pick = picker(chunks, False)
         order = np.arange(sum(len(chunk) for chunk in chunks))
         np.random.default_rng(seed).shuffle(order)
-        for start in range(0, len(order), minibatch_size):
-            chosen = order[start : start + minibatch_size]
+        starts = range(0, len(order), minibatch_size)
+        cut = [pick(order[start : start + minibatch_size]) for start in starts]
+        loaded = cut if self.loading is None else self.loading.loaded(cut)
+        for start, batch, features in zip(starts, cut, loaded, strict=True):
             (drawn,) = np.random.SeedSequence([seed, start]).generate_state(1, np.uint64)
-            yield ScriptMinibatch(pick(chosen), None, len(chosen), seed=int(drawn) >> 1)
+            yield ScriptMinibatch(features, None, len(batch), seed=int(drawn) >> 1)
 
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe the model; the sample is not needed."""
@@ -193,7 +196,8 @@ class ScriptTrainer:
 
         def write() -> None:
             self._placed.load(dense, state)
-            export_weights(self._placed.model, directory)
+            why = "the model is called by a script, in ways that only it knows"
+            export_weights(self._placed.model, directory, why)
 
         self._handover.call(write)
 

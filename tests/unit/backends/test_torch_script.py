@@ -8,9 +8,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
 from elasticdl.backends.handover import Handover, Step  # noqa: E402  # torch may be missing
+from elasticdl.backends.torch.loading import Loading, TaskBatches  # noqa: E402
 from elasticdl.backends.torch.script import ScriptTrainer  # noqa: E402
 from elasticdl.data.base import Records  # noqa: E402
-from elasticdl.errors import ModelError  # noqa: E402
+from elasticdl.errors import DataError, ModelError  # noqa: E402
 from elasticdl.job import Mode  # noqa: E402
 from elasticdl.layers.torch import Embedding  # noqa: E402
 
@@ -103,6 +104,34 @@ def test_what_is_changed_behind_the_job_is_refused():
     assert "expected one number" in refused(linear, optimizer, loss=torch.ones(2))
     assert "a closure is not called" in refused(linear, optimizer, loss=lambda: 1.0)
     assert "changed the learning rate" in refused(linear, optimizer, change=set_rate)
+
+
+def test_a_loader_that_would_not_give_the_minibatches_of_tasks_is_refused():
+    batches = TaskBatches()
+
+    def refused_loader(*args, **kwargs):
+        with pytest.raises(ModelError) as error:
+            Loading(torch.utils.data.DataLoader([], *args, **kwargs), batches, 0)
+        return str(error.value)
+
+    assert "found one on another sampler" in refused_loader()
+    assert "say persistent_workers=True" in refused_loader(batch_sampler=batches, num_workers=1)
+    with pytest.raises(ModelError, match=r"expected a torch\.utils.*found list"):
+        Loading([], batches, 0)
+
+
+def test_a_dataset_that_raises_is_named():
+    class Strict(torch.utils.data.Dataset):
+        def __getitem__(self, record):
+            return int(record)
+
+    batches = TaskBatches()
+    loader = torch.utils.data.DataLoader(Strict(), batch_sampler=batches)
+    loading = Loading(loader, batches, 0)
+    loading.start()
+    assert [part.tolist() for part in loading.loaded([[b"1", b"2"], [b"3"]])] == [[1, 2], [3]]
+    with pytest.raises(DataError, match=r"raised ValueError.*test_torch_script\.py"):
+        list(loading.loaded([[b"1"], [b"x"]]))
 
 
 def test_what_the_worker_asks_for_is_done_in_the_scripts_thread():
