@@ -123,7 +123,6 @@ def _assemble_trainer(
             config.model.torch_compile,
             device,
         )
-        _check_export(config, trainer)
         description = trainer.build(_sample(config, readers, trainer))
         log.info(IS_BUILT)
     except ElasticdlError:
@@ -205,15 +204,6 @@ def assemble_script(
         training,
         labels=labels,
     )
-
-
-def _check_export(config: JobConfig, trainer: Trainer) -> None:
-    inside = getattr(trainer, "keeps_tables_inside", False)
-    if config.checkpoint.output_tables == "parquet" and inside:
-        raise ModelError(
-            "--output_tables=parquet is for models of Keras and of NumPy arrays: leave it out, and "
-            "say --export_tables=FOLDER to have the rows as Parquet as well"
-        )
 
 
 def _check_callbacks(config: JobConfig, needs: CallbackNeeds) -> None:

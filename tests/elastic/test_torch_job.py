@@ -30,6 +30,32 @@ ids = torch.from_numpy(np.load(sys.argv[2]))
 np.save(sys.argv[3], program(ids).detach().numpy())
 """
 
+SCORE_BESIDE = """
+import sys
+sys.modules["elasticdl"] = None
+import json
+import numpy as np
+import pyarrow.parquet
+import torch
+folder, ids_file, out = sys.argv[1:]
+said = json.load(open(f"{folder}/model.json"))
+features = torch.from_numpy(np.load(ids_file))
+
+def look_up(name, ids):
+    unseen = next(table["unseen"] for table in said["tables"] if table["name"] == name)
+    table = pyarrow.parquet.read_table(f"{folder}/tables/{name}").sort_by("key")
+    keys, weights = table["key"].to_numpy(), np.stack(table["weights"].to_numpy())
+    place = np.searchsorted(keys, ids).clip(max=len(keys) - 1)
+    return np.where((keys[place] == ids)[..., None], weights[place], np.float32(unseen))
+
+ids = torch.export.load(f"{folder}/ids.pt2").module()(features)
+rows = [
+    torch.from_numpy(look_up(name, part.numpy())) for name, part in zip(said["lookups"], ids)
+]
+score = torch.export.load(f"{folder}/score.pt2").module()
+np.save(out, score(features, rows).detach().numpy())
+"""
+
 
 def without_keras(folder):
     """Return an environment in which TensorFlow and Keras cannot be imported."""
@@ -130,27 +156,8 @@ def predicted(folder, output, *source):
     return np.concatenate([part["output"] for part in parts])[order]
 
 
-def test_a_training_goes_on_from_the_checkpoint(trained, folder, tmp_path):
-    summary = tmp_path / "summary.json"
-    run_plain(
-        folder,
-        "train",
-        "--training_data=train.recordio",
-        "--validation_data=validation.recordio",
-        "--checkpoint_dir_for_init=checkpoints",
-        "--learning_rate=1e-12",
-        summary=summary,
-    )
-    metrics = json.loads(summary.read_text())["metrics"]
-    assert metrics == pytest.approx(trained["metrics"], abs=2e-5)
-
-
-def test_predictions_from_the_export_are_those_from_the_checkpoint(predictions, folder):
-    found = predicted(folder, "from-export", "--saved_model=export")
-    np.testing.assert_allclose(found, predictions, atol=1e-5)
-
-
-def test_the_exported_program_predicts_the_same_without_elasticdl(predictions, folder, tmp_path):
+def save_ids(folder, path):
+    """Write what the model is given for the validation data."""
     from elasticdl import Mode
     from elasticdl._core import RecordReader
     from elasticdl.backends.torch.feed import TaskRecords
@@ -161,7 +168,51 @@ def test_the_exported_program_predicts_the_same_without_elasticdl(predictions, f
     section = ModelSection(model_zoo=ZOO, model_def="flights.deepfm_torch.forward")
     records = RecordReader(folder / "validation.recordio").read(0, NUM_VALIDATION)
     feed = load_model_spec(section).feed
-    np.save(tmp_path / "ids.npy", feed(TaskRecords(records, {}), Mode.PREDICTION, Metadata()))
+    np.save(path, feed(TaskRecords(records, {}), Mode.PREDICTION, Metadata()))
+
+
+@pytest.fixture(scope="module")
+def gone_on(trained, folder):
+    """Train on at a rate that changes nothing; rows are exported beside the model."""
+    run_plain(
+        folder,
+        "train",
+        "--training_data=train.recordio",
+        "--validation_data=validation.recordio",
+        "--distribution_strategy=ParameterServerStrategy",
+        "--num_ps_pods=2",
+        "--checkpoint_dir_for_init=checkpoints",
+        "--learning_rate=1e-12",
+        "--output=beside",
+        "--output_tables=parquet",
+        f"--summary={folder / 'gone-on.json'}",
+    )
+    return json.loads((folder / "gone-on.json").read_text())
+
+
+def test_a_training_goes_on_from_the_checkpoint(trained, gone_on):
+    assert gone_on["metrics"] == pytest.approx(trained["metrics"], abs=2e-5)
+
+
+def test_rows_that_lie_beside_the_model_give_the_same_predictions_without_elasticdl(
+    gone_on, predictions, folder, tmp_path
+):
+    save_ids(folder, tmp_path / "ids.npy")
+    files = [folder / "beside", tmp_path / "ids.npy", tmp_path / "out.npy"]
+    run([sys.executable, "-c", SCORE_BESIDE, *map(str, files)])
+
+    parts = [path.name for path in (folder / "beside" / "tables" / "vectors").iterdir()]
+    assert sorted(parts) == ["part-00000-of-00002.parquet", "part-00001-of-00002.parquet"]
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), predictions, atol=1e-5)
+
+
+def test_predictions_from_the_export_are_those_from_the_checkpoint(predictions, folder):
+    found = predicted(folder, "from-export", "--saved_model=export")
+    np.testing.assert_allclose(found, predictions, atol=1e-5)
+
+
+def test_the_exported_program_predicts_the_same_without_elasticdl(predictions, folder, tmp_path):
+    save_ids(folder, tmp_path / "ids.npy")
 
     files = [folder / "export" / "model.pt2", tmp_path / "ids.npy", tmp_path / "out.npy"]
     run([sys.executable, "-c", SCORE, *map(str, files)])

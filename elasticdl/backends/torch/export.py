@@ -72,10 +72,10 @@ def export_model(
     _write_notes(directory, tables, why_not)
 
 
-def export_weights(model: Any, directory: Path) -> None:
-    """Write a model without tables that is called by a script alone: there is no program of it."""
+def export_weights(model: Any, directory: Path, why_no_program: str) -> None:
+    """Write parameters and buffers alone, and why there is no program of the whole model."""
     _safetensors().save_file(_state_dict(model), directory / WEIGHTS)
-    _write_notes(directory, [], "the model is called by a script, in ways that only it knows")
+    _write_notes(directory, [], why_no_program)
 
 
 def _write_notes(directory: Path, tables: list[ExportedTable], why_not: str) -> None:
@@ -101,6 +101,11 @@ def read_export(directory: Path) -> tuple[dict[str, Any], dict[str, ExportedTabl
         ModelError: A file is missing or no safetensors file.
     """
     load_file = _safetensors().load_file
+    if (directory / "score.pt2").is_file():
+        raise ModelError(
+            f"--saved_model={directory}: its rows lie beside it (--output_tables=parquet), for "
+            "others to look up; give the checkpoint (--checkpoint_dir_for_init) instead"
+        )
     tables = {}
     try:
         notes = json.loads((directory / NOTES).read_text())
@@ -151,10 +156,10 @@ def _exported(table: Table, source: TableSource, number: int) -> ExportedTable:
     padding = table.layer.padding_idx
     if padding is not None:
         rows[keys == padding] = 0.0
-    return ExportedTable(table.name, keys, rows, _centre(*table.weight.table_initializer))
+    return ExportedTable(table.name, keys, rows, centre(*table.weight.table_initializer))
 
 
-def _centre(kind: str, params: dict[str, float]) -> float:
+def centre(kind: str, params: dict[str, float]) -> float:
     """Return what a row that was never trained reads as: the centre of its distribution."""
     match kind:
         case "constant":
@@ -169,7 +174,7 @@ def _write_program(
     placed: PlacedModel, sample: TorchMinibatch, tables: list[ExportedTable], path: Path
 ) -> str:
     """Write what `torch.export` makes of the model; return why it could not, or ""."""
-    features = map_leaves(_twice, sample.features)
+    features = map_leaves(twice, sample.features)
     if not all(isinstance(leaf, torch.Tensor) for leaf in leaves(features)):
         return "it takes tensors alone, and feed gives something else"
     batch = {0: torch.export.Dim.DYNAMIC}
@@ -184,7 +189,7 @@ def _write_program(
     return ""
 
 
-def _twice(leaf: Any) -> Any:
+def twice(leaf: Any) -> Any:
     """Return a sample of at least two: `torch.export` takes a size of 1 for a constant."""
     if isinstance(leaf, torch.Tensor) and leaf.dim() and leaf.shape[0] == 1:
         return torch.cat([leaf, leaf])

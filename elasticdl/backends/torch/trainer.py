@@ -28,6 +28,7 @@ from elasticdl.backends.base import (
 from elasticdl.backends.torch.compiled import CompiledStep
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_model
+from elasticdl.backends.torch.export_beside import export_beside
 from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
@@ -59,7 +60,6 @@ class TorchTrainer:
     """
 
     callbacks: CallbackNeeds | None = None
-    keeps_tables_inside = True
 
     def __init__(
         self,
@@ -317,10 +317,13 @@ class TorchTrainer:
         self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
     ) -> None:
         """Write the model as files that PyTorch reads without elasticdl."""
-        assert tables is not None, "it keeps its tables inside, as the job was told"
         self._placed.load(dense, state)
         with self._placed.on_cpu():
-            export_model(self._placed, self._sample, directory, tables)
+            if tables is None:
+                staged = self.ids_need_parameters
+                export_beside(self._placed, self._sample, staged, directory)
+            else:
+                export_model(self._placed, self._sample, directory, tables)
 
 
 def _grown(lookup: Any) -> Any:

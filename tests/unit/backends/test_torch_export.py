@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test
 
 from torch import nn  # noqa: E402  # after the skip
 
+from elasticdl.backends.torch.export import read_export  # noqa: E402  # as above
 from elasticdl.layers.torch import Embedding, EmbeddingBag  # noqa: E402  # as above
 
 pytestmark = pytest.mark.torch
@@ -61,7 +62,14 @@ def columns():
 def export(new_torch_job, columns, tmp_path):
     """Return a function that trains a model, exports it, and returns predictions before."""
 
-    def make(model=Model):
+    jobs = []
+
+    def rows(ids):
+        """Return what the store has for the ids of each table."""
+        sites = [(table, part.numpy()) for table, part in enumerate(ids)]
+        return [torch.from_numpy(r) for r in jobs[0].client.pull(sites, training=False).rows]
+
+    def make(model=Model, beside=False):
         job = new_torch_job(
             columns, 16, model=model, feed=feed, loss=loss,
             optimizer=lambda p: torch.optim.Adam(p, lr=0.05),
@@ -70,9 +78,14 @@ def export(new_torch_job, columns, tmp_path):
         minibatch = next(job.backend.minibatches(_records(columns), Mode.PREDICTION, 48, 0))
         given = job.given(minibatch, training=False)
         outputs = job.backend.predict_step(minibatch, given.rows, given.dense, given.state)
-        job.export(tmp_path)
+        jobs.append(job)
+        if beside:
+            job.backend.export(tmp_path, *job.parameters(), None)
+        else:
+            job.export(tmp_path)
         return minibatch.features, outputs["score"]
 
+    make.rows = rows
     return make
 
 
@@ -109,6 +122,35 @@ def test_tables_are_sorted_ids_and_rows_and_the_rest_a_state_dict(export, tmp_pa
     assert items["rows"].shape == (len(items["keys"]), 3)
     assert not items["rows"][0].any()  # of the padding
     assert words["keys"].tolist() == np.unique(columns["words"]).tolist()
+
+
+def test_rows_beside_the_model_are_looked_up_by_whoever_serves_it(export, tmp_path):
+    features, expected = export(beside=True)
+
+    ids = torch.export.load(tmp_path / "ids.pt2").module()(features)
+    score = torch.export.load(tmp_path / "score.pt2").module()
+    said = json.loads((tmp_path / "model.json").read_text())
+    assert said["lookups"] == ["items", "words"]
+    assert [(t["name"], t["dim"], t["unseen"], t["input_dim"]) for t in said["tables"]] == [
+        ("items", 3, 0.0, None),
+        ("words", 3, 0.0, 50),
+    ]
+    rows = export.rows(ids)
+    np.testing.assert_allclose(score(features, rows)["score"].detach(), expected, atol=1e-6)
+    few = {name: values[:3] for name, values in features.items()}
+    parts = [part[:3] for part in rows]
+    np.testing.assert_allclose(score(few, parts)["score"].detach(), expected[:3], atol=1e-6)
+    with np.load(tmp_path / "dense.npz") as arrays:
+        assert {name: list(array.shape) for name, array in arrays.items()} == {
+            **said["dense"], **said["state"],
+        }  # fmt: skip
+    with pytest.raises(ModelError, match="its rows lie beside it"):
+        read_export(tmp_path)
+
+
+def test_rows_beside_a_model_that_torch_export_cannot_trace_are_refused(export):
+    with pytest.raises(ModelError, match=r"makes none of this one .*; leave the rows"):
+        export(Deciding, beside=True)
 
 
 def test_a_model_that_torch_export_cannot_trace_is_exported_without_a_program(export, tmp_path):

@@ -1,0 +1,143 @@
+"""The trained model without its rows, which lie beside it. See `docs/export.md`.
+
+The files are those of a Keras model. In place of a SavedModel there are two programs of
+`torch.export`: `ids(features)` and `score(features, rows)`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from elasticdl.backends.torch.export import centre, export_weights, twice
+from elasticdl.backends.torch.feed import TorchMinibatch
+from elasticdl.backends.torch.model import PlacedModel
+from elasticdl.backends.torch.structures import leaves, map_leaves
+from elasticdl.errors import ModelError
+from elasticdl.layers.lookup import looking_up
+
+DESCRIPTION, DENSE = "model.json", "dense.npz"
+IDS, SCORE = "ids.pt2", "score.pt2"
+_FORMAT = 1
+
+
+def export_beside(
+    placed: PlacedModel, sample: TorchMinibatch, staged: bool, directory: Path
+) -> None:
+    """Write all of the model but its rows, with the values that it has now.
+
+    Args:
+        placed: The model, on the CPU.
+        sample: Features to trace it with.
+        staged: Whether ids depend on rows.
+        directory: Where to write.
+
+    Raises:
+        ModelError: Nobody could look rows up before the model is called, or `torch.export` cannot
+            trace it.
+    """
+    if staged:
+        raise ModelError(
+            "--output_tables=parquet: ids may depend on rows (--run_eagerly), so rows cannot be "
+            "looked up before the model is called; leave the rows inside (--output_tables=inside)"
+        )
+    features = map_leaves(twice, sample.features)
+    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves(features)):
+        raise _no_program("it takes tensors alone, and feed gives something else")
+    placed.model.eval()
+    try:
+        with torch.no_grad():
+            asked = zip(_Ids(placed)(features), _dims(placed), strict=True)
+            rows = [torch.zeros(*ids.shape, dim) for ids, dim in asked]
+        batch = map_leaves(lambda leaf: {0: torch.export.Dim.DYNAMIC}, features)
+        many = [{0: torch.export.Dim.AUTO} for _ in rows]
+        ids = torch.export.export(_Ids(placed), (features,), dynamic_shapes=(batch,))
+        score = torch.export.export(_Score(placed), (features, rows), dynamic_shapes=(batch, many))
+    except Exception as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        raise _no_program(why) from error
+    torch.export.save(ids, directory / IDS)
+    torch.export.save(score, directory / SCORE)
+    export_weights(placed.model, directory, "its rows lie beside it: ids.pt2 and score.pt2")
+    np.savez(directory / DENSE, allow_pickle=False, **_values(placed))
+    (directory / DESCRIPTION).write_text(json.dumps(_describe(placed), indent=1) + "\n")
+
+
+class _Ids(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """Features -> the ids of each lookup."""
+
+    def __init__(self, placed: PlacedModel) -> None:
+        super().__init__()
+        self.model = _without_tables(placed)
+
+    def forward(self, features: Any) -> list[Any]:
+        """Return the ids, in the order of the lookups."""
+        found: list[Any] = []
+
+        def note(layer: Any, ids: Any) -> Any:
+            found.append(ids.clone())
+            return torch.zeros(*ids.shape, layer.embedding_dim)
+
+        with looking_up(note):
+            self.model(features)
+        return found
+
+
+class _Score(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """Features and the rows of each lookup -> the outputs."""
+
+    def __init__(self, placed: PlacedModel) -> None:
+        super().__init__()
+        self.model = _without_tables(placed)
+
+    def forward(self, features: Any, rows: list[Any]) -> Any:
+        """Return the model's outputs."""
+        given = iter(rows)
+        with looking_up(lambda layer, ids: next(given)):
+            return self.model(features)
+
+
+def _without_tables(placed: PlacedModel) -> Any:
+    return copy.deepcopy(placed.model, {id(table.weight): None for table in placed.tables})
+
+
+def _dims(placed: PlacedModel) -> list[int]:
+    return [placed.tables[site].dim for site in placed.sites]
+
+
+def _no_program(why: str) -> ModelError:
+    return ModelError(
+        "--output_tables=parquet: rows that lie beside a model need a program that says which, and "
+        f"torch.export makes none of this one ({why}); leave the rows inside "
+        "(--output_tables=inside)"
+    )
+
+
+def _values(placed: PlacedModel) -> dict[str, Any]:
+    values = {name: p.detach().numpy() for name, p in placed.parameters}
+    return values | {b.name: b.current().numpy().reshape(b.value.shape) for b in placed.buffers}
+
+
+def _describe(placed: PlacedModel) -> dict[str, Any]:
+    return {
+        "format": _FORMAT,
+        "tables": [
+            {
+                "name": table.name,
+                "dim": table.dim,
+                "unseen": centre(*table.weight.table_initializer),
+                "input_dim": table.layer.num_embeddings,
+            }
+            for table in placed.tables
+        ],
+        "lookups": [placed.tables[site].name for site in placed.sites],
+        "dense": {name: list(p.shape) for name, p in placed.parameters},
+        "state": {b.name: list(b.value.shape) for b in placed.buffers},
+        "outputs": [],
+    }
