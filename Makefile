@@ -201,8 +201,9 @@ bench-scheduling: kubernetes-tools ## Measure elastic jobs on a shared cluster (
 	@$(PYTHON) -m benchmarks.elastic_scheduling
 
 .PHONY: zoo-report
+# With PyTorch where `make test-torch` has installed it.
 zoo-report: build ## Quality of the model zoo beside plain Keras: make zoo-report DATA=FOLDER ONLY="adult din"
-	$(PYTHON) benchmarks/zoo.py $(if $(DATA),--data=$(DATA)) $(foreach name,$(ONLY),--only=$(name))
+	PYTHONPATH=$(wildcard $(TORCH)) $(PYTHON) benchmarks/zoo.py $(if $(DATA),--data=$(DATA)) $(foreach name,$(ONLY),--only=$(name))
 
 .PHONY: criteo criteo-rehearsal
 ROWS ?= 2000000

@@ -7,14 +7,16 @@ Each run is a row of `results/zoo.json`, which is written after each. A row that
 same settings is not run again, but with `--again`. Sides are
 
 - `plain`: `fit` in one process with the same model file, once for each seed;
-- `job`: `elasticdl train` with the strategies of `STRATEGIES` that suit the model;
+- `job`: `elasticdl train` with the strategies of `STRATEGIES` that suit the model; by all-reduce
+  with minibatches so small that an update sees as many records as one of plain training;
 - `linear`: scikit-learn's logistic regression, words and ids as one-hot categories.
 
 A job is as good as plain training when it is below the mean of the seeds by no more than 0.002 or
 two of their standard deviations. FOLDER has the original files as their publishers name them:
 `adult/adult.data.gz`, `adult/adult.test.gz`, `census_kdd/census-income*.gz`,
 `mnist/train-*-ubyte.gz`, `cifar10/*train*.tar.gz`, `cifar10/*test*.tar.gz`. Models whose data is
-not there are left out. Flights come with a package; `din`, `lr` and the lines of `dac_*` are made
+not there are left out, and those in PyTorch where it is not installed: `make test-torch` has it,
+and says where. Flights come with a package; `din`, `lr` and the lines of `dac_*` are made
 up.
 """
 
@@ -30,6 +32,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,8 @@ STRATEGIES = {
     "AllreduceStrategy": ("--num_workers=2",),
 }
 """Asynchronous, where there are ps replicas."""
+PS, ALLREDUCE = STRATEGIES
+_WORKERS = 2
 _TIMEOUT_SECONDS = 3 * 3600
 
 
@@ -87,9 +92,26 @@ MODELS = (
     Model("din", "din.model.forward", "din", 2, 128, DIN_SIZES),
     *map(_dac, ("wide_deep", "deepfm", "xdeepfm", "dcn", "dcn_v2")),
     Model("iris", "iris.model.forward", "iris", 20, 10, metric="accuracy"),
-    Model("mnist", MNIST_API, "mnist", 1, 64, metric="accuracy"),
+    Model("mnist", MNIST_API, "mnist", 1, 64, metric="accuracy", strategies=(PS, ALLREDUCE)),
+    Model(
+        *("mnist_torch", "mnist.model_torch.custom_model", "mnist", 1, 64),
+        metric="accuracy",
+        strategies=(PS, ALLREDUCE),
+        framework="torch",
+        peer="zoo_torch.py",
+    ),
+    Model(
+        *("flights_torch", "flights.deepfm_torch.forward", "flights", 3, 512),
+        metric="accuracy",
+        framework="torch",
+        peer="zoo_torch.py",
+    ),
     Model("mnist_subclass", "mnist.mnist_subclass.CustomModel", "mnist", 1, 64, metric="accuracy"),
-    Model("cifar10", "cifar10.model.custom_model", "cifar10", 5, 64, metric="accuracy"),
+    Model(
+        *("cifar10", "cifar10.model.custom_model", "cifar10", 5, 64),
+        metric="accuracy",
+        strategies=(PS, ALLREDUCE),
+    ),
     Model(
         *("cifar10_mobilenetv2", "cifar10.cifar10_mobilenetv2.custom_model", "cifar10", 5, 64),
         metric="accuracy",
@@ -225,6 +247,10 @@ def main() -> None:
         scratch = Path(folder)
         results = Results(scratch / "zoo.json" if args.short else args.results)
         models = [model for model in MODELS if model.name in (args.only or names)]
+        if find_spec("torch") is None:
+            left_out = [model.name for model in models if model.framework == "torch"]
+            print(f"left out, for PyTorch is not installed: {', '.join(left_out) or 'none'}")
+            models = [model for model in models if model.framework != "torch"]
         wanted = list(runs(models, 1 if args.short else args.seeds, args.side or sides))
         todo = [run for run in wanted if args.again or not results.has(run)]
         print(f"{len(wanted)} runs, of which {len(todo)} are to be made", flush=True)
@@ -283,6 +309,8 @@ def _job(run: Run, data: Data, scratch: Path) -> float:
 
 def _training(run: Run) -> list[str]:
     settings = run.settings()
+    if run.strategy == ALLREDUCE:  # an update has a minibatch of each worker
+        settings["minibatch_size"] //= _WORKERS
     names = ("model_def", "num_epochs", "minibatch_size", "model_params")
     return [f"--{name}={settings[name]}" for name in names if settings[name]]
 

@@ -1,0 +1,75 @@
+"""Plain PyTorch: a model file of the zoo trained by a loop in one process; prints its metrics.
+
+    python benchmarks/peers/zoo_torch.py --model_def=mnist.model_torch.custom_model --train=...
+
+The model, loss, optimizer and feed are those of the model file; nothing of a job is involved, but
+that records come from the same files by the same readers. They are read once, and all of them are
+shuffled in each epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elasticdl.backends.torch.feed import TaskRecords
+from elasticdl.backends.torch.metrics import Metrics
+from elasticdl.config import ModelSection
+from elasticdl.data.open import open_reader
+from elasticdl.job import Mode
+from elasticdl.model_spec import ModelSpec, load_model_spec
+
+ZOO = Path(__file__).parents[2] / "model_zoo"
+TEST_SIZE = 512
+
+
+def main() -> None:
+    """Train, and print `{"accuracy": 0.9, ...}`."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model_def", required=True)
+    parser.add_argument("--model_params", default="")
+    parser.add_argument("--train", required=True, help="data, as --training_data takes it")
+    parser.add_argument("--test", required=True)
+    parser.add_argument("--data_reader_params", default="")
+    parser.add_argument("--minibatch_size", type=int, default=128)
+    parser.add_argument("--num_epochs", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    spec = load_model_spec(
+        ModelSection(model_zoo=ZOO, model_def=args.model_def, model_params=args.model_params)
+    )
+    model = spec.model()
+    assert spec.optimizer is not None
+    assert spec.loss is not None
+    optimizer = spec.optimizer(list(model.parameters()))
+    features, labels = fed(spec, args.train, args.data_reader_params, Mode.TRAINING)
+    for _ in range(args.num_epochs):
+        for chosen in torch.randperm(len(labels)).split(args.minibatch_size):
+            optimizer.zero_grad()
+            spec.loss(labels[chosen], model(features[chosen])).backward()
+            optimizer.step()
+    model.eval()
+    metrics = Metrics(spec.eval_metrics_fn)
+    features, labels = fed(spec, args.test, args.data_reader_params, Mode.EVALUATION)
+    with torch.no_grad():
+        for chosen in torch.arange(len(labels)).split(TEST_SIZE):
+            metrics.update(labels[chosen], model(features[chosen]))
+    print(json.dumps(metrics.results(metrics.states())))
+
+
+def fed(spec: ModelSpec, place: str, params: str, mode: Mode) -> tuple[Any, Any]:
+    """Return the features and labels of some data, as tensors."""
+    reader = open_reader(place, params)
+    chunks = (chunk for shard in reader.shards() for chunk in reader.read(shard))
+    records, _numbers = TaskRecords.read(chunks)
+    features, labels = spec.feed(records, mode, reader.metadata)
+    return torch.as_tensor(features), torch.as_tensor(labels)
+
+
+if __name__ == "__main__":
+    main()
