@@ -265,8 +265,8 @@ class EvaluationSection(Section):
     evaluation_minibatches: Annotated[
         NonNegativeInt,
         Field(
-            description="Evaluate on so many minibatches, the same each time, drawn by the job's "
-            "seed from all of the validation data; 0: on all of it."
+            description="Minibatches to evaluate on, the same each time, drawn by the job's seed "
+            "from all of the validation data; 0: all of it."
         ),
         _EVALUATE,
     ] = 0

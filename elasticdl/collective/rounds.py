@@ -145,9 +145,8 @@ class Marks:
 
 
 _NEW = Mark()
-_OFFER = struct.Struct(
-    "<IQIIIIdQ"
-)  # flags, task, lease, index, records, -, learning rate, position
+# flags, task, lease, index, records, -, learning rate, position
+_OFFER = struct.Struct("<IQIIIIdQ")
 _HAS, _SKIPPED, _LAST, _ENDS_TASK = 1, 2, 4, 8
 
 OFFER_BYTES = _OFFER.size

@@ -261,7 +261,7 @@ class Membership:
 
     @property
     def interval_seconds(self) -> float:
-        """How often each process sends a heartbeat, with so many as there are."""
+        """How often each process sends a heartbeat, for the number of those that are alive."""
         num_alive = self.num_alive(Role.WORKER) + self.num_alive(Role.PS)
         return heartbeats.interval_seconds(num_alive, self._heartbeat_seconds)
 

@@ -14,7 +14,7 @@ from elasticdl.master.ledger import Ledger
 from elasticdl.observe.kinds import JobPicture, ParameterTables
 
 MOST_PARTS = 240
-"""In so many parts the tasks of an epoch are shown; the map is some hundred bytes."""
+"""Parts, at most, of the map of an epoch's tasks; so it takes some hundred bytes."""
 
 _MOST_TASKS = 1_000_000  # of an epoch: more are not looked at, so that the event loop is not held
 _MOST_DOING = 200

@@ -87,7 +87,7 @@ class Processes:
                 self._act(StartProcess(member.role, member.index))
 
     def set_num_workers(self, num_workers: int, now: float) -> None:
-        """Go on with so many workers.
+        """Go on with this number of workers.
 
         Workers above the number finish what they hold and get no more. They are those that are
         pending, who are not started at all, and then the youngest.

@@ -47,7 +47,7 @@ class RememberedEvents:
     """The newest events of a job, numbered from 0 in the order in which the master had them."""
 
     def __init__(self, fact_bytes: int = FACT_BYTES, beat_bytes: int = BEAT_BYTES) -> None:
-        """Remember nothing yet; of facts and beats so many bytes each."""
+        """Begin empty; the newest facts and beats are kept, up to these numbers of bytes."""
         self.log = uuid.uuid4().hex
         """Tells the numbers of this master from those of another one."""
         self._facts = _Line(fact_bytes)

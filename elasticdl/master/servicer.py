@@ -304,7 +304,7 @@ class Servicer(MasterServicer):
         )
 
     async def SetNumWorkers(self, request: Any, context: Any) -> Any:
-        """Go on with so many workers."""
+        """Go on with the number of workers that is asked for."""
         core, now = self._master.core, self._master.now()
         await self._event(context, lambda: core.set_num_workers(request.num_workers, now))
         return pb.SetNumWorkersResponse()

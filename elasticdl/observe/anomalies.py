@@ -22,21 +22,21 @@ SLOW = 0.5
 """A worker is a straggler if it trains less than this share of the workers' median."""
 
 RISE = 1.5
-"""The loss rises if it is so many times its lowest value, at two looks that follow each other."""
+"""The loss rises if it is above this multiple of its lowest value at two looks in a row."""
 
 BUSY, WAITING = 0.85, 0.3
 """A ps replica is the bottleneck if it works for the first share of its time while the workers
 wait for parameters for the second share of theirs."""
 
 SKEWED, LOADED = 1.5, 0.3
-"""Ps replicas are skewed if one is asked for so many times the rows of their mean, and works for
-this share of its time."""
+"""Ps replicas are skewed if one is asked for more than the first multiple of the rows that they are
+asked for on average, and works for more than the second share of its time."""
 
 HOT = 0.5
 """A key is hot if it is this share of the ids of its table."""
 
 SWAPS = 1 << 20
-"""A host swaps if it reads back so many bytes a second."""
+"""Bytes a second: a host swaps if it reads back more."""
 
 _FEWEST_WORKERS = 3
 _FEWEST_ROWS, _FEWEST_IDS = 1_000, 2_000  # of a table, and of its ids that were counted

@@ -28,7 +28,7 @@ BEATS = "beats"
 
 FILE_BYTES = 8 << 20
 NUM_FILES = 4
-"""A process keeps so many files of facts, and as many of beats, of so many bytes each."""
+"""Files of facts that a process keeps at most, of `FILE_BYTES` each; and as many of beats."""
 
 log = logging.getLogger(__name__)
 

@@ -59,7 +59,7 @@ class LabelClock:
             return dict(self._seconds)
 
     def move(self, label: Label, seconds: float, to: Label) -> None:
-        """Count so many of a label's past seconds under another one, as far as there are any."""
+        """Count some of a label's past seconds under another one; at most those that it has."""
         with self._lock:
             self._add_up()
             moved = min(seconds, self._seconds.get(label, 0.0))

@@ -160,7 +160,7 @@ class Heartbeats:
 
 @contextmanager
 def shown(progress: Progress, heartbeat: Callable[[], object], seconds: float) -> Iterator[None]:
-    """Send heartbeats within the block, every so many seconds, as long as there is progress.
+    """Send a heartbeat each `seconds` within the block, as long as there is progress.
 
     A restore may take as long as it likes; one that hangs, on a disk that does not answer, is given
     up by the master for its silence.

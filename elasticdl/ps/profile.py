@@ -1,7 +1,7 @@
 """Records what this ps replica does for requests, when `elasticdl profile` asks for it.
 
 The request is a file in the job's folder, as it is for workers. A replica records from when it sees
-the request until that is gone: only the workers know when so many steps are over.
+the request until that is gone: only the workers count the steps that were asked for.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Connection:
             return self._channels[-1]
 
     def stub(self, make: Callable[[Any], Any]) -> Any:
-        """Return a stub whose every call takes the channel of then."""
+        """Return a stub; each of its calls takes the channel that is the newest at that time."""
         return _Stub(self, make)
 
     def answered(self) -> None:

@@ -342,7 +342,7 @@ class JobClient:
         )
 
     def set_num_workers(self, num_workers: int, give_up_seconds: float | None = None) -> None:
-        """Have the job go on with so many workers."""
+        """Have the job go on with this number of workers."""
         self._connection.call(
             self._master.SetNumWorkers,
             pb.SetNumWorkersRequest(num_workers=num_workers),

@@ -15,7 +15,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """How many threads compute a step, and why so many."""
+    """How many threads compute a step, and the reason."""
 
     count: int
     reason: str

@@ -32,7 +32,7 @@ class Work:
     """A stage that runs the user's code or the framework, and has not returned yet.
 
     since: when it began, or when what it waited for had come.
-    is_first: one of its first calls, or the first for so many records: a framework may compile.
+    is_first: one of its first calls, or the first for its number of records: it may compile.
     longest: seconds of its longest call before, the first ones left out.
     """
 

@@ -130,7 +130,7 @@ class Api:
     def stream(
         self, path: str, seconds: float = _SILENCE_SECONDS, **query: str | int | bool
     ) -> Stream:
-        """Open a watch, or follow a log, that is given up after so many seconds of silence."""
+        """Open a watch, or follow a log; it is given up when it was silent for `seconds`."""
         return Stream(self._request("GET", path, None, query, "", seconds))
 
     def forward(self, pod_name: str, port: int) -> Any:

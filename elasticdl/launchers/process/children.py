@@ -82,7 +82,7 @@ def end_all(
     """Wait until every child is gone, and kill those that still live after a while.
 
     Args:
-        wait: Returns when a child may have ended, or after so many seconds.
+        wait: Returns when a child may have ended, or after the seconds that it is given.
         patience_seconds: How long children may take to end by themselves.
         give_up_seconds: When to stop waiting for children that even SIGKILL does not end.
 
