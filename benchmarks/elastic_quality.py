@@ -86,15 +86,13 @@ def main() -> None:
         folder = Path(scratch)
         kept = Path(tempfile.gettempdir()) if args.short else args.results
         results = Results(kept, what, list(modes))
-        if args.again or args.short:
-            results.curves = []
         wanted = [
             (model, mode, seed)
             for seed in range(seeds)  # a slice has all modes of both models
             for model in args.model or MODELS
             for mode in modes
         ]
-        todo = [one for one in wanted if not results.has(*one)]
+        todo = [one for one in wanted if args.again or args.short or not results.has(*one)]
         print(f"{len(wanted)} jobs, of which {len(todo)} are to be run", flush=True)
         steps = prepare(folder, args.data, rows) // MINIBATCH if todo else 0
         for model, mode, seed in todo:
@@ -134,8 +132,10 @@ class Results:
         return any((c.model, c.mode, c.seed) == (model, mode, seed) for c in self.curves)
 
     def add(self, curve: Curve) -> None:
-        """Write one curve more."""
-        self.curves.append(curve)
+        """Write one curve more, or instead of that of the same job."""
+        key = curve.model, curve.mode, curve.seed
+        others = [c for c in self.curves if (c.model, c.mode, c.seed) != key]
+        self.curves = [*others, curve]
         document = {
             "data": self._what,
             "machine": machine(),

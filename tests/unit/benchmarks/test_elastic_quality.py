@@ -29,6 +29,8 @@ def test_a_job_that_was_run_on_the_same_data_is_not_run_again(quality, tmp_path)
     assert not again.has("xdeepfm", "gang 4", 1)
     assert not again.has("xdeepfm", "gang 8", 0)
     assert "gang 8" in (tmp_path / "elastic-quality.svg").read_text()
+    again.add(curve(quality, "gang 4", 0.8))  # run again: it stands instead of the other
+    assert [found.last for found in quality.Results(tmp_path, "10 lines", MODES).curves] == [0.8]
     assert not quality.Results(tmp_path, "20 lines", MODES).has("xdeepfm", "gang 4", 0)
 
 
