@@ -487,7 +487,6 @@ class JobConfig(Section):
                 f"{given[0]} is about ps replicas, of which {strategy} has none: expected "
                 f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or not this flag"
             )
-        self._check_one_machine(strategy)
 
     def _check_hybrid(self) -> None:
         training, checkpoint = self.training, self.checkpoint
@@ -509,14 +508,6 @@ class JobConfig(Section):
             raise ValueError(
                 f"{given[0]} does not go with {strategy} so far: expected "
                 f"--distribution_strategy={Strategy.PARAMETER_SERVER}, or not this flag"
-            )
-        self._check_one_machine(strategy)
-
-    def _check_one_machine(self, strategy: str) -> None:
-        if self.is_on_kubernetes:
-            raise ValueError(
-                f"{strategy} runs on one machine so far: expected --launcher=process, or "
-                f"{Strategy.PARAMETER_SERVER}"
             )
 
     def _check_seeing(self) -> None:

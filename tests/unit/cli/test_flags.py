@@ -161,8 +161,8 @@ def test_a_hybrid_job_refuses_what_it_cannot_do(flag, word):
 
 
 @pytest.mark.parametrize("strategy", ["AllreduceStrategy", "HybridStrategy"])
-@pytest.mark.parametrize("where", [{"tls": "job"}])
-def test_workers_reduce_under_tls(strategy, where):
+@pytest.mark.parametrize("where", [{"tls": "job"}, {"image_name": "image"}])
+def test_workers_reduce_under_tls_and_on_kubernetes(strategy, where):
     config = build_config("train", TRAIN | {"distribution_strategy": strategy} | where)
     assert config.has_worlds
 
