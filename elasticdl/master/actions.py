@@ -65,12 +65,13 @@ class DeletePrivateCheckpoints:
 
 @dataclass(frozen=True, slots=True)
 class DeleteHandOvers:
-    """Delete what ps replicas have handed over, but for some; nobody waits for it.
+    """Delete what processes of a role have handed over, but for some; nobody waits for it.
 
     kept: (index, session) of those whose folders stay.
     """
 
     kept: tuple[tuple[int, str], ...]
+    role: Role = Role.PS
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,13 +285,22 @@ class JobCore:
         if member is None or self.has_ended:
             return False
         self.processes.leaves(member, now)
-        return role is Role.WORKER or self.holder.wants_hand_over
+        return role is Role.WORKER or self.holder.wants_hand_over(member)
+
+    def hands_over(self, role: Role, index: int) -> bool:
+        """Whether a process that was asked to end is to write the parameters that it holds."""
+        member = self.members.find(role, index)
+        return member is not None and self.holder.wants_hand_over(member)
 
     def handed_over(self, index: int, session: str, version: int, now: float) -> None:
-        """A ps replica that was asked to end has written all that it holds."""
-        member = self.members.heard(Role.PS, index, session, now)
-        if member is not None and not self.has_ended:
-            self.holder.handed_over(member, version, now)
+        """A process that was asked to end has written all that it holds."""
+        for role in (Role.PS, Role.WORKER):
+            found = self.members.find(role, index)
+            if found is None or found.session != session or self.has_ended:
+                continue
+            member = self.members.heard(role, index, session, now)
+            if member is not None:
+                self.holder.handed_over(member, version, now)
 
     def lease(
         self, worker_id: int, session: str, request: int, now: float

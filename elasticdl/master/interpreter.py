@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 RECOVERY_FOLDER = "recovery"  # in the job's folder: the checkpoint to restore a ps replica from
 
+WORKERS = "workers"  # in that folder: what the last worker of a world has handed over
+
 Then = Callable[[], None]
 Effect = Callable[[], Then]
 
@@ -167,8 +169,8 @@ class Interpreter:
                 self._run(lambda: self._delete(folder, old), Line.STORAGE)
             case actions.DeletePrivateCheckpoints(version):
                 self._run(lambda: self._delete_private(version), Line.STORAGE)
-            case actions.DeleteHandOvers(kept):
-                self._run(lambda: self._delete_hand_overs(kept), Line.STORAGE)
+            case actions.DeleteHandOvers(kept, role):
+                self._run(lambda: self._delete_hand_overs(kept, role), Line.STORAGE)
             case actions.ExpireRows():
                 self._run(self._expire_rows, Line.STORAGE)
             case actions.AskAudit():
@@ -183,13 +185,17 @@ class Interpreter:
     def folder_of(self, checkpoint: RestorePoint) -> Location:
         """Return where a checkpoint of this job lies, or what a ps replica has handed over."""
         if isinstance(checkpoint, HandedOver):
-            return self.hand_over_folder(checkpoint.index, checkpoint.session)
+            role = Role.WORKER if checkpoint.is_of_worker else Role.PS
+            return self.hand_over_folder(role, checkpoint.index, checkpoint.session)
         directory = self.checkpoint_dir(checkpoint.is_private)
         return version_folder(directory, checkpoint.version, self._job_id)
 
-    def hand_over_folder(self, index: int, session: str) -> Path:
-        """Return where a ps replica that is asked to end writes what it holds."""
-        return hand_over_folder(self._recovery_dir, index, session)
+    def hand_over_folder(self, role: Role, index: int, session: str) -> Path:
+        """Return where a process that is asked to end writes what it holds."""
+        return hand_over_folder(self._hand_over_dir(role), index, session)
+
+    def _hand_over_dir(self, role: Role) -> Path:
+        return self._recovery_dir / WORKERS if role is Role.WORKER else self._recovery_dir
 
     def checkpoint_dir(self, is_private: bool) -> Location:
         """Return the folder of the user's checkpoints, or of the job's own."""
@@ -265,8 +271,8 @@ class Interpreter:
 
         return self._clean(folder, delete)
 
-    def _delete_hand_overs(self, kept: Iterable[tuple[int, str]]) -> Then:
-        folder = self._recovery_dir
+    def _delete_hand_overs(self, kept: Iterable[tuple[int, str]], role: Role) -> Then:
+        folder = self._hand_over_dir(role)
         folders = {hand_over_folder(folder, index, session) for index, session in kept}
         return self._clean(folder, lambda: delete_hand_overs(folder, folders))
 

@@ -228,9 +228,9 @@ class Master:
         """Return where a checkpoint of this job lies; "" of None."""
         return "" if point is None else str(self._interpreter.folder_of(point))
 
-    def hand_over_folder(self, index: int, session: str) -> str:
-        """Return the folder that a ps replica is to write what it holds to."""
-        return str(self._interpreter.hand_over_folder(index, session))
+    def hand_over_folder(self, role: Role, index: int, session: str) -> str:
+        """Return the folder that a process is to write what it holds to."""
+        return str(self._interpreter.hand_over_folder(role, index, session))
 
     def was_told_the_end(self) -> None:
         """Note that somebody is being sent the last picture of the job."""

@@ -63,7 +63,7 @@ class Front(Protocol):
         """Return where a checkpoint of this job lies; "" of None."""
         ...
 
-    def hand_over_folder(self, index: int, session: str) -> str:
+    def hand_over_folder(self, role: Role, index: int, session: str) -> str:
         """Return the folder that a ps replica is to write what it holds to."""
         ...
 
@@ -235,14 +235,14 @@ class Servicer(MasterServicer):
         def leave() -> Any:
             role = messages.role_from_message(request.role)
             answer = pb.LeaveResponse(is_awaited=core.leave(role, index, session, now))
-            if answer.is_awaited and role is Role.PS:
-                answer.folder = self._master.hand_over_folder(index, session)
+            if answer.is_awaited and core.hands_over(role, index):
+                answer.folder = self._master.hand_over_folder(role, index, session)
             return answer
 
         return await self._event(context, leave)
 
     async def HandOver(self, request: Any, context: Any) -> Any:
-        """A ps replica has written all that it holds."""
+        """A process has written all that it holds."""
         core, now = self._master.core, self._master.now()
         await self._event(
             context,

@@ -332,7 +332,7 @@ class NotReplaced(Kind):
 
 @dataclass(frozen=True)
 class PsHandedOver(Kind):
-    """A ps replica that was asked to end has written all that it held, for its successor."""
+    """A process that was asked to end has written what it alone held, for its successor."""
 
     event: ClassVar[str] = "handed over"
     process: Process

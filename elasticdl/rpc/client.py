@@ -172,6 +172,17 @@ class GrpcMasterClient:
         """
         return str(self._leave(Role.PS, index, give_up_seconds).folder)
 
+    def leave_holder(self, worker_id: int, give_up_seconds: float) -> str:
+        """Say that a worker of a world has left it, because it was asked to end.
+
+        Returns:
+            The folder that it is to write the parameters to; "": others have them too.
+
+        Raises:
+            UnavailableError: The master does not answer for so long.
+        """
+        return str(self._leave(Role.WORKER, worker_id, give_up_seconds).folder)
+
     def _leave(self, role: Role, index: int, give_up_seconds: float) -> Any:
         request = pb.LeaveRequest(
             role=messages.role_to_message(role), index=index, session=self._session
@@ -179,7 +190,7 @@ class GrpcMasterClient:
         return self._connection.call(self._master.Leave, request, give_up_seconds)
 
     def hand_over(self, index: int, version: int, give_up_seconds: float) -> None:
-        """Say that a ps replica has written all that it holds, as of a version.
+        """Say that a process has written all that it holds, as of a version.
 
         Raises:
             UnavailableError: The master does not answer for so long.

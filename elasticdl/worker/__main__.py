@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from elasticdl import process
 from elasticdl._core import PsClient, PsServer, RingListener, Store, take_hot_keys, traffic
@@ -37,6 +38,7 @@ from elasticdl.worker.watchdog import Watchdog
 
 _PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
 _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
+_TELL_SECONDS = 3.0  # for the master to answer a worker that leaves
 SCRATCH = "scratch"  # in the job's folder: files on their way to URLs
 
 
@@ -103,13 +105,15 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             def follow(answer: HeartbeatAnswer) -> None:
                 profiler.look()
                 process.rotate_log(arguments.config, arguments.job_dir)
-                worker.recover(answer.is_recovering)
+                worker.activity.recover(answer.is_recovering)
                 for exchange in reducers:
                     exchange.world_ends(answer.ended_world)
                     if exchange.error is not None:
                         process.fail_now(exchange.error)
 
             heartbeat.follow = follow
+            for exchange in reducers:
+                exchange.when_forming(worker.activity.form)
             watchdog = Watchdog(arguments.config.training.task_timeout_seconds)
             cluster = arguments.config.cluster
             look, silence = cluster.heartbeat_seconds, cluster.heartbeat_timeout_seconds
@@ -121,7 +125,15 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             )
             return worker, reducers[0]
 
-        departure.farewell = leave_world
+        def farewell() -> None:
+            for exchange in reducers:
+                exchange.leave()
+                if folder := master.leave_holder(arguments.index, _TELL_SECONDS):
+                    version = exchange.hand_over(Path(folder))
+                    master.hand_over(arguments.index, version, _TELL_SECONDS)
+            leave_world()
+
+        departure.farewell = farewell
         model = arguments.config.model
         if model.script is not None:
             job = ScriptJob(

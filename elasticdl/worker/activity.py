@@ -37,7 +37,7 @@ class Activity:
         self._prepare: Label | None = None
         self._feed = Label.IDLE
         self._num_lookups = 0
-        self._is_recovering = False
+        self._is_recovering = self._is_forming = False
         self._preparing_thread = 0
 
     # --- the computing thread --------------------------------------------------------------------
@@ -124,11 +124,19 @@ class Activity:
             self._is_recovering = is_recovering
             self._settle()
 
+    def form(self, is_forming: bool) -> None:
+        """The ring's thread is without a world, until it has parameters in another one."""
+        with self._lock:
+            self._is_forming = is_forming
+            self._settle()
+
     def _settle(self) -> None:
         """Enter the label of the computing thread; the lock is held."""
         label = self._compute or self._prepare or self._feed
         if self._num_lookups and self._compute is not None:
             label = Label.WAIT_FOR_PARAMETERS
-        if self._is_recovering and label is Label.WAIT_FOR_PARAMETERS:
+        if label is Label.WAIT_FOR_PARAMETERS and self._is_recovering:
             label = Label.RECOVER
+        elif label is Label.WAIT_FOR_PARAMETERS and self._is_forming:
+            label = Label.RE_FORM
         self._labels.enter(label)

@@ -210,11 +210,31 @@ class RingExchange:
         """The master says that a world is to end at the next step; 0: none is."""
         self._member.world_ends(world_id)
 
+    def when_forming(self, tell: Callable[[bool], None]) -> None:
+        """Have a function called when this worker comes to be without a world, and has one again.
+
+        It is called at once too, and from the ring's thread.
+        """
+        self._member.when_forming(tell)
+
     @property
     def error(self) -> BaseException | None:
         """Why this worker can take part no longer, if it cannot; it may wait for work meanwhile."""
         return self._member.error
 
-    def close(self) -> None:
-        """Leave the world."""
+    def leave(self) -> None:
+        """Leave the world; the parameters stay, and are served."""
         self._member.leave()
+
+    def hand_over(self, folder: Path) -> int:
+        """Write the parameters for a successor, after `leave`; return their version.
+
+        Raises:
+            CheckpointError: A file cannot be written.
+        """
+        return self._replica.hand_over(folder)
+
+    def close(self) -> None:
+        """Leave the world, and serve the parameters no longer."""
+        self._member.leave()
+        self._replica.close()

@@ -231,9 +231,10 @@ class Worker:
         with self._clock.waiting(*stages), self._activity.looking_up():
             yield
 
-    def recover(self, is_recovering: bool) -> None:
-        """Take in whether parameters are lost and not yet restored; for the heartbeat's thread."""
-        self._activity.recover(is_recovering)
+    @property
+    def activity(self) -> Activity:
+        """What it is at, second by second; other threads say what they know."""
+        return self._activity
 
     # --- feed ------------------------------------------------------------------------------------
 

@@ -283,6 +283,17 @@ class Replica:
             members, self._learning_rate, dense_grad, state_delta
         )
 
+    def hand_over(self, folder: Path) -> int:
+        """Write them for a successor; return their version.
+
+        Raises:
+            CheckpointError: A file cannot be written.
+        """
+        assert self._store is not None
+        store = self._store
+        own = folder / self._part if self._part else folder
+        return write_hand_over(own, lambda to: store.checkpoint(to, _BUSY_SECONDS))
+
     def close(self) -> None:
         """Serve no longer."""
         if self._server is not None:

@@ -121,6 +121,8 @@ class RingMember:
         self._num_standstills = 0  # how often there were many of these, one after the other
         self._is_out = self._is_leaving = self._is_resting = False
         self._error: BaseException | None = None
+        self._tell_forming: Callable[[bool], None] = lambda _: None
+        self._is_forming = True
         self._buffers: tuple[Float32, Float32] | None = None
         self._nothing: tuple[Float32, Float32] | None = None
         self.generation = 0
@@ -242,6 +244,17 @@ class RingMember:
         seat = self._seat
         return None if seat is None else (seat.rank, len(seat.workers))
 
+    def when_forming(self, tell: Callable[[bool], None]) -> None:
+        """Call it with whether there is no world: now, and whenever that changes."""
+        with self._changed:
+            self._tell_forming = tell
+            tell(self._is_forming)
+
+    def _forms(self, is_forming: bool) -> None:
+        """Note it; the lock is held."""
+        self._is_forming = is_forming
+        self._tell_forming(is_forming)
+
     def leave(self) -> None:
         """Take part no longer, and tell the others at the next round, if that comes soon."""
         with self._changed:
@@ -249,7 +262,6 @@ class RingMember:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(_FAREWELL_SECONDS)
-        self._replica.close()
 
     @property
     def error(self) -> BaseException | None:
@@ -330,6 +342,8 @@ class RingMember:
             except RingError as error:
                 self._missed = () if error.rank is None else (seat.workers[error.rank],)
                 log.info("world %d has ended: %s", seat.world_id, error)
+            with self._changed:
+                self._forms(True)
             self._num_in_vain = 0 if self._num_rounds > num_rounds else self._num_in_vain + 1
             if self._num_in_vain > _TRIES_AT_ONCE:
                 with self._changed:
@@ -409,6 +423,7 @@ class RingMember:
             self._num_idle = 0  # all begin a world alike
             self._synced_world = seat.world_id
             self.generation = seat.generation
+            self._forms(False)
             self._changed.notify_all()
 
     def _next(self, world_id: int, is_idle: bool) -> Handing | None:

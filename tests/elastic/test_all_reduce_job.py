@@ -95,6 +95,49 @@ def test_a_worker_that_is_asked_to_end_hands_over(tmp_path):
 
 
 @pytest.mark.timeout(120)
+def test_the_last_worker_that_is_asked_to_end_hands_over_and_nothing_is_repeated(tmp_path, chaos):
+    # No checkpoint falls due: what the successor has is what was handed over.
+    with VisitsJob(tmp_path, num_records=6_000, num_workers=1, recovery_seconds=3600) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 1_500:
+                break
+        chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGTERM)
+        summary = job.finish()
+        master.close()
+    check_counts(job, summary)
+    (handed_over,) = job.events("handed over")
+    (restored,) = job.events("world restored")
+    assert restored["version"] == handed_over["version"] > 0
+    assert (restored["tasks"], restored["records"]) == (0, 0)
+    assert not job.events("lost")
+
+
+@pytest.mark.timeout(120)
+def test_survivors_of_a_kill_count_the_time_in_which_they_re_form(tmp_path, chaos):
+    with VisitsJob(tmp_path, num_records=12_000, seconds=0.012) as job:
+        master = chaos.connect(job.job_dir, job.process)
+        for status in master.watch(give_up_seconds=60):
+            if status.records_done > 2_000 and job.has_world_of(3):
+                break
+        before = re_forming(job)
+        chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGKILL)
+        job.finish()
+        master.close()
+    after = re_forming(job)
+    survivors = [index for index in before if index != 0]
+    assert len(survivors) == 2
+    for index in survivors:
+        assert after[index] > before[index], (before, after)
+
+
+def re_forming(job):
+    """Return the seconds that each worker has said that it was re-forming, by its number."""
+    usages = [event for event in job.events("usage") if event["role"] == "worker"]
+    return {e["index"]: e["label_seconds"].get("re-form", 0.0) for e in usages}
+
+
+@pytest.mark.timeout(120)
 def test_the_master_is_killed_and_then_a_worker(tmp_path):
     with VisitsJob(tmp_path, num_records=12_000, seconds=0.012) as job:
         job.until_trained(2_000)

@@ -38,7 +38,7 @@ def make_holder(
     if config.has_worlds and config.num_ps:
         return HybridHolder(config, journal, members, ledger, history, make_requests, act)
     if config.has_worlds:
-        return WorkerWorlds(journal, members, ledger, history, make_requests, act)
+        return WorkerWorlds(config, journal, members, ledger, history, make_requests, act)
     if not config.num_ps:
         return LocalStore(make_requests)
     return PsReplicas(config, journal, members, ledger, history, make_requests, act)

@@ -1,4 +1,4 @@
-"""What ps replicas have handed over: each wrote all that it held when it was asked to end.
+"""What processes have handed over: each wrote all that it held when it was asked to end.
 
 It is as good as a checkpoint for the successor of that replica, and for nobody else. Nothing was
 applied by that process afterwards, so a successor that begins with it lacks nothing of what that
@@ -19,29 +19,32 @@ class HandedOver:
     """What one process has handed over.
 
     at: seconds that the job had lasted.
+    is_of_worker: It is what goes around the ring, from the last worker that had it.
     """
 
     index: int
     session: str
     version: int
     at: float
+    is_of_worker: bool = False
 
 
 class HandOvers:
     """The last one of each replica, as long as no checkpoint is newer."""
 
-    def __init__(self, journal: Journal) -> None:
-        """Start without any."""
+    def __init__(self, journal: Journal, whose: str = "") -> None:
+        """Start without any; `whose` tells these facts from those of others in one journal."""
         self._journal = journal
         self._last: dict[int, HandedOver] = {}
-        journal.handle("handed over", self._apply)
-        journal.handle("hand-over outdated", self._apply_outdated)
+        self._noted, self._outdated = f"{whose}handed over", f"{whose}hand-over outdated"
+        journal.handle(self._noted, self._apply)
+        journal.handle(self._outdated, self._apply_outdated)
 
     # --- events ----------------------------------------------------------------------------------
 
     def note(self, hand_over: HandedOver) -> None:
         """Note one that is whole; it replaces the one of the predecessor."""
-        self._journal.record("handed over", *astuple(hand_over))
+        self._journal.record(self._noted, *astuple(hand_over))
 
     def checkpoint_written(self, began: float) -> bool:
         """Forget those that are older than a checkpoint; return whether there were any.
@@ -52,7 +55,7 @@ class HandOvers:
         """
         outdated = [index for index, last in self._last.items() if last.at < began]
         for index in outdated:
-            self._journal.record("hand-over outdated", index)
+            self._journal.record(self._outdated, index)
         return bool(outdated)
 
     # --- questions -------------------------------------------------------------------------------
@@ -66,8 +69,10 @@ class HandOvers:
 
     # --- facts -----------------------------------------------------------------------------------
 
-    def _apply(self, index: int, session: str, version: int, at: float) -> None:
-        self._last[index] = HandedOver(index, session, version, at)
+    def _apply(
+        self, index: int, session: str, version: int, at: float, is_of_worker: bool = False
+    ) -> None:
+        self._last[index] = HandedOver(index, session, version, at, is_of_worker)
 
     def _apply_outdated(self, index: int) -> None:
         del self._last[index]

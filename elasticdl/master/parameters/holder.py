@@ -213,9 +213,8 @@ class Holder(Protocol):
         """The losses that were made good."""
         ...
 
-    @property
-    def wants_hand_over(self) -> bool:
-        """Whether a process of the holder's that is asked to end is to write what it holds."""
+    def wants_hand_over(self, member: Member) -> bool:
+        """Whether a process that is asked to end is to write the parameters that it holds."""
         ...
 
     def is_ready(self, member: Member) -> bool:

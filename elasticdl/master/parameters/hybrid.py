@@ -19,6 +19,7 @@ from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.holder import (
     Answer,
+    CheckpointWritten,
     RestorePoint,
     Seating,
     Verdict,
@@ -46,13 +47,13 @@ class HybridHolder:
         act: Callable[[Action], None],
     ) -> None:
         self._members = members
-        requests = make_requests(self)
+        self._requests = requests = make_requests(self)
 
         def shared(parts: Parts) -> Requests:
             return requests
 
         self._rows = PsReplicas(config, journal, members, ledger, history, shared, act)
-        self._worlds = WorkerWorlds(journal, members, ledger, history, shared, act)
+        self._worlds = WorkerWorlds(config, journal, members, ledger, history, shared, act)
         self.num_processes = self._rows.num_processes
         self.schedule = requests.schedule
 
@@ -73,7 +74,8 @@ class HybridHolder:
 
     def handed_over(self, member: Member, version: int, now: float) -> None:
         """See `Holder`."""
-        self._rows.handed_over(member, version, now)
+        part = self._worlds if member.role is Role.WORKER else self._rows
+        part.handed_over(member, version, now)
 
     def restore_point(self, index: int, num_unsound: int, problem: str) -> RestorePoint | None:
         """See `Holder`."""
@@ -118,10 +120,9 @@ class HybridHolder:
         """None are: what a holder lacks is trained again."""
         return self._rows.lost_tasks
 
-    @property
-    def wants_hand_over(self) -> bool:
-        """See `Holder`."""
-        return self._rows.wants_hand_over
+    def wants_hand_over(self, member: Member) -> bool:
+        """See `Holder`; each knows its own."""
+        return self._rows.wants_hand_over(member) or self._worlds.wants_hand_over(member)
 
     def is_ready(self, member: Member) -> bool:
         """See `Holder`."""
@@ -147,7 +148,11 @@ class HybridHolder:
             replica = self._members.find(Role.PS, answer.index)
             if replica is None or replica.session != answer.session:
                 return self._worlds.answered(answer, now)
-        return self._rows.answered(answer, now)
+        began = self._requests.began
+        verdict = self._rows.answered(answer, now)
+        if isinstance(answer, CheckpointWritten) and began is not None:
+            self._worlds.checkpoint_written(began)
+        return verdict
 
     # --- snapshot --------------------------------------------------------------------------------
 

@@ -30,7 +30,6 @@ class LocalStore(NoWorlds):
     generation = 0
     route = PsRoute(0, ())
     can_lose_updates = False
-    wants_hand_over = False
     recoveries: tuple[Recovery, ...] = ()
     lost_tasks: Mapping[int, Set[int]] = {}
 
@@ -47,6 +46,10 @@ class LocalStore(NoWorlds):
 
     def lost(self, member: Member, now: float) -> None:
         """See `Holder`: workers hold none."""
+
+    def wants_hand_over(self, member: Member) -> bool:
+        """See `Holder`: the job is one process."""
+        return False
 
     def handed_over(self, member: Member, version: int, now: float) -> None:
         """See `Holder`: workers hold none."""

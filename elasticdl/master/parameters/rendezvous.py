@@ -117,6 +117,8 @@ class Rendezvous:
                 return False
             self._close(guests)
             return True
+        if self.holders:
+            return False  # the last that have parameters are leaving, and hand over what they have
         is_somebody_awaited = num_to_come or len(guests) < len(here)
         if guests and not is_somebody_awaited and self.restorer not in here:
             first = min(guests, key=lambda guest: guest.worker_id)

@@ -102,10 +102,9 @@ class PsReplicas(NoWorlds):
         if member.role is Role.PS and member.index not in self._lost_at:
             self._journal.record("ps lost", member.index, now)
 
-    @property
-    def wants_hand_over(self) -> bool:
+    def wants_hand_over(self, member: Member) -> bool:
         """Whether a replica that is asked to end writes what it holds, where recoveries lie."""
-        return self._is_training and self._is_recovery_kept
+        return member.role is Role.PS and self._is_training and self._is_recovery_kept
 
     def handed_over(self, member: Member, version: int, now: float) -> None:
         """See `Holder`."""

@@ -13,16 +13,19 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Attendance, Finished, PsRoute, Recovery, Role, Wait
-from elasticdl.master.actions import Action, AskWatermarks, Note
+from elasticdl.master.actions import Action, AskWatermarks, DeleteHandOvers, Note
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
+from elasticdl.master.parameters.hand_overs import HandedOver, HandOvers
 from elasticdl.master.parameters.holder import (
     Answer,
     BeginWith,
+    CheckpointWritten,
     RestorePoint,
     Seating,
     Verdict,
@@ -31,7 +34,7 @@ from elasticdl.master.parameters.holder import (
 )
 from elasticdl.master.parameters.rendezvous import Rendezvous
 from elasticdl.master.parameters.requests import Parts, Requests
-from elasticdl.observe.kinds import CheckpointUnsound, WorldClosed, WorldRestored
+from elasticdl.observe.kinds import CheckpointUnsound, PsHandedOver, WorldClosed, WorldRestored
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,11 @@ class WorkerWorlds:
     num_processes = 0
     find_dense: Callable[[], PsRoute] | None = None
     can_lose_updates = True
-    wants_hand_over = False
     lost_tasks: Mapping[int, Set[int]] = {}
 
     def __init__(
         self,
+        config: JobConfig,
         journal: Journal,
         members: Membership,
         ledger: Ledger,
@@ -60,18 +63,21 @@ class WorkerWorlds:
         make_requests: Callable[[Parts], Requests],
         act: Callable[[Action], None],
     ) -> None:
+        self._is_recovery_kept = config.checkpoint.recovery_seconds > 0
         self._journal = journal
         self._members = members
         self._ledger = ledger
         self._history = history
         self._act = act
         self._rendezvous = Rendezvous(journal)
+        self._hand_overs = HandOvers(journal, "world ")
         self._requests = make_requests(self)
         self.schedule = self._requests.schedule
         self.generation = 0
         self.recoveries: list[Recovery] = []
         self._lost_at: float | None = None  # when the last holder was lost
         self._restored_version = 0
+        self._is_from_hand_over = False
         self._asked: _Restoring | None = None  # not journalled: it is asked again
         journal.handle("world restored", self._apply_restored)
         journal.handle("world restores", self._apply_restores)
@@ -98,8 +104,25 @@ class WorkerWorlds:
             self._journal.record("world lost", now)
         self._advance(now)
 
+    def wants_hand_over(self, member: Member) -> bool:
+        """Whether a worker that is asked to end is the last that has the parameters."""
+        if not self._is_recovery_kept or member.session not in self._rendezvous.holders:
+            return False
+        return not self._rendezvous.holders & self._here().keys() - {member.session}
+
     def handed_over(self, member: Member, version: int, now: float) -> None:
-        """See `Holder`: nobody is asked to."""
+        """See `Holder`."""
+        self._hand_overs.note(HandedOver(member.index, member.session, version, now, True))
+        text = f"{member.name} has handed over the parameters, which nobody else has"
+        self._act(Note(PsHandedOver(member.name, version), text))
+
+    def checkpoint_written(self, began: float) -> None:
+        """A checkpoint is whole: what was handed over before it was begun is of no use."""
+        if self._hand_overs.checkpoint_written(began):
+            leaving = [m for m in self._members.present(Role.WORKER) if m.is_leaving]
+            kept = {(last.index, last.session) for last in self._hand_overs}
+            kept |= {(member.index, member.session) for member in leaving}
+            self._act(DeleteHandOvers(tuple(sorted(kept)), Role.WORKER))
 
     def restore_point(self, index: int, num_unsound: int, problem: str) -> RestorePoint | None:
         """Refuse: workers hold the parameters."""
@@ -164,7 +187,11 @@ class WorkerWorlds:
     # --- all holders are lost --------------------------------------------------------------------
 
     def _point(self, num_unsound: int) -> RestorePoint | None:
-        candidates = self.schedule.candidates()
+        """Return what to restore. What was handed over is newer than any checkpoint."""
+        candidates: list[RestorePoint] = sorted(
+            self._hand_overs, key=lambda last: last.version, reverse=True
+        )
+        candidates += self.schedule.candidates()
         return candidates[num_unsound] if num_unsound < len(candidates) else None
 
     def _note_unsound(self, member: Member, said: Attendance) -> None:
@@ -181,7 +208,8 @@ class WorkerWorlds:
         if self._asked == asked:
             return
         self._asked = asked
-        self._journal.record("world restores", said.version)
+        is_from_hand_over = isinstance(self._point(said.num_unsound), HandedOver)
+        self._journal.record("world restores", said.version, is_from_hand_over)
         self._act(AskWatermarks(member.index, member.session, said.store, Role.WORKER))
 
     def _take_in(self, member: Member, answer: Watermarks, now: float) -> None:
@@ -196,6 +224,7 @@ class WorkerWorlds:
             records=int(lacks.records.sum()),
             is_replayed=True,
             seconds=seconds,
+            is_handed_over=self._is_from_hand_over and not len(lacks),
         )
         self._ledger.replay(lacks.task_ids)
         self._journal.record("world restored", asdict(recovery))
@@ -205,6 +234,8 @@ class WorkerWorlds:
             f"all workers were lost; {member.name} goes on from {at}, and {len(lacks):,} tasks "
             "are trained again"
         )
+        if recovery.is_handed_over:
+            text = f"{member.name} goes on from {at}, with all that the last worker had"
         kind = WorldRestored(
             member.name, recovery.version, recovery.tasks, recovery.records, seconds
         )
@@ -253,6 +284,12 @@ class WorkerWorlds:
                 return Verdict()
             case WatermarksFailed(index, session, message):
                 return Verdict(lost=self._restoring(index, session), words=message)
+            case CheckpointWritten():
+                began = self._requests.began
+                verdict = self._requests.answered(answer, now)
+                if began is not None:
+                    self.checkpoint_written(began)
+                return verdict
             case _:
                 return self._requests.answered(answer, now)
 
@@ -269,8 +306,9 @@ class WorkerWorlds:
     def _apply_lost(self, now: float) -> None:
         self._lost_at = now
 
-    def _apply_restores(self, version: int) -> None:
+    def _apply_restores(self, version: int, is_from_hand_over: bool = False) -> None:
         self._restored_version = version
+        self._is_from_hand_over = is_from_hand_over
 
     def _apply_restored(self, recovery: dict[str, Any]) -> None:
         self.recoveries.append(Recovery(**recovery))
@@ -287,6 +325,8 @@ class WorkerWorlds:
             "recoveries": [asdict(recovery) for recovery in self.recoveries],
             "lost_at": self._lost_at,
             "restored_version": self._restored_version,
+            "is_from_hand_over": self._is_from_hand_over,
+            "hand_overs": self._hand_overs.snapshot(),
             "requests": self._requests.snapshot(),
         }
 
@@ -297,4 +337,6 @@ class WorkerWorlds:
         self.recoveries = [Recovery(**recovery) for recovery in snapshot["recoveries"]]
         self._lost_at = snapshot["lost_at"]
         self._restored_version = snapshot["restored_version"]
+        self._is_from_hand_over = snapshot["is_from_hand_over"]
+        self._hand_overs.restore(snapshot["hand_overs"])
         self._requests.restore(snapshot["requests"])

@@ -10,6 +10,7 @@ from elasticdl.job import (
     Finished,
     Lease,
     Outcome,
+    Role,
     Seat,
     Strategy,
     TaskReport,
@@ -20,6 +21,7 @@ from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
 from elasticdl.master.core import Phase
 from elasticdl.master.lacks import Applied
+from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.holder import BeginWith, Watermarks
 from elasticdl.master.parameters.schedule import WholeCheckpoint
 
@@ -191,3 +193,50 @@ def test_a_task_that_fails_for_good_fails_a_deterministic_job_at_once(master_kit
     message = status.picture(worlds.core, worlds.play.now).message
     assert "--deterministic" in message
     assert "boom in records 30 to 60" in message
+
+
+def test_the_last_worker_with_parameters_hands_over_and_its_successor_goes_on_there(worlds):
+    worlds.begin()
+    assert isinstance(worlds.lease(0), Lease)
+    worlds.lose(1)
+    worlds.attend(0, version=3, synced=1, told=1)
+    assert not worlds.core.hands_over(Role.WORKER, 2)  # nobody
+    assert worlds.core.leave(Role.WORKER, 0, "s0", worlds.play.now)
+    assert worlds.core.hands_over(Role.WORKER, 0)
+    worlds.register(2, 3)
+    worlds.attend(2)
+    worlds.attend(3)
+    # It still hands over: nobody begins with what came before.
+    assert isinstance(worlds.attend(2), Wait)
+    worlds.core.handed_over(0, "s0", 3, worlds.play.now)
+    worlds.lose(0)
+    begins = worlds.attend(2)
+    assert begins == BeginWith(HandedOver(0, "s0", 3, worlds.play.now, is_of_worker=True))
+    assert isinstance(worlds.attend(2, version=3), Wait)
+    assert worlds.play.do(AskWatermarks)
+    worlds.core.answered(Watermarks(2, "s2", Applied.of({})), worlds.play.now)
+    (recovery,) = worlds.core.holder.recoveries
+    assert (recovery.version, recovery.tasks, recovery.is_handed_over) == (3, 0, True)
+
+
+def test_a_worker_that_leaves_others_with_the_parameters_hands_nothing_over(worlds):
+    worlds.begin()
+    worlds.attend(1)
+    worlds.lose(0)
+    worlds.register(2)
+    worlds.attend(1, version=1, synced=1, told=1)
+    worlds.attend(2)
+    seat = worlds.attend(1, version=1, synced=2, told=2)
+    assert isinstance(seat, Seat)
+    worlds.attend(1, version=2, synced=3, told=3)
+    worlds.attend(2, version=2, synced=3, told=3)
+    worlds.core.leave(Role.WORKER, 2, "s2", worlds.play.now)
+    assert not worlds.core.hands_over(Role.WORKER, 2)
+
+
+def test_nothing_is_handed_over_where_nothing_is_kept(master_kit):
+    worlds = Worlds(master_kit, num_workers=2, num_epochs=1, recovery_seconds=0.0)
+    worlds.begin()
+    worlds.core.leave(Role.WORKER, 0, "s0", worlds.play.now)
+    worlds.lose(1)
+    assert not worlds.core.hands_over(Role.WORKER, 0)

@@ -94,3 +94,16 @@ def test_a_push_of_its_own_is_waited_for_and_then_it_goes_on(labels, activity):
     with activity.waiting_for_parameters():
         assert labels.label is Label.WAIT_FOR_PARAMETERS
     assert labels.label is Label.TRAIN
+
+
+def test_a_worker_without_a_world_forms_one_and_does_not_wait_for_parameters(labels, activity):
+    activity.compute(TaskKind.TRAINING)
+    activity.form(True)
+    assert labels.label is Label.TRAIN  # what it computes goes on
+    with activity.waiting_for_parameters():
+        assert labels.label is Label.RE_FORM
+        activity.recover(True)
+        assert labels.label is Label.RECOVER  # what is lost is made good first
+        activity.recover(False)
+        activity.form(False)
+        assert labels.label is Label.WAIT_FOR_PARAMETERS
