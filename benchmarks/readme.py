@@ -37,7 +37,7 @@ JOBS = {
     "store_job_flights": "Flights, Adagrad, against Redis",
     "flights": "Flights beside Keras `fit`",
     "threads": "Threads of a worker",
-    "torch_models": "Models in PyTorch",
+    "torch_models": "Models in PyTorch and Keras beside plain loops",
 }
 PARTS = {
     ABLATION: "What each optimisation is worth",

@@ -92,6 +92,7 @@ def fit(
     steps: int,
     warm_up_steps: int = 40,
     optimizer: str = "optimizer",
+    threads: int = 0,
 ) -> float:
     """Run Keras `fit` in a process of its own; return its records/s. See `peers/keras_fit.py`."""
     command = [sys.executable, "-W", "ignore", str(PEERS / "keras_fit.py")]
@@ -101,7 +102,7 @@ def fit(
         f"--optimizer={optimizer}",
         f"--source={source}",
     ]
-    command += [f"--minibatch_size={minibatch_size}", f"--steps={steps}"]
+    command += [f"--minibatch_size={minibatch_size}", f"--steps={steps}", f"--threads={threads}"]
     command += [f"--warm_up_steps={warm_up_steps}", *map(str, tfrecords(workload))]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment())
     return float(json.loads(done.stdout.splitlines()[-1])["records_per_second"])

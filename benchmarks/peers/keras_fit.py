@@ -4,7 +4,8 @@
         --source=records FILE ...
 
 reads TFRecord files and prints the records/s of the steps after the first ones, as JSON. The model
-file is the one that the jobs use, unchanged; `fit` has all cores and TensorFlow's own threads,
+file is the one that the jobs use, unchanged; `fit` has all cores and TensorFlow's own threads
+(or `--threads`),
 and runs without XLA, with which it is slower here (`--jit`).
 
 --source=records: the records in TFRecord files, read by `tf.data.TFRecordDataset`, through the
@@ -97,9 +98,13 @@ def main() -> None:
     parser.add_argument("--minibatch_size", type=int, default=512)
     parser.add_argument("--warm_up_steps", type=int, default=40)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=0, help="0: TensorFlow's own choice")
     parser.add_argument("--jit", action="store_true", help='jit_compile="auto", Keras\' default')
     parser.add_argument("files", type=Path, nargs="+")
     args = parser.parse_args()
+    if args.threads:
+        tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(args.threads)
     keras.utils.set_random_seed(0)
     elasticdl.layers.Embedding = plain_embedding  # before the model file takes it from there
     module = importlib.import_module(args.model_def)

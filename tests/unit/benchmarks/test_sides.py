@@ -30,6 +30,17 @@ def test_each_switch_of_the_ablation_is_a_function(on_path, monkeypatch):
     assert asked <= found
 
 
+def test_each_model_in_pytorch_and_keras_is_compared_with_sides_that_take_turns(on_path):
+    torch_models = importlib.import_module("torch_models")
+    groups = torch_models.groups(torch_models.Length(1, 1.0, 1, 1))
+    compared = [what for group in groups for what, _, _ in group.pairs]
+    assert len(compared) == len(set(compared)) == 10
+    for group in groups:
+        assert {side for _, *pair in group.pairs for side in pair} == set(group.sides)
+    flags = torch_models.flags("Keras", torch_models.FLIGHTS)
+    assert torch_models.ONE_THREAD in flags
+
+
 def test_the_ablation_has_a_bar_for_each_switch():
     rows = [
         {"what": f"1 + 1: {name}", "best": {"ours": 30.0, "peer": peer}}
