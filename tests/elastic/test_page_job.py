@@ -53,6 +53,15 @@ def until(tab, condition):
         tab.wait_for_timeout(20)
 
 
+# Of each part of the page whether it shows something: words, or a chart with its table.
+SHOWN = """Object.fromEntries(
+    [...document.querySelectorAll('main section')].map(part => [
+        part.querySelector('h2').textContent,
+        part.querySelectorAll('canvas').length > 0 || part.querySelectorAll('td, dd').length > 0,
+    ])
+)"""
+
+
 def url_of(job):
     """Return the address with its token, which the job prints."""
     deadline = time.monotonic() + 60
@@ -120,7 +129,13 @@ def test_page_says_that_the_master_is_gone_and_finds_the_next_one(seen_job, tab,
             "{childList: true, characterData: true, subtree: true})"
         )
         master.send_signal(signal.SIGKILL)
+        shown = tab.evaluate(SHOWN)
+        assert {"Now", "Goodput", "Throughput", "What each process did", "Events"} <= {
+            part for part, is_there in shown.items() if is_there
+        }
         until(tab, "said.some(t => t.includes('The master has not answered since'))")
+        kept = tab.evaluate(SHOWN)  # perhaps of the next master already: no part is empty again
+        assert [part for part, is_there in shown.items() if is_there and not kept[part]] == []
         until(tab, "said.at(-1) == 'live'")
         until(
             tab,
@@ -135,8 +150,13 @@ def test_page_says_how_the_job_ended_and_keeps_what_it_has(seen_job, tab):
         tab.goto(url_of(job))
         until(tab, "store.ended !== null")
         assert tab.inner_text("#connection").startswith("The job is over (finished)")
+        shown = tab.evaluate(SHOWN)
         job.wait()
         assert tab.locator("#throughput canvas").count() == 1
+        assert tab.evaluate(SHOWN) == shown
+        assert shown["Checkpoints"] is False  # this job has written none, which the part says
+        there = {part for part, is_there in shown.items() if is_there}
+        assert {"Now", "Goodput", "Throughput", "What each process did", "Events"} <= there
     assert tab.inner_text("#state") == "finished"
 
 

@@ -17,6 +17,10 @@ if CHROMIUM is None:
     pytest.skip("Chromium is missing: scripts/browser.sh installs it", allow_module_level=True)
 
 BEGAN = 1_790_000_000.0
+PARTS = (
+    *("goodput", "stages", "throughput", "dips", "loss", "metrics", "lanes", "events", "tasks"),
+    *("members", "tables", "staleness", "checkpoints", "config"),
+)
 HOSTILE = '<img src=x onerror="hacked=1"></script><script>hacked=1</script>\u202e"\'&amp;{{x}}'
 WATCH = """
 window.errors = [];
@@ -97,7 +101,8 @@ def job(num_workers=2, seconds=60, name="job", metric="auc"):
     yield {
         "time": BEGAN + seconds, "role": "master", "index": 0, "event": "tables",
         "names": [name], "rows": [5], "num_bytes": [500], "replica_rows": [5],
-        "replica_bytes": [500],
+        "replica_bytes": [500], "pulled": [10], "found": [5], "hot_keys": [[[name, 0.5]]],
+        "replica_pulled": [10],
     }  # fmt: skip
     yield fact(BEGAN + seconds, "lost", name, process="worker 1", reason="killed")
 
@@ -110,6 +115,7 @@ def test_hostile_names_are_shown_as_text(show):
     assert tab.inner_text("#name") == HOSTILE.replace("\u202e", "\u202e")
     for part in ("#events", "#tables", "#stages", "#metrics h3"):
         assert "<img src=x" in tab.inner_text(part), part
+    assert tab.inner_text("#tables").count("<img src=x") == 2  # as the table's name, and as a key
     tab.click("#config summary")
     assert "<img src=x" in tab.inner_text("#config table")
 
@@ -118,6 +124,8 @@ def test_each_part_says_that_there_is_no_data_yet(show):
     tab = show([fact(BEGAN, "opened", "")])
     empty = tab.locator(".empty").all_inner_texts()
     assert len(empty) >= 12, empty
+    for part in PARTS:
+        assert tab.inner_text(f"#{part}").strip(), part
     assert all(text.endswith(".") for text in empty)
     assert tab.locator("canvas").count() == 0
 

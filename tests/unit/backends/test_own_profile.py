@@ -1,0 +1,34 @@
+"""The profiler of a framework writes files, between two calls of the thread that computes."""
+
+import json
+import sys
+
+import pytest
+
+from elasticdl.backends import own_profile
+
+
+def test_without_a_framework_there_is_no_profile(tmp_path, monkeypatch):
+    for name in ("keras", "torch"):
+        monkeypatch.delitem(sys.modules, f"elasticdl.backends.{name}.trainer", raising=False)
+    assert own_profile.begin(tmp_path / "own") is None
+    assert not (tmp_path / "own").exists()
+
+
+def test_tensorflow_writes_what_its_profile_plugin_reads(tmp_path):
+    tf = pytest.importorskip("tensorflow", reason="this needs elasticdl[tensorflow]")
+    end = own_profile._tensorflow(tmp_path / "own")
+    tf.reduce_sum(tf.matmul(tf.ones((64, 64)), tf.ones((64, 64)))).numpy()
+    end()
+    (path,) = (tmp_path / "own").rglob("*.xplane.pb")
+    assert path.stat().st_size > 0
+    assert path.relative_to(tmp_path / "own").parts[:2] == ("plugins", "profile")
+
+
+def test_pytorch_writes_a_chrome_trace(tmp_path):
+    torch = pytest.importorskip("torch", reason="this needs elasticdl[torch]")
+    end = own_profile._torch(tmp_path / "own")
+    torch.ones(64, 64).matmul(torch.ones(64, 64))
+    end()
+    events = json.loads((tmp_path / "own" / own_profile.TORCH_FILE).read_text())["traceEvents"]
+    assert any("matmul" in event.get("name", "") for event in events)
