@@ -60,3 +60,12 @@ def test_workers_that_are_asked_to_end_and_added_change_no_update(tmp_path):
     check_hashes(job)
     assert not job.events("lost")
     assert not job.events("world restored")
+
+
+@pytest.mark.timeout(240)
+def test_the_only_worker_that_is_asked_to_end_hands_over_whole_updates(tmp_path):
+    with VisitsJob(tmp_path, num_records=6_000, seconds=0.012, num_workers=1, **FLAGS) as job:
+        job.until_trained(2_000)
+        job.send("worker", number=signal.SIGTERM)
+        summary = job.finish()
+    check_counts(job, summary, batch_size=6_000 / 63)
