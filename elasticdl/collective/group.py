@@ -54,8 +54,14 @@ class Group:
         """
         self._ring.all_reduce(values, out, weight, timeout_seconds=_REDUCE_SECONDS)
 
-    def give(self, data: bytes | None) -> bytes:
-        """Return the bytes of rank 0, which alone gives any, on all ranks.
+    def give(self, data: bytes | None, is_wanted: bool = True) -> bytes:
+        """Return the bytes of rank 0, which alone gives any, on the ranks that want them.
+
+        They go in pieces. A rank that wants none needs memory for one piece.
+
+        Args:
+            data: On rank 0 what is given, elsewhere None.
+            is_wanted: Whether this rank keeps what it is given; if not, it returns none.
 
         Raises:
             RingError: A rank is lost.
@@ -67,15 +73,16 @@ class Group:
         # What rank 0 gives may take it a while to write.
         self._add(size, found, 1, _PATIENCE_SECONDS)
         num_bytes = int.from_bytes(_to_bytes(found), "little")
-        mine = np.zeros(0, np.float32) if data is None else _to_numbers(data)
-        pieces = []
-        for start in range(0, -(-num_bytes // 2), _PIECE):
-            length = min(_PIECE, -(-num_bytes // 2) - start)
+        kept = bytearray()
+        for start in range(0, num_bytes, 2 * _PIECE):
+            end = min(start + 2 * _PIECE, num_bytes)
+            length = -(-(end - start) // 2)
             out = np.empty(length, np.float32)
-            piece = np.zeros(length, np.float32) if data is None else mine[start : start + length]
+            piece = np.zeros(length, np.float32) if data is None else _to_numbers(data[start:end])
             self._add(piece, out, 1, _REDUCE_SECONDS)
-            pieces.append(_to_bytes(out))
-        return b"".join(pieces)[:num_bytes]
+            if is_wanted:
+                kept += _to_bytes(out)[: end - start]
+        return bytes(kept)
 
     def _add(self, values: Float32, out: Float32, weight: int, timeout_seconds: float) -> None:
         self._ring.all_reduce([values], [out], weight, timeout_seconds=timeout_seconds, mean=False)

@@ -416,8 +416,9 @@ class RingMember:
     def _give_parameters(self, group: Group, seat: Seat) -> None:
         """Have all ranks of a new world hold what rank 0 holds."""
         if any(seat.are_behind):
-            data = group.give(self._replica.dump() if seat.rank == 0 else None)
-            if seat.are_behind[seat.rank]:
+            is_behind = seat.are_behind[seat.rank]
+            data = group.give(self._replica.dump() if seat.rank == 0 else None, is_behind)
+            if is_behind:
                 self._replica.load(data)
         with self._changed:
             self._num_idle = 0  # all begin a world alike

@@ -47,6 +47,14 @@ def test_bytes_of_rank_0_come_to_all_as_they_are(num_bytes):
 
 
 @pytest.mark.timeout(120)
+def test_bytes_in_several_pieces_are_kept_by_those_who_want_them(monkeypatch):
+    monkeypatch.setattr("elasticdl.collective.group._PIECE", 100)
+    data = np.random.default_rng(1).bytes(1_001)
+    found = together(3, lambda group, rank: group.give(data if rank == 0 else None, rank == 2))
+    assert found == [b"", b"", data]
+
+
+@pytest.mark.timeout(120)
 def test_one_with_nothing_has_no_part_in_the_mean():
     def reduce(group, rank):
         values = [np.full(3, [1.0, 5.0, np.nan][rank], np.float32)]
