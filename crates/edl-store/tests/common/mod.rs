@@ -83,6 +83,38 @@ pub fn ramp(len: usize) -> Vec<f32> {
     (0..len).map(|i| i as f32 / 8.0).collect()
 }
 
+/// The model of two tables, trained by SGD.
+pub fn sgd() -> ModelSpec {
+    model("sgd", 4, 2)
+}
+
+/// The one replica of a model.
+pub fn declared(spec: &ModelSpec) -> Store {
+    Replicas::declared(1, spec).0.remove(0)
+}
+
+/// Rows of one replica, one after the other.
+pub fn pull(store: &Store, table: u32, dim: usize, keys: &[u64], mode: PullMode) -> Vec<f32> {
+    let mut out = vec![f32::NAN; keys.len() * dim];
+    store.pull_rows(table, keys, mode, &mut out).unwrap();
+    out
+}
+
+/// A push that touches nothing but the task's watermark and the vectors.
+pub fn bare(task: u64, lease: u32, index: u32) -> Push<'static> {
+    Push {
+        task,
+        lease,
+        index,
+        num_records: 10,
+        learning_rate: 0.5,
+        pulled_version: 0,
+        tables: &[],
+        dense: &[1.0, 1.0, 1.0, 1.0],
+        state: &[1.0, 1.0],
+    }
+}
+
 /// The replicas of a model whose dense and state vectors are ramps.
 pub struct Replicas(pub Vec<Store>);
 
