@@ -33,7 +33,7 @@ _FEW_CORES = (
     "Its machine has too few cores for what runs there: fewer processes on it, or ps replicas on "
     "machines of their own."
 )
-_LEAST_WORK = 0.1  # a ps replica that hardly works is not in the way, however it waits
+_LEAST_WORK = 0.05  # a ps replica that hardly works is not in the way, however it waits
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def history(worker, ps=0.1, stages=None, core_wait=0.0):
         ({"train": 0.2, "wait for parameters": 0.8}, {}, "network"),
         ({"train": 0.2, "wait for parameters": 0.8}, {"ps": 0.9}, "ps replica"),
         ({"wait for parameters": 0.8}, {"ps": 0.3, "core_wait": 2.0}, "ps replica"),
-        ({"wait for parameters": 0.8}, {"ps": 0.05, "core_wait": 2.0}, "network"),
+        ({"wait for parameters": 0.8}, {"ps": 0.02, "core_wait": 2.0}, "network"),
         (
             {"train": 0.2, "wait for parameters": 0.8},
             {"stages": {"staleness wait": 60.0, "pull": 5.0}},
