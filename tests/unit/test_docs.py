@@ -16,6 +16,7 @@ PAGES = [
     *(ROOT / "benchmarks").rglob("*.md"),
 ]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+CODE = re.compile(r"^```.*?^```", re.M | re.S)
 TEST = re.compile(r"`(?:[\w/]*/)?(test_\w+\.py)(?:::(test_\w+))?`")
 
 
@@ -28,7 +29,8 @@ def anchors(page):
 
 
 def problems_of_links(page):
-    for target, anchor in LINK.findall(page.read_text()):
+    words = CODE.sub("", page.read_text())
+    for target, anchor in LINK.findall(words):
         place = page.parent / target if target else page
         if not place.exists():
             yield f"{page.relative_to(ROOT)}: no {target}"
