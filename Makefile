@@ -18,6 +18,11 @@ ifndef CARGO_TARGET_DIR
 CARGO_TARGET_DIR := $(CACHE)/target-$(shell (rustc -vV || echo none) 2>/dev/null | cksum | cut -d' ' -f1)
 endif
 export CARGO_TARGET_DIR
+# Cargo tells by times alone whether a crate is fresh, and takes the crates of one clone for those of
+# another. So the clone that did not build last has its sources newer than what is built.
+LAST_TREE := $(CARGO_TARGET_DIR)/last-tree
+$(shell mkdir -p $(CARGO_TARGET_DIR); [ "$$(cat $(LAST_TREE) 2>/dev/null)" = "$(CURDIR)" ] || \
+    { find crates -name '*.rs' -exec touch {} +; echo "$(CURDIR)" >$(LAST_TREE); })
 TORCH := $(CACHE)/torch-$(shell cksum <requirements/torch.lock | cut -d' ' -f1)
 ifdef CI
 export CARGO_INCREMENTAL := 0
