@@ -34,6 +34,7 @@ __all__ = [
     "pack_examples",
     "repair_recordio",
     "repair_tfrecord",
+    "take_hot_keys",
     "traffic",
 ]
 
