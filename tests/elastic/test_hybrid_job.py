@@ -48,7 +48,7 @@ def test_an_undisturbed_job_trains_each_record_once_in_both_holders(tmp_path):
 def test_rows_that_outgrow_the_memory_of_a_ps_replica_are_named(tmp_path):
     with hybrid_job(tmp_path, num_records=16_000, seconds=0.0, ps_memory_limit="150KiB") as job:
         assert job.process.wait() == 1
-    said = (tmp_path / "train.log").read_text()
+    said = job.printed()
     assert "table 'rows' cannot take" in said
     assert "153600 bytes that --ps_memory_limit allows" in said
 
