@@ -67,7 +67,8 @@ def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path):
     assert restored["version"] > 0
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.long
+@pytest.mark.timeout(240)
 def test_workers_come_and_go_by_request(tmp_path):
     with VisitsJob(tmp_path, num_records=24_000, seconds=0.02, num_workers=1) as job:
         for size, wanted in ((1, 3), (3, 2)):

@@ -1,6 +1,6 @@
 """Real jobs of real processes lose some of them and still count exactly (scripts/chaos).
 
-One seed of each kind is for every run of the tests, the others are for long ones.
+One job of each kind is for every run of the tests, the others are for long ones.
 """
 
 import subprocess
@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(180)
 
 
-def seeds(first, *others):
-    return [first, *(pytest.param(seed, marks=pytest.mark.long) for seed in others)]
+def one_of(first, *others):
+    return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
 
 
 def run_chaos(seed, faults, directory, mode="async"):
@@ -32,7 +32,7 @@ def run_chaos(seed, faults, directory, mode="async"):
     assert "every count is exact" in done.stdout
 
 
-@pytest.mark.parametrize("seed", seeds(*range(8)))
+@pytest.mark.parametrize("seed", one_of(*range(8)))
 def test_counts_stay_exact_when_a_worker_is_killed(seed, tmp_path):
     run_chaos(seed, "worker", tmp_path)
 
@@ -41,28 +41,28 @@ def test_counts_stay_exact_when_a_worker_is_added(tmp_path):
     run_chaos(20, "add", tmp_path)
 
 
-@pytest.mark.parametrize("seed", seeds(21, 22))
+@pytest.mark.parametrize("seed", one_of(21, 22))
 def test_counts_stay_exact_when_the_master_is_killed_and_restarted(seed, tmp_path):
     run_chaos(seed, "master", tmp_path)
 
 
-@pytest.mark.parametrize("seed", seeds(23, 24, 25))
+@pytest.mark.parametrize("seed", one_of(23, 24, 25))
 def test_counts_stay_exact_under_all_faults_in_one_job(seed, tmp_path):
     run_chaos(seed, "worker,worker,master,add", tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["bounded", "synchronous"])
-@pytest.mark.parametrize("faults", ["worker,worker", "worker,master,add"])
+@pytest.mark.parametrize("faults", one_of("worker,master,add", "worker,worker"))
 def test_counts_stay_exact_and_nobody_waits_for_the_dead(faults, mode, tmp_path):
     run_chaos(30, faults, tmp_path, mode)
 
 
-@pytest.mark.parametrize("faults", ["worker,worker,add", "worker,ps,master"])
+@pytest.mark.parametrize("faults", one_of("worker,ps,master", "worker,worker,add"))
 def test_counts_stay_exact_when_records_are_shuffled_over_all_files(faults, tmp_path):
     run_chaos(35, faults, tmp_path, "records")
 
 
-@pytest.mark.parametrize("seed", seeds(40, 41))
+@pytest.mark.parametrize("seed", one_of(40, 41))
 def test_counts_stay_exact_when_two_roles_are_killed_at_once(seed, tmp_path):
     run_chaos(seed, "worker+ps,ps+master,worker+master", tmp_path)
 
@@ -70,16 +70,18 @@ def test_counts_stay_exact_when_two_roles_are_killed_at_once(seed, tmp_path):
 # The phases after these are over before a watcher can be sure to strike in them: the soak does.
 @pytest.mark.parametrize(
     "faults",
-    [
+    one_of(
         "worker@pending,ps@evaluating",
         "master@pending,worker@evaluating",
         "ps@pending,master@evaluating",
-    ],
+    ),
 )
 def test_counts_stay_exact_when_processes_are_killed_in_start_up_and_evaluation(faults, tmp_path):
     run_chaos(50, faults, tmp_path)
 
 
-@pytest.mark.parametrize("faults", ["worker-stop", "ps-stop", "worker-returns", "master-stop"])
+@pytest.mark.parametrize(
+    "faults", one_of("worker-stop", "ps-stop", "worker-returns", "master-stop")
+)
 def test_counts_stay_exact_when_a_stopped_process_goes_on(faults, tmp_path):
     run_chaos(60, faults, tmp_path)

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(180)
 
 
-def seeds(first, *others):
-    return [first, *(pytest.param(seed, marks=pytest.mark.long) for seed in others)]
+def one_of(first, *others):
+    return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
 
 
 def run_chaos(seed, faults, directory, *more):
@@ -35,28 +35,28 @@ def run_chaos(seed, faults, directory, *more):
     return json.loads((directory / "summary.json").read_text())
 
 
-@pytest.mark.parametrize("seed", seeds(*range(100, 106)))
+@pytest.mark.parametrize("seed", one_of(*range(100, 106)))
 def test_counts_stay_exact_when_a_ps_replica_is_killed(seed, tmp_path):
     recoveries = run_chaos(seed, "ps", tmp_path)["recoveries"]
     assert [recovery["is_replayed"] for recovery in recoveries] == [True]
 
 
-@pytest.mark.parametrize("seed", seeds(110, 111))
+@pytest.mark.parametrize("seed", one_of(110, 111))
 def test_counts_stay_exact_when_its_successor_is_killed_as_well(seed, tmp_path):
     run_chaos(seed, "ps-again", tmp_path)
 
 
-@pytest.mark.parametrize("seed", seeds(120, 121))
+@pytest.mark.parametrize("seed", one_of(120, 121))
 def test_counts_stay_exact_when_all_ps_replicas_are_killed_at_once(seed, tmp_path):
     assert len(run_chaos(seed, "ps-all", tmp_path)["recoveries"]) == 2
 
 
-@pytest.mark.parametrize("seed", seeds(130, 131, 132, 133))
+@pytest.mark.parametrize("seed", one_of(130, 131, 132, 133))
 def test_counts_stay_exact_when_replicas_workers_and_the_master_are_killed(seed, tmp_path):
     run_chaos(seed, "ps,worker,ps,master,ps-again", tmp_path)
 
 
-@pytest.mark.parametrize("seed", seeds(140, 141))
+@pytest.mark.parametrize("seed", one_of(140, 141))
 def test_latest_loses_exactly_what_it_says(seed, tmp_path):
     summary = run_chaos(seed, "ps,worker", tmp_path, "--ps_recovery=latest")
     lost = sum(line["lost"] for line in summary["ledger"])

@@ -44,6 +44,7 @@ def test_workers_killed_at_every_point_change_no_update(tmp_path):
     check_hashes(job)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_workers_that_are_asked_to_end_and_added_change_no_update(tmp_path):
     with VisitsJob(tmp_path, num_records=12_000, seconds=0.012, **FLAGS) as job:
@@ -62,6 +63,7 @@ def test_workers_that_are_asked_to_end_and_added_change_no_update(tmp_path):
     assert not job.events("world restored")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_the_only_worker_that_is_asked_to_end_hands_over_whole_updates(tmp_path):
     with VisitsJob(tmp_path, num_records=6_000, seconds=0.012, num_workers=1, **FLAGS) as job:

@@ -47,7 +47,9 @@ def feed(dataset, mode, metadata):
 """
 
 
-@pytest.mark.parametrize("checkpoints", ["none yet", "recent"])
+@pytest.mark.parametrize(
+    "checkpoints", ["recent", pytest.param("none yet", marks=pytest.mark.long)]
+)
 def test_a_killed_replica_has_the_rows_that_the_user_had_set(checkpoints, chaos, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "given.py").write_text(MODEL.format(num_ids=NUM_IDS))

@@ -113,6 +113,7 @@ def test_all_workers_dead_at_once_are_given_their_half_again(tmp_path):
     assert restored["version"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_the_master_is_killed_and_then_a_worker_and_a_ps_replica(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
@@ -125,6 +126,7 @@ def test_the_master_is_killed_and_then_a_worker_and_a_ps_replica(tmp_path):
     assert not job.events("world restored")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
     checkpoints = tmp_path / "checkpoints"

@@ -12,7 +12,7 @@ ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
 MODEL = (f"--model_zoo={ZOO}", "--model_def=flights.deepfm.forward", "--minibatch_size=256")
 NUM_TRAINING, NUM_VALIDATION = 60_000, 10_000
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.keras, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,9 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize("faults", ["ps,master", "ps+worker,master"])
+@pytest.mark.parametrize(
+    "faults", ["ps+worker,master", pytest.param("ps,master", marks=pytest.mark.long)]
+)
 def test_counts_stay_exact_when_processes_are_killed_under_tls(faults, tmp_path):
     words = ["--seed=7", f"--faults={faults}", f"--dir={tmp_path}", "--tls=job"]
     done = subprocess.run(
@@ -101,6 +103,7 @@ def worker_servers(chaos, job):
     return [servers_of(worker) for worker in chaos.processes(job.job_dir, "worker")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_rows", [False, True], ids=["all-reduce", "hybrid"])
 def test_workers_of_a_ring_are_lost_under_tls(has_rows, tmp_path, chaos):
     places = ["during reduction", "after update", "compute"]
@@ -197,6 +200,7 @@ def pull_from(job, address, tls):
     PsClient.connect([address], token, 7, 5.0, whole_job=False, tls=files, unix_sockets=False)
 
 
+@pytest.mark.long
 def test_a_job_with_the_users_own_certificates_lets_nobody_else_in(paused_job, tmp_path):
     ours, authority = certificate(tmp_path / "ours")
     expired, _ = certificate(tmp_path / "expired", authority, days=-1)

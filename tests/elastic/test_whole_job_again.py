@@ -92,7 +92,10 @@ def counting_job(chaos, tmp_path):
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("recovery_seconds", "ends"),
-    [(0, [kill_everything]), (0.5, [kill_everything, ask_the_master, press_ctrl_c])],
+    [
+        (0, [kill_everything]),
+        pytest.param(0.5, [kill_everything, ask_the_master, press_ctrl_c], marks=pytest.mark.long),
+    ],
 )
 def test_same_command_goes_on_where_the_job_was(counting_job, recovery_seconds, ends):
     job = counting_job(recovery_seconds)

@@ -92,7 +92,9 @@ class Job:
 
 
 @pytest.fixture
-def make_job(tmp_path):
+def make_job(tmp_path, monkeypatch):
+    # Who gets no answer asks why after so long.
+    monkeypatch.setattr("elasticdl.rpc.channel._SECONDS_BETWEEN_COMPLAINTS", 0.5)
     with contextlib.ExitStack() as stack:
         yield lambda name="ctr": Job(tmp_path / name, stack)
 
