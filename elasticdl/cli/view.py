@@ -69,11 +69,19 @@ class _Viewer:
         self._stopped_by: signal.Signals | None = None
 
     def run(self, news: _News) -> JobStatus:
+        heard = time.monotonic()
         while True:
-            for number in self._signals.wait(None):
+            for number in self._signals.wait(_SILENCE_SECONDS):
                 if number in STOP_SIGNALS:
                     self._stop(number)
-            for item in news.take():
+            items = news.take()
+            if items:
+                heard = time.monotonic()
+            elif time.monotonic() - heard >= _SILENCE_SECONDS:
+                # gRPC has been seen to lose a call, deadline and all, as its server ended.
+                end = self._job.end(0.0)
+                items = [_End(end)] if end is not None else []
+            for item in items:
                 match item:
                     case _End(status):
                         return self._final(status)
