@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, StateError
+from elasticdl.launchers.process.folder import held
 
 _INIT = "checkpoint_dir_for_init"
 
@@ -17,7 +19,8 @@ def holds_job(config: JobConfig) -> bool:
     """Whether `--job_dir` holds this very job, begun before and not ended.
 
     Raises:
-        ConfigError: It holds another job, or one that has ended or is running now.
+        ConfigError: It holds another job, or one that has ended.
+        LaunchError: The job is running now.
     """
     job_dir = config.cluster.job_dir
     if job_dir is None or not (job_dir / process.CONFIG_FILE).is_file():
@@ -64,11 +67,9 @@ def _check_not_ended(job_dir: Path, config: JobConfig) -> None:
     if path is not None and not path.is_file():
         return  # killed before its master began
     try:
-        state = open_state(config.cluster.state, job_dir)
-        try:
+        # The master of a job that begins just now must not find its state open.
+        with held(job_dir), contextlib.closing(open_state(config.cluster.state, job_dir)) as state:
             end = end_of_job(state)
-        finally:
-            state.close()
     except StateError as error:
         raise ConfigError(
             f"--job_dir={job_dir}: cannot go on with the job in this folder: {error}"

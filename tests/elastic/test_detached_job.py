@@ -292,7 +292,7 @@ def test_one_job_runs_in_a_folder_at_a_time(job):
     again = job.start("--detach")
     _, err = again.communicate(timeout=SECONDS)
     assert again.returncode == 1
-    assert "another master has it open" in err
+    assert f"the job in this folder is running; elasticdl attach {job.job_dir}" in err
     job.status_when(is_training)  # the first one does not notice
 
 

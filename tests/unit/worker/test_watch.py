@@ -28,7 +28,8 @@ def test_a_hang_is_told_once_with_stacks_where_nothing_may_end_the_process(caplo
     assert "no end of" in told
     assert "a.recordio" in told
     assert "press Ctrl-C twice" in told
-    assert __name__.rpartition(".")[2] in capfd.readouterr().err
+    # Not where it came from: of a process with more than 100 threads it shows the newest 100.
+    assert "most recent call first" in capfd.readouterr().err
 
 
 def test_a_process_that_waits_for_its_compiler_computes():
