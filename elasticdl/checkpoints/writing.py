@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from elasticdl.checkpoints.versions import (
     BASE,
     MANIFEST,
     bases,
-    job_of,
     version_folder,
     whole_versions,
 )
@@ -29,9 +28,8 @@ from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree,
 _FORMAT = 1
 _FORMAT_WITH_BASE = 2
 _UNFINISHED = "unfinished.json"  # behind a URL: says whose folder it is that has no manifest yet
-_OUTLIVED = "outlived"  # in a checkpoint that is kept for those that need it alone
 _PARTIAL = ".partial"
-_REPLACED = ".replaced"
+_REPLACED = ".replaced"  # or about to be deleted
 
 
 def write_checkpoint(
@@ -169,35 +167,48 @@ def _remove_unfinished(directory: Url, job: str) -> None:
             remove_tree(mark.parent)
 
 
-def delete_checkpoints(directory: Location, old: Iterable[int], job: str = "") -> None:
-    """Delete checkpoints of a job; one that is gone already is no error.
+def delete_checkpoints(directory: Location, kept: Collection[int], job: str) -> None:
+    """Delete the checkpoints of a job that are older than the newest of some, but for these.
 
-    One that others lack rows of is deleted with the last of these.
+    The folder says which there are: a master that was killed may have left one that no journal
+    names. One that a checkpoint which stays lacks rows of stays too.
+
+    Args:
+        directory: Where the job writes its checkpoints; others of other jobs may be there.
+        kept: Model versions, at least one.
+        job: The job's identity.
 
     Raises:
         CheckpointError: One cannot be deleted.
     """
+    newest = max(kept)
     with reaching(directory):
-        named = {version_folder(directory, version, job) for version in old}
-        folders = {folder for folder in named if job_of(folder) == job}
-        folders |= {mark.parent for mark in directory.glob(f"version-*/{_OUTLIVED}")}
-        kept = {whole.folder for whole in whole_versions(directory)} - folders
-        needed = {base for folder in kept for base in bases(folder)}
-        for folder in sorted(folders, key=str):
-            try:
-                if folder.name in needed:
-                    (folder / _OUTLIVED).touch()
-                    continue
-                # The manifest goes first: what is left of a folder without it is no checkpoint.
-                (folder / MANIFEST).unlink(missing_ok=True)
-                remove_tree(folder)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise CheckpointError(
-                    f"{error.filename or folder}: an old checkpoint cannot be deleted: "
-                    f"{error.strerror or error}"
-                ) from error
+        own = [whole for whole in whole_versions(directory) if whole.job == job]
+        old = [whole for whole in own if whole.version < newest and whole.version not in kept]
+        needed = {base for whole in own if whole not in old for base in bases(whole.folder)}
+        for whole in sorted(old, key=lambda whole: whole.version):
+            if whole.folder.name not in needed:
+                _delete(whole.folder, job)
+
+
+def _delete(folder: Location, job: str) -> None:
+    """Delete a checkpoint; if this is cut short, whoever writes the next one deletes the rest."""
+    try:
+        if is_remote(folder):
+            (folder / _UNFINISHED).write_text(json.dumps({"job": job}))
+            (folder / MANIFEST).unlink()
+            remove_tree(folder)
+        else:
+            replaced = folder.with_name(folder.name + _REPLACED)
+            folder.rename(replaced)
+            remove_tree(replaced)
+    except FileNotFoundError:
+        return  # somebody else has deleted it
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or folder}: an old checkpoint cannot be deleted: "
+            f"{error.strerror or error}"
+        ) from error
 
 
 def _base(directory: Location, target: Location, full_every: int, job: str) -> Location | None:

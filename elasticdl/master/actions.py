@@ -51,16 +51,10 @@ class ExpireRows:
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheckpoints:
-    """Delete old checkpoints of the user's; nobody waits for it."""
+    """Delete all checkpoints of one kind that are older than these; nobody waits for it."""
 
-    versions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePrivateCheckpoints:
-    """Delete all private checkpoints but one; nobody waits for it."""
-
-    all_but: int
+    kept: tuple[int, ...]  # versions
+    is_private: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +108,6 @@ Action = (
     | WriteCheckpoint
     | ExpireRows
     | DeleteCheckpoints
-    | DeletePrivateCheckpoints
     | DeleteHandOvers
     | AskAudit
     | AskWatermarks

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from elasticdl.checkpoints.disk import Disk
 from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder
-from elasticdl.checkpoints.versions import version_folder, versions
+from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
 from elasticdl.job import Role
@@ -164,11 +164,8 @@ class Interpreter:
                 self._its_processes.stop(handle)
             case actions.WriteCheckpoint():
                 self._run(lambda: self._write_checkpoint(action), Line.STORAGE)
-            case actions.DeleteCheckpoints(old):
-                folder = self.checkpoint_dir(is_private=False)
-                self._run(lambda: self._delete(folder, old), Line.STORAGE)
-            case actions.DeletePrivateCheckpoints(version):
-                self._run(lambda: self._delete_private(version), Line.STORAGE)
+            case actions.DeleteCheckpoints():
+                self._run(lambda: self._delete_checkpoints(action), Line.STORAGE)
             case actions.DeleteHandOvers(kept, role):
                 self._run(lambda: self._delete_hand_overs(kept, role), Line.STORAGE)
             case actions.ExpireRows():
@@ -259,17 +256,9 @@ class Interpreter:
             return self._answer(CheckpointFailed(version, str(error), was_unreachable))
         return self._answer(CheckpointWritten(version))
 
-    def _delete(self, folder: Location, old: Iterable[int]) -> Then:
-        return self._clean(folder, lambda: delete_checkpoints(folder, old, self._job_id))
-
-    def _delete_private(self, all_but: int) -> Then:
-        folder = self._recovery_dir
-
-        def delete() -> None:
-            old = set(versions(folder)) - {all_but}
-            delete_checkpoints(folder, old, self._job_id)
-
-        return self._clean(folder, delete)
+    def _delete_checkpoints(self, action: actions.DeleteCheckpoints) -> Then:
+        folder = self.checkpoint_dir(action.is_private)
+        return self._clean(folder, lambda: delete_checkpoints(folder, action.kept, self._job_id))
 
     def _delete_hand_overs(self, kept: Iterable[tuple[int, str]], role: Role) -> Then:
         folder = self._hand_over_dir(role)

@@ -18,7 +18,6 @@ from elasticdl.master.actions import (
     Action,
     AskAudit,
     DeleteCheckpoints,
-    DeletePrivateCheckpoints,
     ExpireRows,
     Note,
     WriteCheckpoint,
@@ -202,13 +201,13 @@ class Requests:
             self._history.say("")
         if request.purpose is Purpose.RECOVERY:
             self.schedule.written_for_recovery(version)
-            self._act(DeletePrivateCheckpoints(version))
+            self._act(DeleteCheckpoints((version,), is_private=True))
             return Verdict()
-        deleted = self.schedule.written(version)
+        self.schedule.written(version)
         text = f"checkpoint of version {version} is written"
         self._act(Note(kinds.CheckpointWritten(version), text))
-        if deleted:
-            self._act(DeleteCheckpoints(tuple(deleted)))
+        if self._config.checkpoint.keep_checkpoint_max:
+            self._act(DeleteCheckpoints(tuple(self.schedule.kept)))
         is_last = request.purpose is Purpose.LAST_CHECKPOINT
         # Else a replica that was back may not have had all of it yet.
         return Verdict(is_last and request.generation == self._parts.generation)

@@ -60,11 +60,10 @@ class CheckpointSchedule:
             next_version = (version // every + 1) * every if is_time else self._next_version
             self._journal.record("checkpoint due", next_version)
 
-    def written(self, version: int) -> list[int]:
-        """Note one for the user that is whole; return the versions to delete."""
-        delete = to_delete([*self.kept, version], self._settings.keep_checkpoint_max)
-        self._journal.record("checkpoint", version, delete)
-        return delete
+    def written(self, version: int) -> None:
+        """Note one for the user that is whole; older ones are kept no more."""
+        old = to_delete([*self.kept, version], self._settings.keep_checkpoint_max)
+        self._journal.record("checkpoint", version, old)
 
     def written_for_recovery(self, version: int) -> None:
         """Note that a recovery checkpoint is whole; it replaces the one before."""

@@ -16,10 +16,18 @@ from elasticdl.backends.base import (
     TableDescription,
     VariableDescription,
 )
+from elasticdl.checkpoints import writing
 from elasticdl.checkpoints.exports import SUCCESS, send_model
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender, fetch, restore
-from elasticdl.checkpoints.versions import MANIFEST, bases, resolve, version_folder, versions
+from elasticdl.checkpoints.versions import (
+    MANIFEST,
+    bases,
+    resolve,
+    version_folder,
+    versions,
+    whole_versions,
+)
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import is_remote, parse
@@ -146,7 +154,7 @@ def test_same_version_is_replaced_and_old_ones_are_deleted(place, trained, make)
     trained.train(1, range(10))
     folder = write_checkpoint(place, 3, "m", trained.write, job=JOB)
 
-    delete_checkpoints(place, [1, 2, 99], JOB)
+    delete_checkpoints(place, [3], JOB)
 
     assert versions(place) == [3]
     back = make([restore(folder, index, 2) for index in range(2)])
@@ -158,8 +166,26 @@ def test_jobs_that_share_a_place_keep_their_versions_apart(place, trained):
     second = write_checkpoint(place, 7, "m", trained.write, job=OTHER, clock=lambda: 20.0)
     assert first != second
     assert resolve(place) == second
-    delete_checkpoints(place, [7], OTHER)
-    assert resolve(place) == first
+    newer = write_checkpoint(place, 8, "m", trained.write, job=OTHER, clock=lambda: 30.0)
+    delete_checkpoints(place, [8], OTHER)
+    assert {whole.folder for whole in whole_versions(place)} == {first, newer}
+
+
+def test_deletion_that_was_cut_short_is_finished(trained, tmp_path, monkeypatch):
+    place = parse(f"memory://{tmp_path}/{__name__}")
+    for version in (1, 2):
+        write_checkpoint(place, version, "m", trained.write, job=JOB)
+
+    def fail(folder):
+        raise OSError("the connection is lost")
+
+    with monkeypatch.context() as context:
+        context.setattr(writing, "remove_tree", fail)
+        with pytest.raises(CheckpointError, match="connection is lost"):
+            delete_checkpoints(place, [2], JOB)
+    assert versions(place) == [2]
+    write_checkpoint(place, 3, "m", trained.write, job=JOB)
+    assert sorted(path.name for path in place.iterdir()) == ["version-00000002", "version-00000003"]
 
 
 def test_checkpoint_that_fails_leaves_nothing(place, trained):

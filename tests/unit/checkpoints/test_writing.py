@@ -95,10 +95,29 @@ def test_leftovers_of_a_killed_master_are_removed(tmp_path):
 
 
 def test_old_checkpoints_are_deleted(tmp_path):
-    for version in (1, 2, 3):
-        write_checkpoint(tmp_path, version, "m", rows())
-    delete_checkpoints(tmp_path, [1, 2, 99])
-    assert versions(tmp_path) == [3]
+    for version in (1, 2, 3, 4):
+        write_checkpoint(tmp_path, version, "m", rows(), job=ONE)
+    delete_checkpoints(tmp_path, [2, 3], ONE)
+    assert versions(tmp_path) == [2, 3, 4]  # the newest is in nobody's way
+
+
+def test_rest_of_a_deletion_that_was_killed_is_removed(tmp_path):
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from elasticdl.checkpoints import writing\n"
+        "writing.remove_tree = lambda folder: os.kill(os.getpid(), 9)\n"
+        f"writing.delete_checkpoints(Path(sys.argv[1]), [2], {ONE!r})\n"
+    )
+    for version in (1, 2):
+        write_checkpoint(tmp_path, version, "m", rows(), job=ONE)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert versions(tmp_path) == [2]
+    assert len(list(tmp_path.iterdir())) == 2
+    write_checkpoint(tmp_path, 3, "m", rows(), job=ONE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "version-00000002",
+        "version-00000003",
+    ]
 
 
 def based(directory):
@@ -132,12 +151,12 @@ def test_replicas_that_write_all_rows_make_a_checkpoint_without_a_base(tmp_path)
 
 def test_a_base_is_deleted_with_the_last_that_needs_it(tmp_path):
     for version in range(1, 5):
-        write_checkpoint(tmp_path, version, "m", based, full_every=3)
-    delete_checkpoints(tmp_path, [1])
+        write_checkpoint(tmp_path, version, "m", based, full_every=3, job=ONE)
+    delete_checkpoints(tmp_path, [2, 3, 4], ONE)
     assert versions(tmp_path) == [1, 2, 3, 4]
-    delete_checkpoints(tmp_path, [2])
+    delete_checkpoints(tmp_path, [3, 4], ONE)
     assert versions(tmp_path) == [1, 3, 4]
-    delete_checkpoints(tmp_path, [3])
+    delete_checkpoints(tmp_path, [4], ONE)
     assert versions(tmp_path) == [4]
 
 
@@ -149,11 +168,9 @@ def test_jobs_that_share_a_folder_keep_their_versions_apart(tmp_path):
     assert (second / "rows-0").read_text() == "other, again"
     assert version_folder(tmp_path, 7, ONE) == first
     assert version_folder(tmp_path, 7, OTHER) == second
-    delete_checkpoints(tmp_path, [7], OTHER)
-    assert not second.exists()
-    delete_checkpoints(tmp_path, [7], OTHER)  # has none any more
-    assert versions(tmp_path) == [7]
-    assert resolve(tmp_path) == first
+    newer = write_checkpoint(tmp_path, 8, "m", rows(), job=OTHER)
+    delete_checkpoints(tmp_path, [8], OTHER)
+    assert set(tmp_path.iterdir()) == {first, newer}
 
 
 def test_job_bases_no_checkpoint_on_another_jobs(tmp_path):

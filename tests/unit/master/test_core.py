@@ -457,13 +457,13 @@ def test_checkpoints_are_written_while_training_and_old_ones_deleted(master_kit)
         keep_checkpoint_max=2,
         shards={"training": (("a", 180),), "validation": ()},
     )
-    deleted = []
+    kept = []
     for version in (6, 9, 12, 18):  # due at 4, 8 and 12; the last one at the end
         play.run(until=lambda task, version=version: play.version >= version)
         assert play.do(WriteCheckpoint) == [WriteCheckpoint(version)]
         play.core.answered(CheckpointWritten(version), 0.0)
-        deleted += play.do(DeleteCheckpoints)
-    assert deleted == [DeleteCheckpoints((6,)), DeleteCheckpoints((9,))]
+        kept += play.do(DeleteCheckpoints)
+    assert [action.kept for action in kept] == [(6,), (6, 9), (9, 12), (12, 18)]
 
 
 def test_one_checkpoint_is_written_at_a_time(master_kit):

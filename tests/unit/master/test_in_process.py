@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from elasticdl.checkpoints.versions import versions
 from elasticdl.errors import CheckpointError, ElasticdlError
 from elasticdl.job import (
     Finished,
@@ -18,23 +19,30 @@ from elasticdl.job import (
 )
 from elasticdl.master.durable import JobData
 from elasticdl.master.in_process import InProcessMaster
+from elasticdl.observe.kinds import CheckpointWritten
 from elasticdl.state.memory import MemoryState
 from elasticdl.state.sqlite import SqliteState
 
 DATA = JobData(training=(Shard("a", 0, 90),), validation=(Shard("v", 0, 30),))
 
 
+class Killed(BaseException):
+    """The process ends here."""
+
+
 class Job:
-    def __init__(self, config, state=None, clock=None, data=DATA):
+    def __init__(self, config, state=None, clock=None, data=DATA, tell=None):
         self.applied = {}
         self.written = []
         self.problem = None
+        self.version = 0
         self.master = InProcessMaster(
             config,
             data,
             audit=lambda: [list(self.applied.values())],
             checkpoint=self.checkpoint,
             state=state,
+            tell=tell,
             **({} if clock is None else {"clock": clock}),
         )
 
@@ -45,7 +53,6 @@ class Job:
         return ['{"replica": 0}']
 
     def work_off(self, until=lambda lease: False):
-        version = 0
         while not isinstance(lease := self.master.lease(0), Finished):
             assert isinstance(lease, Lease), self.master.status()
             if until(lease):
@@ -53,9 +60,13 @@ class Job:
             records = lease.task.shard.num_records
             values = {}
             if lease.task.kind is TaskKind.TRAINING:
-                version += 3
+                self.version += 3
                 self.applied[lease.task.id] = TaskAudit(lease.task.id, 3, records)
-                values = {"num_records": records, "model_version": version, "num_minibatches": 3}
+                values = {
+                    "num_records": records,
+                    "model_version": self.version,
+                    "num_minibatches": 3,
+                }
             report = TaskReport(lease.task.id, lease.number, Outcome.DONE, **values)
             self.master.report(0, report)
 
@@ -117,6 +128,33 @@ def test_second_process_takes_the_job_up(master_kit, tmp_path):
     second.master.register_worker(0, 2)
     second.work_off()
     assert [line.trained_once for line in second.master.status().ledger] == [90]
+    second.master.close()
+
+
+def test_what_a_killed_process_has_not_deleted_is_deleted_later(master_kit, tmp_path):
+    place = tmp_path / "checkpoints"
+    config = master_kit.config(
+        checkpoint_dir=place, checkpoint_steps=3, keep_checkpoint_max=2, num_epochs=2
+    )
+
+    def tell(note):
+        if note.kind == CheckpointWritten(9):  # it is journalled, and nothing is deleted yet
+            raise Killed
+
+    first = Job(config, SqliteState(tmp_path / "state"), tell=tell)
+    first.master.register_worker(0, 1)
+    with pytest.raises(Killed):
+        first.work_off()
+    first.master.close()
+    assert versions(place) == [3, 6, 9]
+
+    second = Job(config, SqliteState(tmp_path / "state"))
+    second.applied, second.version = first.applied, first.version
+    second.master.register_worker(0, 2)
+    second.work_off()
+
+    assert second.master.status().checkpoints == (15, 18)
+    assert versions(place) == [15, 18]
     second.master.close()
 
 
