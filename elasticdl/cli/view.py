@@ -78,7 +78,7 @@ class _Viewer:
             if items:
                 heard = time.monotonic()
             elif time.monotonic() - heard >= _SILENCE_SECONDS:
-                # gRPC has been seen to lose a call, deadline and all, as its server ended.
+                # Whatever becomes of the connection: a job has ended when its processes are gone.
                 end = self._job.end(0.0)
                 items = [_End(end)] if end is not None else []
             for item in items:

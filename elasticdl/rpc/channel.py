@@ -115,7 +115,7 @@ class Connection:
         self._has_answered = False
         self.metadata = ((TOKEN_KEY, token),)
         self._on_unreachable = on_unreachable or log.warning
-        self.attempt_seconds = attempt_seconds
+        self._attempt_seconds = attempt_seconds
         self._closed = threading.Event()
         self.channel()
 
@@ -160,7 +160,7 @@ class Connection:
             try:
                 answer = method(
                     request,
-                    timeout=self.attempt_seconds,
+                    timeout=self._attempt_seconds,
                     metadata=self.metadata,
                     wait_for_ready=True,
                 )
@@ -270,11 +270,6 @@ class Retry:
         """Wait, and have the next pause be twice as long; `Connection.close` ends it."""
         self._closed.wait(self._pause_seconds)
         self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
-
-
-def is_over_time(error: Exception) -> bool:
-    """Whether an attempt has ended by its deadline."""
-    return hasattr(error, "code") and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def _raise_unless_transient(error: Exception, address: str) -> None:

@@ -31,7 +31,7 @@ from elasticdl.job import (
 )
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages, world_messages
-from elasticdl.rpc.channel import ATTEMPT_SECONDS, Connection, is_over_time
+from elasticdl.rpc.channel import ATTEMPT_SECONDS, Connection
 from elasticdl.rpc.elasticdl_pb2_grpc import CertificatesStub, MasterStub
 
 ENDED = ("finished", "failed")
@@ -269,26 +269,22 @@ class JobClient:
         """
         retry = self._connection.retry(give_up_seconds)
         while True:
-            stream, is_answered = None, False
+            stream = None
             try:
-                # A call that gRPC has lost, with its connection, is ended by its deadline alone.
                 stream = self._master.WatchStatus(
                     pb.WatchStatusRequest(),
-                    timeout=self._connection.attempt_seconds,
                     metadata=self._connection.metadata,
                     wait_for_ready=give_up_seconds is None,
                 )
                 for message in stream:
                     self._connection.answered()
-                    is_answered = True
                     retry = self._connection.retry(give_up_seconds)
                     yield messages.status_from_message(message)
                     if message.status in ENDED:
                         return
                 retry.pause()  # a master that stops may end the stream without an error
             except (grpc.RpcError, ValueError) as error:
-                if not (is_answered and is_over_time(error)):
-                    retry.after(error)
+                retry.after(error)
             finally:
                 if stream is not None:
                     stream.cancel()

@@ -288,25 +288,6 @@ def test_watch_goes_on_after_the_master_was_away(serve, connect):
     assert [status.status for status in client.watch()] == ["running", "running", "finished"]
 
 
-def test_watch_goes_on_past_the_deadline_of_one_call(serve, connect):
-    over = grpc.StatusCode.DEADLINE_EXCEEDED
-    streams = [["running", over], ["running", over], ["finished"]]
-    server = serve(Answers(WatchStatus=lambda attempt: streams[attempt - 1]))
-    client = connect(server.address, kind=JobClient)
-
-    pictures = [status.status for status in client.watch(give_up_seconds=0.0)]
-
-    assert pictures == ["running", "running", "finished"]
-
-
-def test_watcher_of_a_master_that_says_nothing_gives_up(connect):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        client = connect(address, kind=JobClient, attempt_seconds=0.5)
-        with pytest.raises(UnavailableError, match="did not answer"):
-            next(client.watch(give_up_seconds=0.0))
-
-
 def test_garbage_does_not_harm_the_server(serve, connect):
     servicer = Answers(Heartbeat=HEARTBEAT)
     server = serve(servicer)
