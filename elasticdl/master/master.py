@@ -15,9 +15,8 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
@@ -26,7 +25,7 @@ from elasticdl.addresses import Listening, is_loopback, join
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import ConfigError, TakenOverError
-from elasticdl.job import JobStatus, Progress, PsRoute, Role, Usage
+from elasticdl.job import JobStatus, PsRoute, Role
 from elasticdl.launchers.base import (
     Exited,
     Launcher,
@@ -41,6 +40,7 @@ from elasticdl.master.actions import Action, Note
 from elasticdl.master.durable import DurableJob
 from elasticdl.master.effects import HybridAccess, ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
+from elasticdl.master.heard import Heard
 from elasticdl.master.histograms import take_histograms
 from elasticdl.master.interpreter import Effect, Interpreter, Line, ParameterAccess
 from elasticdl.master.loop_lag import Holds, LoopLag
@@ -48,13 +48,10 @@ from elasticdl.master.page import JobPage
 from elasticdl.master.parameters.holder import RestorePoint
 from elasticdl.master.phases import Phase
 from elasticdl.master.pictures import picture_event, tables_event
-from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.servicer import make_server
 from elasticdl.master.status import label_of, learning_rate_of, picture
 from elasticdl.observe import kinds
-from elasticdl.observe.anomalies import Anomalies
-from elasticdl.observe.events import EventLog, line_of, newest
-from elasticdl.observe.hot_keys import HotKeySums
+from elasticdl.observe.events import EventLog, newest
 from elasticdl.observe.kinds import Kind
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.tensorboard import Summaries
@@ -126,10 +123,7 @@ class Master:
         self._asks_tables = False
         self._commit = GroupCommit(job, self._carry_out, self._ring, self._break)
         self._labels = LabelClock()
-        self._remembered = RememberedEvents()
-        self._anomalies = Anomalies(time.monotonic())
-        self._hot_keys = HotKeySums()
-        self._page: JobPage | None = None
+        self.heard = Heard()
         self._summaries: Summaries | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -197,28 +191,6 @@ class Master:
         """Return a picture of the job."""
         return picture(self.core, self.now())
 
-    @property
-    def events(self) -> RememberedEvents:
-        """The events that this master remembers."""
-        return self._remembered
-
-    def heard(self, role: Role, index: int, progress: Progress | None, usage: Usage | None) -> None:
-        """Remember what a process said of itself, for those who ask for events."""
-        now = time.time()
-        self._anomalies.heard(role, index, progress, usage)
-        if usage is not None:
-            self._hot_keys.add(usage.hot_keys)
-        if progress is not None:
-            kind = kinds.WorkerProgress(**asdict(progress))
-            self._remember(line_of(now, role, index, kind))
-        if usage is not None:
-            self._remember(line_of(now, role, index, kind_of(usage)))
-
-    def _remember(self, event: dict[str, Any]) -> None:
-        self._remembered.add(event)
-        if self._page is not None:
-            self._page.put(event)
-
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
         point = await self.handle(lambda: self.core.restore_point(index, num_unsound, problem))
@@ -270,7 +242,7 @@ class Master:
             ends.callback(self._job.close)
             ends.callback(self._commit.close)
             for event in newest(self._job_dir, Role.MASTER, 0, _EVENTS_TAKEN_OVER):
-                self._remembered.add(event)
+                self.heard.events.add(event)
             self._events = EventLog(self._job_dir, Role.MASTER, 0)
             ends.callback(self._events.close)
             watching = asyncio.ensure_future(self._lag.watch())
@@ -351,15 +323,15 @@ class Master:
         port = self.core.config.seeing.dashboard_port
         if port is None:
             return
-        self._page = JobPage(self._job_dir, self._token, self.core.config)
+        page = self.heard.page = JobPage(self._job_dir, self._token, self.core.config)
         try:
-            address = await asyncio.to_thread(self._page.start, port)
+            address = await asyncio.to_thread(page.start, port)
         except ConfigError as error:
-            self._page = None
+            self.heard.page = None
             text = f"the job goes on without its page: {error}"
             self._note(Note(kinds.PageServed(""), text, is_warning=True))
         else:
-            ends.callback(self._page.close)
+            ends.callback(page.close)
             self._note(Note(kinds.PageServed(address), f"the job's page is at {address}"))
 
     def _take_up_job(self) -> None:
@@ -415,7 +387,7 @@ class Master:
             if self._summaries is not None:
                 self._summaries.take(status, learning_rate_of(self.core))
             self._tell_tables()
-            for anomaly, text in self._anomalies.look(time.monotonic(), status.loss):
+            for anomaly, text in self.heard.anomalies.look(time.monotonic(), status.loss):
                 self._note(Note(anomaly, text, is_warning=True))
 
     def _tell_tables(self) -> None:
@@ -425,7 +397,7 @@ class Master:
             return
         self._asks_tables = True
         self._tells_tables_at = self.now() + _SECONDS_BETWEEN_TABLES
-        loop, hot_keys = asyncio.get_running_loop(), self._hot_keys.shares()
+        loop, hot_keys = asyncio.get_running_loop(), self.heard.hot_keys.shares()
 
         def ask() -> kinds.ParameterTables:
             return tables_event(self._tables.stats(), hot_keys)
@@ -433,7 +405,7 @@ class Master:
         def tell(asked: asyncio.Future[kinds.ParameterTables]) -> None:
             self._asks_tables = False
             if not asked.cancelled() and asked.exception() is None:  # else they are gone again
-                self._anomalies.tabled(asked.result())
+                self.heard.anomalies.tabled(asked.result())
                 self._write(asked.result())
 
         loop.run_in_executor(self._tables_thread, ask).add_done_callback(tell)
@@ -466,8 +438,8 @@ class Master:
         deadline = self.now() + _TELL_SECONDS
         while (self._num_watchers or not self._was_told) and self.now() < deadline:
             await self.changed(deadline - self.now())
-        if self._page is not None:
-            await asyncio.to_thread(self._page.tell_end)
+        if self.heard.page is not None:
+            await asyncio.to_thread(self.heard.page.tell_end)
 
     def _leave_picture(self) -> None:
         """Write the job's last picture, for those who ask when no master is there."""
@@ -538,7 +510,7 @@ class Master:
         take_histograms(self._summaries, note.kind, self.core.config, self._job.id)
 
     def _write(self, kind: Kind, text: str = "") -> None:
-        self._remember(self._events.write(kind, text))
+        self.heard.remember(self._events.write(kind, text))
 
     # --- processes -------------------------------------------------------------------------------
 

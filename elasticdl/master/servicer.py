@@ -11,11 +11,11 @@ import grpc
 
 from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import ElasticdlError, StateError
-from elasticdl.job import JobStatus, Progress, Restore, Role, Usage, Wait
+from elasticdl.job import JobStatus, Restore, Role, Wait
 from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
+from elasticdl.master.heard import Heard
 from elasticdl.master.parameters.holder import BeginWith, RestorePoint
-from elasticdl.master.remembered import RememberedEvents
 from elasticdl.master.status import members
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages, world_messages
@@ -38,6 +38,7 @@ class Front(Protocol):
     """What the servicer needs of the master's event loop."""
 
     core: JobCore
+    heard: Heard
 
     def now(self) -> float:
         """Seconds that the job has lasted."""
@@ -67,17 +68,8 @@ class Front(Protocol):
         """Return the folder that a ps replica is to write what it holds to."""
         ...
 
-    def heard(self, role: Role, index: int, progress: Progress | None, usage: Usage | None) -> None:
-        """Remember what a process said of itself, for those who ask for events."""
-        ...
-
     def status(self) -> JobStatus:
         """Return a picture of the job."""
-        ...
-
-    @property
-    def events(self) -> RememberedEvents:
-        """The events that the master remembers."""
         ...
 
     def was_told_the_end(self) -> None:
@@ -155,16 +147,16 @@ class Servicer(MasterServicer):
     async def Report(self, request: Any, context: Any) -> Any:
         """A worker ends a lease."""
         core, now = self._master.core, self._master.now()
-        accepted = await self._event(
-            context,
-            lambda: core.report(
-                request.worker_id,
-                request.session,
-                messages.report_from_message(request.report),
-                now,
-            ),
-        )
-        return pb.ReportResponse(accepted=accepted)
+        worker_id = request.worker_id
+
+        def report() -> bool:
+            said = messages.report_from_message(request.report)
+            is_accepted = core.report(worker_id, request.session, said, now)
+            if is_accepted and said.task_id >= 0:  # not the numbers made of training metrics
+                self._master.heard.reported(worker_id, core.tasks.task(said.task_id), said)
+            return is_accepted
+
+        return pb.ReportResponse(accepted=await self._event(context, report))
 
     async def Announce(self, request: Any, context: Any) -> Any:
         """A worker says where in a task it is."""
@@ -199,7 +191,7 @@ class Servicer(MasterServicer):
                 usage,
                 request.interval_seconds,
             )
-            self._master.heard(role, request.index, progress, usage)
+            self._master.heard.heartbeat(role, request.index, progress, usage)
             answer = pb.HeartbeatResponse(
                 interval_seconds=interval,
                 is_recovering=core.is_recovering,
@@ -278,7 +270,7 @@ class Servicer(MasterServicer):
             await self._answer(context, self._master.written())  # notes follow what is written
             has_more = True
             while has_more:
-                page = self._master.events.page(offset, with_beats=request.with_beats)
+                page = self._master.heard.events.page(offset, with_beats=request.with_beats)
                 offset, has_more = page.next_offset, page.has_more
                 for event in page.events:
                     if event.time >= request.since:
@@ -292,7 +284,7 @@ class Servicer(MasterServicer):
     async def GetEvents(self, request: Any, context: Any) -> Any:
         """Give a page of the events that the master remembers."""
         await self._answer(context, self._master.written())
-        events = self._master.events
+        events = self._master.heard.events
         offset = max(0, request.offset) if request.log == events.log else 0
         page = events.page(offset, request.limit, request.with_beats)
         return pb.GetEventsResponse(

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from elasticdl.job import Label, Progress, Role, Usage
+from elasticdl.job import Label, Progress, Role, Task, TaskReport, Usage
+from elasticdl.observe.data_skew import DataSkew
 from elasticdl.observe.hot_keys import HotKeySums
 from elasticdl.observe.kinds import Anomaly, ParameterTables
 
@@ -79,6 +80,7 @@ class Anomalies:
         self._tables: ParameterTables | None = None
         self._tables_before: ParameterTables | None = None
         self._hot_keys = HotKeySums()
+        self._data = DataSkew()
         self._looked = now
         self._lowest = math.inf
         self._num_rises = 0
@@ -91,6 +93,10 @@ class Anomalies:
         process.progress, process.usage = progress or process.progress, usage or process.usage
         if usage is not None:
             self._hot_keys.add(usage.hot_keys)
+
+    def reported(self, worker_id: int, task: Task, report: TaskReport, now: float) -> None:
+        """Take in the end of a task; `now` as at the beginning."""
+        self._data.reported(worker_id, task, report, now)
 
     def tabled(self, tables: ParameterTables) -> None:
         """Take in what the ps replicas hold."""
@@ -116,6 +122,7 @@ class Anomalies:
                 *self._skewed_replicas(),
                 *self._hot(),
                 *self._swapping(now - self._looked),
+                *self._data.found(),
             )
         }
         new = [told for key, told in found.items() if key not in self._told]
@@ -123,6 +130,8 @@ class Anomalies:
         gone = [key for key, p in self._processes.items() if p.usage is p.usage_before]
         for key in gone:  # it comes back with its next heartbeat
             del self._processes[key]
+            if key[0] is Role.WORKER:
+                self._data.lost(key[1])
         for process in self._processes.values():
             process.turn()
         self._tables_before, self._looked = self._tables, now

@@ -431,13 +431,14 @@ class Anomaly(Kind):
     what: Annotated[
         str,
         "straggler, rising loss, loss is no number, busy ps replica, skewed ps replicas, hot key, "
-        "swapping host",
+        "swapping host, file of other loss, slow file",
     ]
     process: Annotated[str, "name of the process; empty if it is about the job"]
     advice: Annotated[str, "what to do, for people; also in `text`"]
     stage: Annotated[str, "of a straggler: the stage that takes longer than that of others"] = ""
     table: Annotated[str, "of a hot key: its table"] = ""
     host: Annotated[str, "the machine that swaps"] = ""
+    source: Annotated[str, "the file or table of the data that differs most"] = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,53 @@
+"""What processes say of themselves, for those who want to see a job; no decision depends on it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from elasticdl.job import Progress, Role, Task, TaskReport, Usage
+from elasticdl.master.page import JobPage
+from elasticdl.master.remembered import RememberedEvents
+from elasticdl.observe import kinds
+from elasticdl.observe.anomalies import Anomalies
+from elasticdl.observe.events import line_of
+from elasticdl.observe.hot_keys import HotKeySums
+from elasticdl.observe.usage import kind_of
+
+
+class Heard:
+    """Hands what was said to those who look at it.
+
+    events: those that this master remembers. anomalies: looks for what is unusual. hot_keys: since
+    the master began. page: of the job, if it is served.
+    """
+
+    def __init__(self) -> None:
+        """Begin to listen."""
+        self.events = RememberedEvents()
+        self.anomalies = Anomalies(time.monotonic())
+        self.hot_keys = HotKeySums()
+        self.page: JobPage | None = None
+
+    def heartbeat(
+        self, role: Role, index: int, progress: Progress | None, usage: Usage | None
+    ) -> None:
+        """Take in what a process said of itself."""
+        now = time.time()
+        self.anomalies.heard(role, index, progress, usage)
+        if progress is not None:
+            self.remember(line_of(now, role, index, kinds.WorkerProgress(**asdict(progress))))
+        if usage is not None:
+            self.hot_keys.add(usage.hot_keys)
+            self.remember(line_of(now, role, index, kind_of(usage)))
+
+    def reported(self, worker_id: int, task: Task, report: TaskReport) -> None:
+        """Take in what a worker said at the end of a task, which was accepted."""
+        self.anomalies.reported(worker_id, task, report, time.monotonic())
+
+    def remember(self, event: dict[str, Any]) -> None:
+        """Keep an event, and show it on the page."""
+        self.events.add(event)
+        if self.page is not None:
+            self.page.put(event)
