@@ -7,7 +7,13 @@ import pytest
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 
-MODELS = ("wide_deep", "deepfm", "xdeepfm", "dcn", "dcn_v2")
+MODELS = (
+    "wide_deep",
+    "deepfm",
+    "dcn_v2",
+    pytest.param("xdeepfm", marks=pytest.mark.long),
+    pytest.param("dcn", marks=pytest.mark.long),
+)
 NUM_RECORDS = 8000
 
 

@@ -81,12 +81,13 @@ def test_learns_in_a_plain_python_session(spec, records):
     assert np.mean(accuracy(labels, model(features, training=True))) > 0.8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "model_def",
     [
         "mnist.model.custom_model",
-        pytest.param("mnist.mnist_functional_api.custom_model", marks=pytest.mark.long),
-        pytest.param("mnist.mnist_subclass.CustomModel", marks=pytest.mark.long),
+        "mnist.mnist_functional_api.custom_model",
+        "mnist.mnist_subclass.CustomModel",
     ],
 )
 def test_trains_in_a_local_job(spec, digits, tmp_path, model_def):

@@ -29,6 +29,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_workers_killed_at_every_point_of_a_step_cost_no_record(tmp_path):
     with VisitsJob(
@@ -43,6 +44,7 @@ def test_workers_killed_at_every_point_of_a_step_cost_no_record(tmp_path):
     check_hashes(job)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_each_update_has_as_many_records_whoever_is_lost(tmp_path):
     faults = [(place, 5) for place in ("during reduction", "abort after reduction", "after update")]
@@ -123,8 +125,10 @@ def test_survivors_of_a_kill_count_the_time_in_which_they_re_form(tmp_path, chao
                 break
         before = re_forming(job)
         chaos.processes(job.job_dir, "worker")[0].send_signal(signal.SIGKILL)
-        job.finish()
+        summary = job.finish()
         master.close()
+    check_counts(job, summary)
+    check_hashes(job)
     after = re_forming(job)
     survivors = [index for index in before if index != 0]
     assert len(survivors) == 2

@@ -37,6 +37,7 @@ def test_counts_stay_exact_when_a_worker_is_killed(seed, tmp_path):
     run_chaos(seed, "worker", tmp_path)
 
 
+@pytest.mark.long
 def test_counts_stay_exact_when_a_worker_is_added(tmp_path):
     run_chaos(20, "add", tmp_path)
 
@@ -51,13 +52,14 @@ def test_counts_stay_exact_under_all_faults_in_one_job(seed, tmp_path):
     run_chaos(seed, "worker,worker,master,add", tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["bounded", "synchronous"])
+@pytest.mark.parametrize("mode", one_of("synchronous", "bounded"))
 @pytest.mark.parametrize("faults", one_of("worker,master,add", "worker,worker"))
 def test_counts_stay_exact_and_nobody_waits_for_the_dead(faults, mode, tmp_path):
     run_chaos(30, faults, tmp_path, mode)
 
 
-@pytest.mark.parametrize("faults", one_of("worker,ps,master", "worker,worker,add"))
+@pytest.mark.long
+@pytest.mark.parametrize("faults", ["worker,ps,master", "worker,worker,add"])
 def test_counts_stay_exact_when_records_are_shuffled_over_all_files(faults, tmp_path):
     run_chaos(35, faults, tmp_path, "records")
 
@@ -68,20 +70,20 @@ def test_counts_stay_exact_when_two_roles_are_killed_at_once(seed, tmp_path):
 
 
 # The phases after these are over before a watcher can be sure to strike in them: the soak does.
+@pytest.mark.long
 @pytest.mark.parametrize(
     "faults",
-    one_of(
+    [
         "worker@pending,ps@evaluating",
         "master@pending,worker@evaluating",
         "ps@pending,master@evaluating",
-    ),
+    ],
 )
 def test_counts_stay_exact_when_processes_are_killed_in_start_up_and_evaluation(faults, tmp_path):
     run_chaos(50, faults, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "faults", one_of("worker-stop", "ps-stop", "worker-returns", "master-stop")
-)
+@pytest.mark.long
+@pytest.mark.parametrize("faults", ["worker-stop", "ps-stop", "worker-returns", "master-stop"])
 def test_counts_stay_exact_when_a_stopped_process_goes_on(faults, tmp_path):
     run_chaos(60, faults, tmp_path)

@@ -307,6 +307,7 @@ def test_a_checkpoint_folder_belongs_to_the_job_and_not_to_its_command(job, tmp_
     assert re.search(r"a running job has this folder \(job in .*/job, process \d+ on", err)
 
 
+@pytest.mark.long
 def test_logs_and_events_are_followed_to_the_end(job):
     job.detach()
     log = job.popen("logs", "-f", job.job_dir, "worker-0")

@@ -33,10 +33,17 @@ FAULTS = [
 
 
 @pytest.mark.timeout(240)
-def test_workers_killed_at_every_point_change_no_update(tmp_path):
-    faults = [(place, 5) for place in FAULTS]
+@pytest.mark.parametrize(
+    ("places", "num_records"),
+    [
+        pytest.param(["during reduction", "after update"], 12_000, id="two points"),
+        pytest.param(FAULTS, 48_000, id="every point", marks=pytest.mark.long),
+    ],
+)
+def test_workers_killed_at_any_point_change_no_update(tmp_path, places, num_records):
+    faults = [(place, 5) for place in places]
     with VisitsJob(
-        tmp_path, num_records=48_000, seconds=0.012, faults=faults, max_relaunches=20, **FLAGS
+        tmp_path, num_records=num_records, seconds=0.012, faults=faults, max_relaunches=20, **FLAGS
     ) as job:
         job.strike_at_each_place()
         summary = job.finish()

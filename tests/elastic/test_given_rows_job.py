@@ -11,7 +11,7 @@ import pytest
 
 from elasticdl._core import RecordWriter
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.keras, pytest.mark.long, pytest.mark.timeout(240)]
 
 NUM_IDS, NUM_RECORDS = 500, 60_000
 
@@ -47,9 +47,7 @@ def feed(dataset, mode, metadata):
 """
 
 
-@pytest.mark.parametrize(
-    "checkpoints", ["recent", pytest.param("none yet", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("checkpoints", ["recent", "none yet"])
 def test_a_killed_replica_has_the_rows_that_the_user_had_set(checkpoints, chaos, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "given.py").write_text(MODEL.format(num_ids=NUM_IDS))

@@ -44,6 +44,7 @@ def test_an_undisturbed_job_trains_each_record_once_in_both_holders(tmp_path):
     assert summary["staleness"]["max"] <= 2 * (3 - 1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_rows_that_outgrow_the_memory_of_a_ps_replica_are_named(tmp_path):
     with hybrid_job(tmp_path, num_records=16_000, seconds=0.0, ps_memory_limit="150KiB") as job:
@@ -63,9 +64,18 @@ FAULTS = [
 
 
 @pytest.mark.timeout(240)
-def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_path):
+@pytest.mark.parametrize(
+    ("faults", "num_records"),
+    [
+        pytest.param([("before rows", 5)], 9_000, id="once"),
+        pytest.param(FAULTS, 32_000, id="at every point", marks=pytest.mark.long),
+    ],
+)
+def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(
+    tmp_path, faults, num_records
+):
     with hybrid_job(
-        tmp_path, num_records=32_000, seconds=0.012, faults=FAULTS, max_relaunches=20
+        tmp_path, num_records=num_records, seconds=0.012, faults=faults, max_relaunches=20
     ) as job:
         job.strike_at_each_place()
         summary = job.finish()
@@ -75,7 +85,7 @@ def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(tmp_pat
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("recovery_seconds", [0, 0.3])
+@pytest.mark.parametrize("recovery_seconds", [pytest.param(0, marks=pytest.mark.long), 0.3])
 def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_seconds):
     with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=recovery_seconds) as job:
         job.until_trained(4_000, also=lambda: has_checkpoint(job) or not recovery_seconds)
@@ -89,6 +99,7 @@ def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_
     check_hashes(job)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_worker_and_a_ps_replica_are_killed_at_once(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:
@@ -101,6 +112,7 @@ def test_a_worker_and_a_ps_replica_are_killed_at_once(tmp_path):
     check_hashes(job)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 def test_all_workers_dead_at_once_are_given_their_half_again(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000, recovery_seconds=0.3) as job:

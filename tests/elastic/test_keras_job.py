@@ -68,11 +68,14 @@ def test_the_model_has_learned(trained):
     "source",
     [
         ["--checkpoint_dir_for_init=checkpoints"],
-        [
-            "--checkpoint_dir_for_init=checkpoints",
-            "--distribution_strategy=ParameterServerStrategy",
-            "--num_ps_pods=3",
-        ],
+        pytest.param(
+            [
+                "--checkpoint_dir_for_init=checkpoints",
+                "--distribution_strategy=ParameterServerStrategy",
+                "--num_ps_pods=3",
+            ],
+            marks=pytest.mark.long,
+        ),
         ["--saved_model=export"],
     ],
     ids=["checkpoint", "checkpoint on three ps replicas", "export"],

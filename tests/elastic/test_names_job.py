@@ -149,6 +149,7 @@ def test_names_survive_the_death_of_a_process(role, tmp_path):
     assert_names(tmp_path / "tables")
 
 
+@pytest.mark.long
 def test_1_and_8_replicas_admit_alike_whatever_is_killed(tmp_path):
     admitted = []
     for flags, killed in [

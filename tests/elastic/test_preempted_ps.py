@@ -23,7 +23,7 @@ def back(job_dir):
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("recovery", ["replay", "latest"])
+@pytest.mark.parametrize("recovery", ["replay", pytest.param("latest", marks=pytest.mark.long)])
 def test_a_preempted_ps_replica_costs_no_repeated_work(recovery, chaos, tmp_path):
     files = chaos.make_ids(seed=4)
     chaos.write_data(tmp_path / "data", files)

@@ -49,6 +49,7 @@ def test_counts_stay_exact_when_processes_are_killed_under_tls(faults, tmp_path)
         assert path.stat().st_mode & 0o777 == 0o600, name
 
 
+@pytest.mark.long
 def test_certificates_of_seconds_are_renewed_while_the_job_goes_on(chaos, tmp_path):
     chaos.write_data(tmp_path / "data", chaos.make_ids(3))
     command = chaos.train_command(
