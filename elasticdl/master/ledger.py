@@ -306,8 +306,8 @@ class Ledger:
         if others and self._replays.is_over:
             return others[0]
         waiting = [task_id for task_id in self._waiting_suspects if task_id < self._num_training]
-        if self._replays:
-            waiting.append(self._replays.first_id)
+        if (replay := self._replays.next_id) is not None:
+            waiting.append(replay)
         if self._returned:
             waiting.append(self._returned[0])
         if not self.is_stopped and self._handed.count < self._num_training:

@@ -80,11 +80,6 @@ class Replays:
         """The first one."""
         return self._line[0].next_id if self._line else None
 
-    @property
-    def first_id(self) -> int:
-        """The same, where there is one."""
-        return self._line[0].next_id
-
     def is_out(self, task_id: int) -> bool:
         """Whether a task is a replay that does not wait in the line."""
         return task_id in self._out
