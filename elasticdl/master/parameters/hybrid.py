@@ -19,7 +19,6 @@ from elasticdl.master.ledger import Ledger
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.holder import (
     Answer,
-    CheckpointWritten,
     RestorePoint,
     Seating,
     Verdict,
@@ -47,7 +46,7 @@ class HybridHolder:
         act: Callable[[Action], None],
     ) -> None:
         self._members = members
-        self._requests = requests = make_requests(self)
+        requests = make_requests(self)
 
         def shared(parts: Parts) -> Requests:
             return requests
@@ -148,11 +147,7 @@ class HybridHolder:
             replica = self._members.find(Role.PS, answer.index)
             if replica is None or replica.session != answer.session:
                 return self._worlds.answered(answer, now)
-        began = self._requests.began
-        verdict = self._rows.answered(answer, now)
-        if isinstance(answer, CheckpointWritten) and began is not None:
-            self._worlds.checkpoint_written(began)
-        return verdict
+        return self._rows.answered(answer, now)
 
     # --- snapshot --------------------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.hand_overs import HandedOver, HandOvers
 from elasticdl.master.parameters.holder import (
     Answer,
-    CheckpointWritten,
     NoWorlds,
     RestorePoint,
     Verdict,
@@ -68,6 +67,7 @@ class PsReplicas(NoWorlds):
         self.recoveries: list[Recovery] = []
         self.lost_tasks: dict[int, set[int]] = {}  # by index; only with --ps_recovery=latest
         self._requests = make_requests(self)
+        self._requests.when_written(self._drop_hand_overs)
         self.schedule = self._requests.schedule
         journal.handle("ps ready", self._apply_ready)
         journal.handle("ps restores", self._apply_restores)
@@ -173,14 +173,13 @@ class PsReplicas(NoWorlds):
                 return Verdict()
             case WatermarksFailed(index, session, message):
                 return Verdict(lost=self._successor(index, session), words=message)
-            case CheckpointWritten():
-                began = self._requests.began
-                verdict = self._requests.answered(answer, now)
-                if began is not None and self._hand_overs.checkpoint_written(began):
-                    self._act(DeleteHandOvers(self._hand_overs_in_use()))
-                return verdict
             case _:
                 return self._requests.answered(answer, now)
+
+    def _drop_hand_overs(self, began: float) -> None:
+        """A checkpoint is whole: what was handed over before it was begun is of no use."""
+        if self._hand_overs.checkpoint_written(began):
+            self._act(DeleteHandOvers(self._hand_overs_in_use()))
 
     def _hand_overs_in_use(self) -> tuple[tuple[int, str], ...]:
         """Return those that may be restored, and those that may be being written."""

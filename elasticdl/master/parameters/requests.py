@@ -104,9 +104,14 @@ class Requests:
         self._under_way: _Request | None = None
         self._times_unreachable = 0
         self._epochs_expired = 0
+        self._when_written: list[Callable[[float], None]] = []
         journal.handle("request", self._apply_request)
         journal.handle("request ended", self._apply_ended)
         journal.handle("rows expire", self._apply_expire)
+
+    def when_written(self, tell: Callable[[float], None]) -> None:
+        """Call it, whenever a checkpoint is whole, with the time at which that was asked for."""
+        self._when_written.append(tell)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -167,11 +172,6 @@ class Requests:
     def _is_local(self) -> bool:
         return self._config.training.distribution_strategy is Strategy.LOCAL
 
-    @property
-    def began(self) -> float | None:
-        """When the request under way was made; None if there is none."""
-        return None if self._under_way is None else self._under_way.began
-
     # --- answers ---------------------------------------------------------------------------------
 
     def answered(
@@ -183,7 +183,10 @@ class Requests:
             return Verdict()
         match answer:
             case CheckpointWritten(version):
-                return self._written(request, version, now)
+                verdict = self._written(request, version, now)
+                for tell in self._when_written:
+                    tell(request.began)
+                return verdict
             case CheckpointFailed():
                 return self._not_written(request, answer, now)
             case Audited(replicas, proof):

@@ -25,7 +25,6 @@ from elasticdl.master.parameters.hand_overs import HandedOver, HandOvers
 from elasticdl.master.parameters.holder import (
     Answer,
     BeginWith,
-    CheckpointWritten,
     RestorePoint,
     Seating,
     Verdict,
@@ -72,6 +71,7 @@ class WorkerWorlds:
         self._rendezvous = Rendezvous(journal)
         self._hand_overs = HandOvers(journal, "world ")
         self._requests = make_requests(self)
+        self._requests.when_written(self._drop_hand_overs)
         self.schedule = self._requests.schedule
         self.generation = 0
         self.recoveries: list[Recovery] = []
@@ -116,7 +116,7 @@ class WorkerWorlds:
         text = f"{member.name} has handed over the parameters, which nobody else has"
         self._act(Note(PsHandedOver(member.name, version), text))
 
-    def checkpoint_written(self, began: float) -> None:
+    def _drop_hand_overs(self, began: float) -> None:
         """A checkpoint is whole: what was handed over before it was begun is of no use."""
         if self._hand_overs.checkpoint_written(began):
             leaving = [m for m in self._members.present(Role.WORKER) if m.is_leaving]
@@ -284,12 +284,6 @@ class WorkerWorlds:
                 return Verdict()
             case WatermarksFailed(index, session, message):
                 return Verdict(lost=self._restoring(index, session), words=message)
-            case CheckpointWritten():
-                began = self._requests.began
-                verdict = self._requests.answered(answer, now)
-                if began is not None:
-                    self.checkpoint_written(began)
-                return verdict
             case _:
                 return self._requests.answered(answer, now)
 
