@@ -40,6 +40,8 @@ _FAREWELL_SECONDS = 3.0
 _TRIES_AT_ONCE = 3  # to form a ring in which no round comes about; then it is tried less often
 _AGAIN_SECONDS = 1.0
 
+_Pair = tuple[Float32, Float32]  # a dense gradient, and the change of the state
+
 
 @dataclass(slots=True)
 class Handing:
@@ -50,7 +52,7 @@ class Handing:
 
     minibatch: Minibatch
     learning_rate: float
-    values: tuple[Float32, Float32] | None  # dense gradient, change of the state; None if skipped
+    values: _Pair | None  # None if skipped
     course: int
     version: int
     verdict: Verdict | None = None
@@ -123,8 +125,7 @@ class RingMember:
         self._error: BaseException | None = None
         self._tell_forming: Callable[[bool], None] = lambda _: None
         self._is_forming = True
-        self._buffers: tuple[Float32, Float32] | None = None
-        self._nothing: tuple[Float32, Float32] | None = None
+        self._made: tuple[_Pair, _Pair] | None = None  # see `_arrays`
         self.generation = 0
         self._thread = threading.Thread(target=self._guarded, name="ring", daemon=True)
         self._teller = threading.Thread(target=self._tell, name="settled", daemon=True)
@@ -545,7 +546,7 @@ class RingMember:
         self,
         group: Group,
         rank: int,
-        own: tuple[Float32, Float32] | None,
+        own: _Pair | None,
         offers: list[Offer],
         verdicts: list[Verdict],
     ) -> None:
@@ -554,7 +555,6 @@ class RingMember:
         Of each only one rank has a part in the reduction, so it comes as it is.
         """
         minibatches, values, rate = [], [], 0.0
-        self._out()
         for number, (offer, verdict) in enumerate(zip(offers, verdicts, strict=True)):
             minibatch = offer.minibatch
             if verdict is not Verdict.COUNTED or minibatch is None:
@@ -571,13 +571,17 @@ class RingMember:
         with self._changed:
             self._replica.count_each(minibatches, rate, values)
 
-    def _out(self) -> tuple[Float32, Float32]:
-        if self._buffers is None:
-            pulled = self._replica.client.pull([], training=False)
-            self._buffers = np.empty_like(pulled.dense), np.empty_like(pulled.state)
-            self._nothing = np.zeros_like(pulled.dense), np.zeros_like(pulled.state)
-        return self._buffers
+    def _out(self) -> _Pair:
+        """Return the arrays that are reduced into, the same ones each time."""
+        return self._arrays()[0]
 
-    def _zeros(self) -> tuple[Float32, Float32]:
-        assert self._nothing is not None
-        return self._nothing
+    def _zeros(self) -> _Pair:
+        """Return what a rank gives to a reduction in which it has no part."""
+        return self._arrays()[1]
+
+    def _arrays(self) -> tuple[_Pair, _Pair]:
+        if self._made is None:
+            pulled = self._replica.client.pull([], training=False)
+            out = np.empty_like(pulled.dense), np.empty_like(pulled.state)
+            self._made = out, (np.zeros_like(pulled.dense), np.zeros_like(pulled.state))
+        return self._made
