@@ -8,7 +8,7 @@ goes on from its journal as if nothing had happened.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from elasticdl.config import JobConfig
@@ -53,6 +53,18 @@ from elasticdl.observe.kinds import Kind
 _LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
 _WAIT_SECONDS_PER_WORKER = 0.002  # so that a thousand waiting workers do not drown the master
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What a process that was asked to end does first.
+
+    is_awaited: It gives back the tasks that it holds, or hands over. hands_over: It writes the
+    parameters that it holds.
+    """
+
+    is_awaited: bool
+    hands_over: bool
 
 
 class JobCore:
@@ -279,18 +291,14 @@ class JobCore:
         is_begun = self.phase is not Phase.PENDING and not self.has_ended
         return is_begun and not self.holder.is_complete
 
-    def leave(self, role: Role, index: int, session: str, now: float) -> bool:
-        """A process was asked to end, by others; return whether it is to hand over what it has."""
+    def leave(self, role: Role, index: int, session: str, now: float) -> Leaving:
+        """A process was asked to end, by others; it may say so again."""
         member = self.members.heard(role, index, session, now)
         if member is None or self.has_ended:
-            return False
+            return Leaving(is_awaited=False, hands_over=False)
         self.processes.leaves(member, now)
-        return role is Role.WORKER or self.holder.wants_hand_over(member)
-
-    def hands_over(self, role: Role, index: int) -> bool:
-        """Whether a process that was asked to end is to write the parameters that it holds."""
-        member = self.members.find(role, index)
-        return member is not None and self.holder.wants_hand_over(member)
+        hands_over = self.holder.wants_hand_over(member)
+        return Leaving(role is Role.WORKER or hands_over, hands_over)
 
     def handed_over(self, index: int, session: str, version: int, now: float) -> None:
         """A process that was asked to end has written all that it holds."""

@@ -226,8 +226,9 @@ class Servicer(MasterServicer):
 
         def leave() -> Any:
             role = messages.role_from_message(request.role)
-            answer = pb.LeaveResponse(is_awaited=core.leave(role, index, session, now))
-            if answer.is_awaited and core.hands_over(role, index):
+            leaving = core.leave(role, index, session, now)
+            answer = pb.LeaveResponse(is_awaited=leaving.is_awaited)
+            if leaving.hands_over:
                 answer.folder = self._master.hand_over_folder(role, index, session)
             return answer
 

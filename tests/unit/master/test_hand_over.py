@@ -19,7 +19,7 @@ def game(recovery_game):
 
 
 def leaves(game, session="s", index=1):
-    return game.core.leave(Role.PS, index, session, game.play.now)
+    return game.core.leave(Role.PS, index, session, game.play.now).is_awaited
 
 
 def hands_over(game, session="s", index=1):

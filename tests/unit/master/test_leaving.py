@@ -35,8 +35,8 @@ def exits(play, index, reason, code):
 )
 def test_a_worker_that_leaves_is_replaced_once_and_is_no_failure(play, reason, code):
     lease = play.lease(0)
-    assert play.core.leave(Role.WORKER, 0, "s", 1.0)
-    assert play.core.leave(Role.WORKER, 0, "s", 1.0)  # repeated
+    assert play.core.leave(Role.WORKER, 0, "s", 1.0).is_awaited
+    assert play.core.leave(Role.WORKER, 0, "s", 1.0).is_awaited  # repeated
     assert play.do(StartProcess) == [StartProcess(Role.WORKER, 2)]
     exits(play, 0, reason, code)
     assert play.do(StartProcess) == []
@@ -56,9 +56,9 @@ def test_a_worker_that_leaves_gives_its_lease_back_and_gets_no_other(play):
 
 
 def test_nobody_waits_for_a_worker_that_was_given_up(play):
-    assert not play.core.leave(Role.WORKER, 0, "another session", 1.0)
+    assert not play.core.leave(Role.WORKER, 0, "another session", 1.0).is_awaited
     play.core.stop("enough", 1.0)
-    assert not play.core.leave(Role.WORKER, 0, "s", 1.0)
+    assert not play.core.leave(Role.WORKER, 0, "s", 1.0).is_awaited
 
 
 def test_who_waits_for_room_is_the_first_to_be_let_go(play):

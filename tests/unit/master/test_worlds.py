@@ -19,7 +19,7 @@ from elasticdl.job import (
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
-from elasticdl.master.core import Phase
+from elasticdl.master.core import Leaving, Phase
 from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.holder import BeginWith, Watermarks
@@ -51,6 +51,9 @@ class Worlds:
     def lose(self, worker):
         exited = Exited(ProcessHandle(self.kit.Role.WORKER, worker, ""), ExitReason.KILLED, -9)
         self.core.process_exited(exited, self.play.now)
+
+    def leave(self, worker):
+        return self.core.leave(Role.WORKER, worker, f"s{worker}", self.play.now)
 
     def begin(self):
         """Form the first world."""
@@ -200,9 +203,8 @@ def test_the_last_worker_with_parameters_hands_over_and_its_successor_goes_on_th
     assert isinstance(worlds.lease(0), Lease)
     worlds.lose(1)
     worlds.attend(0, version=3, synced=1, told=1)
-    assert not worlds.core.hands_over(Role.WORKER, 2)  # nobody
-    assert worlds.core.leave(Role.WORKER, 0, "s0", worlds.play.now)
-    assert worlds.core.hands_over(Role.WORKER, 0)
+    assert not worlds.leave(2).is_awaited  # nobody
+    assert worlds.leave(0) == Leaving(is_awaited=True, hands_over=True)
     worlds.register(2, 3)
     worlds.attend(2)
     worlds.attend(3)
@@ -230,13 +232,11 @@ def test_a_worker_that_leaves_others_with_the_parameters_hands_nothing_over(worl
     assert isinstance(seat, Seat)
     worlds.attend(1, version=2, synced=3, told=3)
     worlds.attend(2, version=2, synced=3, told=3)
-    worlds.core.leave(Role.WORKER, 2, "s2", worlds.play.now)
-    assert not worlds.core.hands_over(Role.WORKER, 2)
+    assert not worlds.leave(2).hands_over
 
 
 def test_nothing_is_handed_over_where_nothing_is_kept(master_kit):
     worlds = Worlds(master_kit, num_workers=2, num_epochs=1, recovery_seconds=0.0)
     worlds.begin()
-    worlds.core.leave(Role.WORKER, 0, "s0", worlds.play.now)
     worlds.lose(1)
-    assert not worlds.core.hands_over(Role.WORKER, 0)
+    assert worlds.leave(0) == Leaving(is_awaited=True, hands_over=False)
