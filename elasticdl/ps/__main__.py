@@ -5,10 +5,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
-from elasticdl import process
+from elasticdl import own_metrics, process
 from elasticdl._core import Progress, PsServer, Store, traffic
 from elasticdl.addresses import port_of
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
@@ -81,30 +81,11 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
             profiler.look()
             process.rotate_log(arguments.config, arguments.job_dir)
 
-        with metrics_of(arguments, labels, store):
+        with own_metrics.serving(arguments, Role.PS, labels, stats=store.stats):
             heartbeats.serve(events, departure.is_over, look)
         raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:
         server.stop()
-
-
-def metrics_of(
-    arguments: process.ProcessArguments, labels: LabelClock, store: Store
-) -> AbstractContextManager[None]:
-    """Return a context in which this ps replica serves metrics, if that is wanted."""
-    if arguments.config.seeing.metrics_port is None:
-        return nullcontext()
-    from elasticdl.observe.own_metrics import OwnMetrics, serving
-
-    return serving(
-        arguments.config,
-        arguments.job_dir,
-        arguments.token,
-        Role.PS,
-        arguments.index,
-        OwnMetrics(lambda: measure(labels, traffic), stats=store.stats),
-        arguments.tls.as_tuple()[1:] if arguments.tls else None,
-    )
 
 
 class Heartbeats:

@@ -1,12 +1,10 @@
 """`python -m elasticdl.worker`: one worker process."""
 
-import contextlib
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from elasticdl import process
+from elasticdl import own_metrics, process
 from elasticdl._core import PsClient, PsServer, RingListener, Store, take_hot_keys, traffic
 from elasticdl.addresses import port_of
 from elasticdl.backends import own_profile
@@ -15,11 +13,10 @@ from elasticdl.backends.told import telling
 from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.data.updates import UpdateOrder
-from elasticdl.job import HeartbeatAnswer, Progress, Role
+from elasticdl.job import HeartbeatAnswer, Role
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import FeedPath
 from elasticdl.observe.labels import LabelClock
-from elasticdl.observe.usage import measure
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.settings.devices import names
 from elasticdl.worker.all_reduce import RingExchange
@@ -84,7 +81,7 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
     with (
         beats as heartbeat,
         telling(lambda text: events.write(FeedPath(), text)),
-        metrics_of(arguments, labels, lambda: heartbeat.progress()),
+        own_metrics.serving(arguments, Role.WORKER, labels, lambda: heartbeat.progress()),
     ):
 
         def leave_world() -> None:
@@ -154,25 +151,6 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
         with watching(worker):
             process.run_to_own_failure(worker.run)
             leave()
-
-
-def metrics_of(
-    arguments: process.ProcessArguments, labels: LabelClock, progress: Callable[[], Progress]
-) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which this worker serves metrics, if that is wanted."""
-    if arguments.config.seeing.metrics_port is None:
-        return contextlib.nullcontext()
-    from elasticdl.observe.own_metrics import OwnMetrics, serving
-
-    return serving(
-        arguments.config,
-        arguments.job_dir,
-        arguments.token,
-        Role.WORKER,
-        arguments.index,
-        OwnMetrics(lambda: measure(labels, traffic), progress=progress),
-        arguments.tls.as_tuple()[1:] if arguments.tls else None,
-    )
 
 
 def join_world(

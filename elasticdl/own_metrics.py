@@ -1,0 +1,46 @@
+"""A process of a job serves metrics of its own, if the job's settings say so.
+
+What Prometheus needs is imported only then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+from elasticdl._core import traffic
+from elasticdl.job import Progress, Role
+from elasticdl.observe.labels import LabelClock
+from elasticdl.observe.usage import measure
+from elasticdl.process import ProcessArguments
+
+
+def serving(
+    arguments: ProcessArguments,
+    role: Role,
+    labels: LabelClock,
+    progress: Callable[[], Progress] | None = None,
+    stats: Callable[[], str] | None = None,
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which this process serves its metrics, if that is wanted.
+
+    Args:
+        arguments: What it was started with.
+        role: What it is.
+        labels: What it did with its time.
+        progress: Of a worker.
+        stats: Of a ps replica, as `Store.stats` returns it.
+    """
+    if arguments.config.seeing.metrics_port is None:
+        return contextlib.nullcontext()
+    from elasticdl.observe import own_metrics
+
+    return own_metrics.serving(
+        arguments.config,
+        arguments.job_dir,
+        arguments.token,
+        role,
+        arguments.index,
+        own_metrics.OwnMetrics(lambda: measure(labels, traffic), progress, stats),
+        arguments.tls.as_tuple()[1:] if arguments.tls else None,
+    )
