@@ -16,13 +16,15 @@ import struct
 import threading
 from collections import deque
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import pyarrow
 from odps.tunnel.checksum import Checksum
+
+from tests.loopback_server import LoopbackServer
 
 CHUNK_BYTES = 4096
 BATCH_ROWS = 3000
@@ -75,9 +77,7 @@ class MaxComputeServer:
             def do_GET(self) -> None:
                 outer.answer(self)
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
+        self.server = LoopbackServer(Handler)
 
     @property
     def endpoint(self) -> str:
@@ -91,9 +91,7 @@ class MaxComputeServer:
 
     def close(self) -> None:
         self.done.set()
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+        self.server.close()
 
     # --- the protocol ----------------------------------------------------------------------------
 

@@ -12,10 +12,12 @@ import shutil
 import threading
 from collections import deque
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+from tests.loopback_server import LoopbackServer
 
 PREFIX = "/webhdfs/v1"
 OF_DATA_NODES = ("OPEN", "CREATE", "APPEND")
@@ -39,16 +41,14 @@ class WebHdfsServer:
     @property
     def url(self) -> str:
         """The root of the file system."""
-        return f"webhdfs://127.0.0.1:{self._servers[0][0].server_port}"
+        return f"webhdfs://127.0.0.1:{self._servers[0].server_port}"
 
     def close(self) -> None:
         self.done.set()
-        for server, thread in self._servers:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        for server in self._servers:
+            server.close()
 
-    def _serve(self, answer: Any) -> tuple[ThreadingHTTPServer, threading.Thread]:
+    def _serve(self, answer: Any) -> LoopbackServer:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
@@ -64,10 +64,7 @@ class WebHdfsServer:
 
             do_GET = do_PUT = do_POST = do_DELETE = handle_any
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        return server, thread
+        return LoopbackServer(Handler)
 
     # --- the name node ---------------------------------------------------------------------------
 
@@ -81,7 +78,7 @@ class WebHdfsServer:
             return _refuse(request, 404, "FileNotFoundException", f"File does not exist: {name}")
         if operation in OF_DATA_NODES:
             assert not body, "data goes to data nodes"
-            port = self._servers[1][0].server_port
+            port = self._servers[1].server_port
             target = f"http://127.0.0.1:{port}{request.path.partition('?')[0]}?{urlencode(query)}"
             return _send(request, 307, b"", Location=target)
         if operation in ("GETFILESTATUS", "LISTSTATUS") and not path.exists():

@@ -99,6 +99,7 @@ class Dashboard:
         self._has_past = False
         self._asked_at = 0.0
         self._told_end = threading.Event()
+        self._patience_seconds = 0.0  # with a port that is taken
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -114,8 +115,12 @@ class Dashboard:
         """Take in an event."""
         self._events.put(event)
 
-    def start(self, port: int) -> None:
+    def start(self, port: int, patience_seconds: float = _REBIND_SECONDS) -> None:
         """Serve at a port, 0 for any; blocks until it does.
+
+        Args:
+            port: The port.
+            patience_seconds: For how long one that is taken may be the one of the master before.
 
         Raises:
             ConfigError: The port is taken, or a package is missing.
@@ -124,6 +129,7 @@ class Dashboard:
         self._thread = threading.Thread(
             target=self._run, args=(port, started), name="dashboard", daemon=True
         )
+        self._patience_seconds = patience_seconds if port else 0.0
         self._thread.start()
         found = started.get()
         if isinstance(found, BaseException):
@@ -186,7 +192,7 @@ class Dashboard:
         runner = web.AppRunner(app, access_log=None, keepalive_timeout=30.0)
         await runner.setup()
         try:
-            listening = await _listen(port)
+            listening = await _listen(port, self._patience_seconds)
             await web.SockSite(runner, listening).start()
             started.put(listening.getsockname()[1])
             await self._until_stopped()
@@ -294,13 +300,13 @@ class Dashboard:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
-async def _listen(port: int) -> socket.socket:
-    """Take a port; the master before may not have let go of it yet.
+async def _listen(port: int, patience_seconds: float) -> socket.socket:
+    """Take a port; for so long the master before may not have let go of it yet.
 
     Raises:
         ConfigError: It is taken.
     """
-    deadline = time.monotonic() + (_REBIND_SECONDS if port else 0.0)
+    deadline = time.monotonic() + patience_seconds
     while True:
         try:
             return socket.create_server((_LOOPBACK, port))

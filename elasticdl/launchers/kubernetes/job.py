@@ -42,10 +42,18 @@ class KubernetesJob:
 
     is_tied = False
 
-    def __init__(self, api: Api, job_name: str) -> None:
-        """Look at a job in the namespace of `api`."""
+    def __init__(self, api: Api, job_name: str, connect_seconds: float = _CONNECT_SECONDS) -> None:
+        """Look at a job in the namespace of `api`.
+
+        Args:
+            api: The namespace.
+            job_name: The job.
+            connect_seconds: For how long its events wait for one master before the next is looked
+                for.
+        """
         self._api = api
         self._job_name = job_name
+        self._connect_seconds = connect_seconds
         self._access = Access(api, job_name)
         self._forward: Forward | None = None
 
@@ -225,8 +233,8 @@ class KubernetesJob:
         yield from self._until_it_begins(follow)
         while not self._has_ended(self._job()):
             try:
-                with contextlib.closing(self.connect(_CONNECT_SECONDS)) as client:
-                    for event in client.events(follow, since, _CONNECT_SECONDS, with_beats):
+                with contextlib.closing(self.connect(self._connect_seconds)) as client:
+                    for event in client.events(follow, since, self._connect_seconds, with_beats):
                         since = math.nextafter(event["time"], math.inf)
                         yield event
                 return

@@ -227,7 +227,7 @@ def test_a_key_that_is_not_right_is_told_and_not_shown(server, capsys):
 def test_a_server_that_is_not_there_is_told(server, capsys, monkeypatch):
     params = server.params
     monkeypatch.setattr(maxcompute, "TIMEOUT_SECONDS", 1)
-    server.server.server_close()
+    server.close()
     code = run_command(["data", "count", PLACE, f"--data_reader_params={params}"])
     out = capsys.readouterr()
     assert (code, "does not answer" in out.err) == (1, True), out.err

@@ -4,7 +4,7 @@ import gzip
 import threading
 from collections import deque
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
 from elasticdl.locations import reach
+from tests.loopback_server import LoopbackServer
 
 
 class FaultyServer:
@@ -79,9 +80,7 @@ class FaultyServer:
                     self.send_header("Content-Range", f"bytes {place[0]}-{place[1] - 1}/{place[2]}")
                 self.end_headers()
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
+        self.server = LoopbackServer(Handler)
 
     def url(self, name):
         return f"http://127.0.0.1:{self.server.server_port}/{name}"
@@ -92,9 +91,7 @@ class FaultyServer:
 
     def close(self):
         self.done.set()
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+        self.server.close()
 
 
 @pytest.fixture

@@ -271,8 +271,11 @@ def test_commands_are_told_of_members_events_and_the_end(run, connect, tmp_path)
     so_far = list(command.events(follow=False))
     assert "worker 0 is here" in [event.get("text") for event in so_far]
     later = command.events(follow=True, since=math.nextafter(so_far[-1]["time"], math.inf))
+    pictures = connect(running, JobClient).watch()
+    next(pictures)  # the master waits for who watches, and for nobody else, once it was told
     command.stop("no longer wanted")
     texts = [event.get("text") for event in later]
+    assert list(pictures)[-1].message == "stopped: no longer wanted"
     assert texts[-1] == "the job failed: stopped: no longer wanted"
     assert running.join() == 1
     left = status_from_json((tmp_path / "status.json").read_text())
@@ -322,6 +325,8 @@ def test_the_labels_of_the_master_add_up_to_its_time(run, connect, tmp_path):
     worker = connect(running)
     worker.register_worker(0, 22)
     work_off(worker, 0, running)
+    running.launcher.exits(Role.WORKER, 0, ExitReason.FINISHED, 0)
+    assert list(connect(running, JobClient).watch())[-1].status == "finished"
     running.join()
     usages = [e for e in read_events(tmp_path) if e["event"] == "usage" and e["role"] == "master"]
     last = usages[-1]

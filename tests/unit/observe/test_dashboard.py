@@ -122,7 +122,7 @@ def test_port_that_is_taken_is_named():
         port = other.getsockname()[1]
         page = Dashboard(TOKEN, {})
         with pytest.raises(ConfigError, match=f"--dashboard_port={port}: cannot listen"):
-            page.start(port)
+            page.start(port, patience_seconds=0.0)
 
 
 def test_next_master_takes_the_port_of_the_one_before():

@@ -331,7 +331,7 @@ def test_a_taken_port_is_named(servers):
 
 def test_a_replica_that_is_gone_is_named_and_one_that_moved_is_found(servers):
     client = connect(servers, timeout_seconds=60.0)
-    impatient = connect(servers, timeout_seconds=5.0)
+    impatient = connect(servers, timeout_seconds=2.0)
     address = servers[1].address
     servers[1].stop()
     with pytest.raises(UnavailableError, match=f"ps replica 1 at {address} could not be reached"):

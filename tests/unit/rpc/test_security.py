@@ -26,6 +26,7 @@ from elasticdl.rpc.security import add_port, why_refused
 
 TOKEN = b"s" * 32
 LIFE_SECONDS = 3600
+IN_VAIN_SECONDS = 0.2  # for an attempt that gets no answer
 
 
 class Answers(MasterServicer):
@@ -83,9 +84,13 @@ class Job:
         self._stack.callback(server.close)
         return server
 
-    def client(self, server, tls, token=TOKEN):
+    def client(self, server, tls, token=TOKEN, attempt_seconds=1.0):
         client = GrpcMasterClient(
-            server.address, token, on_unreachable=lambda words: None, attempt_seconds=1, tls=tls
+            server.address,
+            token,
+            on_unreachable=lambda words: None,
+            attempt_seconds=attempt_seconds,
+            tls=tls,
         )
         self._stack.callback(client.close)
         return client
@@ -94,7 +99,7 @@ class Job:
 @pytest.fixture
 def make_job(tmp_path, monkeypatch):
     # Who gets no answer asks why after so long.
-    monkeypatch.setattr("elasticdl.rpc.channel._SECONDS_BETWEEN_COMPLAINTS", 0.5)
+    monkeypatch.setattr("elasticdl.rpc.channel._SECONDS_BETWEEN_COMPLAINTS", 0.1)
     with contextlib.ExitStack() as stack:
         yield lambda name="ctr": Job(tmp_path / name, stack)
 
@@ -144,7 +149,7 @@ def none(job, make_job):
 def test_stranger_is_refused_before_its_message_is_read_and_told_why(make_job, stranger, words):
     job = make_job()
     server = job.serve(job.files(Role.MASTER))
-    client = job.client(server, stranger(job, make_job))
+    client = job.client(server, stranger(job, make_job), attempt_seconds=IN_VAIN_SECONDS)
     with pytest.raises(AuthenticationError, match=words):
         client.heartbeat(Role.WORKER, 0)
     assert server.servicer.seen == []
@@ -161,16 +166,18 @@ def test_stranger_is_refused_before_its_message_is_read_and_told_why(make_job, s
 def test_master_with_a_bad_certificate_is_not_believed(make_job, role, life_seconds, words):
     job = make_job()
     server = job.serve(job.files(role, life_seconds=life_seconds))
+    client = job.client(server, job.files(Role.WORKER, 5), attempt_seconds=IN_VAIN_SECONDS)
     with pytest.raises(AuthenticationError, match=words):
-        job.client(server, job.files(Role.WORKER, 5)).heartbeat(Role.WORKER, 5)
+        client.heartbeat(Role.WORKER, 5)
     assert server.servicer.seen == []
 
 
 def test_master_without_tls_is_not_believed(make_job):
     job = make_job()
     server = job.serve(None)
+    client = job.client(server, job.files(Role.WORKER), attempt_seconds=IN_VAIN_SECONDS)
     with pytest.raises(AuthenticationError, match="expected TLS, found something else"):
-        job.client(server, job.files(Role.WORKER)).heartbeat(Role.WORKER, 0)
+        client.heartbeat(Role.WORKER, 0)
     assert server.servicer.seen == []
 
 

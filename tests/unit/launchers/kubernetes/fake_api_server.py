@@ -117,6 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.api.requests.append(("POST", kind, name))
             fault = self.api.faults.popleft() if self.api.faults else None
             exists = (kind, name) in self.api.objects
+            self.api.lock.notify_all()
         if isinstance(fault, tuple):
             self._refuse(*fault)
             return
@@ -127,7 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "pods":
             self.api.put(body | {"status": {"phase": "Pending"}}, "ADDED")
         else:
-            self.api.objects[kind, name] = body
+            with self.api.lock:
+                self.api.objects[kind, name] = body
+                self.api.lock.notify_all()
         if fault == "lost":
             self.close_connection = True
             self.connection.close()

@@ -18,6 +18,7 @@ from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_
 
 RUNNING = {"running": {}}
 ENDED = {"terminated": {"exitCode": 0}}
+CONNECT_SECONDS = 0.5
 
 
 class Api:
@@ -118,7 +119,8 @@ def test_the_master_is_asked_for_what_has_happened(api, serve):
 def test_the_next_master_goes_on_where_the_one_before_was_lost(api, serve):
     first = serve(api, [event(1.0), event(2.0)], is_lost=True)
     first.when_said = lambda: len(api.pods) == 1 and serve(api, [event(2.0), event(3.0)])
-    assert list(KubernetesJob(api, "a").events(follow=True)) == [event(t) for t in (1.0, 2.0, 3.0)]
+    job = KubernetesJob(api, "a", CONNECT_SECONDS)
+    assert list(job.events(follow=True)) == [event(t) for t in (1.0, 2.0, 3.0)]
 
 
 def test_what_a_master_that_is_gone_had_still_to_say_is_in_its_log(api, serve):
@@ -129,6 +131,6 @@ def test_what_a_master_that_is_gone_had_still_to_say_is_in_its_log(api, serve):
     since = 1767225601.0
     master = serve(api, [event(since)], is_lost=True)
     master.when_said = lambda: api.end(log)
-    said = list(KubernetesJob(api, "a").events(follow=True))
+    said = list(KubernetesJob(api, "a", CONNECT_SECONDS).events(follow=True))
     assert said[0] == event(since)
     assert [one["text"] for one in said[1:]] == ["the job is finished"]
