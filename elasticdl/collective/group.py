@@ -76,13 +76,21 @@ class Group:
         kept = bytearray()
         for start in range(0, num_bytes, 2 * _PIECE):
             end = min(start + 2 * _PIECE, num_bytes)
-            length = -(-(end - start) // 2)
-            out = np.empty(length, np.float32)
-            piece = np.zeros(length, np.float32) if data is None else _to_numbers(data[start:end])
-            self._add(piece, out, 1, _REDUCE_SECONDS)
-            if is_wanted:
-                kept += _to_bytes(out)[: end - start]
+            piece = None if data is None else data[start:end]
+            kept += self.give_piece(piece, end - start, is_wanted)
         return bytes(kept)
+
+    def give_piece(self, data: bytes | None, num_bytes: int, is_wanted: bool) -> bytes:
+        """Return a piece of known size of what rank 0 gives, on the ranks that want it.
+
+        Raises:
+            RingError: A rank is lost.
+        """
+        length = -(-num_bytes // 2)
+        out = np.empty(length, np.float32)
+        values = np.zeros(length, np.float32) if data is None else _to_numbers(data)
+        self._add(values, out, 1, _REDUCE_SECONDS)
+        return _to_bytes(out)[:num_bytes] if is_wanted else b""
 
     def _add(self, values: Float32, out: Float32, weight: int, timeout_seconds: float) -> None:
         self._ring.all_reduce([values], [out], weight, timeout_seconds=timeout_seconds, mean=False)

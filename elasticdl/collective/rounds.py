@@ -34,15 +34,23 @@ class Minibatch:
 class Offer:
     """What a rank says at the beginning of a round.
 
-    position: rounds that its parameters have; the same on all ranks, or something is wrong.
+    position: rounds that its parameters have; the same on all ranks, or something is wrong. -1,
+        before the first round of a world: it has none.
     minibatch: What it has a gradient of; None: it has nothing, and weighs nothing.
     is_last: It asks all to leave this world now, before anything is reduced.
+    num_piece_bytes, is_last_piece: What of the parameters rank 0 gives at the end of this round
+        (`collective/giving.py`). Before the first round the latter says that it gives all at once,
+        since it has not trained yet.
+    lacks_parameters: It is being given them. It may have a task, and offers nothing of it yet.
     """
 
     position: int
     minibatch: Minibatch | None = None
     learning_rate: float = 0.0
     is_last: bool = False
+    num_piece_bytes: int = 0
+    is_last_piece: bool = False
+    lacks_parameters: bool = False
 
 
 class Verdict(Enum):
@@ -145,9 +153,9 @@ class Marks:
 
 
 _NEW = Mark()
-# flags, task, lease, index, records, -, learning rate, position
-_OFFER = struct.Struct("<IQIIIIdQ")
-_HAS, _SKIPPED, _LAST, _ENDS_TASK = 1, 2, 4, 8
+# flags, task, lease, index, records, bytes of a piece, learning rate, position
+_OFFER = struct.Struct("<IQIIIIdq")
+_HAS, _SKIPPED, _LAST, _ENDS_TASK, _LAST_PIECE, _LACKS = 1, 2, 4, 8, 16, 32
 
 OFFER_BYTES = _OFFER.size
 
@@ -159,13 +167,15 @@ def pack(offer: Offer) -> bytes:
     flags |= _SKIPPED if minibatch.is_skipped else 0
     flags |= _LAST if offer.is_last else 0
     flags |= _ENDS_TASK if minibatch.ends_task else 0
+    flags |= _LAST_PIECE if offer.is_last_piece else 0
+    flags |= _LACKS if offer.lacks_parameters else 0
     return _OFFER.pack(
         flags,
         minibatch.task_id,
         minibatch.lease,
         minibatch.index,
         minibatch.num_records,
-        0,
+        offer.num_piece_bytes,
         offer.learning_rate,
         offer.position,
     )
@@ -173,9 +183,19 @@ def pack(offer: Offer) -> bytes:
 
 def unpack(data: bytes) -> Offer:
     """Return the offer that was packed."""
-    flags, task_id, lease, index, num_records, _, learning_rate, position = _OFFER.unpack(data)
+    flags, task_id, lease, index, num_records, num_bytes, learning_rate, position = _OFFER.unpack(
+        data
+    )
     minibatch = Minibatch(
         task_id, lease, index, num_records, bool(flags & _SKIPPED), bool(flags & _ENDS_TASK)
     )
     has = bool(flags & _HAS)
-    return Offer(position, minibatch if has else None, learning_rate, bool(flags & _LAST))
+    return Offer(
+        position,
+        minibatch if has else None,
+        learning_rate,
+        bool(flags & _LAST),
+        num_bytes,
+        bool(flags & _LAST_PIECE),
+        bool(flags & _LACKS),
+    )

@@ -21,12 +21,14 @@ from elasticdl.backends.base import Float32, ModelDescription
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import resolve
-from elasticdl.collective.pending import ALL, Pending, parts_of
+from elasticdl.collective.giving import most_backlog
+from elasticdl.collective.pending import ALL, Pending
 from elasticdl.collective.rounds import Marks, Minibatch
 from elasticdl.data.updates import UpdateOrder
-from elasticdl.errors import CheckpointError, ModelError
+from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
+from elasticdl.worker.staging import Stage, Update
 
 _HEADER_BYTES = 8
 _BUSY_SECONDS = 60.0  # for a checkpoint that the master has asked for, on a disk that answers
@@ -78,6 +80,7 @@ class Replica:
         self._store: Store | None = None
         self._server: PsServer | None = None
         self._client: PsClient | None = None
+        self._stage: Stage | None = None
         self.marks = Marks()
         self.version = self.position = -1
         self._learning_rate = 0.0
@@ -122,6 +125,17 @@ class Replica:
         return not is_pending and self.marks.next_index(task_id) >= end
 
     @property
+    def num_numbers(self) -> int:
+        """How many numbers a gradient has, with the change of the state."""
+        return sum(values.size for values in self.first)
+
+    @property
+    def first(self) -> tuple[Float32, Float32]:
+        """The initial values: dense, and state."""
+        assert self._first is not None
+        return self._first
+
+    @property
     def client(self) -> PsClient:
         """What reads the parameters; there are some."""
         assert self._client is not None, "a worker without parameters is asked for them"
@@ -151,22 +165,37 @@ class Replica:
 
     def dump(self) -> bytes:
         """Return all of it: parameters, optimizer slots, state, watermarks, marks."""
-        assert self._store is not None
         with tempfile.TemporaryDirectory(prefix="elasticdl-give-") as scratch:
             folder = Path(scratch) / "parameters"
-            store = self._store
-            write_hand_over(folder, lambda to: store.checkpoint(to, _BUSY_SECONDS))
-            files = sorted(folder.iterdir())
-            parts = [file.read_bytes() for file in files]
+            self.write(folder)
+            return self._pack([(file.name, file.read_bytes()) for file in sorted(folder.iterdir())])
+
+    def write(self, folder: Path) -> None:
+        """Write the store as it is at one instant; updates go on meanwhile.
+
+        Raises:
+            CheckpointError: A file cannot be written.
+        """
+        assert self._store is not None
+        store = self._store
+        write_hand_over(folder, lambda to: store.checkpoint(to, _BUSY_SECONDS))
+
+    def outline(self) -> bytes:
+        """Return what is not in the store: marks, position, and what is pending."""
+        return self._pack([])
+
+    def _pack(self, files: Sequence[tuple[str, bytes]]) -> bytes:
         header: dict[str, Any] = {
-            "files": [[file.name, len(part)] for file, part in zip(files, parts, strict=True)],
+            "files": [[name, len(content)] for name, content in files],
             "marks": self.marks.rows(),
+            "version": self.version,
             "position": self.position,
             "learning_rate": self._learning_rate,
             "pending": [astuple(minibatch) for minibatch in self.pending.minibatches],
             "sums": list(self.pending.sums),
             "next_update": self.next_update,
         }
+        parts = [content for _, content in files]
         parts += [array.tobytes() for sums in self.pending.sums.values() for array in sums]
         words = json.dumps(header).encode()
         return b"".join([len(words).to_bytes(_HEADER_BYTES, "little"), words, *parts])
@@ -177,9 +206,7 @@ class Replica:
         Raises:
             CheckpointError: It does not fit together.
         """
-        length = int.from_bytes(data[:_HEADER_BYTES], "little")
-        header = json.loads(data[_HEADER_BYTES : _HEADER_BYTES + length])
-        offset = _HEADER_BYTES + length
+        header, offset = _header_of(data)
         with tempfile.TemporaryDirectory(prefix="elasticdl-given-") as scratch:
             for name, size in header["files"]:
                 if Path(name).name != name:
@@ -187,32 +214,90 @@ class Replica:
                 (Path(scratch) / name).write_bytes(data[offset : offset + size])
                 offset += size
             self._take(Store.restore(scratch), Marks.of(header["marks"]))
-        assert self._first is not None
+        self._take_outline(header, data[offset:])
+
+    def _take_outline(self, header: dict[str, Any], sums: bytes) -> None:
+        self.marks = Marks.of(header["marks"])
         self.position, self._learning_rate = header["position"], header["learning_rate"]
         self.next_update = header["next_update"]
         minibatches = [Minibatch(*values) for values in header["pending"]]
-        size = self._first[0].size
-        if header["sums"]:
-            rows = np.frombuffer(data[offset:], np.float32).reshape(len(header["sums"]), -1)
-            parts = [(row[:size].copy(), row[size:].copy()) for row in rows]
-            self.pending = Pending(minibatches, dict(zip(header["sums"], parts, strict=True)))
-        else:
+        if not header["sums"]:
             self.pending = Pending(minibatches)
+            return
+        size = self.first[0].size
+        rows = np.frombuffer(sums, np.float32).reshape(len(header["sums"]), -1)
+        parts = [(row[:size].copy(), row[size:].copy()) for row in rows]
+        self.pending = Pending(minibatches, dict(zip(header["sums"], parts, strict=True)))
+
+    # --- without parameters, which are on their way ----------------------------------------------
+
+    @property
+    def is_staging(self) -> bool:
+        """Whether rounds are only noted, until the parameters are here."""
+        return self._stage is not None
+
+    def begin_stage(self, outline: bytes) -> Stage:
+        """Take part in rounds from here on; return what the parameters come to."""
+        header, offset = _header_of(outline)
+        self._take_outline(header, outline[offset:])
+        self.version = header["version"]
+        self._stage = Stage(self._open_stage, most_backlog(self.num_numbers))
+        return self._stage
+
+    def _open_stage(self, folder: str) -> tuple[Store, PsClient]:
+        store = Store.restore(folder)
+        return store, self._declared(store)
+
+    def end_stage(self) -> bool:
+        """Take the parameters over if they are here; return whether they were.
+
+        Raises:
+            CheckpointError: They cannot be kept.
+        """
+        found = None if self._stage is None else self._stage.caught_up()
+        if found is None:
+            return False
+        expected, self._stage = self.version, None
+        self._adopt(*found)
+        if self.version != expected:
+            raise ElasticdlError(
+                f"the parameters that were given have version {self.version}, expected {expected}; "
+                "this is a defect"
+            )
+        return True
+
+    def drop_stage(self) -> None:
+        """The world has ended before the parameters were here: there are none."""
+        if self._stage is None:
+            return
+        self._stage.abandon()
+        self._stage = None
+        self.marks, self.pending = Marks(), Pending()
+        self.version = self.position = -1
+
+    # --- updates ---------------------------------------------------------------------------------
 
     def _take(self, store: Store, marks: Marks | None) -> None:
-        assert self._model is not None
-        assert self._first is not None
-        client = PsClient.in_process(store)
-        client.declare(json.dumps(asdict(self._model)), *self._first)
+        client = self._declared(store)
         if marks is None:
             (applied,) = client.audit()
             marks = Marks.of([task, 0, next_index] for task, next_index, _ in applied.tolist())
+        self.marks = marks
+        self._adopt(store, client)
+        self.position, self.pending = self.version, Pending()
+
+    def _declared(self, store: Store) -> PsClient:
+        assert self._model is not None
+        client = PsClient.in_process(store)
+        client.declare(json.dumps(asdict(self._model)), *self.first)
+        return client
+
+    def _adopt(self, store: Store, client: PsClient) -> None:
         if self._server is not None:
             self._server.stop()
-        self._store, self._client, self.marks = store, client, marks
+        self._store, self._client = store, client
         self._server = self._serve(store)
         self.version = client.pull([], training=False, dense=False).version
-        self.position, self.pending = self.version, Pending()
         self.course += 1
 
     def count(
@@ -272,16 +357,15 @@ class Replica:
         self._update(pending.minibatches, pending.means(keys))
 
     def _update(self, minibatches: Sequence[Minibatch], means: Sequence[Float32]) -> None:
-        assert self._store is not None
-        if all(minibatch.is_skipped for minibatch in minibatches):
-            for minibatch in minibatches:
-                self.client.skip(minibatch.task_id, minibatch.lease, minibatch.index)
-            return
-        dense_grad, state_delta = means
-        members = [astuple(part) for part in parts_of(minibatches)]
-        self.version = self._store.apply_round(
-            members, self._learning_rate, dense_grad, state_delta
-        )
+        is_skipped = all(minibatch.is_skipped for minibatch in minibatches)
+        version = self.version if is_skipped else self.version + 1
+        update = Update(version, tuple(minibatches), self._learning_rate, tuple(means))
+        if self._stage is not None:
+            self._stage.add(update.kept())
+        else:
+            assert self._store is not None
+            update.apply(self._store, self.client)
+        self.version = version
 
     def hand_over(self, folder: Path) -> int:
         """Write them for a successor; return their version.
@@ -298,3 +382,9 @@ class Replica:
         """Serve no longer."""
         if self._server is not None:
             self._server.stop()
+
+
+def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
+    """Return what was packed with the arrays, and where these begin."""
+    length = int.from_bytes(data[:_HEADER_BYTES], "little")
+    return json.loads(data[_HEADER_BYTES : _HEADER_BYTES + length]), _HEADER_BYTES + length

@@ -6,6 +6,8 @@ whatever happens to the ring meanwhile.
 
     meet -> form -> give parameters to those who are behind -> round, round, round ... -> meet
 
+Joiners of a large model are given them beside the rounds (`giving.py`).
+
 A round begins with what each rank offers (`collective/rounds.py`). A rank that holds a training
 lease is **busy**: it is waited for. One that is not has nothing to offer, and others go on without
 it. An update is **settled** when the next round begins: then all ranks have made it.
@@ -28,6 +30,7 @@ from elasticdl.collective import Group, World, form_ring
 from elasticdl.collective.rounds import Minibatch, Offer, Verdict, admit
 from elasticdl.errors import CheckpointError, ElasticdlError, RingError, UnavailableError
 from elasticdl.job import Attendance, Finished, Restore, Seat, Wait
+from elasticdl.worker.giving import ParameterGiving
 from elasticdl.worker.replica import Replica
 
 log = logging.getLogger(__name__)
@@ -106,6 +109,7 @@ class RingMember:
         self._listener = listener
         self._ring_address = ring_address
         self._replica = replica
+        self._giving = ParameterGiving(replica)
         self._store_address = store_address
         self._changed = threading.Condition()
         self._busy: set[tuple[int, int]] = set()
@@ -394,7 +398,7 @@ class RingMember:
         self._seat = seat
         group = Group(ring, seat.rank, world.size)
         try:
-            self._give_parameters(group, seat)
+            self._begin_world(group, seat)
             log.info(
                 "world %d: rank %d of %d by %s, version %d, formed in %.3f s",
                 seat.world_id,
@@ -413,16 +417,15 @@ class RingMember:
                 is_idle = counted == 0
         finally:
             group.close()
+            self._giving.close()
 
-    def _give_parameters(self, group: Group, seat: Seat) -> None:
-        """Have all ranks of a new world hold what rank 0 holds."""
-        if any(seat.are_behind):
-            is_behind = seat.are_behind[seat.rank]
-            data = group.give(self._replica.dump() if seat.rank == 0 else None, is_behind)
-            if is_behind:
-                self._replica.load(data)
+    def _begin_world(self, group: Group, seat: Seat) -> None:
+        self._num_idle = 0  # all begin a world alike
+        if self._giving.begin(group, seat, self._num_rounds > 0):
+            self._has_got_parameters(seat)
+
+    def _has_got_parameters(self, seat: Seat) -> None:
         with self._changed:
-            self._num_idle = 0  # all begin a world alike
             self._synced_world = seat.world_id
             self.generation = seat.generation
             self._forms(False)
@@ -467,6 +470,8 @@ class RingMember:
                 None if handing is None else handing.minibatch,
                 0.0 if handing is None else handing.learning_rate,
                 is_last,
+                *self._giving.next_piece(),
+                lacks_parameters=replica.is_staging,
             )
         )
         with self._changed:
@@ -501,13 +506,16 @@ class RingMember:
             else:
                 values = None if handing is None else handing.values
                 self._count_each(group, seat.rank, values, offers, verdicts)
-        else:
+        elif not any(offer.lacks_parameters for offer in offers):
             self._rest_together()
         with self._changed:
             if handing is not None and mine is not Verdict.LATER:
                 handing.verdict = mine
             # Also for what was handed in meanwhile: this update may have outdated it.
             self._changed.notify_all()
+        if self._giving.end_round(group, offers[0]):
+            log.info("version %d: this worker has the parameters", replica.version)
+            self._has_got_parameters(seat)
         return len(counted)
 
     def _rest_together(self) -> None:
@@ -581,7 +589,7 @@ class RingMember:
 
     def _arrays(self) -> tuple[_Pair, _Pair]:
         if self._made is None:
-            pulled = self._replica.client.pull([], training=False)
-            out = np.empty_like(pulled.dense), np.empty_like(pulled.state)
-            self._made = out, (np.zeros_like(pulled.dense), np.zeros_like(pulled.state))
+            dense, state = self._replica.first
+            out = np.empty_like(dense), np.empty_like(state)
+            self._made = out, (np.zeros_like(dense), np.zeros_like(state))
         return self._made

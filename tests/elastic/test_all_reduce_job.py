@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from tests.elastic.visits_job import VisitsJob, check_counts, check_hashes
+from tests.elastic.visits_job import VisitsJob, check_counts, check_hashes, check_stages
 
 
 @pytest.mark.timeout(120)
@@ -42,6 +42,37 @@ def test_workers_killed_at_every_point_of_a_step_cost_no_record(tmp_path):
     check_counts(job, summary)
     assert not job.events("world restored")
     check_hashes(job)
+
+
+STAGE_FAULTS = [
+    ("compute", 5),  # so that somebody joins
+    ("giving a piece", 3),
+    ("given a piece", 3),
+    ("loading", 1),
+    ("catching up", 1),
+    ("admitted", 1),
+    ("during reduction", 2),
+]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_workers_killed_while_one_is_given_the_parameters_beside_steps_cost_no_record(tmp_path):
+    with VisitsJob(
+        tmp_path,
+        num_records=48_000,
+        seconds=0.02,
+        faults=STAGE_FAULTS,
+        max_relaunches=20,
+        piece_bytes=16_000,
+    ) as job:
+        # A worker joins only if somebody was lost: all other faults follow the first.
+        job.strike_at_each_place(is_due=lambda number: number > 0)
+        summary = job.finish()
+    check_counts(job, summary)
+    assert not job.events("world restored")
+    check_hashes(job)
+    check_stages(job)
 
 
 @pytest.mark.long

@@ -23,11 +23,13 @@ class VisitsJob(RunningJob):
         faults=(),
         seconds=0.004,
         has_rows=False,
+        piece_bytes=0,
         **flags,
     ):
         self.num_records, self.num_faults = num_records, len(faults)
         self.zoo = folder / "zoo"
         (self.zoo / "hashes").mkdir(parents=True)
+        (self.zoo / "stages").mkdir()
         (self.zoo / "model.py").write_text(MODEL.read_text())
         settings = {
             "num_records": num_records,
@@ -35,6 +37,7 @@ class VisitsJob(RunningJob):
             "seconds": seconds,
             "hash_every": 10,
             "has_rows": has_rows,
+            "piece_bytes": piece_bytes,
         }
         (self.zoo / "settings.json").write_text(json.dumps(settings))
         data = folder / "data.recordio"
@@ -75,6 +78,11 @@ class VisitsJob(RunningJob):
     def _num_claimed(self):
         return len(list(self.zoo.glob("claimed-*")))
 
+    def stages(self):
+        """Return during how many steps each joiner was given the parameters, with its pid."""
+        names = [file.name.split("-") for file in (self.zoo / "stages").iterdir()]
+        return [(int(end) - int(begin), pid) for begin, end, pid in names]
+
     def has_world_of(self, size):
         """Return whether the newest world has so many workers, of whom none was lost since."""
         worlds, losses = self.events("world"), self.events("lost")
@@ -106,3 +114,16 @@ def check_hashes(job):
     shared = {version for version, found in hashes.items() if len(found) > 1}
     assert len(shared) >= 3
     assert [version for version in shared if len(set(hashes[version])) > 1] == []
+
+
+def check_stages(job):
+    """Steps went on while workers were given the parameters, and they had the same bits then."""
+    stages = job.stages()
+    assert stages
+    assert min(num_steps for num_steps, _ in stages) > 0
+    hashes = defaultdict(dict)
+    for file in (job.zoo / "hashes").iterdir():
+        position, pid = file.name.split("-")
+        hashes[position][pid] = file.read_text()
+    compared = {pid for found in hashes.values() if len(found) > 1 for pid in found}
+    assert compared & {pid for _, pid in stages}

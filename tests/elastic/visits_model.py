@@ -8,6 +8,9 @@ The state counts the updates.
 the first worker that has come to its place often enough since there is a file `due-N`. `hashes`
 collects a hash
 of weights, optimizer slots and watermarks before chosen updates, when all ranks have made the last.
+
+With `piece_bytes` workers that join are given the parameters beside training, in pieces of that
+size. `stages` then has a file for each that has got them: from which position, to which, by whom.
 """
 
 import hashlib
@@ -27,6 +30,7 @@ from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
 HERE = Path(__file__).parent
 SETTINGS = json.loads((HERE / "settings.json").read_text())
 NUM_RECORDS, SECONDS = SETTINGS["num_records"], SETTINGS["seconds"]
+PIECE_BYTES = SETTINGS["piece_bytes"]
 HAS_ROWS = SETTINGS["has_rows"]  # then a row of each record counts too, on ps replicas
 
 
@@ -133,7 +137,7 @@ def _tensors(dump):
 
 def _hash(replica):
     position = replica.position
-    if position % SETTINGS["hash_every"] == 0:
+    if not replica.is_staging and position % SETTINGS["hash_every"] == 0:
         digest = hashlib.sha256(_tensors(replica.dump())).hexdigest()
         (HERE / "hashes" / f"{position}-{os.getpid()}").write_text(digest)
 
@@ -146,6 +150,36 @@ def _hash_before(owner, name):
         return wrapped(replica, *args)
 
     setattr(owner, name, hash_and_call)
+
+
+def _watch_stages():
+    """Have all models given in pieces; note who was given one, and while which steps."""
+    from elasticdl.collective import giving
+    from elasticdl.worker import giving as worker_giving
+    from elasticdl.worker.replica import Replica
+    from elasticdl.worker.staging import Giver, Stage, Update
+
+    giving.AT_ONCE_BYTES = 0
+    worker_giving.piece_bytes = lambda num_numbers: PIECE_BYTES
+    begin, end, began = Replica.begin_stage, Replica.end_stage, [0]
+
+    def begin_stage(replica, outline):
+        stage = begin(replica, outline)
+        began[0] = replica.position
+        return stage
+
+    def end_stage(replica):
+        has_ended = end(replica)
+        if has_ended:
+            (HERE / "stages" / f"{began[0]}-{replica.position}-{os.getpid()}").touch()
+            come_to("admitted")
+        return has_ended
+
+    Replica.begin_stage, Replica.end_stage = begin_stage, end_stage
+    _before(Giver, "next_piece", "giving a piece")
+    _before(Stage, "take", "given a piece")
+    _before(Replica, "_open_stage", "loading")
+    _after(Update, "lacking", "catching up")
 
 
 def _watch():
@@ -169,3 +203,5 @@ def _watch():
 
 if "elasticdl.worker.__main__" in sys.modules or "worker" in " ".join(sys.orig_argv):
     _watch()
+    if PIECE_BYTES:
+        _watch_stages()

@@ -1,0 +1,67 @@
+"""How the ranks of a new world that lack the parameters are given them; pure.
+
+All ranks decide alike, from what all have said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+AT_ONCE_BYTES = 4 << 20
+"""A gradient up to this size is of a model that is given at once: it takes no longer than steps."""
+LEAST_PIECE_BYTES = 1 << 20
+MOST_BACKLOG_BYTES = 2 << 30
+_LEAST_BACKLOG = 16
+_FLOAT_BYTES = 4
+
+
+class Way(Enum):
+    """How parameters are given."""
+
+    NOT = "all have them"
+    AT_ONCE = "before the first round"
+    BESIDE = "piece by piece, a piece in each round, while training goes on"
+
+
+def way_of_giving(
+    are_behind: Sequence[bool],
+    positions: Sequence[int],
+    num_numbers: int,
+    *,
+    has_trained: bool,
+    is_deterministic: bool,
+) -> Way:
+    """Return how those who are behind are given the parameters.
+
+    Joiners, who have none, do not stop the others. One that has parameters, and is behind, has
+    lost an update of its last world. It is given them at once: others may have need of it as one
+    that has them, should they be lost.
+
+    Args:
+        are_behind: By rank.
+        positions: By rank, of its parameters; -1: it has none.
+        num_numbers: Of a gradient, with the change of the state.
+        has_trained: Whether rank 0 has been in a round; if not, nobody is stopped.
+        is_deterministic: Whether an update waits for tasks of its own, whoever has them.
+    """
+    behind = [at for at, is_behind in zip(positions, are_behind, strict=True) if is_behind]
+    if not behind:
+        return Way.NOT
+    if not has_trained or is_deterministic:
+        return Way.AT_ONCE
+    is_small = _FLOAT_BYTES * num_numbers <= AT_ONCE_BYTES
+    return Way.AT_ONCE if is_small or max(behind) >= 0 else Way.BESIDE
+
+
+def piece_bytes(num_numbers: int) -> int:
+    """Return the bytes of a piece: those that take as long as the gradient to reduce.
+
+    The ring carries two bytes in each number.
+    """
+    return max(LEAST_PIECE_BYTES, 2 * num_numbers)
+
+
+def most_backlog(num_numbers: int) -> int:
+    """Return how many gradients a joiner keeps before the others wait for it."""
+    return max(_LEAST_BACKLOG, MOST_BACKLOG_BYTES // max(1, _FLOAT_BYTES * num_numbers))
