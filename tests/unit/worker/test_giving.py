@@ -1,11 +1,15 @@
 """A joiner is given the parameters beside the steps of the others; real rings in one process."""
 
+import threading
 from contextlib import contextmanager
 
 import pytest
 
 from elasticdl.collective import giving
+from elasticdl.collective.group import Group
+from elasticdl.errors import RingError
 from elasticdl.worker.replica import Replica
+from elasticdl.worker.staging import Stage
 from tests.unit.worker.ring_workers import Meeting, RingWorker, finish
 
 NUM_NUMBERS = 1_000
@@ -63,3 +67,109 @@ def test_steps_go_on_while_a_joiner_is_given_the_parameters(monkeypatch, setting
     assert (first, last) == ("begin", "end")
     assert ended - began >= 10
     assert len(set(hashes)) == 1
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("breaker", ["giver", "joiner", "bystander"])
+def test_a_ring_that_breaks_while_a_piece_is_given_loses_nothing(monkeypatch, breaker):
+    meeting, workers = two_at_work()
+    joiner = RingWorker(meeting, 2, NUM_NUMBERS)
+    give, num_pieces = Group.give_piece, [0]
+
+    def give_or_break(group, data, num_bytes, is_wanted):
+        is_it = {
+            "giver": data is not None,
+            "joiner": is_wanted,
+            "bystander": data is None and not is_wanted,
+        }[breaker]
+        num_pieces[0] += is_it
+        if is_it and num_pieces[0] == 5:
+            raise RingError("a fault: this rank lost the ring")
+        return give(group, data, num_bytes, is_wanted)
+
+    with monkeypatch.context() as patch, stages_of(monkeypatch) as noted:
+        patch.setattr(Group, "give_piece", give_or_break)
+        joiner.start()
+        joiner.until(lambda: joiner.num_counted > 3)
+        hashes = finish([*workers, joiner])
+    assert num_pieces[0] > 5
+    assert [what for what, _ in noted] == ["begin", "begin", "end"]
+    assert len(set(hashes)) == 1
+
+
+@pytest.mark.timeout(120)
+def test_a_joiner_that_would_keep_too_much_is_given_the_rest_at_once(monkeypatch):
+    monkeypatch.setattr("elasticdl.worker.giving.most_backlog", lambda num_numbers: 3)
+    monkeypatch.setattr("elasticdl.worker.replica.most_backlog", lambda num_numbers: 3)
+    meeting, workers = two_at_work()
+    with stages_of(monkeypatch) as noted:
+        joiner = RingWorker(meeting, 2, NUM_NUMBERS)
+        joiner.start()
+        joiner.until(lambda: joiner.num_counted > 3)
+        hashes = finish([*workers, joiner])
+    (_, began), (_, ended) = noted
+    assert ended - began <= 8
+    assert len(set(hashes)) == 1
+
+
+@pytest.mark.timeout(120)
+def test_a_slow_joiner_holds_the_others_only_when_it_keeps_too_much(monkeypatch):
+    monkeypatch.setattr("elasticdl.worker.replica.most_backlog", lambda num_numbers: 20)
+    may_load, held = threading.Event(), []
+    open_stage, caught_up = Replica._open_stage, Stage.caught_up
+
+    def open_late(replica, folder):
+        assert may_load.wait(60)
+        return open_stage(replica, folder)
+
+    def hold(stage):
+        if stage._has_all_pieces and len(stage._backlog) > 20 and not may_load.is_set():
+            held.append(stage._backlog[-1].version)
+            may_load.set()
+        return caught_up(stage)
+
+    monkeypatch.setattr(Replica, "_open_stage", open_late)
+    monkeypatch.setattr(Stage, "caught_up", hold)
+    meeting, workers = two_at_work()
+    with stages_of(monkeypatch) as noted:
+        joiner = RingWorker(meeting, 2, NUM_NUMBERS)
+        joiner.start()
+        joiner.until(lambda: joiner.num_counted > 3)
+        hashes = finish([*workers, joiner])
+    assert held == [noted[-1][1]]
+    assert len(set(hashes)) == 1
+
+
+@pytest.mark.timeout(120)
+def test_two_joiners_are_given_the_same_pieces():
+    meeting, workers = two_at_work()
+    joiners = [RingWorker(meeting, worker_id, NUM_NUMBERS) for worker_id in (2, 3)]
+    for joiner in joiners:
+        joiner.start()
+    for joiner in joiners:
+        joiner.until(lambda joiner=joiner: joiner.num_counted > 3)
+    assert len(set(finish([*workers, *joiners]))) == 1
+
+
+@pytest.mark.timeout(120)
+def test_the_giver_leaves_and_another_gives(monkeypatch):
+    meeting, workers = two_at_work()
+    given = threading.Event()
+    take = Stage.take
+
+    def take_and_tell(stage, piece, is_last):
+        take(stage, piece, is_last)
+        given.set()
+
+    monkeypatch.setattr(Stage, "take", take_and_tell)
+    joiner = RingWorker(meeting, 2, NUM_NUMBERS)
+    joiner.start()
+    assert given.wait(60)
+    (first,) = [worker for worker in workers if worker.member.place()[0] == 0]
+    first.stop()
+    first.member.leave()
+    meeting.lose(first)
+    joiner.until(lambda: joiner.num_counted > 3)
+    (other,) = [worker for worker in workers if worker is not first]
+    assert len(set(finish([other, joiner]))) == 1
+    first.leave()
