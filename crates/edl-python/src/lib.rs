@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod arrays;
 mod errors;
+mod examples;
 mod far;
 mod log_stderr;
 mod ps;
@@ -14,6 +15,7 @@ mod strings;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     log_stderr::init();
+    examples::register(module)?;
     ps::register(module)?;
     recordio::register(module)?;
     ring::register(module)?;

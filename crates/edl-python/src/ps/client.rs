@@ -1,39 +1,26 @@
-//! Python classes of `edl-ps`: they check arrays, release the GIL, and hand over.
+//! What asks stores, in this process or behind servers, as Python has it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use edl_ps::{
-    COPY, Credentials, Cursor, Door, FarFiles, GivenRows, Minibatch, NameSite, PS, PsError,
-    Receipt, Remote, RemoteOptions, Step, StepGradients, Synchrony, TlsFiles, Wanted, WireService,
+    Cursor, GivenRows, Minibatch, NameSite, Receipt, Remote, RemoteOptions, Step, StepGradients,
+    Wanted,
 };
-use edl_store::{PullMode, RoundMember};
+use edl_store::PullMode;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 
+use super::store::Store;
+use super::{TlsPaths, credentials, service_of, timeout_of};
 use crate::arrays::{Grads, Ids, array, shaped};
 use crate::errors::ps_error;
-use crate::far;
-
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Progress>()?;
-    module.add_class::<Store>()?;
-    module.add_class::<PsServer>()?;
-    module.add_class::<PsClient>()?;
-    module.add_class::<Pulled>()?;
-    module.add_function(wrap_pyfunction!(take_hot_keys, module)?)?;
-    module.add_function(wrap_pyfunction!(traffic, module)?)
-}
 
 /// Table, ids counted, and of the hottest keys (key, count).
 type Hot = (String, u64, Vec<(i64, u64)>);
 
 #[pyfunction]
-fn take_hot_keys() -> Vec<Hot> {
+pub(super) fn take_hot_keys() -> Vec<Hot> {
     let tables = edl_ps::take_hot_keys().into_iter();
     let tables = tables.map(|hot| {
         // Ids are the same 64 bits on both sides; only Python calls them signed.
@@ -43,298 +30,8 @@ fn take_hot_keys() -> Vec<Hot> {
     tables.collect()
 }
 
-/// Return the bytes that this process has sent and received.
-#[pyfunction]
-fn traffic() -> (u64, u64) {
-    edl_ps::traffic()
-}
-
 #[pyclass(frozen, module = "elasticdl._core")]
-struct Progress {
-    pieces: Arc<AtomicU64>,
-}
-
-#[pymethods]
-impl Progress {
-    #[new]
-    fn new() -> Self {
-        Self {
-            pieces: Arc::default(),
-        }
-    }
-
-    fn note(&self) {
-        self.pieces.fetch_add(1, Ordering::Relaxed);
-    }
-
-    #[getter]
-    fn pieces(&self) -> u64 {
-        self.pieces.load(Ordering::Relaxed)
-    }
-}
-
-#[pyclass(frozen, module = "elasticdl._core")]
-struct Store {
-    store: Arc<edl_store::Store>,
-}
-
-#[pymethods]
-impl Store {
-    #[new]
-    #[pyo3(signature = (replica = 0, num_replicas = 1))]
-    fn new(replica: u32, num_replicas: u32) -> PyResult<Self> {
-        check_replica(replica, num_replicas)?;
-        Ok(Self {
-            store: Arc::new(edl_store::Store::new(replica, num_replicas)),
-        })
-    }
-
-    #[staticmethod]
-    #[pyo3(signature = (
-        checkpoint, replica = 0, num_replicas = 1, keep_watermarks = true, progress = None
-    ))]
-    fn restore(
-        py: Python<'_>,
-        checkpoint: PathBuf,
-        replica: u32,
-        num_replicas: u32,
-        keep_watermarks: bool,
-        progress: Option<Py<Progress>>,
-    ) -> PyResult<Self> {
-        check_replica(replica, num_replicas)?;
-        let pieces = progress.map(|progress| progress.get().pieces.clone());
-        let pieces = pieces.unwrap_or_default();
-        let count = || {
-            pieces.fetch_add(1, Ordering::Relaxed);
-        };
-        let restored = py.detach(|| {
-            edl_store::Store::restore_showing(
-                &checkpoint,
-                replica,
-                num_replicas,
-                keep_watermarks,
-                &count,
-            )
-        });
-        let store = Arc::new(restored.map_err(|error| ps_error(error.into()))?);
-        Ok(Self { store })
-    }
-
-    fn stats(&self, py: Python<'_>) -> PyResult<String> {
-        py.detach(|| edl_ps::stats(&self.store)).map_err(ps_error)
-    }
-
-    fn modulate_learning_rate(&self) {
-        self.store.modulate_learning_rate();
-    }
-
-    fn export(&self, py: Python<'_>, request: &str) -> PyResult<String> {
-        py.detach(|| edl_ps::export(&self.store, request))
-            .map_err(ps_error)
-    }
-
-    fn begin_with(
-        &self,
-        py: Python<'_>,
-        table: &str,
-        source: &str,
-        keys: &Bound<'_, PyAny>,
-        rows: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
-        let (keys, rows) = (array::<i64>(keys, "keys")?, array::<f32>(rows, "rows")?);
-        let &[num_rows, dim] = rows.shape() else {
-            return Err(PyValueError::new_err("rows: expected an array (n, dim)"));
-        };
-        if keys.shape() != [num_rows] {
-            return Err(PyValueError::new_err("keys: expected one of each row"));
-        }
-        // Ids are the same 64 bits on both sides; only Python calls them signed.
-        let (keys, rows) = (bytemuck::cast_slice(keys.as_slice()?), rows.as_slice()?);
-        py.detach(|| self.store.begin_with(table, source, dim, keys, rows))
-            .map_err(|error| ps_error(error.into()))
-    }
-
-    #[pyo3(signature = (num_bytes))]
-    fn set_memory_limit(&self, num_bytes: Option<u64>) {
-        self.store.set_memory_limit(num_bytes);
-    }
-
-    #[pyo3(signature = (directory, wait_seconds = None))]
-    fn checkpoint(
-        &self,
-        py: Python<'_>,
-        directory: PathBuf,
-        wait_seconds: Option<f64>,
-    ) -> PyResult<String> {
-        let wait = wait_seconds.map(|seconds| timeout_of("wait_seconds", seconds));
-        let wait = wait.transpose()?.unwrap_or(Duration::ZERO);
-        py.detach(|| self.store.checkpoint_within(&directory, wait))
-            .map_err(|error| ps_error(error.into()))
-    }
-
-    fn apply_round(
-        &self,
-        py: Python<'_>,
-        members: Vec<RoundPart>,
-        learning_rate: f32,
-        dense_grad: &Bound<'_, PyAny>,
-        state_delta: &Bound<'_, PyAny>,
-    ) -> PyResult<u64> {
-        let (dense, state) = (
-            array(dense_grad, "dense_grad")?,
-            array(state_delta, "state_delta")?,
-        );
-        let (dense, state) = (dense.as_slice()?, state.as_slice()?);
-        let members = round_of(&members)?;
-        py.detach(|| edl_ps::apply_whole(&self.store, members, learning_rate, dense, state))
-            .map_err(ps_error)
-    }
-}
-
-/// Task, lease, first minibatch, how many, records.
-type RoundPart = (u64, u32, u32, u32, u32);
-
-/// The minibatches of a round in the order of their tasks, each of another one.
-fn round_of(members: &[RoundPart]) -> PyResult<Vec<RoundMember>> {
-    let mut round: Vec<_> = members
-        .iter()
-        .map(
-            |&(task, lease, index, num_minibatches, num_records)| RoundMember {
-                task,
-                lease,
-                index,
-                num_minibatches,
-                num_records,
-                pulled_version: 0,
-            },
-        )
-        .collect();
-    round.sort_unstable_by_key(|member| member.task);
-    match round.windows(2).find(|pair| pair[0].task == pair[1].task) {
-        None => Ok(round),
-        Some(pair) => Err(PyValueError::new_err(format!(
-            "members: task {} is there twice, expected each task once",
-            pair[0].task
-        ))),
-    }
-}
-
-fn check_replica(replica: u32, num_replicas: u32) -> PyResult<()> {
-    if replica < num_replicas && num_replicas <= edl_store::NUM_HASH_SLOTS {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "replica {replica} of {num_replicas}: there may be 1 to {} replicas, numbered from 0",
-        edl_store::NUM_HASH_SLOTS
-    )))
-}
-
-/// Who serves: a worker its copy of the parameters, or a ps replica.
-fn service_of(is_copy: bool) -> &'static WireService {
-    if is_copy { &COPY } else { &PS }
-}
-
-/// Authority, certificate, key.
-type TlsPaths = (PathBuf, PathBuf, PathBuf);
-
-fn credentials(paths: Option<TlsPaths>) -> Result<Option<Arc<Credentials>>, PsError> {
-    let read = |(authority, certificate, key)| {
-        Credentials::read(TlsFiles {
-            authority,
-            certificate,
-            key,
-        })
-    };
-    Ok(paths.map(read).transpose()?)
-}
-
-/// What was asked, connection, (task, minibatch), begin and end in seconds since 1970.
-type Recorded = (String, u64, Option<(u64, u32)>, f64, f64);
-
-#[pyclass(frozen, module = "elasticdl._core")]
-struct PsServer {
-    server: edl_ps::PsServer,
-}
-
-#[pymethods]
-impl PsServer {
-    #[new]
-    #[pyo3(signature = (
-        store, host, port, token, *, max_staleness = None, grads_to_wait = None,
-        sync_version_tolerance = 0, tls = None, far = None, is_copy = false
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "the signature of _core.pyi")]
-    fn new(
-        py: Python<'_>,
-        store: &Bound<'_, Store>,
-        host: &str,
-        port: u16,
-        token: &[u8],
-        max_staleness: Option<u64>,
-        grads_to_wait: Option<u32>,
-        sync_version_tolerance: u64,
-        tls: Option<TlsPaths>,
-        far: Option<Py<PyAny>>,
-        is_copy: bool,
-    ) -> PyResult<Self> {
-        let store = store.get().store.clone();
-        let far = far.map(|far| Box::new(far::Sender(far)) as Box<dyn FarFiles>);
-        let synchrony = match (grads_to_wait, max_staleness) {
-            (None, None) => Synchrony::Asynchronous,
-            (None, Some(max_staleness)) => Synchrony::Bounded { max_staleness },
-            (Some(grads_to_wait), None) => Synchrony::Synchronous {
-                grads_to_wait,
-                version_tolerance: sync_version_tolerance,
-            },
-            (Some(_), Some(_)) => {
-                return Err(PyValueError::new_err(
-                    "max_staleness and grads_to_wait: expected one of them at most; synchronous \
-                     updates have sync_version_tolerance",
-                ));
-            }
-        };
-        let server = py.detach(|| {
-            let tls = credentials(tls)?;
-            let door = Door {
-                service: service_of(is_copy),
-                host,
-                port,
-                token,
-                tls: tls.as_ref(),
-            };
-            edl_ps::PsServer::start(store, &door, synchrony, far)
-        });
-        Ok(Self {
-            server: server.map_err(ps_error)?,
-        })
-    }
-
-    #[getter]
-    fn address(&self) -> &str {
-        self.server.address()
-    }
-
-    fn stop(&self, py: Python<'_>) {
-        py.detach(|| self.server.stop());
-    }
-
-    fn record(&self, most: usize) {
-        self.server.record(most);
-    }
-
-    fn take_recorded(&self) -> Vec<Recorded> {
-        let spans = self.server.take_recorded().into_iter();
-        let spans = spans.map(|span| {
-            let began = span.began.as_secs_f64();
-            let ended = began + span.lasted.as_secs_f64();
-            (span.op, span.connection, span.minibatch, began, ended)
-        });
-        spans.collect()
-    }
-}
-
-#[pyclass(frozen, module = "elasticdl._core")]
-struct Pulled {
+pub(super) struct Pulled {
     rows: Vec<Py<PyArrayDyn<f32>>>,
     #[pyo3(get)]
     dense: Py<PyArray1<f32>>,
@@ -357,7 +54,7 @@ impl Pulled {
 }
 
 #[pyclass(frozen, module = "elasticdl._core")]
-struct PsClient {
+pub(super) struct PsClient {
     client: Arc<edl_ps::PsClient>,
 }
 
@@ -712,22 +409,6 @@ impl Scan {
         let rows = shaped(py, chunk.rows, &[num_rows, dim])?;
         Ok(Some((keys.into_pyarray(py).unbind(), rows)))
     }
-}
-
-/// A year; longer ones do not fit the clocks of all systems.
-const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
-
-/// Checks a time that a call may take.
-fn timeout_of(name: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|timeout| !timeout.is_zero() && *timeout <= MAX_TIMEOUT)
-        .ok_or_else(|| {
-            PyValueError::new_err(format!(
-                "{name} is {seconds}, expected more than 0 and at most {}",
-                MAX_TIMEOUT.as_secs()
-            ))
-        })
 }
 
 const AUDIT_COLUMNS: usize = 3;

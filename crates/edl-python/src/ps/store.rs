@@ -1,0 +1,195 @@
+//! The store of a process, as Python has it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use edl_store::RoundMember;
+use numpy::PyUntypedArrayMethods;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::timeout_of;
+use crate::arrays::array;
+use crate::errors::ps_error;
+
+#[pyclass(frozen, module = "elasticdl._core")]
+pub(super) struct Progress {
+    pieces: Arc<AtomicU64>,
+}
+
+#[pymethods]
+impl Progress {
+    #[new]
+    fn new() -> Self {
+        Self {
+            pieces: Arc::default(),
+        }
+    }
+
+    fn note(&self) {
+        self.pieces.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[getter]
+    fn pieces(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed)
+    }
+}
+
+#[pyclass(frozen, module = "elasticdl._core")]
+pub(super) struct Store {
+    pub(super) store: Arc<edl_store::Store>,
+}
+
+#[pymethods]
+impl Store {
+    #[new]
+    #[pyo3(signature = (replica = 0, num_replicas = 1))]
+    fn new(replica: u32, num_replicas: u32) -> PyResult<Self> {
+        check_replica(replica, num_replicas)?;
+        Ok(Self {
+            store: Arc::new(edl_store::Store::new(replica, num_replicas)),
+        })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (
+        checkpoint, replica = 0, num_replicas = 1, keep_watermarks = true, progress = None
+    ))]
+    fn restore(
+        py: Python<'_>,
+        checkpoint: PathBuf,
+        replica: u32,
+        num_replicas: u32,
+        keep_watermarks: bool,
+        progress: Option<Py<Progress>>,
+    ) -> PyResult<Self> {
+        check_replica(replica, num_replicas)?;
+        let pieces = progress.map(|progress| progress.get().pieces.clone());
+        let pieces = pieces.unwrap_or_default();
+        let count = || {
+            pieces.fetch_add(1, Ordering::Relaxed);
+        };
+        let restored = py.detach(|| {
+            edl_store::Store::restore_showing(
+                &checkpoint,
+                replica,
+                num_replicas,
+                keep_watermarks,
+                &count,
+            )
+        });
+        let store = Arc::new(restored.map_err(|error| ps_error(error.into()))?);
+        Ok(Self { store })
+    }
+
+    fn stats(&self, py: Python<'_>) -> PyResult<String> {
+        py.detach(|| edl_ps::stats(&self.store)).map_err(ps_error)
+    }
+
+    fn modulate_learning_rate(&self) {
+        self.store.modulate_learning_rate();
+    }
+
+    fn export(&self, py: Python<'_>, request: &str) -> PyResult<String> {
+        py.detach(|| edl_ps::export(&self.store, request))
+            .map_err(ps_error)
+    }
+
+    fn begin_with(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        source: &str,
+        keys: &Bound<'_, PyAny>,
+        rows: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let (keys, rows) = (array::<i64>(keys, "keys")?, array::<f32>(rows, "rows")?);
+        let &[num_rows, dim] = rows.shape() else {
+            return Err(PyValueError::new_err("rows: expected an array (n, dim)"));
+        };
+        if keys.shape() != [num_rows] {
+            return Err(PyValueError::new_err("keys: expected one of each row"));
+        }
+        // Ids are the same 64 bits on both sides; only Python calls them signed.
+        let (keys, rows) = (bytemuck::cast_slice(keys.as_slice()?), rows.as_slice()?);
+        py.detach(|| self.store.begin_with(table, source, dim, keys, rows))
+            .map_err(|error| ps_error(error.into()))
+    }
+
+    #[pyo3(signature = (num_bytes))]
+    fn set_memory_limit(&self, num_bytes: Option<u64>) {
+        self.store.set_memory_limit(num_bytes);
+    }
+
+    #[pyo3(signature = (directory, wait_seconds = None))]
+    fn checkpoint(
+        &self,
+        py: Python<'_>,
+        directory: PathBuf,
+        wait_seconds: Option<f64>,
+    ) -> PyResult<String> {
+        let wait = wait_seconds.map(|seconds| timeout_of("wait_seconds", seconds));
+        let wait = wait.transpose()?.unwrap_or(Duration::ZERO);
+        py.detach(|| self.store.checkpoint_within(&directory, wait))
+            .map_err(|error| ps_error(error.into()))
+    }
+
+    fn apply_round(
+        &self,
+        py: Python<'_>,
+        members: Vec<RoundPart>,
+        learning_rate: f32,
+        dense_grad: &Bound<'_, PyAny>,
+        state_delta: &Bound<'_, PyAny>,
+    ) -> PyResult<u64> {
+        let (dense, state) = (
+            array(dense_grad, "dense_grad")?,
+            array(state_delta, "state_delta")?,
+        );
+        let (dense, state) = (dense.as_slice()?, state.as_slice()?);
+        let members = round_of(&members)?;
+        py.detach(|| edl_ps::apply_whole(&self.store, members, learning_rate, dense, state))
+            .map_err(ps_error)
+    }
+}
+
+/// Task, lease, first minibatch, how many, records.
+type RoundPart = (u64, u32, u32, u32, u32);
+
+/// The minibatches of a round in the order of their tasks, each of another one.
+fn round_of(members: &[RoundPart]) -> PyResult<Vec<RoundMember>> {
+    let mut round: Vec<_> = members
+        .iter()
+        .map(
+            |&(task, lease, index, num_minibatches, num_records)| RoundMember {
+                task,
+                lease,
+                index,
+                num_minibatches,
+                num_records,
+                pulled_version: 0,
+            },
+        )
+        .collect();
+    round.sort_unstable_by_key(|member| member.task);
+    match round.windows(2).find(|pair| pair[0].task == pair[1].task) {
+        None => Ok(round),
+        Some(pair) => Err(PyValueError::new_err(format!(
+            "members: task {} is there twice, expected each task once",
+            pair[0].task
+        ))),
+    }
+}
+
+fn check_replica(replica: u32, num_replicas: u32) -> PyResult<()> {
+    if replica < num_replicas && num_replicas <= edl_store::NUM_HASH_SLOTS {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "replica {replica} of {num_replicas}: there may be 1 to {} replicas, numbered from 0",
+        edl_store::NUM_HASH_SLOTS
+    )))
+}
