@@ -177,7 +177,7 @@ const panels = (() => {
     const replicas = t.replica_rows.map((rows, at) => [`ps-${at}`, words.count(rows), words.bytes(t.replica_bytes[at]), asked.length ? words.count(asked[at]) : "–"]);
     by("tables").replaceChildren(
       words.table(["table", "rows", "memory", "hit rate", "hottest keys"], rows, [0, 4]),
-      words.element("p", "Hit rate: of the keys that training asked for, those that had a row already. Hottest keys: their share of the ids.", "hint"),
+      words.element("p", "Hit rate: of the keys that training asked for, those that had a row already. Hottest keys: their share of the ids; a key that was made of a string is shown as its number.", "hint"),
       words.table(["replica", "rows", "memory", "keys asked for"], replicas));
   }
 
