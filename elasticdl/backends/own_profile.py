@@ -45,6 +45,13 @@ def _torch(folder: Path) -> End:
 def _tensorflow(folder: Path) -> End:
     import tensorflow as tf
 
+    from elasticdl.backends.keras.model.function import FlatFunction
+
     tf.profiler.experimental.start(str(folder))
-    end: End = tf.profiler.experimental.stop
+    FlatFunction.executor_type = "DEFAULT"
+
+    def end() -> None:
+        FlatFunction.executor_type = ""
+        tf.profiler.experimental.stop()
+
     return end

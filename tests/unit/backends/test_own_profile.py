@@ -25,6 +25,26 @@ def test_tensorflow_writes_what_its_profile_plugin_reads(tmp_path):
     assert path.relative_to(tmp_path / "own").parts[:2] == ("plugins", "profile")
 
 
+def test_tensorflow_tells_the_operations_of_functions_that_a_worker_calls(tmp_path):
+    tf = pytest.importorskip("tensorflow", reason="this needs elasticdl[tensorflow]")
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    from elasticdl.backends.keras.model.function import FlatFunction, StructuredFunction
+
+    ones = tf.ones((8, 8))
+    product = StructuredFunction(lambda x: tf.matmul(x, x), tf.TensorSpec((8, 8)))
+    before = product(ones).numpy()
+    end = own_profile._tensorflow(tmp_path / "own")
+    while_profiled = product(ones).numpy()
+    end()
+    assert (while_profiled == before).all()
+    assert FlatFunction.executor_type == ""
+    (path,) = (tmp_path / "own").rglob("*.xplane.pb")
+    space = xplane_pb2.XSpace.FromString(path.read_bytes())
+    names = {found.name for plane in space.planes for found in plane.event_metadata.values()}
+    assert any("MatMul" in name for name in names), names
+
+
 def test_pytorch_writes_a_chrome_trace(tmp_path):
     torch = pytest.importorskip("torch", reason="this needs elasticdl[torch]")
     end = own_profile._torch(tmp_path / "own")
