@@ -230,7 +230,7 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 	    --record benchmarks/results/soak.json
 
 .PHONY: test-etcd test-long
-test-long: build ## Test whole jobs of the model zoo, and the commands of the tutorials (10 minutes).
+test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (25 minutes).
 	$(VENV)/bin/pytest $(PYTEST_FLAGS) -m long model_zoo tests/elastic
 
 test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; needs Go 1.26).

@@ -195,6 +195,9 @@ def _ask(job: Job, question: Callable[[JobClient], T]) -> T:
 def _cancel(client: JobClient) -> JobStatus:
     last = client.status(_ANSWER_SECONDS)
     client.stop("by elasticdl stop", _ANSWER_SECONDS)
+    # Its master waits for a while until somebody has asked how it went, if it is not gone already.
+    with contextlib.suppress(UnavailableError):
+        last = client.status(0.0)
     return last
 
 

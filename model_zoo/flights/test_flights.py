@@ -91,6 +91,7 @@ def test_a_prediction_needs_no_label(spec, columns):
     assert spec.model()(batch).shape == (3, 1)
 
 
+@pytest.mark.long
 def test_learns_in_a_plain_python_session(spec, module, dataset):
     import keras
 

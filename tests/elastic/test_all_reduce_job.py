@@ -147,6 +147,7 @@ def test_the_last_worker_that_is_asked_to_end_hands_over_and_nothing_is_repeated
     assert not job.events("lost")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_survivors_of_a_kill_count_the_time_in_which_they_re_form(tmp_path, chaos):
     with VisitsJob(tmp_path, num_records=12_000, seconds=0.012) as job:

@@ -1,6 +1,8 @@
 """Real jobs of real processes lose some of them and still count exactly (scripts/chaos).
 
-One job of each kind is for every run of the tests, the others are for long ones.
+One job that loses workers and the master and gains a worker is for every run of the tests, and one
+that averages gradients; the others are for long ones. `test_chaos_ps.py` has the loss of a ps
+replica, `test_tls_job.py` that of two processes at once.
 """
 
 import subprocess
@@ -32,7 +34,8 @@ def run_chaos(seed, faults, directory, mode="async"):
     assert "every count is exact" in done.stdout
 
 
-@pytest.mark.parametrize("seed", one_of(*range(8)))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(8))
 def test_counts_stay_exact_when_a_worker_is_killed(seed, tmp_path):
     run_chaos(seed, "worker", tmp_path)
 
@@ -42,7 +45,8 @@ def test_counts_stay_exact_when_a_worker_is_added(tmp_path):
     run_chaos(20, "add", tmp_path)
 
 
-@pytest.mark.parametrize("seed", one_of(21, 22))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [21, 22])
 def test_counts_stay_exact_when_the_master_is_killed_and_restarted(seed, tmp_path):
     run_chaos(seed, "master", tmp_path)
 
@@ -64,7 +68,8 @@ def test_counts_stay_exact_when_records_are_shuffled_over_all_files(faults, tmp_
     run_chaos(35, faults, tmp_path, "records")
 
 
-@pytest.mark.parametrize("seed", one_of(40, 41))
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [40, 41])
 def test_counts_stay_exact_when_two_roles_are_killed_at_once(seed, tmp_path):
     run_chaos(seed, "worker+ps,ps+master,worker+master", tmp_path)
 

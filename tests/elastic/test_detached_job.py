@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,16 @@ class Job:
             if is_so(status):
                 return status
             assert status["status"] not in ("finished", "failed", "stopped"), status["message"]
+
+    def stop(self, *words):
+        """Run `elasticdl stop`; the worker may finish the minibatch that it waits at."""
+        process = self.popen("stop", *words, self.job_dir)
+        log = self.job_dir / "logs" / "worker-0.log"
+        while "asked to end" not in log.read_text() and process.poll() is None:
+            time.sleep(0.02)  # a file tells nobody that it has grown
+        self.open_gate()
+        out, err = process.communicate(timeout=SECONDS)
+        return process.returncode, out, err
 
     def open_gate(self):
         """Let workers go on, from now on."""
@@ -234,7 +245,7 @@ def test_a_job_that_is_stopped_is_cancelled_and_leaves_nothing(job):
     job.detach(checkpoint_dir=job.folder / "checkpoints", checkpoint_steps=3)
     job.status_when(lambda status: status["checkpoints"])
     processes = job.processes()
-    code, out, err = job.command("stop")
+    code, out, err = job.stop()
     assert (code, err) == (0, "")
     assert out.startswith("job: failed (stopped: by elasticdl stop)\n")
     assert "--checkpoint_dir_for_init begins there" in out
@@ -248,12 +259,11 @@ def test_a_paused_job_is_gone_on_with_by_the_same_command(job):
     job.detach()
     job.status_when(is_training)
     processes = job.processes()
-    code, out, err = job.command("stop", "--pause")
+    code, out, err = job.stop("--pause")
     assert (code, err) == (0, "")
     assert "the same command with --job_dir=job goes on from here" in out
     assert_all_end(processes)
     assert job.command("attach")[0] == 130
-    job.open_gate()
     job.detach()
     assert job.command("attach")[0] == 0
     job.assert_exact()

@@ -12,7 +12,7 @@ FLAGS = {"global_batch_size": BATCH, "num_minibatches_per_task": 2, "determinist
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("num_workers", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_each_update_has_its_own_tasks(tmp_path, num_workers):
     # 100 updates and a half one.
     with VisitsJob(

@@ -13,7 +13,7 @@ import pytest
 ROUNDS = 150
 MAX_GROWTH_BYTES = 64 * 1024 * 1024
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(180)]
 
 
 def listeners(processes):

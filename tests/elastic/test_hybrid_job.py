@@ -162,6 +162,7 @@ def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
     assert "is of a hybrid job" in job.printed()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_ps_replica_and_a_worker_that_are_asked_to_end_hand_over(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000) as job:

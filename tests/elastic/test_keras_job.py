@@ -76,7 +76,7 @@ def test_the_model_has_learned(trained):
             ],
             marks=pytest.mark.long,
         ),
-        ["--saved_model=export"],
+        pytest.param(["--saved_model=export"], marks=pytest.mark.long),
     ],
     ids=["checkpoint", "checkpoint on three ps replicas", "export"],
 )

@@ -75,6 +75,7 @@ def test_a_feed_that_stands_still_is_time_that_a_worker_waits_for_data(job):
     assert_grown(job, Label.WAIT_FOR_DATA, Label.WAIT_FOR_PARAMETERS)
 
 
+@pytest.mark.long
 def test_a_ps_replica_that_stands_still_is_time_that_a_worker_waits_for_parameters(job, chaos):
     with job:
         job.wait_for_pause()

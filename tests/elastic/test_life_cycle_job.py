@@ -96,7 +96,11 @@ def read(folder):
 
 @pytest.mark.parametrize(
     "strategy",
-    [("--distribution_strategy=Local",), (*PS, "--num_ps_pods=1"), (*PS, "--num_ps_pods=3")],
+    [
+        ("--distribution_strategy=Local",),
+        (*PS, "--num_ps_pods=1"),
+        pytest.param((*PS, "--num_ps_pods=3"), marks=pytest.mark.long),
+    ],
     ids=["local", "1 replica", "3 replicas"],
 )
 def test_a_job_exports_what_was_admitted_and_has_not_expired(job, tmp_path, strategy):

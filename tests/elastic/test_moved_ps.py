@@ -28,7 +28,9 @@ def addresses(job_dir, name):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_successors_at_other_addresses_are_found(number, chaos, tmp_path):
     files = chaos.make_ids(seed=5)
     chaos.write_data(tmp_path / "data", files)

@@ -121,7 +121,7 @@ PS = ("--distribution_strategy=ParameterServerStrategy",)
     "flags",
     [
         ("--distribution_strategy=Local",),
-        (*PS, "--num_ps_pods=1", "--num_workers=1"),
+        pytest.param((*PS, "--num_ps_pods=1", "--num_workers=1"), marks=pytest.mark.long),
         (*PS, "--num_ps_pods=3", "--num_workers=2"),
         (*PS, "--num_ps_pods=2", "--num_workers=2", "--use_async=false", "--grads_to_wait=2"),
     ],
@@ -140,7 +140,7 @@ def test_an_export_shows_the_strings_that_ids_were_made_of(flags, tmp_path):
     assert [table["name_collisions"] for table in manifest["tables"]] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("role", ["worker", "ps"])
+@pytest.mark.parametrize("role", [pytest.param("worker", marks=pytest.mark.long), "ps"])
 def test_names_survive_the_death_of_a_process(role, tmp_path):
     job_dir = f"--job_dir={tmp_path / 'job'}"
     run(tmp_path, *PS, "--num_ps_pods=2", "--num_workers=2", job_dir, TEST_KILL=role)

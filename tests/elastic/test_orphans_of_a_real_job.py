@@ -68,7 +68,9 @@ def assert_all_end(pidfds):
         assert readable, "a process is left"
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.long)]
+)
 def test_no_process_is_left(job, tmp_path, number):
     pids = pids_of(tmp_path / "job")
     assert sorted(pids.values()) == [

@@ -21,7 +21,9 @@ def write_rows(file):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("recovery", ["from the files", "from a checkpoint"])
+@pytest.mark.parametrize(
+    "recovery", [pytest.param("from the files", marks=pytest.mark.long), "from a checkpoint"]
+)
 def test_a_killed_replica_has_its_pretrained_rows_again(recovery, chaos, paused_job, tmp_path):
     ids = np.random.default_rng(0).integers(NUM_IDS, size=NUM_RECORDS)
     write_rows(tmp_path / "rows.npz")

@@ -122,6 +122,7 @@ def test_explain_names_the_ps_replica_of_a_job_that_it_bounds(seen_job, tmp_path
     assert "and ps-0 works for " in done.stdout
 
 
+@pytest.mark.long
 def test_job_that_has_ended_cannot_be_profiled(seen_job):
     with seen_job(1_000) as job:
         job.wait()

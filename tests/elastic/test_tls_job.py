@@ -123,6 +123,7 @@ def test_workers_of_a_ring_are_lost_under_tls(has_rows, tmp_path, chaos):
     assert len(own) > 3  # one for each process that was started
 
 
+@pytest.mark.long
 def test_without_tls_a_worker_of_a_ring_shows_no_certificate(tmp_path, chaos):
     with VisitsJob(tmp_path, num_records=6_000, seconds=0.012) as job:
         assert worker_servers(chaos, job) == [[None] * 2] * 3
