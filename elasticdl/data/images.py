@@ -81,7 +81,7 @@ class ImageFolderReader:
 
 
 def is_image_folder(path: str) -> bool:
-    """Tell whether a folder has no files of its own, but a folder that begins with an image."""
+    """Tell whether a folder has no images of its own, but one of its first three folders has."""
     if not os.path.isdir(path) or _images(path):
         return False
     return any(_images(os.path.join(path, name)) for name in _folders(path)[:3])

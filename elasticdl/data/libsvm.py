@@ -49,7 +49,7 @@ def _parse(records: Records, source: str) -> dict[str, NDArray[np.generic]]:
     lines = [line.partition(b"#")[0] for line in records.values]
     try:
         return _parse_lines(lines)
-    except ValueError:
+    except (ValueError, OverflowError):
         for number, line in enumerate(lines, records.start):
             _require_pairs(line, number, source)
         raise
@@ -60,6 +60,7 @@ def _parse_lines(lines: list[bytes]) -> dict[str, NDArray[np.generic]]:
 
     Raises:
         ValueError: One of them is no number, or out of place.
+        OverflowError: An index has more than 63 bits.
     """
     counts = np.array([line.count(b":") for line in lines], dtype=np.int64)
     text = b"\n".join(lines)
@@ -102,7 +103,11 @@ def _require_pairs(line: bytes, number: int, source: str) -> None:
     for pair in pairs:
         index, _, value = pair.partition(b":")
         try:
-            int(index), float(value)
+            np.int64(int(index)), float(value)
+        except OverflowError:
+            raise DataError(
+                f"{source}: record {number}: expected an index below 2^63, found {_shown(index)}"
+            ) from None
         except ValueError:
             raise DataError(
                 f"{source}: record {number}: expected index:value, found {_shown(pair)}"

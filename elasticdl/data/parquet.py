@@ -13,6 +13,7 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
+from elasticdl.settings.reader_params import FLAG
 
 SHARD_ROWS = 8192
 """Row groups that are smaller are joined, so that tasks are not."""
@@ -40,7 +41,7 @@ class ParquetReader:
         missing = [name for name in self._columns if name not in self._schema.names]
         if missing:
             raise ConfigError(
-                f"--data_reader_params: columns={missing[0]}: {self._paths[0]} has "
+                f"{FLAG}: columns={missing[0]}: {self._paths[0]} has "
                 f"{', '.join(self._schema.names)}"
             )
         self._cached_converters: dict[str, tuple[Convert, np.dtype[Any]]] = {}
@@ -61,7 +62,10 @@ class ParquetReader:
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the rows of a shard; only the row groups that it touches are read."""
         if shard.name not in self._paths:
-            raise DataError(f"{shard.name}: not one of the files of this reader")
+            raise DataError(
+                f"{shard.name}: not one of the {len(self._paths)} files of this reader, "
+                f"of which the first is {self._paths[0]}; do all processes see the same files?"
+            )
         file = self._open(shard.name)
         num_rows = file.metadata.num_rows
         if shard.end > num_rows:

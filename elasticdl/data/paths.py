@@ -19,7 +19,7 @@ def expand_paths(expression: str) -> list[str]:
     The files of each part are sorted, so every process lists them alike; none comes twice.
 
     Raises:
-        DataError: A part names nothing, or an empty folder.
+        DataError: A part names nothing, an empty folder, or one that cannot be read.
     """
     if os.path.exists(expression):  # even if its name has commas or brackets
         return _expand_one(expression)
@@ -48,7 +48,11 @@ def _expand_one(part: str) -> list[str]:
 
 
 def _files_of_folder(folder: str) -> list[str]:
-    paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
+    paths = [os.path.join(folder, name) for name in names]
     files = [path for path in paths if os.path.isfile(path) and _is_data(path)]
     if files:
         return files

@@ -183,12 +183,13 @@ class SqlReader:
             yield _shard(name, first, last, count)
 
     def _parse_name(self, name: str) -> tuple[str, Any, Any]:
-        table, _, text = name.partition(" ")
+        # As `_shard` writes it; a table may have blanks in its name.
+        table = next((table for table in self._tables if name.startswith(f"{table} [")), "")
         try:
-            first, last = json.loads(text)
+            first, last = json.loads(name[len(table) :])
         except (ValueError, TypeError):
             first = last = None
-        if table not in self._tables or first is None:
+        if not table or first is None:
             raise DataError(
                 f"{name}: not a range of {', '.join(self._tables)}; do all processes read the same "
                 "tables?"

@@ -34,8 +34,8 @@ MAX_MASTER_RESTARTS = 20
 _LOOK_SECONDS = 1.0  # how often to look whether the job has ended; what else happens wakes
 _STOP_SECONDS = 20.0  # what a master gets to end its job in order
 _EXIT_SECONDS = 30.0  # what a master gets to exit after the job's end
-_PATIENCE_SECONDS = 2.0
-_GIVE_UP_SECONDS = 15.0
+_PATIENCE_SECONDS = 2.0  # what processes get to end by themselves whose lifeline is cut
+_GIVE_UP_SECONDS = 15.0  # after which those that even SIGKILL does not end are left, and named
 
 _log = logging.getLogger(__name__)
 

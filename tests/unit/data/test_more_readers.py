@@ -118,6 +118,7 @@ def test_libsvm_agrees_with_scikit_learn():
         ("1 1.5:2", "expected index:value, found '1.5:2'"),
         ("1 2 3:4:5", "expected index:value, found '2'"),
         ("3:1 2", "expected a label that is a number, found '3:1'"),
+        (f"1 {2**63}:1", f"expected an index below 2^63, found '{2**63}'"),
     ],
 )
 def test_a_wrong_line_of_libsvm_is_told_by_its_record(line, said):
@@ -165,6 +166,14 @@ def test_ranges_of_keys_are_found_by_one_scan_and_need_none_to_be_read(database)
 
     assert records.start == 10
     assert records.columns["n"].tolist() == list(range(310, 320))
+
+
+def test_a_name_of_a_table_may_have_blanks(database):
+    database.execute('CREATE TABLE "my [ clicks" (id TEXT PRIMARY KEY)')
+    database.executemany('INSERT INTO "my [ clicks" VALUES (?)', [("a [",), ("b",)])
+    database.commit()
+    (records,) = read_all(open_reader(CLICKS, "table=my [ clicks"))
+    assert records.columns["id"].tolist() == ["a [", "b"]
 
 
 def test_columns_of_a_table_have_one_type_in_every_chunk(database):
