@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -37,6 +37,7 @@ from steps import Steps
 
 from elasticdl._core import RecordWriter
 from elasticdl.observe.events import read_events
+from elasticdl.rpc.client import JobClient
 from scripts.chaos.job import connect
 
 NUM_WORKERS = 3
@@ -52,8 +53,9 @@ OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 class Job:
     """The job, as the driver sees it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, master: JobClient) -> None:
         self.folder = folder
+        self.master = master
         self.steps = Steps(folder)
 
     def worlds(self) -> dict[int, tuple[int, ...]]:
@@ -152,8 +154,22 @@ def _row(what: str, seconds: list[float], peer: Side | None = None) -> Row:
 
 
 @contextmanager
-def job_of(times: int) -> Iterator[Job]:
-    """Run a job that lasts until the block ends."""
+def job_of(
+    times: int,
+    model: str = "recovery_model.forward",
+    environment: Mapping[str, str] | None = None,
+    notes: str = "ELASTICDL_STEPS",
+    **more: object,
+) -> Iterator[Job]:
+    """Run a job that lasts until the block ends.
+
+    Args:
+        times: How often workers are lost, by request or not.
+        model: In this folder.
+        environment: Of the job's processes.
+        notes: The variable of it that names the folder for what workers note.
+        more: Flags.
+    """
     root = Path(__file__).parent
     with tempfile.TemporaryDirectory(prefix="elasticdl-recovery-") as scratch:
         folder = Path(scratch)
@@ -161,13 +177,14 @@ def job_of(times: int) -> Iterator[Job]:
             writer.write_many(str(number).encode() for number in range(NUM_RECORDS))
         flags = {
             "model_zoo": root,
-            "model_def": "recovery_model.forward",
+            "model_def": model,
             "training_data": folder / "data.recordio",
             "distribution_strategy": "AllreduceStrategy",
             "num_workers": NUM_WORKERS,
             "num_epochs": 1_000,
             "job_dir": folder / "job",
             "max_relaunches": 10 + 2 * times,
+            **more,
         }
         words = [f"--{name}={value}" for name, value in flags.items()]
         with (folder / "log").open("w") as log:
@@ -175,13 +192,15 @@ def job_of(times: int) -> Iterator[Job]:
                 [sys.executable, "-m", "elasticdl.cli.main", "train", *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"ELASTICDL_STEPS": str(folder), "OMP_NUM_THREADS": "1"},
+                env=os.environ
+                | {notes: str(folder), "OMP_NUM_THREADS": "1"}
+                | dict(environment or {}),
             )
             try:
                 master = connect(folder / "job", process)
                 if master is None:
                     raise SystemExit((folder / "log").read_text())
-                yield Job(folder)
+                yield Job(folder, master)
                 master.stop("measured")
                 master.close()
                 process.wait(timeout=60)

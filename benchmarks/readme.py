@@ -44,6 +44,7 @@ PARTS = {
     "store": "The parameter store and its wire",
     "allreduce": "All-reduce against gloo",
     "allreduce_recovery": "All-reduce when workers are killed, leave and join",
+    "allreduce_join": "All-reduce when a worker joins a large model",
     "recordio": "Record files",
     "data_formats": "Formats of data, by processor time",
     "ledger": "The master's ledger",

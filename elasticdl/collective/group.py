@@ -17,7 +17,7 @@ from elasticdl.collective.rounds import OFFER_BYTES, Offer, pack, unpack
 
 Float32 = NDArray[np.float32]
 
-_PIECE = 1 << 22  # numbers of one reduction while bytes are given
+_PIECE = 1 << 20  # numbers of one reduction while bytes are given
 _PATIENCE_SECONDS = 7 * 24 * 3600.0
 """How long others are waited for who compute: as long as they live. The master ends who hangs."""
 _REDUCE_SECONDS = 600.0
@@ -33,6 +33,7 @@ class Group:
         self._size = size
         self._mine = np.zeros(size * OFFER_BYTES // 2, np.float32)
         self._all = np.empty_like(self._mine)
+        self._carried: tuple[Float32, Float32] | None = None  # zeros, but on rank 0
 
     def exchange(self, offer: Offer) -> list[Offer]:
         """Say what this rank offers; return the offers of all, by rank. Waits for all.
@@ -73,24 +74,27 @@ class Group:
         # What rank 0 gives may take it a while to write.
         self._add(size, found, 1, _PATIENCE_SECONDS)
         num_bytes = int.from_bytes(_to_bytes(found), "little")
-        kept = bytearray()
-        for start in range(0, num_bytes, 2 * _PIECE):
-            end = min(start + 2 * _PIECE, num_bytes)
-            piece = None if data is None else data[start:end]
-            kept += self.give_piece(piece, end - start, is_wanted)
-        return bytes(kept)
+        return self.give_piece(data, num_bytes, is_wanted)
 
     def give_piece(self, data: bytes | None, num_bytes: int, is_wanted: bool) -> bytes:
-        """Return a piece of known size of what rank 0 gives, on the ranks that want it.
+        """Return bytes of rank 0 of which all ranks know how many there are, as `give` does.
 
         Raises:
             RingError: A rank is lost.
         """
-        length = -(-num_bytes // 2)
-        out = np.empty(length, np.float32)
-        values = np.zeros(length, np.float32) if data is None else _to_numbers(data)
-        self._add(values, out, 1, _REDUCE_SECONDS)
-        return _to_bytes(out)[:num_bytes] if is_wanted else b""
+        if self._carried is None:
+            self._carried = np.zeros(_PIECE, np.float32), np.empty(_PIECE, np.float32)
+        values, out = self._carried  # kept from one piece to the next: new memory costs time
+        kept = bytearray()
+        for start in range(0, num_bytes, 2 * _PIECE):
+            end = min(start + 2 * _PIECE, num_bytes)
+            length = -(-(end - start) // 2)
+            if data is not None:
+                values[:length] = _as_shorts(data[start:end])
+            self._add(values[:length], out[:length], 1, _REDUCE_SECONDS)
+            if is_wanted:
+                kept += _to_bytes(out[:length])[: end - start]
+        return bytes(kept)
 
     def _add(self, values: Float32, out: Float32, weight: int, timeout_seconds: float) -> None:
         self._ring.all_reduce([values], [out], weight, timeout_seconds=timeout_seconds, mean=False)
@@ -101,8 +105,12 @@ class Group:
 
 
 def _to_numbers(data: bytes) -> Float32:
+    return _as_shorts(data).astype(np.float32)
+
+
+def _as_shorts(data: bytes) -> NDArray[np.uint16]:
     """Return bytes as numbers from 0 to 65,535; an odd last byte is followed by 0."""
-    return np.frombuffer(data + b"\0" * (len(data) % 2), "<u2").astype(np.float32)
+    return np.frombuffer(data + b"\0" * (len(data) % 2), "<u2")
 
 
 def _to_bytes(numbers: Float32) -> bytes:

@@ -124,13 +124,14 @@ class Giver:
             return b"", False
         if self._error is not None:
             raise self._error
-        piece = bytearray()
-        while self._files and len(piece) < most_bytes:
-            found = self._files[0].read(most_bytes - len(piece))
-            piece += found
-            if not found:
+        parts: list[bytes] = []
+        left = most_bytes
+        while self._files and left:
+            parts.append(self._files[0].read(left))
+            left -= len(parts[-1])
+            if not parts[-1]:
                 self._files.popleft().close()
-        return bytes(piece), not self._files
+        return b"".join(parts), not self._files
 
     def close(self) -> None:
         """Give nothing more. What is being written is removed when it is whole."""
