@@ -8,12 +8,12 @@ goes on from its journal as if nothing had happened.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from elasticdl.config import JobConfig
 from elasticdl.data.updates import UpdateOrder
-from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
     Attendance,
     Finished,
@@ -42,8 +42,9 @@ from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.choose import make_holder
 from elasticdl.master.parameters.holder import Answer, Audited, RestorePoint, Seating
 from elasticdl.master.phases import Phase
-from elasticdl.master.processes import Loss, Processes
+from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
+from elasticdl.master.results import TaskResults
 from elasticdl.master.tasks import JobTasks
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.master.training_metrics import TrainingMetrics
@@ -53,18 +54,6 @@ from elasticdl.observe.kinds import Kind
 _LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
 _WAIT_SECONDS_PER_WORKER = 0.002  # so that a thousand waiting workers do not drown the master
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """What a process that was asked to end does first.
-
-    is_awaited: It gives back the tasks that it holds, or hands over. hands_over: It writes the
-    parameters that it holds.
-    """
-
-    is_awaited: bool
-    hands_over: bool
 
 
 class JobCore:
@@ -107,6 +96,16 @@ class JobCore:
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.callbacks = Callbacks(
             self.journal, tasks, self.ledger, self.evaluations, self.meter, self._act
+        )
+        self.results = TaskResults(
+            config.training,
+            tasks,
+            self.ledger,
+            self.meter,
+            self.evaluations,
+            self.callbacks,
+            self.training_metrics,
+            self._act,
         )
         self.holder = make_holder(
             config,
@@ -350,13 +349,17 @@ class JobCore:
         if self.has_ended:
             return False
         if report.task_id == TRAINING_METRICS:
-            return member is not None and self._measured(report, now)
+            if member is None:
+                return False
+            is_new = self.results.measured(report)
+            self._advance(now)
+            return is_new
         is_its = self.ledger.is_current(worker_id, report.task_id, report.lease)
         if member is None or not is_its:
             self.counters.refused_report()
             return False
         task = self.tasks.task(report.task_id)
-        report = self._checked(task, report)
+        report = self.results.checked(task, report)
         if task.kind is TaskKind.TRAINING:
             self.meter.reported(worker_id, report, now)
         settled = self.ledger.report(
@@ -444,6 +447,15 @@ class JobCore:
         if not member.gone:
             self._carry_out(member, self.processes.lose(member, exited, now), now)
             self._advance(now)
+
+    def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
+        failure = self.results.settle(task, report, settled, self.phase)
+        if failure is None:
+            return
+        if failure.after_checkpoint:
+            self._fail_after_checkpoint(failure.words, now)
+        else:
+            self._fail(failure.words, now)
 
     def _give_up(self, member: Member, words: str, now: float) -> None:
         self._carry_out(member, self.processes.give_up(member, words, now), now)
@@ -543,78 +555,6 @@ class JobCore:
             case TaskKind.TRAINING if rate is not None:
                 return replace(lease, learning_rate=rate, generation=generation)
         return replace(lease, generation=generation) if generation else lease
-
-    def _checked(self, task: Task, report: TaskReport) -> TaskReport:
-        """Return the report, as a failure if its metric states do not fit the others'."""
-        if task.kind is not TaskKind.EVALUATION or report.outcome is not Outcome.DONE:
-            return report
-        try:
-            self.evaluations.check(task.evaluation_id, report.metric_states)
-        except ModelError as error:
-            return replace(report, outcome=Outcome.FAILED, message=str(error))
-        return report
-
-    def _measured(self, report: TaskReport, now: float) -> bool:
-        """Take in the numbers that a worker made of the metrics of training."""
-        is_new = self.training_metrics.answered(report)
-        if is_new:
-            of = self.training_metrics.measured
-            text = ", ".join(f"{name} {value:.6g}" for name, value in sorted(of.metrics.items()))
-            loss = self.meter.epoch_loss(of.epoch)
-            self._note(
-                kinds.TrainingMetricsMeasured(
-                    epoch=of.epoch,
-                    loss=loss,
-                    recent_loss=self.meter.loss,
-                    metrics=of.metrics,
-                    recent_metrics=of.recent,
-                    num_records=of.num_records,
-                ),
-                f"epoch {of.epoch + 1}, {of.num_records} records: {text}",
-            )
-        elif report.outcome is Outcome.FAILED:
-            self._note(kinds.TrainingMetricsFailed(), report.message, is_warning=True)
-        self._advance(now)
-        return is_new
-
-    def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
-        if report.fatal:
-            self._fail_after_checkpoint(report.message, now)
-        elif settled is Settled.QUARANTINED:
-            self._set_aside(task, report.message, now)
-        elif settled is Settled.DONE and task.kind is TaskKind.TRAINING:
-            self.training_metrics.trained(task, report)
-        elif settled is Settled.DONE and task.kind is TaskKind.EVALUATION:
-            if self.evaluations.evaluated(
-                task.evaluation_id, report.metric_states, report.num_records
-            ):
-                metrics_id = self.tasks.metrics_id(task.evaluation_id)
-                self.ledger.queue(range(metrics_id, metrics_id + 1))
-        elif settled is Settled.DONE and task.kind is TaskKind.METRICS:
-            self.evaluations.finish(task.evaluation_id, report.metrics)
-            text = ", ".join(f"{name} {value:.6g}" for name, value in report.metrics.items())
-            self._note(kinds.Evaluated(report.metrics), f"evaluation: {text}")
-            self.callbacks.evaluated(task.evaluation_id)
-        elif settled is Settled.DONE and task.kind is TaskKind.CALLBACKS:
-            assert report.callbacks is not None
-            self.callbacks.ran(report.callbacks, self.phase)
-        elif settled is Settled.REQUEUED and report.outcome is Outcome.FAILED:
-            self._note(kinds.TaskFailed(task.id), report.message, is_warning=True)
-
-    def _set_aside(self, task: Task, message: str, now: float) -> None:
-        self._note(kinds.TaskSetAside(task.id), message, is_warning=True)
-        if self.ledger.num_done == 0:
-            tries = self.config.training.max_task_retries + 1
-            self._fail(f"no task succeeded, and one failed {tries} times: {message}", now)
-        elif task.kind is TaskKind.TRAINING and self.config.training.deterministic:
-            self._fail(
-                f"--deterministic: an update cannot be made without its task: {message}", now
-            )
-        elif task.kind is TaskKind.CALLBACKS:
-            self.callbacks.drop()
-        elif task.evaluation_id >= 0 and task.evaluation_id == self.evaluations.running_id:
-            self.evaluations.abandon()
-            self.ledger.drop(self.tasks.evaluation_ids(task.evaluation_id))
 
     def _act(self, action: Action) -> None:
         self._actions.append(action)

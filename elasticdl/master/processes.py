@@ -34,6 +34,18 @@ class Loss:
     message: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """What a process that was asked to end does first.
+
+    is_awaited: It gives back the tasks that it holds, or hands over. hands_over: It writes the
+    parameters that it holds.
+    """
+
+    is_awaited: bool
+    hands_over: bool
+
+
 class Processes:
     """Decides which processes the job has. Its state is that of the parts it is given.
 

@@ -19,11 +19,12 @@ from elasticdl.job import (
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import status
 from elasticdl.master.actions import AskWatermarks
-from elasticdl.master.core import Leaving, Phase
+from elasticdl.master.core import Phase
 from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.hand_overs import HandedOver
 from elasticdl.master.parameters.holder import BeginWith, Watermarks
 from elasticdl.master.parameters.schedule import WholeCheckpoint
+from elasticdl.master.processes import Leaving
 
 
 class Worlds:
