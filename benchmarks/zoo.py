@@ -63,6 +63,8 @@ class Model:
     params: `--model_params` of a job.
     plain_params: Of plain Keras, where they differ: it needs to know how many ids there are.
     strategies: With which it is run.
+    learning_rate: Of plain training and jobs, where that of the model file is only just borne by
+        plain training; None: that.
     framework, peer: What trains it, and the script that trains it in one process.
     """
 
@@ -75,6 +77,7 @@ class Model:
     plain_params: str | None = None
     metric: str = "auc"
     strategies: tuple[str, ...] = ("ParameterServerStrategy",)
+    learning_rate: float | None = None
     framework: str = "keras"
     peer: str = "zoo_fit.py"
 
@@ -85,6 +88,7 @@ def _dac(kind: str) -> Model:
 
 
 DIN_SIZES = "num_items=1000;num_categories=100"
+MNIST_RATE = 0.02
 MNIST_API = "mnist.mnist_functional_api.custom_model"
 MODELS = (
     Model("adult", "adult.model.forward", "adult", 5, 128),
@@ -94,11 +98,17 @@ MODELS = (
     Model("din", "din.model.forward", "din", 2, 128, DIN_SIZES),
     *map(_dac, ("wide_deep", "deepfm", "xdeepfm", "dcn", "dcn_v2")),
     Model("iris", "iris.model.forward", "iris", 20, 10, metric="accuracy"),
-    Model("mnist", MNIST_API, "mnist", 1, 64, metric="accuracy", strategies=(PS, ALLREDUCE)),
     Model(
-        *("mnist_torch", "mnist.model_torch.custom_model", "mnist", 1, 64),
+        *("mnist", MNIST_API, "mnist", 3, 64),
         metric="accuracy",
         strategies=(PS, ALLREDUCE),
+        learning_rate=MNIST_RATE,
+    ),
+    Model(
+        *("mnist_torch", "mnist.model_torch.custom_model", "mnist", 3, 64),
+        metric="accuracy",
+        strategies=(PS, ALLREDUCE),
+        learning_rate=MNIST_RATE,
         framework="torch",
         peer="zoo_torch.py",
     ),
@@ -108,7 +118,11 @@ MODELS = (
         framework="torch",
         peer="zoo_torch.py",
     ),
-    Model("mnist_subclass", "mnist.mnist_subclass.CustomModel", "mnist", 1, 64, metric="accuracy"),
+    Model(
+        *("mnist_subclass", "mnist.mnist_subclass.CustomModel", "mnist", 3, 64),
+        metric="accuracy",
+        learning_rate=MNIST_RATE,
+    ),
     Model(
         *("cifar10", "cifar10.model.custom_model", "cifar10", 5, 64),
         metric="accuracy",
@@ -168,7 +182,7 @@ class Run:
         params = model.params
         if self.side == "plain" and model.plain_params is not None:
             params = model.plain_params
-        return {
+        settings = {
             "data": model.data,
             "model_def": model.model_def,
             "num_epochs": model.num_epochs,
@@ -176,6 +190,9 @@ class Run:
             "model_params": params,
             "options": list(STRATEGIES.get(self.strategy, ())),
         }
+        if model.learning_rate is not None:
+            settings["learning_rate"] = model.learning_rate
+        return settings
 
     def row(self, value: float, seconds: float) -> Row:
         """Return the row that says what was reached."""
@@ -314,8 +331,9 @@ def _training(run: Run) -> list[str]:
     if run.strategy == ALLREDUCE:
         settings["global_batch_size"] = settings["minibatch_size"]
     settings["minibatch_size"] //= _PARTS.get(run.strategy, 1)
-    names = ("model_def", "num_epochs", "minibatch_size", "global_batch_size", "model_params")
-    return [f"--{name}={settings[name]}" for name in names if settings.get(name)]
+    flags = ("model_def", "num_epochs", "minibatch_size", "global_batch_size", "model_params")
+    flags += ("learning_rate",)
+    return [f"--{name}={settings[name]}" for name in flags if settings.get(name)]
 
 
 def _run(command: Sequence[str], **variables: str) -> str:

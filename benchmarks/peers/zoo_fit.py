@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--data_reader_params", default="")
     parser.add_argument("--minibatch_size", type=int, default=128)
     parser.add_argument("--num_epochs", type=int, default=1)
+    parser.add_argument("--learning_rate", type=float, help="default: that of the model file")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     keras.utils.set_random_seed(args.seed)
@@ -48,13 +49,20 @@ def main() -> None:
     model = spec.model()
     metrics = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
     assert spec.optimizer is not None
-    model.compile(spec.optimizer(), spec.loss, metrics=list(metrics.values()))
+    given = {} if args.learning_rate is None else {"lr": args.learning_rate}
     training = fed(spec, args.train, args.data_reader_params, Mode.TRAINING).cache()
+    loss = _of_labels(spec.loss, training.element_spec[1].dtype)
+    model.compile(spec.optimizer(**given), loss, metrics=list(metrics.values()))
     training = training.shuffle(10_000_000, seed=args.seed).batch(args.minibatch_size)
     model.fit(training, epochs=args.num_epochs, shuffle=False, verbose=0)
     testing = fed(spec, args.test, args.data_reader_params, Mode.EVALUATION).batch(512)
     _loss, *values = model.evaluate(testing, verbose=0)
     print(json.dumps(dict(zip(metrics, values, strict=True))))
+
+
+def _of_labels(loss: Any, dtype: Any) -> Any:
+    """Return the loss with labels as the feed gives them: `compile` makes floats of them."""
+    return lambda labels, predictions: loss(tf.cast(labels, dtype), predictions)
 
 
 def fed(spec: ModelSpec, place: str, params: str, mode: Mode) -> Any:

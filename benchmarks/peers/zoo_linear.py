@@ -30,7 +30,7 @@ MISSING = -1.0
 
 
 def main() -> None:
-    """Train, and print `{"auc": 0.9}`, or `{"accuracy": 0.9}` without `--positive`."""
+    """Train, and print `{"accuracy": 0.9}`, with `--positive` also the `auc`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--train", required=True, help="data, as --training_data takes it")
     parser.add_argument("--test", required=True)
@@ -53,12 +53,10 @@ def main() -> None:
         columns = make_column_transformer(*transformers(tables[0]))
         model = make_pipeline(columns, LogisticRegression(max_iter=1000))
     model.fit(tables[0], labels[0])
+    metrics = {"accuracy": float(accuracy_score(labels[1], model.predict(tables[1])))}
     if args.positive:
-        found = model.predict_proba(tables[1])[:, 1]
-        print(json.dumps({"auc": float(roc_auc_score(labels[1], found))}))
-    else:
-        found = model.predict(tables[1])
-        print(json.dumps({"accuracy": float(accuracy_score(labels[1], found))}))
+        metrics["auc"] = float(roc_auc_score(labels[1], model.predict_proba(tables[1])[:, 1]))
+    print(json.dumps(metrics))
 
 
 def read(place: str, args: argparse.Namespace) -> pd.DataFrame:

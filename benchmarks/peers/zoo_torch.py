@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--data_reader_params", default="")
     parser.add_argument("--minibatch_size", type=int, default=128)
     parser.add_argument("--num_epochs", type=int, default=1)
+    parser.add_argument("--learning_rate", type=float, help="default: that of the model file")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
@@ -46,7 +47,8 @@ def main() -> None:
     model = spec.model()
     assert spec.optimizer is not None
     assert spec.loss is not None
-    optimizer = spec.optimizer(list(model.parameters()))
+    given = {} if args.learning_rate is None else {"lr": args.learning_rate}
+    optimizer = spec.optimizer(list(model.parameters()), **given)
     features, labels = fed(spec, args.train, args.data_reader_params, Mode.TRAINING)
     for _ in range(args.num_epochs):
         for chosen in torch.randperm(len(labels)).split(args.minibatch_size):
