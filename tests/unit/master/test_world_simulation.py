@@ -4,7 +4,8 @@ Real are the rendezvous, the marks, what is pending for an update, which tasks m
 and the order of events in a round. Simulated are workers, whose parameters are the history of what
 they have applied, the ledger, and which ranks finish a reduction before one of them is lost.
 
-An update is made of a round, of a global batch, or (deterministic jobs) of given tasks.
+An update is made of a round, of a global batch, or (deterministic jobs) of given tasks. Joiners are
+given the parameters at once, or while some rounds go on.
 """
 
 import copy
@@ -13,6 +14,7 @@ from collections import Counter, deque
 
 import pytest
 
+from elasticdl.collective.giving import AT_ONCE_BYTES, Way, way_of_giving
 from elasticdl.collective.pending import Pending
 from elasticdl.collective.rounds import Marks, Minibatch, Offer, Verdict, admit
 from elasticdl.data.updates import UpdateOrder
@@ -89,12 +91,15 @@ class Worker:
         self.task = None  # (task, lease)
         self.index = 0
         self.counted = []  # tasks of which it has had all counted; not settled yet
+        self.staging = 0  # rounds until it has the parameters, which it is being given
+        self.has_trained = False
 
     def is_busy(self):
         return self.task is not None and self.parameters.is_due(self.task[0])
 
     def said(self, missed=()):
-        version = -1 if self.parameters is None else self.parameters.position
+        has_none = self.parameters is None or self.staging
+        version = -1 if has_none else self.parameters.position
         return Attendance(
             self.session, self.session, version, self.synced, self.told, tuple(missed)
         )
@@ -103,8 +108,11 @@ class Worker:
 class Job:
     """The master's side and all workers; `step` has one thing happen."""
 
-    def __init__(self, seed, loss, way):
-        self.way = way
+    def __init__(self, seed, loss, way, num_numbers=1):
+        self.way, self.num_numbers = way, num_numbers
+        self.num_admitted = self.num_dropped = (
+            0  # of those that were given parameters beside rounds
+        )
         self.random = random.Random(seed)
         self.loss = loss
         self.rendezvous = Rendezvous(Journal())
@@ -184,29 +192,53 @@ class Job:
         if None in members or any(worker.told >= world.id for worker in members):
             return  # one was lost, or has left it: nobody comes back to a world
         first = members[0]
+        given = way_of_giving(
+            [member.is_behind for member in world.members],
+            [worker.said().version for worker in members],
+            self.num_numbers,
+            has_trained=first.has_trained,
+            is_deterministic=self.way == "given tasks",
+        )
         for worker, member in zip(members, world.members, strict=True):
             worker.told = world.id
             if self.random.random() < self.loss:  # while parameters are given
                 self.lose(self.random.choice(members))
-                return
+                break
             if member.is_behind:
                 worker.parameters = copy.deepcopy(first.parameters)
+                worker.staging = self.random.randint(1, 12) if given is Way.BESIDE else 0
+        else:
+            self.run_rounds(world, members)
         for worker in members:
-            worker.synced = world.id
+            if worker.staging:
+                worker.parameters, worker.staging = None, 0
+                self.num_dropped += 1
+
+    def run_rounds(self, world, members):
+        for worker in members:
+            if not worker.staging:
+                worker.synced = world.id
         while self.round(members):
             assert len({tuple(worker.parameters.history) for worker in members}) == 1
+            for worker in members:
+                if worker.staging == 1:
+                    worker.synced = world.id
+                    self.num_admitted += 1
+                    self.begin(worker)
+                worker.staging = max(0, worker.staging - 1)
             if len(self.done) == NUM_TASKS:
                 return
 
     def round(self, members):
         for worker in members:
+            worker.has_trained = True
             self.lease(worker)
         if self.random.random() < self.loss:
             self.lose(self.random.choice(members))
             return False
         offers = [self.offer(worker) for worker in members]
         for worker in members:  # all have come: what was applied before is settled
-            if not worker.parameters.pending.minibatches:
+            if not worker.staging and not worker.parameters.pending.minibatches:
                 self.done.update(worker.counted)
                 worker.counted.clear()
         sessions = {member.session for member in self.rendezvous.world.members}
@@ -226,7 +258,8 @@ class Job:
             if counted:
                 worker.parameters.count(counted)
             self.hear(worker, verdict)
-        if not counted and not any(worker.is_busy() for worker in members):
+        is_nobody_awaited = not any(worker.is_busy() or worker.staging for worker in members)
+        if not counted and is_nobody_awaited:
             self.stand_still(members)
         if is_torn:
             self.num_torn += 1
@@ -252,7 +285,13 @@ class Job:
             task = self.todo.popleft()
             self.leases[task] += 1
             worker.task = (task, self.leases[task])
-            worker.index = worker.parameters.marks.next_index(task)
+            if not worker.staging:
+                self.begin(worker)
+
+    def begin(self, worker):
+        """Go on where the parameters stand; a worker that has none yet does so when it has."""
+        if worker.task is not None:
+            worker.index = worker.parameters.marks.next_index(worker.task[0])
             self.end(worker)
 
     def end(self, worker):
@@ -262,8 +301,8 @@ class Job:
 
     def offer(self, worker):
         position = worker.parameters.position
-        if worker.task is None or not worker.is_busy():
-            return Offer(position)
+        if worker.staging or worker.task is None or not worker.is_busy():
+            return Offer(position, lacks_parameters=worker.staging > 0)
         ends_task = worker.index == MINIBATCHES - 1
         minibatch = Minibatch(*worker.task, worker.index, RECORDS, ends_task=ends_task)
         return Offer(position, minibatch)
@@ -283,7 +322,17 @@ class Job:
 @pytest.mark.parametrize("loss", [0.02, 0.1, 0.3])
 @pytest.mark.parametrize("seed", range(12))
 def test_each_minibatch_counts_once_whoever_is_lost_and_when(seed, loss, way):
-    job = Job(seed, loss, way)
+    check(Job(seed, loss, way), way)
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+@pytest.mark.parametrize("loss", [0.02, 0.1])
+@pytest.mark.parametrize("seed", range(6))
+def test_it_does_while_joiners_are_given_a_large_model_beside_rounds(seed, loss, way):
+    check(Job(seed, loss, way, num_numbers=AT_ONCE_BYTES), way)
+
+
+def check(job, way):
     for _ in range(5_000):
         if len(job.done) == NUM_TASKS:
             break
@@ -292,7 +341,7 @@ def test_each_minibatch_counts_once_whoever_is_lost_and_when(seed, loss, way):
         job.run_world()
     else:
         pytest.fail("the job did not come to an end")
-    members = [worker for worker in job.members() if worker is not None]
+    members = [worker for worker in job.members() if worker is not None and worker.parameters]
     assert members
     for worker in members:
         counted = Counter(part for update in worker.parameters.history for part in update)
@@ -325,3 +374,15 @@ def test_the_simulation_meets_what_it_is_about(way):
     assert sum(job.num_losses for job in jobs) > 500
     assert sum(job.num_torn for job in jobs) > 100
     assert sum(job.num_rollbacks for job in jobs) > len(jobs)  # beside the first start of each
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_the_simulation_has_joiners_that_get_a_large_model_and_some_that_do_not(way):
+    jobs = [Job(seed, 0.1, way, num_numbers=AT_ONCE_BYTES) for seed in range(12)]
+    for job in jobs:
+        while len(job.done) < NUM_TASKS:
+            job.now += 1.0
+            job.meet()
+            job.run_world()
+    assert sum(job.num_admitted for job in jobs) > 20
+    assert sum(job.num_dropped for job in jobs) > 20
