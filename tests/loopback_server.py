@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -34,6 +35,10 @@ class LoopbackServer(ThreadingHTTPServer):
         with self._lock:
             self._connections.discard(request)
         super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a client may hang up
+            super().handle_error(request, client_address)
 
     def close(self) -> None:
         """Listen no more, hang up on whoever is connected, and wait for all threads.

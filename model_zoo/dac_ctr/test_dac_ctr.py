@@ -9,8 +9,8 @@ pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 
 MODELS = (
     "wide_deep",
-    "deepfm",
     "dcn_v2",
+    pytest.param("deepfm", marks=pytest.mark.long),
     pytest.param("xdeepfm", marks=pytest.mark.long),
     pytest.param("dcn", marks=pytest.mark.long),
 )

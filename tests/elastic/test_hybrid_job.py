@@ -175,6 +175,7 @@ def test_a_ps_replica_and_a_worker_that_are_asked_to_end_hand_over(tmp_path):
     assert [recovery["is_handed_over"] for recovery in summary["recoveries"]] == [True]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60)
 def test_a_model_without_tables_is_refused(tmp_path):
     with VisitsJob(tmp_path, distribution_strategy="HybridStrategy") as job:

@@ -99,6 +99,7 @@ def test_page_shows_a_job_and_a_worker_that_is_killed(seen_job, tab, chaos):
         assert all(asked.startswith(host) for asked in tab.asked)
 
 
+@pytest.mark.long
 def test_page_shows_how_often_rows_were_there_and_which_keys_are_hot(seen_job, tab):
     with seen_job(60_000, dashboard_port=0) as job:
         tab.goto(url_of(job))

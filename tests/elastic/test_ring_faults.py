@@ -80,9 +80,17 @@ def form(world_id, ranks, step, steps):
     return {rank.next("formed")["transport"] for rank in ranks}
 
 
+def faults():
+    """Each fault on each transport; Unix sockets go silent as those of TCP do."""
+    for transport in TRANSPORTS:
+        for fault in (signal.SIGKILL, signal.SIGSTOP):
+            is_long = (transport, fault) == ("unix", signal.SIGSTOP)
+            marks = [pytest.mark.long] if is_long else []
+            yield pytest.param(transport, fault, id=f"{transport}-{fault.name}", marks=marks)
+
+
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=lambda fault: fault.name)
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(("transport", "fault"), faults())
 def test_survivors_name_the_lost_rank_and_redo_the_reduction_without_it(transport, fault, start):
     ranks = start(4, transport)
     assert form(1, ranks, 0, FOREVER) == {transport}

@@ -131,6 +131,7 @@ def test_job_that_has_ended_cannot_be_profiled(seen_job):
     assert "only a running job can be profiled" in done.stderr
 
 
+@pytest.mark.long
 def test_job_that_is_quiet_says_nothing(seen_job):
     words = [f"--{name}={value}" for name, value in seen_job(1_000).flags.items()]
     done = run("train", *words, "--quiet")

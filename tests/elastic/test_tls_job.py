@@ -130,6 +130,7 @@ def test_without_tls_a_worker_of_a_ring_shows_no_certificate(tmp_path, chaos):
         job.finish()
 
 
+@pytest.mark.long
 def test_all_workers_of_a_ring_are_lost_under_tls(tmp_path, chaos):
     with VisitsJob(tmp_path, num_records=12_000, recovery_seconds=0.3, tls="job") as job:
         master = chaos.connect(job.job_dir, job.process)

@@ -89,12 +89,13 @@ def counting_job(chaos, tmp_path):
     return lambda recovery_seconds: Job(chaos, tmp_path, recovery_seconds)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("recovery_seconds", "ends"),
     [
         (0, [kill_everything]),
-        pytest.param(0.5, [kill_everything, ask_the_master, press_ctrl_c], marks=pytest.mark.long),
+        (0.5, [kill_everything, ask_the_master, press_ctrl_c]),
     ],
 )
 def test_same_command_goes_on_where_the_job_was(counting_job, recovery_seconds, ends):

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("odps")
 pytest.importorskip("pyarrow")
+import odps
 import pyarrow as arrow
 
 from elasticdl.cli.main import run_command
@@ -28,7 +29,9 @@ def server(monkeypatch):
     monkeypatch.setattr(maxcompute, "_FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(maxcompute, "TIMEOUT_SECONDS", 1)
     server = MaxComputeServer(access_key=KEY)
-    yield server
+    with odps.config.option_context() as options:
+        options.retry_delay = 0.01  # between the driver's own tries
+        yield server
     server.close()
 
 
