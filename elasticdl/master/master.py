@@ -323,7 +323,8 @@ class Master:
         port = self.core.config.seeing.dashboard_port
         if port is None:
             return
-        page = self.heard.page = JobPage(self._job_dir, self._token, self.core.config)
+        page = JobPage(self._job_dir, self._token, self.core.config, self._tls)
+        self.heard.page = page
         try:
             address = await asyncio.to_thread(page.start, port)
         except ConfigError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from elasticdl import process
 from elasticdl.config import JobConfig
+from elasticdl.credentials.files import TlsFiles
 from elasticdl.job import Role
 from elasticdl.observe.dashboard import Dashboard, page_token, page_url
 from elasticdl.observe.events import FOLDER, newest, read_events
@@ -33,8 +34,20 @@ def _past(job_dir: Path) -> Iterable[Mapping[str, Any]]:
 class JobPage:
     """The page of one job; events are taken in from when it is made."""
 
-    def __init__(self, job_dir: Path, token: bytes, config: JobConfig) -> None:
-        """Prepare to serve the page of the job in a folder."""
+    def __init__(
+        self, job_dir: Path, token: bytes, config: JobConfig, tls: TlsFiles | None = None
+    ) -> None:
+        """Prepare to serve the page of the job in a folder.
+
+        Args:
+            job_dir: The folder.
+            token: The job's secret.
+            config: The job's settings.
+            tls: What the master proves itself with, to those who ask for metrics of its pod.
+        """
+        self._config, self._job_dir = config, job_dir
+        self._secret, self._tls = token, tls
+        self._ends = contextlib.ExitStack()
         self._file = job_dir / process.PAGE_FILE
         self._token = page_token(token)
         self._dashboard = Dashboard(self._token, config.shown(), lambda: _past(job_dir))
@@ -54,7 +67,23 @@ class JobPage:
         words = {"address": address, "url": page_url(address, self._token)}
         with contextlib.suppress(OSError):  # then it is not printed with its token
             process.write_whole(self._file, json.dumps(words), mode=0o600)
+        if self._config.is_on_kubernetes and self._config.seeing.metrics_port is not None:
+            self._ends.enter_context(self._metrics_of_pod())
         return address
+
+    def _metrics_of_pod(self) -> contextlib.AbstractContextManager[None]:
+        """Have Prometheus find the job's metrics as it finds those of its other pods."""
+        from elasticdl.observe import own_metrics
+
+        return own_metrics.serving(
+            self._config,
+            self._job_dir,
+            self._secret,
+            Role.MASTER,
+            0,
+            own_metrics.JobMetrics(self._dashboard.job_metrics),
+            self._tls.as_tuple()[1:] if self._tls is not None else None,
+        )
 
     def _port_before(self) -> int:
         """Return the port of the master before, so that open pages find this one; 0 if none."""
@@ -70,4 +99,5 @@ class JobPage:
 
     def close(self) -> None:
         """Stop serving."""
+        self._ends.close()
         self._dashboard.close()

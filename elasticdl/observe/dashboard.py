@@ -22,12 +22,15 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from elasticdl.errors import ConfigError
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.report import asset
+
+if TYPE_CHECKING:  # it comes with an extra
+    from prometheus_client.core import Metric
 
 _ADD_SECONDS = 0.5  # how often events are added while nobody asks
 _ADD_AT_ONCE = 2_000  # before somebody else has a turn
@@ -135,6 +138,22 @@ class Dashboard:
         if isinstance(found, BaseException):
             raise found
         self.port = found
+
+    def job_metrics(self, patience_seconds: float = 10.0) -> list[Metric]:
+        """Return the metrics of the job as they are now; not for the page's own thread.
+
+        Raises:
+            TimeoutError: The page is busy with something else.
+        """
+        from elasticdl.observe.metrics import JobCollector
+
+        async def collect() -> list[Metric]:
+            await self._add()
+            return list(JobCollector(self._history).collect())
+
+        assert self._loop is not None, "it was started"
+        found = asyncio.run_coroutine_threadsafe(collect(), self._loop)
+        return found.result(patience_seconds)
 
     def tell_end(self, seconds: float) -> None:
         """Wait until a page that is open has heard that the job is over, for so long at most."""

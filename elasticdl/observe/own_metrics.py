@@ -1,4 +1,6 @@
-"""`/metrics` of a worker or a ps replica: what it says of itself, for Prometheus.
+"""`/metrics` of a process: what a worker or a ps replica says of itself, for Prometheus.
+
+In a pod the master serves the metrics of the job in the same way, for its page is at loopback.
 
 It is served by a thread, behind the token of the job's page, and changes nothing. Whoever asks
 proves that they know the token before anything else is looked at.
@@ -59,6 +61,17 @@ class OwnMetrics(Collector):
             yield from _of_progress(self.progress())
         if self.stats is not None:
             yield from _of_stats(json.loads(self.stats()))
+
+
+@dataclass(frozen=True)
+class JobMetrics(Collector):
+    """What a master says of the job when Prometheus asks."""
+
+    job_metrics: Callable[[], Iterable[Metric]]
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every metric of the job."""
+        return self.job_metrics()
 
 
 def _of_usage(usage: Usage) -> Iterator[Metric]:

@@ -30,8 +30,8 @@ class SeeingSection(Section):
             le=65535,
             description="Workers and ps replicas serve /metrics for Prometheus themselves. On one "
             "machine 0, any free port each: files in JOB_DIR/metrics/ say where. On Kubernetes the "
-            "port in each pod, which annotations of the pod name [default: only the page's server "
-            "has metrics].",
+            "port in each pod, which annotations of the pod name; with --dashboard_port the master "
+            "serves the job's metrics there too [default: only the page's server has metrics].",
         ),
     ] = None
     log_file_bytes: Annotated[

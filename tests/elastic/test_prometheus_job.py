@@ -10,9 +10,10 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-import psutil
 import pytest
 import yaml
+
+from tests.elastic.prometheus import WAIT_SECONDS, Prometheus, needs_prometheus
 
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl[dashboard]")
 
@@ -21,13 +22,7 @@ BOARD = DEPLOY / "grafana" / "elasticdl.json"
 RULES = DEPLOY / "prometheus" / "alerts.yaml"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yaml"
 MOST_BYTES = 1_000_000
-WAIT_SECONDS = 60
 METRIC = re.compile(r"\b(elasticdl[_:][a-z0-9_:]+|process_[a-z_]+|up)\b")
-
-needs_prometheus = pytest.mark.skipif(
-    shutil.which("prometheus") is None or shutil.which("promtool") is None,
-    reason="Prometheus is missing: scripts/browser.sh installs it",
-)
 
 
 def queries():
@@ -50,77 +45,19 @@ def rules():
     }
 
 
-class Prometheus:
-    """Debian's Prometheus, with the configuration of `deploy/` and a job as its target."""
+def config_of(page, job_dir):
+    """Return the configuration of `deploy/` with a job as its target."""
+    config = yaml.safe_load(CONFIG.read_text())
+    of_job, of_processes = config["scrape_configs"]
+    of_job["static_configs"] = [{"targets": [urllib.parse.urlsplit(page["url"]).netloc]}]
+    files = {"files": [f"{job_dir}/metrics/*.json"], "refresh_interval": "1s"}
+    of_processes["file_sd_configs"] = [files]
+    return config | {"rule_files": [str(RULES)]}
 
-    def __init__(self, folder, page, job_dir):
-        folder.mkdir()
-        url = urllib.parse.urlsplit(page["url"])
-        (folder / "token").write_text(urllib.parse.parse_qs(url.query)["token"][0])
-        config = yaml.safe_load(CONFIG.read_text())
-        config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
-        config["rule_files"] = [str(RULES)]
-        of_job, of_processes = config["scrape_configs"]
-        of_job["static_configs"] = [{"targets": [url.netloc]}]
-        files = {"files": [f"{job_dir}/metrics/*.json"], "refresh_interval": "1s"}
-        of_processes["file_sd_configs"] = [files]
-        (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-        self._folder = folder
 
-    def __enter__(self):
-        self._log = (self._folder / "log").open("w+")
-        self._process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={self._folder}/prometheus.yaml",
-                f"--storage.tsdb.path={self._folder}/data",
-                "--web.listen-address=127.0.0.1:0",
-            ],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            self._port = self._find_port()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *error):
-        self._process.kill()
-        self._process.wait()
-        self._log.close()
-
-    def _find_port(self):
-        process, deadline = psutil.Process(self._process.pid), time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < deadline:
-            listening = [c for c in process.net_connections("tcp") if c.status == "LISTEN"]
-            is_ready = "Server is ready" in (self._folder / "log").read_text()
-            if listening and is_ready:
-                return listening[0].laddr.port
-            threading.Event().wait(0.05)
-        raise AssertionError((self._folder / "log").read_text())
-
-    def get(self, path, **words):
-        query = urllib.parse.urlencode(words)
-        address = f"http://127.0.0.1:{self._port}/api/v1/{path}?{query}"
-        with urllib.request.urlopen(address, timeout=20) as answer:
-            found = json.load(answer)
-        assert found["status"] == "success", found
-        return found["data"]
-
-    def ask(self, query):
-        """Return the values of a query now."""
-        result = self.get("query", query=query)["result"]
-        return [float(one["value"][1]) for one in result]
-
-    def until(self, query):
-        """Wait until a query has data; return it."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not (found := self.ask(query)):
-            assert time.monotonic() < deadline, query
-            threading.Event().wait(0.2)
-        return found
+def prometheus_of(page, job_dir, folder):
+    config = config_of(page, job_dir)
+    return Prometheus(folder / "prometheus", config, token=token_of(page))
 
 
 @needs_prometheus
@@ -140,7 +77,7 @@ def test_rules_and_configuration_are_sound(tmp_path):
 def test_every_query_of_board_and_rules_has_data_of_a_real_job(seen_job, chaos, tmp_path):
     with seen_job(1_000_000, num_workers=2, dashboard_port=0, evaluation_steps=0) as job:
         page = page_of(job)
-        with Prometheus(tmp_path / "prometheus", page, job.job_dir) as prometheus:
+        with prometheus_of(page, job.job_dir, tmp_path) as prometheus:
             prometheus.until("rate(elasticdl_records_trained_total[10s]) > 0")
             chaos.processes(job.job_dir, "worker")[0].kill()
             prometheus.until('elasticdl_processes_lost_total{role="worker"} == 1')
@@ -172,7 +109,7 @@ OF_REPLICAS = ("model_version", "table_rows", "table_keys_pulled_total", "table_
 def test_prometheus_finds_each_worker_and_ps_replica_by_the_files_of_the_job(seen_job, tmp_path):
     with seen_job(60_000, num_workers=2, dashboard_port=0, metrics_port=0) as job:
         page = page_of(job)
-        with Prometheus(tmp_path / "prometheus", page, job.job_dir) as prometheus:
+        with prometheus_of(page, job.job_dir, tmp_path) as prometheus:
             assert prometheus.until('count(up{job="elasticdl-processes"} == 1) == 4') == [4]
             for role, names in (("worker", OF_WORKERS), ("ps", OF_REPLICAS)):
                 for name in (*names, "seconds_total", "tensor_sent_bytes_total"):

@@ -17,7 +17,7 @@ from elasticdl.job import Role
 from elasticdl.launchers.kubernetes import names, process_one
 from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
 from elasticdl.launchers.kubernetes.model_folder import Packed, pack
-from elasticdl.launchers.kubernetes.pods import Manifest, Plan, pod_spec
+from elasticdl.launchers.kubernetes.pods import Manifest, Plan, pod_spec, scraped
 from elasticdl.launchers.kubernetes.settle import has_lasting_state, settle
 from elasticdl.settings import reader_params
 from elasticdl.settings.pods import parse_annotations
@@ -75,13 +75,14 @@ def master_job(plan: Plan, spec: ClusterSpec) -> Manifest:
     module = "elasticdl.launchers.kubernetes.master_pod"
     command = process_one.command_of(["python", "-P", "-u", "-m", module])
     labels = names.labels_of_pod(config, Role.MASTER, 0)
+    own = {} if config.seeing.dashboard_port is None else scraped(config)  # they are the page's
     pod = spec.pod(
         {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
                 "labels": labels,
-                "annotations": parse_annotations(config.kubernetes.annotations),
+                "annotations": own | parse_annotations(config.kubernetes.annotations),
             },
             "spec": pod_spec(plan, Role.MASTER, command, config.kubernetes.master_pod_priority),
         }

@@ -103,7 +103,7 @@ def replica_pod(plan: Plan, replica: Replica, owner: Manifest) -> Manifest:
     """Return the pod of a worker or a ps replica, which the job's Job owns."""
     config = plan.config
     own = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # its master asks for another
-    own |= _scraped(config)
+    own |= scraped(config)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -124,7 +124,7 @@ def replica_pod(plan: Plan, replica: Replica, owner: Manifest) -> Manifest:
     }
 
 
-def _scraped(config: JobConfig) -> dict[str, str]:
+def scraped(config: JobConfig) -> dict[str, str]:
     """Return the usual annotations by which Prometheus finds the metrics of a pod."""
     port = config.seeing.metrics_port
     if port is None:

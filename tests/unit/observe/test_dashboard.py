@@ -5,6 +5,7 @@ import http.client
 import json
 import socket
 import time
+import urllib.request
 
 import pytest
 
@@ -144,6 +145,20 @@ def test_metrics_are_those_of_the_history(page):
     assert 'elasticdl_events_total{event="phase"} 1.0' in text
     assert 'elasticdl_job_phase{elasticdl_job_phase="training"} 1.0' in text
     assert text.endswith("# EOF\n")
+
+
+def test_a_server_for_other_hosts_gives_the_metrics_of_the_page(page):
+    page.put(fact("the job is training"))
+    from elasticdl.observe.own_metrics import JobMetrics, MetricsServer
+
+    metrics = JobMetrics(page.job_metrics)
+    with MetricsServer(metrics, "b", "127.0.0.1", 0) as server:
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{server.port}/metrics", headers={"Authorization": "Bearer b"}
+        )
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            text = answer.read().decode()
+    assert 'elasticdl_events_total{event="phase"} 1.0' in text
 
 
 def test_to_put_an_event_waits_for_nobody():

@@ -290,6 +290,11 @@ def test_metrics_of_a_pod_are_found_by_its_annotations(make_config):
     assert scraped() == {}
     expected = {"scrape": "true", "port": "9464", "path": "/metrics", "scheme": "https"}
     assert scraped(metrics_port="9464") == expected
+    for flags, of_master in (({}, {}), ({"dashboard_port": "8080"}, expected)):
+        config = make_config(image_name="a:b", metrics_port="9464", **flags)
+        (master,) = [item for item in manifests(config) if item["kind"] == "Job"]
+        annotations = master["spec"]["template"]["metadata"]["annotations"]
+        assert annotations == {f"prometheus.io/{name}": value for name, value in of_master.items()}
     with pytest.raises(ConfigError, match="--metrics_port=0: expected a port above 0 in each pod"):
         make_config(image_name="a:b", metrics_port="0")
 
