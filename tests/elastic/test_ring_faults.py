@@ -90,7 +90,7 @@ def faults():
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("transport", "fault"), faults())
+@pytest.mark.parametrize(("transport", "fault"), list(faults()))
 def test_survivors_name_the_lost_rank_and_redo_the_reduction_without_it(transport, fault, start):
     ranks = start(4, transport)
     assert form(1, ranks, 0, FOREVER) == {transport}
