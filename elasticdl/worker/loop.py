@@ -56,6 +56,7 @@ from elasticdl.worker.exchange import (
     Step,
     Training,
 )
+from elasticdl.worker.lookahead import Lookahead
 from elasticdl.worker.predictions import PredictionSink
 from elasticdl.worker.protocol import Arrival, LeaseProtocol, Ruling, Stage
 from elasticdl.worker.records import located, read_all, task_seed, with_ends
@@ -69,6 +70,9 @@ _MODES = {
     TaskKind.EVALUATION: Mode.EVALUATION,
     TaskKind.PREDICTION: Mode.PREDICTION,
 }
+
+_EXCHANGE = ("ids", "pull", "push")
+"""Stages that pulling ahead hides behind `compute`."""
 
 
 class Worker:
@@ -113,8 +117,9 @@ class Worker:
         self._clock = StageClock()
         self._activity = Activity(labels or LabelClock())
         self._progress = Progress()
+        self._lookahead = Lookahead(config.pipeline_depth + 1)
         self._protocol: LeaseProtocol[PendingPull] = LeaseProtocol(
-            max_in_flight=config.pipeline_depth + 1,
+            max_in_flight=self._lookahead.num_in_flight,
             is_synchronous=config.is_synchronous,
         )
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
@@ -611,6 +616,11 @@ class Worker:
         is_pulled = running.is_training and item.parameters is not None
         if is_pulled and not self._protocol.goes_on(running):
             self._trained.exchange.end_task(running.lease)
+        if item.result is not None:
+            seconds = self._clock.seconds()
+            exchanging = sum(seconds.get(stage, 0.0) for stage in _EXCHANGE)
+            self._lookahead.landed(seconds.get("compute", 0.0), exchanging)
         with self._landed:
+            self._protocol.allow(self._lookahead.num_in_flight)
             self._protocol.landed(running, item.index)
             self._landed.notify_all()

@@ -113,8 +113,8 @@ class Arrival(Enum):
 class LeaseProtocol(Generic[Pull]):
     """The leases of one worker.
 
-    `may_feed`, `fed`, `may_pull`, `landed` and `ends` are called under one lock; all else reads or
-    sets one flag.
+    `may_feed`, `fed`, `may_pull`, `allow`, `landed` and `ends` are called under one lock; all else
+    reads or sets one flag.
 
     A training step is **in flight** from before its pull until its push is acknowledged or it is
     dropped. `pending` is the pull that waits for room; with one step in flight at the most, the
@@ -170,6 +170,10 @@ class LeaseProtocol(Generic[Pull]):
         self.pending = None
         self._in_flight.add(_step(running, index))
         return True
+
+    def allow(self, max_in_flight: int) -> None:
+        """Have so many training steps in flight at the most from here on."""
+        self._max_in_flight = max_in_flight
 
     # --- compute ---------------------------------------------------------------------------------
 
