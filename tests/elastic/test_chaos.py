@@ -5,33 +5,11 @@ that averages gradients; the others are for long ones. `test_chaos_ps.py` has th
 replica, `test_tls_job.py` that of two processes at once.
 """
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
+from tests.elastic.chaos_run import one_of, run_chaos
 
 pytestmark = pytest.mark.timeout(180)
-
-
-def one_of(first, *others):
-    return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
-
-
-def run_chaos(seed, faults, directory, mode="async"):
-    flags = {"seed": seed, "faults": faults, "dir": directory, "mode": mode}
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.chaos", *(f"--{n}={value}" for n, value in flags.items())],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "every count is exact" in done.stdout
 
 
 @pytest.mark.long
@@ -59,13 +37,13 @@ def test_counts_stay_exact_under_all_faults_in_one_job(seed, tmp_path):
 @pytest.mark.parametrize("mode", one_of("synchronous", "bounded"))
 @pytest.mark.parametrize("faults", one_of("worker,master,add", "worker,worker"))
 def test_counts_stay_exact_and_nobody_waits_for_the_dead(faults, mode, tmp_path):
-    run_chaos(30, faults, tmp_path, mode)
+    run_chaos(30, faults, tmp_path, mode=mode)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("faults", ["worker,ps,master", "worker,worker,add"])
 def test_counts_stay_exact_when_records_are_shuffled_over_all_files(faults, tmp_path):
-    run_chaos(35, faults, tmp_path, "records")
+    run_chaos(35, faults, tmp_path, mode="records")
 
 
 @pytest.mark.long

@@ -6,33 +6,11 @@ where a fault did not happen, or a replica that was killed did not recover. One 
 everything back and one that does not are for every run of the tests, the others for long ones.
 """
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.elastic.chaos_run import one_of, run_chaos
+
 pytestmark = pytest.mark.timeout(180)
-
-
-def one_of(first, *others):
-    return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
-
-
-def run_chaos(seed, faults, directory, *more):
-    words = [f"--seed={seed}", f"--faults={faults}", f"--dir={directory}", *more]
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.chaos", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "every count is exact" in done.stdout
-    return json.loads((directory / "summary.json").read_text())
 
 
 @pytest.mark.parametrize("seed", one_of(*range(100, 106)))
@@ -61,7 +39,7 @@ def test_counts_stay_exact_when_replicas_workers_and_the_master_are_killed(seed,
 
 @pytest.mark.parametrize("seed", one_of(140, 141))
 def test_latest_loses_exactly_what_it_says(seed, tmp_path):
-    summary = run_chaos(seed, "ps,worker", tmp_path, "--ps_recovery=latest")
+    summary = run_chaos(seed, "ps,worker", tmp_path, ps_recovery="latest")
     lost = sum(line["lost"] for line in summary["ledger"])
     assert sum(recovery["records"] for recovery in summary["recoveries"]) == lost
     assert not any(recovery["is_replayed"] for recovery in summary["recoveries"])

@@ -1,0 +1,30 @@
+"""Jobs under faults that `scripts/chaos` draws; it judges the counts by itself."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def one_of(first, *others):
+    """Return parameters: the first is for every run of the tests, the others for long ones."""
+    return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
+
+
+def run_chaos(seed, faults, directory, **flags):
+    """Run a job, whose counts must be exact; return its summary."""
+    flags = {"seed": seed, "faults": faults, "dir": directory, **flags}
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.chaos", *(f"--{n}={value}" for n, value in flags.items())],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every count is exact" in done.stdout
+    return json.loads((directory / "summary.json").read_text())
