@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from elasticdl.log_lines import as_text
 from elasticdl.process import BUILDS_FROM, IS_BUILT
 
-# The head of a line of `elasticdl.process`: date, time, process, level.
 _FATAL = "Fatal Python error: "  # the first line of what `faulthandler` prints
+# The head of a line of `elasticdl.log_lines`: date, time, process, level.
 _ERROR = re.compile(r"^\S+ \S+ \S+ ERROR ")
 
 

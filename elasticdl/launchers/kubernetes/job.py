@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import logging
 import math
 import re
@@ -33,8 +34,9 @@ _SILENCE_SECONDS = 3600.0  # of a log that is followed
 
 log = logging.getLogger(__name__)
 
-# A line of `elasticdl.process`: time, process, level, message.
-_LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \S+ (INFO|WARNING|ERROR) (.*)$")
+# A line of text of `elasticdl.log_lines`: time, process, level, message.
+_LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \S+ (\S+) (.*)$")
+_LEVELS = ("INFO", "WARNING", "ERROR")
 
 
 class KubernetesJob:
@@ -306,10 +308,19 @@ class KubernetesJob:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    found = _LINE.match(line)
-    if found is None:
+    """Return what a line of the master's log says; None if it is not of `elasticdl.log_lines`."""
+    if line.startswith("{"):
+        try:
+            words = json.loads(line)
+            when, level, text = float(words["time"]), str(words["level"]), str(words["message"])
+        except (ValueError, KeyError, TypeError):
+            return None  # the user's code prints objects too
+    elif found := _LINE.match(line):
+        # Pods have no time zone but UTC.
+        when = datetime.fromisoformat(f"{found[1]}+00:00").timestamp()
+        level, text = found[2], found[3]
+    else:
         return None
-    # Pods have no time zone but UTC.
-    when = datetime.fromisoformat(f"{found[1]}+00:00").timestamp()
-    text = found[3]
-    return {"time": when, "role": "master", "index": 0, "event": found[2].lower(), "text": text}
+    if level not in _LEVELS:
+        return None
+    return {"time": when, "role": "master", "index": 0, "event": level.lower(), "text": text}

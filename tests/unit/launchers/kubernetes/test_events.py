@@ -123,14 +123,24 @@ def test_the_next_master_goes_on_where_the_one_before_was_lost(api, serve):
     assert list(job.events(follow=True)) == [event(t) for t in (1.0, 2.0, 3.0)]
 
 
-def test_what_a_master_that_is_gone_had_still_to_say_is_in_its_log(api, serve):
-    log = [
-        "2026-01-01 00:00:01.000 master INFO the job is training",
-        "2026-01-01 00:00:03.000 master INFO the job is finished",
-    ]
+TEXT_LOG = [
+    "2026-01-01 00:00:01.000 master INFO the job is training",
+    "2026-01-01 00:00:02.500 master DEBUG no event",
+    "{'printed': 'by the model file'}",
+    "2026-01-01 00:00:03.000 master INFO the job is finished",
+]
+JSON_LOG = [
+    '{"time": 1767225601.0, "process": "m", "level": "INFO", "message": "the job is training"}',
+    '{"printed": "by the model file"}',
+    '{"time": 1767225603.0, "process": "m", "level": "INFO", "message": "the job is finished"}',
+]
+
+
+@pytest.mark.parametrize("log", [TEXT_LOG, JSON_LOG], ids=["text", "json"])
+def test_what_a_master_that_is_gone_had_still_to_say_is_in_its_log(api, serve, log):
     since = 1767225601.0
     master = serve(api, [event(since)], is_lost=True)
     master.when_said = lambda: api.end(log)
     said = list(KubernetesJob(api, "a", CONNECT_SECONDS).events(follow=True))
     assert said[0] == event(since)
-    assert [one["text"] for one in said[1:]] == ["the job is finished"]
+    assert [(one["time"], one["text"]) for one in said[1:]] == [(1767225603, "the job is finished")]
