@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import model_validator
 
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote
@@ -16,260 +16,30 @@ from elasticdl.settings.cluster import ClusterSection
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.deterministic import check_deterministic
 from elasticdl.settings.kubernetes import KubernetesSection
+from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
 from elasticdl.settings.section import Command, Only, Section
 from elasticdl.settings.seeing import SeeingSection
+from elasticdl.settings.training import EvaluationSection, TrainingSection
 
-__all__ = ["CheckpointSection", "ClusterSection", "Command", "JobConfig", "Only", "Section"]
+__all__ = [
+    "STATISTICS_VARIABLE",
+    "CheckpointSection",
+    "ClusterSection",
+    "Command",
+    "DataSection",
+    "EvaluationSection",
+    "JobConfig",
+    "ModelSection",
+    "Only",
+    "Section",
+    "TrainingSection",
+]
 
 _POD_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
-_TRAIN = Only(("train",))
-_EVALUATE = Only(("train", "evaluate"))
-_PREDICT = Only(("predict",))
 
 
 def _is_url(place: Location | None) -> bool:
     return place is not None and is_remote(place)
-
-
-STATISTICS_VARIABLE = "ELASTICDL_STATISTICS"
-"""Environment variable with the path of `--statistics`, for model files."""
-
-
-class ModelSection(Section):
-    """Model."""
-
-    model_zoo: Annotated[
-        Path, Field(description="Folder that holds model files; put on the import path.")
-    ] = Path("model_zoo")
-    model_def: Annotated[
-        str, Field(description="Model function as package.module.function, below --model_zoo.")
-    ]
-    model_params: Annotated[
-        str, Field(description='Arguments of the model function: "units=64;dropout=0.1".')
-    ] = ""
-    statistics: Annotated[
-        Path | None,
-        Field(
-            description="What `elasticdl data analyze` wrote; model files read it with "
-            "elasticdl.preprocessing.statistics."
-        ),
-    ] = None
-    loss: Annotated[str, Field(description="Name of the loss function in the module."), _TRAIN] = (
-        "loss"
-    )
-    optimizer: Annotated[str, Field(description="Name of the optimizer function."), _TRAIN] = (
-        "optimizer"
-    )
-    feed: Annotated[str, Field(description="Name of the feed function (or dataset_fn).")] = "feed"
-    eval_metrics_fn: Annotated[
-        str, Field(description="Name of the metrics function."), _EVALUATE
-    ] = "eval_metrics_fn"
-    weighted_metrics_fn: Annotated[
-        str,
-        Field(description="Name of the function of metrics that use sample weights."),
-        _EVALUATE,
-    ] = "weighted_metrics_fn"
-    callbacks: Annotated[str, Field(description="Name of the callbacks function."), _TRAIN] = (
-        "callbacks"
-    )
-    prediction_outputs_processor: Annotated[
-        str, Field(description="Name of the class that receives predictions."), _PREDICT
-    ] = "PredictionOutputsProcessor"
-    custom_data_reader: Annotated[
-        str, Field(description="Name of the function that returns a data reader.")
-    ] = "custom_data_reader"
-    script: Annotated[
-        Path | None,
-        Field(description="In place of a model file: the script of `elasticdl run`."),
-        Only(()),
-    ] = None
-    script_arguments: Annotated[
-        tuple[str, ...], Field(description="What the script finds in sys.argv."), Only(())
-    ] = ()
-    run_eagerly: Annotated[
-        bool,
-        Field(
-            description="Run feed, model and loss as plain Python, so that print, breakpoint() and "
-            ".numpy() work in them; slower, and for --distribution_strategy=Local alone."
-        ),
-    ] = False
-    torch_compile: Annotated[
-        bool,
-        Field(
-            description="Compile the training step of a model in PyTorch by torch.compile, before "
-            "the first task; needs a C++ compiler. It pays where a job takes minutes."
-        ),
-        _TRAIN,
-    ] = False
-    embedding_threshold_bytes: Annotated[
-        NonNegativeInt,
-        Field(description="Keras Embedding tables above this size are moved to the ps replicas."),
-    ] = 2 * 1024 * 1024
-
-
-class TrainingSection(Section):
-    """Training."""
-
-    distribution_strategy: Annotated[
-        Strategy,
-        Field(
-            description="Where parameters live: Local (in this process), "
-            "ParameterServerStrategy (on ps replicas), AllreduceStrategy (in each worker; models "
-            "without embedding tables), or HybridStrategy (rows on ps replicas, all else in each "
-            "worker)."
-        ),
-    ] = Strategy.LOCAL
-    minibatch_size: Annotated[PositiveInt, Field(description="Records of one step.")] = 64
-    num_minibatches_per_task: Annotated[
-        PositiveInt, Field(description="Minibatches in one task, the unit that workers lease.")
-    ] = 20
-    num_epochs: Annotated[
-        PositiveInt, Field(description="Passes over the training data."), _TRAIN
-    ] = 1
-    seed: Annotated[
-        NonNegativeInt, Field(description="Seed of initial values, task order and shuffles.")
-    ] = 0
-    shuffle_tasks: Annotated[
-        bool,
-        Field(description="Hand out the tasks of each epoch in a seeded random order."),
-        _TRAIN,
-    ] = True
-    shuffle: Annotated[
-        Literal["tasks", "records"],
-        Field(
-            description="What is drawn over all training data: the order of tasks, each a range of "
-            "consecutive records; or also the records of a task, in small blocks."
-        ),
-        _TRAIN,
-    ] = "tasks"
-    shuffle_block_records: Annotated[
-        PositiveInt | None,
-        Field(
-            description="With --shuffle=records: records that stay together on their way into a "
-            "task [default: a 64th of a task]."
-        ),
-        _TRAIN,
-    ] = None
-    learning_rate: Annotated[
-        float | None,
-        Field(gt=0, description="Passed to optimizer(lr=...) [default: its own]."),
-        _TRAIN,
-    ] = None
-    use_async: Annotated[
-        bool,
-        Field(
-            description="Apply each gradient as it arrives; false: average those of several "
-            "workers to one update."
-        ),
-        _TRAIN,
-    ] = True
-    grads_to_wait: Annotated[
-        PositiveInt | None,
-        Field(
-            description="With --use_async=false: gradients that make an update; workers that are "
-            "gone are not waited for [default: --num_workers]."
-        ),
-        _TRAIN,
-    ] = None
-    sync_version_tolerance: Annotated[
-        NonNegativeInt,
-        Field(
-            description="With --use_async=false: how many updates older the parameters of a "
-            "gradient may be; an older one is computed again."
-        ),
-        _TRAIN,
-    ] = 0
-    global_batch_size: Annotated[
-        PositiveInt | None,
-        Field(
-            description="With AllreduceStrategy: records of one update, whatever the number of "
-            "workers; a multiple of --minibatch_size [default: a minibatch of each worker that "
-            "has a task]."
-        ),
-        _TRAIN,
-    ] = None
-    deterministic: Annotated[
-        bool,
-        Field(
-            description="With AllreduceStrategy and --global_batch_size: which minibatches make "
-            "which update, and in which order they are added up, is decided by the data alone, so "
-            "that any number of workers, and runs in which some are lost, give the same losses."
-        ),
-        _TRAIN,
-    ] = False
-    max_staleness: Annotated[
-        NonNegativeInt | None,
-        Field(
-            description="Most updates, of all workers, between a pull and the gradient that was "
-            "computed on it; 0 trains strictly one step after the other [default: no bound]."
-        ),
-        _TRAIN,
-    ] = None
-    get_model_steps: Annotated[
-        PositiveInt,
-        Field(
-            description="A worker pulls the dense parameters once in this number of steps; "
-            "embedding rows in each."
-        ),
-        _TRAIN,
-    ] = 1
-    staleness_lr_modulation: Annotated[
-        bool,
-        Field(description="Divide the learning rate of a late gradient by its staleness."),
-        _TRAIN,
-    ] = False
-    on_nan: Annotated[
-        Literal["stop", "skip"],
-        Field(description="When a loss is NaN or infinite: stop the job or skip the minibatch."),
-        _TRAIN,
-    ] = "stop"
-    max_task_retries: Annotated[
-        NonNegativeInt,
-        Field(
-            description="How often a task whose code raises, or whose worker crashes, runs out of "
-            "memory or out of time over it, is tried again before it is set aside and the job "
-            "fails at its end."
-        ),
-    ] = 3
-    task_timeout_seconds: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            description="A worker whose model file (feed, model, metrics) does not return for so "
-            "long on one minibatch is ended, and its task is tried again. First calls, in which a "
-            "framework compiles, have an hour unless nothing is computed; waiting for other "
-            "processes or for the data's files does not count [default: 300, or 20 times "
-            "the longest minibatch].",
-        ),
-    ] = None
-
-    @property
-    def tasks_per_update(self) -> int | None:
-        """How many whole tasks a global batch is; None if it is not a number of whole tasks."""
-        if self.global_batch_size is None:
-            return None
-        num_tasks, rest = divmod(
-            self.global_batch_size, self.minibatch_size * self.num_minibatches_per_task
-        )
-        return None if rest or not num_tasks else num_tasks
-
-
-class EvaluationSection(Section):
-    """Evaluation."""
-
-    evaluation_steps: Annotated[
-        NonNegativeInt,
-        Field(description="Updates between two evaluations; 0: evaluate at the end only."),
-        _TRAIN,
-    ] = 0
-    evaluation_minibatches: Annotated[
-        NonNegativeInt,
-        Field(
-            description="Minibatches to evaluate on, the same each time, drawn by the job's seed "
-            "from all of the validation data; 0: all of it."
-        ),
-        _EVALUATE,
-    ] = 0
 
 
 class JobConfig(Section):

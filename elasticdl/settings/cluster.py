@@ -54,13 +54,13 @@ class ClusterSection(Section):
     ] = None
     job_dir: Annotated[
         Path | None,
-        Field(description="Where the job keeps its state and logs. [default: jobs/NAME-TIME]."),
+        Field(description="Where the job keeps its state and logs [default: jobs/NAME-TIME]."),
     ] = None
     state: Annotated[
         str | None,
         Field(
             description="Where the master keeps what it must not forget: sqlite:///PATH, or "
-            "etcd://HOST:PORT[,HOST:PORT]/PREFIX, where a master on another machine finds it. "
+            "etcd://HOST:PORT[,HOST:PORT]/PREFIX, where a master on another machine finds it "
             "[default: state.sqlite in --job_dir].",
         ),
     ] = None

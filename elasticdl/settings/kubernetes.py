@@ -66,7 +66,7 @@ class KubernetesSection(Section):
         str,
         Field(
             description="Image of all pods, which has elasticdl and, unless --send_model_zoo, the "
-            "model folder. With it, the job runs on Kubernetes. [default: the stock image]."
+            "model folder. With it, the job runs on Kubernetes [default: the stock image]."
         ),
     ] = ""
     send_model_zoo: Annotated[

@@ -1,0 +1,89 @@
+"""The settings of a job's model: its file, and what of the file is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt
+
+from elasticdl.settings.section import Only, Section
+
+_TRAIN = Only(("train",))
+_EVALUATE = Only(("train", "evaluate"))
+_PREDICT = Only(("predict",))
+
+STATISTICS_VARIABLE = "ELASTICDL_STATISTICS"
+"""Environment variable with the path of `--statistics`, for model files."""
+
+
+class ModelSection(Section):
+    """Model."""
+
+    model_zoo: Annotated[
+        Path, Field(description="Folder that holds model files; put on the import path.")
+    ] = Path("model_zoo")
+    model_def: Annotated[
+        str, Field(description="Model function as package.module.function, below --model_zoo.")
+    ]
+    model_params: Annotated[
+        str, Field(description='Arguments of the model function: "units=64;dropout=0.1".')
+    ] = ""
+    statistics: Annotated[
+        Path | None,
+        Field(
+            description="What `elasticdl data analyze` wrote; model files read it with "
+            "elasticdl.preprocessing.statistics."
+        ),
+    ] = None
+    loss: Annotated[str, Field(description="Name of the loss function in the module."), _TRAIN] = (
+        "loss"
+    )
+    optimizer: Annotated[str, Field(description="Name of the optimizer function."), _TRAIN] = (
+        "optimizer"
+    )
+    feed: Annotated[str, Field(description="Name of the feed function (or dataset_fn).")] = "feed"
+    eval_metrics_fn: Annotated[
+        str, Field(description="Name of the metrics function."), _EVALUATE
+    ] = "eval_metrics_fn"
+    weighted_metrics_fn: Annotated[
+        str,
+        Field(description="Name of the function of metrics that use sample weights."),
+        _EVALUATE,
+    ] = "weighted_metrics_fn"
+    callbacks: Annotated[str, Field(description="Name of the callbacks function."), _TRAIN] = (
+        "callbacks"
+    )
+    prediction_outputs_processor: Annotated[
+        str, Field(description="Name of the class that receives predictions."), _PREDICT
+    ] = "PredictionOutputsProcessor"
+    custom_data_reader: Annotated[
+        str, Field(description="Name of the function that returns a data reader.")
+    ] = "custom_data_reader"
+    script: Annotated[
+        Path | None,
+        Field(description="In place of a model file: the script of `elasticdl run`."),
+        Only(()),
+    ] = None
+    script_arguments: Annotated[
+        tuple[str, ...], Field(description="What the script finds in sys.argv."), Only(())
+    ] = ()
+    run_eagerly: Annotated[
+        bool,
+        Field(
+            description="Run feed, model and loss as plain Python, so that print, breakpoint() and "
+            ".numpy() work in them; slower, and for --distribution_strategy=Local alone."
+        ),
+    ] = False
+    torch_compile: Annotated[
+        bool,
+        Field(
+            description="Compile the training step of a model in PyTorch by torch.compile, before "
+            "the first task; needs a C++ compiler. It pays where a job takes minutes."
+        ),
+        _TRAIN,
+    ] = False
+    embedding_threshold_bytes: Annotated[
+        NonNegativeInt,
+        Field(description="Keras Embedding tables above this size are moved to the ps replicas."),
+    ] = 2 * 1024 * 1024
