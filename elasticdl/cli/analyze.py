@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from elasticdl.errors import DataError
 from elasticdl.process import write_whole
 
 if TYPE_CHECKING:
+    from elasticdl.data.analyze import Limits
     from elasticdl.statistics import Column, Number, Statistics
 
 
@@ -80,24 +82,42 @@ def analyze(
       elasticdl data analyze 'logs/*.csv' --output logs.json --data_reader_params skip_header=true
     """  # noqa: D301 - the backspace is click's mark for lines that it must not join
     from elasticdl.data.analyze import Limits
-    from elasticdl.data.analyze import analyze as compute
-    from elasticdl.data.files import num_cores
-    from elasticdl.data.tables import open_database
 
     if not output.parent.is_dir():
         raise DataError(f"{output.parent}: no such folder; create it first")
     limits = Limits(num_buckets, distinct_limit, vocabulary_limit, vocabulary_threshold)
     began = time.monotonic()
-    with (
-        open_database(source, params, parse_types(types), missing, num_cores()) as database,
-        record_progress("analyzing columns", len(database.columns)) as on_progress,
-    ):
-        statistics = compute(database, source, limits, on_progress)
+    statistics = _compute(source, params, parse_types(types), missing, limits)
     try:
         write_whole(output, statistics.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise DataError(f"{output}: cannot be written: {error.strerror}") from error
     _show(statistics, output, time.monotonic() - began)
+
+
+def _compute(
+    source: str, params: str, types: Mapping[str, str], missing: tuple[str, ...], limits: Limits
+) -> Statistics:
+    from elasticdl.data.example_counts import count_examples, holds_examples
+    from elasticdl.data.files import num_cores
+    from elasticdl.data.open import open_reader
+    from elasticdl.data.tables import open_database, require_types_of
+
+    reader = open_reader(source, params)
+    require_types_of(reader, types)
+    if holds_examples(reader):
+        num_records = sum(shard.num_records for shard in reader.shards())
+        with record_progress("counting records", num_records) as on_progress:
+            counted = count_examples(reader, source, limits, num_cores(), on_progress)
+        if counted is not None:
+            return counted
+    from elasticdl.data.analyze import analyze as compute
+
+    with (
+        open_database(reader, source, types, missing, num_cores()) as database,
+        record_progress("analyzing columns", len(database.columns)) as on_progress,
+    ):
+        return compute(database, source, limits, on_progress)
 
 
 def _show(statistics: Statistics, output: Path, seconds: float) -> None:

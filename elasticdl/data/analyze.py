@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -140,13 +140,27 @@ def _exact_numbers(database: Database, values: _Values, num_records: int, limits
         f"SELECT v, count(*) AS n FROM {values.source} WHERE v IS NOT NULL GROUP BY v ORDER BY v"
     ).fetchnumpy()
     numbers, counts = np.asarray(found["v"]), np.asarray(found["n"], dtype=np.int64)
+    common = _how_many(database, values, num_records, int(counts.sum()))
+    return number_statistics(common, numbers, counts, limits)
+
+
+def number_statistics(
+    common: dict[str, Any], numbers: NDArray[Any], counts: NDArray[np.int64], limits: Limits
+) -> Column:
+    """Return the statistics of a column of numbers of which all are counted.
+
+    Args:
+        common: The column's kind, and how many records and values it has.
+        numbers: Different values, ascending.
+        counts: How often each occurs.
+        limits: How much is told of a column.
+    """
     num_values = int(counts.sum())
     is_finite = np.isfinite(numbers)
-    numbers, counts = numbers[is_finite], counts[is_finite]
+    numbers, counts = numbers[is_finite] + 0, counts[is_finite]  # -0.0 and 0.0 are one value
     total = int(counts.sum())
-    common = _how_many(database, values, num_records, num_values, num_values - total)
-    common["distinct"] = Distinct(count=len(numbers))
-    if values.kind == "int64":
+    common = {**common, "infinite": num_values - total, "distinct": Distinct(count=len(numbers))}
+    if common["kind"] == "int64":
         common["vocabulary"] = _vocabulary(numbers, counts, limits)
     if total == 0:
         return Column(**common)
@@ -243,16 +257,31 @@ def _counted(database: Database, limits: Limits, is_all: bool) -> Vocabulary | N
         f"SELECT v, n FROM counts WHERE n >= {limits.vocabulary_threshold} "
         f"ORDER BY n DESC, v LIMIT {limits.vocabulary_limit + 1}"
     ).fetchnumpy()
-    values = np.asarray(found["v"]).tolist()[: limits.vocabulary_limit]
+    values, counts = np.asarray(found["v"]).tolist(), np.asarray(found["n"]).tolist()
+    return vocabulary_of(values, counts, limits, is_all)
+
+
+def vocabulary_of(
+    values: Sequence[Any], counts: Sequence[int], limits: Limits, is_all: bool
+) -> Vocabulary | None:
+    """Return a vocabulary; None if its values are not text in UTF-8.
+
+    Args:
+        values: The most frequent first: one more than the limit, if there are so many.
+        counts: How often each occurs.
+        limits: Which values are left out.
+        is_all: Whether there are no others.
+    """
+    kept = values[: limits.vocabulary_limit]
     try:
-        values = [v.decode() if isinstance(v, bytes | bytearray) else v for v in values]
+        kept = [v.decode() if isinstance(v, bytes | bytearray) else v for v in kept]
     except UnicodeDecodeError:
         return None
     return Vocabulary(
-        values=values,
-        counts=np.asarray(found["n"]).tolist()[: limits.vocabulary_limit],
+        values=kept,
+        counts=list(counts[: limits.vocabulary_limit]),
         threshold=limits.vocabulary_threshold,
-        is_complete=is_all and len(found["n"]) <= limits.vocabulary_limit,
+        is_complete=is_all and len(values) <= limits.vocabulary_limit,
     )
 
 

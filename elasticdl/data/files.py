@@ -66,6 +66,10 @@ class FileReader:
         known = self._count(path)
         return self._open(path).num_records if known is None else known
 
+    def file(self, name: str) -> RecordFile:
+        """Return the open file of a shard's name, for those that read it by themselves."""
+        return self._open(name)
+
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the records of a shard, in order, a few thousand or 8 MiB at a time."""
         if shard.name not in self._known:

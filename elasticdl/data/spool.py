@@ -151,7 +151,13 @@ def _one_each(arrow: Any, values: Any) -> Any:
 
 def _table(pyarrow: Any, records: Records, source: str) -> Any:
     columns = records.columns or _features(pyarrow, records, source)
-    return pyarrow.table({name: _as_arrow(pyarrow, c) for name, c in columns.items()})
+    try:
+        return pyarrow.table({name: _as_arrow(pyarrow, c) for name, c in columns.items()})
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        raise DataError(
+            f"{source}: records {records.start} to {records.start + len(records) - 1}: a column "
+            f"has values of several types; expected one type: {error}"
+        ) from error
 
 
 def _as_arrow(pyarrow: Any, column: Any) -> Any:
@@ -159,9 +165,8 @@ def _as_arrow(pyarrow: Any, column: Any) -> Any:
         return column
     if isinstance(column, Strings):
         return column.to_arrow()
-    array = np.asarray(column)
-    is_plain = array.ndim == 1 and array.dtype.kind in "biuf"
-    return pyarrow.array(array if is_plain else list(column))
+    is_plain = isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "biuf"
+    return pyarrow.array(column if is_plain else list(column))
 
 
 def _features(pyarrow: Any, records: Records, source: str) -> dict[str, Any]:

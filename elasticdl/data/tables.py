@@ -12,7 +12,6 @@ from typing import Any
 from elasticdl.data.base import DataReader
 from elasticdl.data.copies import readable
 from elasticdl.data.csv_columns import KINDS
-from elasticdl.data.open import open_reader
 from elasticdl.data.parquet import ParquetReader, import_pyarrow
 from elasticdl.data.spool import ROW, spool
 from elasticdl.data.text import TextReader
@@ -43,8 +42,8 @@ class Database:
 
 @contextmanager
 def open_database(
+    reader: DataReader,
     source: str,
-    params: str,
     types: Mapping[str, str],
     missing: tuple[str, ...],
     num_threads: int,
@@ -52,8 +51,8 @@ def open_database(
     """Make a table of some data. Parquet files are read in place, all else is copied to disk.
 
     Args:
-        source: A file, folder, glob or list of these.
-        params: Settings of the reader.
+        reader: Has the data.
+        source: What the data was called on the command line.
         types: Kinds of CSV columns that are not to be found out.
         missing: Fields of CSV that stand for no value.
         num_threads: How many answer a query.
@@ -63,9 +62,7 @@ def open_database(
         DataError: The data cannot be read.
     """
     duckdb = _import_duckdb()
-    reader = open_reader(source, params)
-    if types and not isinstance(reader, TextReader):
-        raise ConfigError("--types is for CSV; other files have types of their own")
+    require_types_of(reader, types)
     with TemporaryDirectory(prefix="elasticdl-analyze-") as folder:
         settings = {
             "threads": num_threads,
@@ -79,6 +76,16 @@ def open_database(
             columns = run(connection, f"DESCRIBE {TABLE}").fetchall()
             kinds = {name: kind for name, kind, *_ in columns if name != row}
             yield Database(connection, row, kinds, len(_names(reader)))
+
+
+def require_types_of(reader: DataReader, types: Mapping[str, str]) -> None:
+    """Refuse types that are given for anything else than CSV.
+
+    Raises:
+        ConfigError: They are.
+    """
+    if types and not isinstance(reader, TextReader):
+        raise ConfigError("--types is for CSV; other files have types of their own")
 
 
 def _names(reader: DataReader) -> list[str]:

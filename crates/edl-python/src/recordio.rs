@@ -59,8 +59,8 @@ struct BlockInfo {
 
 /// A RecordIO file opened for reading.
 #[pyclass(frozen, module = "elasticdl._core")]
-struct RecordReader {
-    reader: edl_recordio::RecordReader,
+pub(crate) struct RecordReader {
+    pub(crate) reader: edl_recordio::RecordReader,
 }
 
 #[pymethods]
@@ -265,8 +265,8 @@ fn origin_name(origin: IndexOrigin) -> &'static str {
 
 /// A TFRecord file opened for reading.
 #[pyclass(frozen, name = "TFRecordReader", module = "elasticdl._core")]
-struct TfRecordReader {
-    reader: edl_recordio::TfRecordReader,
+pub(crate) struct TfRecordReader {
+    pub(crate) reader: edl_recordio::TfRecordReader,
 }
 
 #[pymethods]

@@ -43,10 +43,11 @@ impl Blocks {
             let is_last = number + 1 == ends.len();
             if is_last || end - start >= limit || num_records == MAX_BLOCK_RECORDS {
                 // At most a block and a record, far below 4 GiB.
-                let table = ends[first..=number]
-                    .iter()
-                    .flat_map(|&end| ((end - start) as u32).to_le_bytes());
-                let raw: Vec<u8> = table.chain(bytes[start..end].iter().copied()).collect();
+                let mut raw = Vec::with_capacity(4 * num_records + end - start);
+                for end in &ends[first..=number] {
+                    raw.extend_from_slice(&((end - start) as u32).to_le_bytes());
+                }
+                raw.extend_from_slice(&bytes[start..end]);
                 blocks.push(Block::pack(raw, num_records, options.codec)?.0);
                 (first, start) = (number + 1, end);
             }

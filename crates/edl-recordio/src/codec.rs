@@ -1,10 +1,12 @@
 //! How a block's payload is compressed.
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
+use zstd::bulk::{Compressor, Decompressor};
 
 /// Compression of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,28 @@ pub enum Codec {
 }
 
 const ZSTD_LEVEL: i32 = 3;
+
+thread_local! {
+    // Their tables are as large as a block: to make them anew for each costs as much as some of it.
+    static COMPRESSOR: RefCell<Option<Compressor<'static>>> = const { RefCell::new(None) };
+    static DECOMPRESSOR: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };
+}
+
+fn compress_zstd(raw: &[u8]) -> std::io::Result<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|kept| match kept {
+        Some(compressor) => compressor.compress(raw),
+        None => kept.insert(Compressor::new(ZSTD_LEVEL)?).compress(raw),
+    })
+}
+
+fn decompress_zstd(stored: &[u8], raw_bytes: usize) -> std::io::Result<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|kept| match kept {
+        Some(decompressor) => decompressor.decompress(stored, raw_bytes),
+        None => kept
+            .insert(Decompressor::new()?)
+            .decompress(stored, raw_bytes),
+    })
+}
 
 impl Codec {
     /// Every codec, in the order of their codes.
@@ -56,7 +80,7 @@ impl Codec {
     pub(crate) fn compress(self, raw: &[u8]) -> std::io::Result<Option<Vec<u8>>> {
         let stored = match self {
             Codec::None => return Ok(None),
-            Codec::Zstd => zstd::bulk::compress(raw, ZSTD_LEVEL)?,
+            Codec::Zstd => compress_zstd(raw)?,
             Codec::Deflate => {
                 let mut encoder =
                     DeflateEncoder::new(Vec::with_capacity(raw.len() / 2), Compression::new(6));
@@ -71,8 +95,9 @@ impl Codec {
     pub(crate) fn decompress(self, stored: Vec<u8>, raw_bytes: usize) -> Result<Vec<u8>, String> {
         let raw = match self {
             Codec::None => stored,
-            Codec::Zstd => zstd::bulk::decompress(&stored, raw_bytes)
-                .map_err(|error| format!("zstd: {error}"))?,
+            Codec::Zstd => {
+                decompress_zstd(&stored, raw_bytes).map_err(|error| format!("zstd: {error}"))?
+            }
             Codec::Deflate => {
                 let mut raw = Vec::with_capacity(raw_bytes);
                 DeflateDecoder::new(stored.as_slice())

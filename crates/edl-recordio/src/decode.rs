@@ -7,6 +7,8 @@
 
 use std::collections::HashMap;
 
+use crate::protobuf::{Field, Fields, varint};
+
 /// What a feature's values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -146,18 +148,7 @@ impl<'w> Columns<'w> {
     }
 
     fn entry(&mut self, record: usize, entry: &[u8], expected: &mut usize) -> Result<(), String> {
-        let (mut key, mut value) = (None, None);
-        let mut fields = Fields(entry);
-        while let Some((tag, field)) = fields.next()? {
-            match (tag, field) {
-                (1, Field::Delimited(bytes)) if key.is_none() => key = Some(bytes),
-                (2, Field::Delimited(bytes)) if value.is_none() => value = Some(bytes),
-                _ => return Err("an entry of the Features is no key with one value".to_owned()),
-            }
-        }
-        let (Some(key), Some(value)) = (key, value) else {
-            return Err("an entry of the Features lacks its key or value".to_owned());
-        };
+        let (key, value) = entry_of(entry)?;
         let number = match self.columns.get(*expected) {
             Some(column) if column.name.as_bytes() == key => *expected,
             _ => match self.by_name.get(key) {
@@ -269,20 +260,11 @@ impl Decoded {
 
     /// Reads a Feature message to the end of the values.
     fn read(&mut self, feature: &[u8]) -> Result<(), String> {
-        let mut fields = Fields(feature);
-        let list = match fields.next()? {
-            Some((tag, Field::Delimited(list))) => {
-                let (expected, found) = (self.kind(), Kind::of(tag)?);
-                if expected != found {
-                    let (expected, found) = (expected.name(), found.name());
-                    return Err(format!("expected {expected}, found {found}"));
-                }
-                list
-            }
-            _ => return Err("has no values of a kind".to_owned()),
-        };
-        if !fields.0.is_empty() {
-            return Err("has values more than once".to_owned());
+        let (found, list) = list_of(feature)?;
+        let expected = self.kind();
+        if expected != found {
+            let (expected, found) = (expected.name(), found.name());
+            return Err(format!("expected {expected}, found {found}"));
         }
         let mut values = Fields(list);
         while let Some((tag, value)) = values.next()? {
@@ -323,8 +305,38 @@ impl Decoded {
     }
 }
 
+/// The key and the value of an entry of the Features.
+pub(crate) fn entry_of(entry: &[u8]) -> Result<(&[u8], &[u8]), String> {
+    let (mut key, mut value) = (None, None);
+    let mut fields = Fields(entry);
+    while let Some((tag, field)) = fields.next()? {
+        match (tag, field) {
+            (1, Field::Delimited(bytes)) if key.is_none() => key = Some(bytes),
+            (2, Field::Delimited(bytes)) if value.is_none() => value = Some(bytes),
+            _ => return Err("an entry of the Features is no key with one value".to_owned()),
+        }
+    }
+    match (key, value) {
+        (Some(key), Some(value)) => Ok((key, value)),
+        _ => Err("an entry of the Features lacks its key or value".to_owned()),
+    }
+}
+
+/// The kind of a Feature message that has one, and the list of its values.
+pub(crate) fn list_of(feature: &[u8]) -> Result<(Kind, &[u8]), String> {
+    let mut fields = Fields(feature);
+    let Some((tag, Field::Delimited(list))) = fields.next()? else {
+        return Err("has no values of a kind".to_owned());
+    };
+    let kind = Kind::of(tag)?;
+    if !fields.0.is_empty() {
+        return Err("has values more than once".to_owned());
+    }
+    Ok((kind, list))
+}
+
 /// The kind of a Feature message, if it has one.
-fn kind_of(feature: &[u8]) -> Result<Option<Kind>, String> {
+pub(crate) fn kind_of(feature: &[u8]) -> Result<Option<Kind>, String> {
     Fields(feature)
         .next()?
         .map(|(tag, _)| Kind::of(tag))
@@ -349,53 +361,4 @@ impl Kind {
             Kind::Int64 => "int64",
         }
     }
-}
-
-enum Field<'a> {
-    Varint(u64),
-    Fixed32([u8; 4]),
-    Delimited(&'a [u8]),
-}
-
-/// The fields of a message that are still to be read.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn next(&mut self) -> Result<Option<(u64, Field<'a>)>, String> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        let tag = varint(&mut self.0)?;
-        let field = match tag & 7 {
-            0 => Field::Varint(varint(&mut self.0)?),
-            2 => {
-                let length = varint(&mut self.0)?;
-                let (bytes, rest) = usize::try_from(length)
-                    .ok()
-                    .and_then(|length| self.0.split_at_checked(length))
-                    .ok_or("a message is cut off")?;
-                self.0 = rest;
-                Field::Delimited(bytes)
-            }
-            5 => {
-                let (bytes, rest) = self.0.split_first_chunk().ok_or("a number is cut off")?;
-                self.0 = rest;
-                Field::Fixed32(*bytes)
-            }
-            wire => return Err(format!("a field has the wire type {wire}")),
-        };
-        Ok(Some((tag >> 3, field)))
-    }
-}
-
-fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
-    let mut value = 0;
-    for (number, &byte) in bytes.iter().take(10).enumerate() {
-        value |= u64::from(byte & 0x7f) << (7 * number);
-        if byte < 0x80 {
-            *bytes = &bytes[number + 1..];
-            return Ok(value);
-        }
-    }
-    Err("a number is cut off, or has more than 64 bits".to_owned())
 }

@@ -5,7 +5,9 @@
 //! - [`TfRecordReader`] and [`TfRecordWriter`]: TensorFlow's TFRecord, which has no index of its
 //!   own and gets one beside it ([`side_index`]).
 //! - [`LineReader`]: lines of text, such as CSV, with the same kind of index.
-//! - [`encode_examples`], [`decode_examples`]: columns to `tf.train.Example` messages, and back.
+//! - [`encode_examples`], [`decode_examples`]: columns to `tf.train.Example` messages, and back;
+//!   [`LineEncoder`]: lines of fields to such messages; [`ExampleCounts`]: how often each value
+//!   occurs in them.
 //!
 //! Nothing that comes from a file is trusted: lengths are checked against the file's size and
 //! against limits before anything is allocated, and every block and record has a checksum.
@@ -14,11 +16,14 @@ mod atomic;
 mod batch;
 mod blocks;
 mod codec;
+mod counts;
 mod decode;
 mod error;
 mod example;
+mod field_lines;
 pub mod format;
 mod lines;
+mod protobuf;
 mod reader;
 mod scan;
 pub mod side_index;
@@ -29,9 +34,11 @@ mod writer;
 pub use batch::Batch;
 pub use blocks::Blocks;
 pub use codec::Codec;
+pub use counts::{CountLimits, CountedColumn, ExampleCounts, NotCounted};
 pub use decode::{Decoded, DecodedColumn, Kind, Undecoded, Wanted, decode_examples};
 pub use error::RecordError;
 pub use example::{Feature, Values, encode_examples};
+pub use field_lines::{Examples, FieldKind, LineEncoder};
 pub use lines::{LineOptions, LineReader};
 pub use reader::{BlockInfo, IndexState, RecordReader};
 pub use scan::TornTail;

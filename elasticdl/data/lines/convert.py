@@ -10,19 +10,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-
 from elasticdl.data.convert import Target, staged_folder
 from elasticdl.data.files import num_cores
 from elasticdl.data.in_order import in_order
+from elasticdl.data.lines.deal import ALL, TRAINING, VALIDATION, Dealt, Rows, dealer
 from elasticdl.data.lines.files import PartFile, encoder, open_part
-from elasticdl.data.lines.parse import BadLine, Parsed, parse
+from elasticdl.data.lines.parse import BadLine
 from elasticdl.data.lines.schema import Schema
 from elasticdl.data.lines.source import read_blocks
 from elasticdl.data.lines.split import Split
 from elasticdl.errors import DataError
-
-TRAINING, VALIDATION = "train", "val"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +65,7 @@ def convert_lines(
     Raises:
         DataError: A file cannot be read, or has more bad lines than the limit.
     """
-    names = (TRAINING, VALIDATION) if split else ("",)
+    names = (TRAINING, VALIDATION) if split else (ALL,)
     with _writing(target.path) as folder, ExitStack() as stack:
         outputs = {name: _Output(replace(target, path=folder / name)) for name in names}
         for output in outputs.values():
@@ -77,13 +74,13 @@ def convert_lines(
         pool = stack.enter_context(ThreadPoolExecutor(num_threads or num_cores(), "convert"))
         num_skipped = _Counter(errors)
         blocks = read_blocks(paths, schema.header, partial(_check_header, schema))
-        parsed = in_order(pool, lambda block: parse(block, schema), blocks)
-        pieces = _pieces(parsed, split, outputs, num_skipped, on_progress)
+        deal = dealer(schema, split, makes_messages=target.format != "parquet")
+        pieces = _pieces(in_order(pool, deal, blocks), outputs, num_skipped, on_progress)
         encode = encoder(target)
-        for (name, ends_file, columns), piece in in_order(
+        for (name, ends_file, rows), piece in in_order(
             pool, lambda piece: (piece, encode(piece[2])), pieces
         ):
-            outputs[name].write(piece, ends_file, columns)
+            outputs[name].write(piece, ends_file, rows)
         for output in outputs.values():
             output.close()
         _require_records(outputs, paths, num_skipped.count)
@@ -142,24 +139,19 @@ class _Counter:
         )
 
 
-_Piece = tuple[str, bool, pa.Table]  # name of the output, whether its file ends, records
+_Piece = tuple[str, bool, Rows]  # name of the output, whether its file ends, records
 
 
 def _pieces(
-    parsed: Iterable[Parsed],
-    split: Split | None,
+    blocks: Iterable[Dealt],
     outputs: dict[str, _Output],
     skipped: _Counter,
     on_progress: Callable[[int], None],
 ) -> Iterator[_Piece]:
-    for block in parsed:
+    for block in blocks:
         skipped.note(block.bad)
-        if split is None:
-            yield from outputs[""].cut("", block.table)
-        else:
-            chosen = split.is_validation(block.rows)
-            yield from outputs[TRAINING].cut(TRAINING, block.table.filter(pa.array(~chosen)))
-            yield from outputs[VALIDATION].cut(VALIDATION, block.table.filter(pa.array(chosen)))
+        for name, rows in block.rows.items():
+            yield from outputs[name].cut(name, rows)
         on_progress(block.num_bytes)
 
 
@@ -176,25 +168,25 @@ class _Output:
     num_files: int = 0
     part: PartFile | None = dataclasses.field(default=None, init=False)
 
-    def cut(self, name: str, table: pa.Table) -> Iterator[_Piece]:
+    def cut(self, name: str, rows: Rows) -> Iterator[_Piece]:
         """Cut records where files end."""
         limit = self.target.records_per_file
         start = 0
-        while start < table.num_rows:
-            room = table.num_rows if limit is None else limit - self.num_cut % limit
-            piece = table.slice(start, room)
+        while start < rows.num_rows:
+            room = rows.num_rows if limit is None else limit - self.num_cut % limit
+            piece = rows.slice(start, room)
             self.num_cut += piece.num_rows
             start += piece.num_rows
             yield name, limit is not None and self.num_cut % limit == 0, piece
 
-    def write(self, piece: object, ends_file: bool, table: pa.Table) -> None:
+    def write(self, piece: object, ends_file: bool, rows: Rows) -> None:
         """Write a piece to the present file, or begin one."""
         if self.part is None:
             path = self.target.path / f"part-{self.num_files:05d}.{self.target.format}"
-            self.part = open_part(self.target, path, table.schema)
+            self.part = open_part(self.target, path, rows)
             self.num_files += 1
         self.part.write(piece)
-        self.num_records += table.num_rows
+        self.num_records += rows.num_rows
         if ends_file:
             self.close()
 

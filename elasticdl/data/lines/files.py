@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from elasticdl import _core
 from elasticdl.data.convert import Target
+from elasticdl.data.lines.deal import Messages, Rows
 
 Format = Literal["recordio", "tfrecord", "parquet"]
 
@@ -23,7 +24,7 @@ class PartFile(Protocol):
     """A file that is being written."""
 
     def write(self, piece: Any) -> None:
-        """Add what `encoder` made of a table."""
+        """Add what `encoder` made of records."""
         ...
 
     def close(self) -> None:
@@ -35,40 +36,45 @@ class PartFile(Protocol):
         ...
 
 
-def encoder(target: Target) -> Callable[[pa.Table], Any]:
-    """Return what is to be done to a table before it is written; any thread may do it."""
+def encoder(target: Target) -> Callable[[Rows], Any]:
+    """Return what is to be done to records before it is written; any thread may do it."""
     if target.format == "recordio":
         return partial(blocks_of, codec=target.codec)
     return _keep if target.format == "parquet" else examples_of
 
 
-def open_part(target: Target, path: Path, schema: pa.Schema) -> PartFile:
-    """Begin a file."""
+def open_part(target: Target, path: Path, rows: Rows) -> PartFile:
+    """Begin a file for records such as these."""
     if target.format == "parquet":
+        assert isinstance(rows, pa.Table), "columns go to Parquet"
         codec = {"deflate": "gzip"}.get(target.codec, target.codec)
-        writer = pq.ParquetWriter(path, schema, compression=codec)
+        writer = pq.ParquetWriter(path, rows.schema, compression=codec)
         return _ParquetPart(writer, target.records_per_row_group)
     if target.format == "recordio":
         return _BlockPart(_core.RecordWriter(path, codec=target.codec))
     return _RecordPart(_core.TFRecordWriter(path))
 
 
-def examples_of(table: pa.Table) -> list[bytes]:
+def examples_of(rows: Rows) -> list[bytes]:
     """Encode rows as `tf.train.Example`; a field without a value leaves its feature out."""
-    return _core.encode_examples(_features(table), table.num_rows)
+    if isinstance(rows, Messages):
+        return rows.examples.to_list(rows.start, rows.end)
+    return _core.encode_examples(_features(rows), rows.num_rows)
 
 
-def blocks_of(table: pa.Table, codec: str) -> _core.RecordBlocks:
+def blocks_of(rows: Rows, codec: str) -> _core.RecordBlocks:
     """Encode rows as `examples_of` does, into compressed blocks: no row is a Python object."""
-    return _core.pack_examples(_features(table), table.num_rows, codec)
+    if isinstance(rows, Messages):
+        return rows.examples.pack(rows.start, rows.end, codec)
+    return _core.pack_examples(_features(rows), rows.num_rows, codec)
 
 
 def _features(table: pa.Table) -> list[Any]:
     return [(name, *_feature(_whole(table.column(name)))) for name in sorted(table.schema.names)]
 
 
-def _keep(table: pa.Table) -> pa.Table:
-    return table
+def _keep(rows: Rows) -> Rows:
+    return rows
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
