@@ -18,7 +18,7 @@ from elasticdl.errors import DataError
 from elasticdl.process import write_whole
 
 if TYPE_CHECKING:
-    from elasticdl.data.analyze import Limits
+    from elasticdl.data.summary import Limits
     from elasticdl.statistics import Column, Number, Statistics
 
 
@@ -81,7 +81,7 @@ def analyze(
       elasticdl data analyze dac_records/train --output statistics.json
       elasticdl data analyze 'logs/*.csv' --output logs.json --data_reader_params skip_header=true
     """  # noqa: D301 - the backspace is click's mark for lines that it must not join
-    from elasticdl.data.analyze import Limits
+    from elasticdl.data.summary import Limits
 
     if not output.parent.is_dir():
         raise DataError(f"{output.parent}: no such folder; create it first")
@@ -101,7 +101,7 @@ def _compute(
     from elasticdl.data.example_counts import count_examples, holds_examples
     from elasticdl.data.files import num_cores
     from elasticdl.data.open import open_reader
-    from elasticdl.data.tables import open_database, require_types_of
+    from elasticdl.data.text import require_types_of
 
     reader = open_reader(source, params)
     require_types_of(reader, types)
@@ -112,6 +112,7 @@ def _compute(
         if counted is not None:
             return counted
     from elasticdl.data.analyze import analyze as compute
+    from elasticdl.data.tables import open_database
 
     with (
         open_database(reader, source, types, missing, num_cores()) as database,

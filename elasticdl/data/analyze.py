@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from elasticdl.data.summary import (
+    NUM_QUANTILES,
+    Limits,
+    boundaries,
+    number_statistics,
+    quantiles,
+    vocabulary_of,
+)
 from elasticdl.data.tables import TABLE, Database, quoted
 from elasticdl.errors import ConfigError
-from elasticdl.statistics import Column, Distinct, Number, Source, Statistics, Vocabulary
+from elasticdl.statistics import Column, Distinct, Source, Statistics, Vocabulary
 
-NUM_QUANTILES = 101
 SAMPLE_RECORDS = 200_000
 HYPERLOGLOG_ERROR = 0.026
 """Standard error of DuckDB's HyperLogLog, as a test measures it."""
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
 _TEXTS = ("VARCHAR", "BLOB", "DATE", "TIME", "UUID", "ENUM", "TIMESTAMP", "INTERVAL")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much is told of a column.
-
-    num_buckets: Boundaries cut the values into so many buckets.
-    distinct_limit: Columns that have more different values than that are estimated.
-    vocabulary_limit: Most values of a vocabulary.
-    vocabulary_threshold: Values that occur more rarely are left out of it.
-    """
-
-    num_buckets: int = 10
-    distinct_limit: int = 10_000_000
-    vocabulary_limit: int = 100_000
-    vocabulary_threshold: int = 1
 
 
 def analyze(
@@ -144,38 +134,6 @@ def _exact_numbers(database: Database, values: _Values, num_records: int, limits
     return number_statistics(common, numbers, counts, limits)
 
 
-def number_statistics(
-    common: dict[str, Any], numbers: NDArray[Any], counts: NDArray[np.int64], limits: Limits
-) -> Column:
-    """Return the statistics of a column of numbers of which all are counted.
-
-    Args:
-        common: The column's kind, and how many records and values it has.
-        numbers: Different values, ascending.
-        counts: How often each occurs.
-        limits: How much is told of a column.
-    """
-    num_values = int(counts.sum())
-    is_finite = np.isfinite(numbers)
-    numbers, counts = numbers[is_finite] + 0, counts[is_finite]  # -0.0 and 0.0 are one value
-    total = int(counts.sum())
-    common = {**common, "infinite": num_values - total, "distinct": Distinct(count=len(numbers))}
-    if common["kind"] == "int64":
-        common["vocabulary"] = _vocabulary(numbers, counts, limits)
-    if total == 0:
-        return Column(**common)
-    mean = float(np.dot(numbers, counts / total))
-    return Column(
-        **common,
-        min=numbers[0].item(),
-        max=numbers[-1].item(),
-        mean=mean,
-        stddev=math.sqrt(float(np.dot((numbers - mean) ** 2, counts / total))),
-        quantiles=quantiles(numbers, counts, np.linspace(0, 1, NUM_QUANTILES)),
-        boundaries=boundaries(numbers, counts, limits.num_buckets),
-    )
-
-
 def _exact_text(database: Database, values: _Values, num_records: int, limits: Limits) -> Column:
     database.ask(
         f"CREATE OR REPLACE TEMP TABLE counts AS SELECT v, count(*) AS n FROM {values.source} "
@@ -261,74 +219,9 @@ def _counted(database: Database, limits: Limits, is_all: bool) -> Vocabulary | N
     return vocabulary_of(values, counts, limits, is_all)
 
 
-def vocabulary_of(
-    values: Sequence[Any], counts: Sequence[int], limits: Limits, is_all: bool
-) -> Vocabulary | None:
-    """Return a vocabulary; None if its values are not text in UTF-8.
-
-    Args:
-        values: The most frequent first: one more than the limit, if there are so many.
-        counts: How often each occurs.
-        limits: Which values are left out.
-        is_all: Whether there are no others.
-    """
-    kept = values[: limits.vocabulary_limit]
-    try:
-        kept = [v.decode() if isinstance(v, bytes | bytearray) else v for v in kept]
-    except UnicodeDecodeError:
-        return None
-    return Vocabulary(
-        values=kept,
-        counts=list(counts[: limits.vocabulary_limit]),
-        threshold=limits.vocabulary_threshold,
-        is_complete=is_all and len(values) <= limits.vocabulary_limit,
-    )
-
-
-def _vocabulary(values: NDArray[np.int64], counts: NDArray[np.int64], limits: Limits) -> Vocabulary:
-    chosen = np.flatnonzero(counts >= limits.vocabulary_threshold)
-    order = chosen[np.lexsort((values[chosen], -counts[chosen]))]
-    kept = order[: limits.vocabulary_limit]
-    return Vocabulary(
-        values=values[kept].tolist(),
-        counts=counts[kept].tolist(),
-        threshold=limits.vocabulary_threshold,
-        is_complete=len(kept) == len(order),
-    )
-
-
 def sampling_error(num_values: int) -> float:
     """Return the bound of Dvoretzky, Kiefer and Wolfowitz on a rank's error, with 99 %.
 
     Massart, "The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality", 1990.
     """
     return math.sqrt(math.log(2 / 0.01) / (2 * num_values))
-
-
-def quantiles(
-    values: NDArray[Any], counts: NDArray[np.int64], levels: NDArray[np.float64]
-) -> list[Number]:
-    """Return for each level the least value to which at least that part of the values come up.
-
-    Args:
-        values: Different values, ascending.
-        counts: How often each occurs.
-        levels: From 0 to 1.
-    """
-    ends = np.cumsum(counts)
-    ranks = np.maximum(1, np.ceil(levels * ends[-1] - 1e-9))
-    found: list[Number] = values[np.searchsorted(ends, ranks)].tolist()
-    return found
-
-
-def boundaries(values: NDArray[Any], counts: NDArray[np.int64], num_buckets: int) -> list[Number]:
-    """Return where buckets of about equally many values begin; the first has no beginning.
-
-    A value belongs to the bucket whose boundary is the last that is not above it, as in
-    `keras.layers.Discretization`.
-    """
-    levels = np.arange(1, num_buckets) / num_buckets
-    ends = np.cumsum(counts)
-    begins = np.searchsorted(ends, levels * ends[-1], side="left") + 1
-    begins = begins[begins < len(values)]
-    return sorted(set(values[begins].tolist()))

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from elasticdl._core import CountedColumn, ExampleCounts, RecordReader, TFRecordReader
-from elasticdl.data.analyze import Limits, number_statistics, vocabulary_of
 from elasticdl.data.base import DataReader
 from elasticdl.data.files import FileReader
 from elasticdl.data.in_order import in_order
+from elasticdl.data.summary import Limits, number_statistics, vocabulary_of
 from elasticdl.statistics import Column, Distinct, Source, Statistics
 
 RANGE_RECORDS = 1 << 15
@@ -60,18 +60,17 @@ def count_examples(
             if counted is None:
                 return None
             on_progress(counted)
-    columns = counts.columns()
-    if not columns:
+        num_records = sum(shard.num_records for shard in shards)
+        columns = counts.columns()
+        found = pool.map(
+            lambda number: _statistics(counts, number, columns[number], num_records, limits),
+            range(len(columns)),
+        )
+        named = dict(zip([column.name for column in columns], found, strict=True))
+    if not named:
         return None
-    num_records = sum(shard.num_records for shard in shards)
-    return Statistics(
-        source=Source(path=path, num_files=len({shard.name for shard in shards})),
-        num_records=num_records,
-        columns={
-            column.name: _statistics(counts, number, column, num_records, limits)
-            for number, column in enumerate(columns)
-        },
-    )
+    source = Source(path=path, num_files=len({shard.name for shard in shards}))
+    return Statistics(source=source, num_records=num_records, columns=named)
 
 
 def holds_examples(reader: DataReader) -> bool:

@@ -14,7 +14,7 @@ from elasticdl.data.copies import readable
 from elasticdl.data.csv_columns import KINDS
 from elasticdl.data.parquet import ParquetReader, import_pyarrow
 from elasticdl.data.spool import ROW, spool
-from elasticdl.data.text import TextReader
+from elasticdl.data.text import TextReader, require_types_of
 from elasticdl.errors import ConfigError, DataError
 
 TABLE = "data"
@@ -76,16 +76,6 @@ def open_database(
             columns = run(connection, f"DESCRIBE {TABLE}").fetchall()
             kinds = {name: kind for name, kind, *_ in columns if name != row}
             yield Database(connection, row, kinds, len(_names(reader)))
-
-
-def require_types_of(reader: DataReader, types: Mapping[str, str]) -> None:
-    """Refuse types that are given for anything else than CSV.
-
-    Raises:
-        ConfigError: They are.
-    """
-    if types and not isinstance(reader, TextReader):
-        raise ConfigError("--types is for CSV; other files have types of their own")
 
 
 def _names(reader: DataReader) -> list[str]:
