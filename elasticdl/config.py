@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import model_validator
+from pydantic import ValidationError, model_validator
 
+from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote
 from elasticdl.settings import devices, reader_params
@@ -353,8 +354,26 @@ class JobConfig(Section):
 
     @classmethod
     def read(cls, path: Path) -> JobConfig:
-        """Read a configuration that `write` wrote."""
-        return cls.model_validate_json(path.read_text())
+        """Read a configuration that `write` wrote.
+
+        Raises:
+            ConfigError: There is none, or it is not one of this version of elasticdl.
+        """
+        try:
+            return cls.model_validate_json(path.read_text())
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            wrong = "; ".join(
+                f"{'.'.join(map(str, found['loc'])) or 'the file'}: {found['msg']}"
+                for found in error.errors(include_input=False, include_url=False)
+            )
+            raise ConfigError(
+                f"{path}: expected the settings of a job, as this version of elasticdl writes "
+                f"them: {wrong}"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: expected the settings of a job: {error}") from error
 
     def write(self, path: Path) -> None:
         """Write the configuration as JSON."""

@@ -22,8 +22,6 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from pydantic import ValidationError
-
 from elasticdl import log_lines
 from elasticdl.addresses import LOOPBACK, Listening
 from elasticdl.config import JobConfig
@@ -140,7 +138,7 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     lifeline = inherited_lifeline()
     if lifeline is not None:
         threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
-    config = _read_config(words.config)
+    config = JobConfig.read(words.config)
     name = process_name(role, words.index)
     log_lines.log_as(name, config.seeing.process_log_format)
     logging.getLogger().setLevel(config.cluster.log_level)
@@ -348,15 +346,6 @@ def _may_listen(words: argparse.Namespace, config: JobConfig) -> Listening:
                 "that were made for this job, or --tls=off and --insecure in its settings"
             )
     return listening
-
-
-def _read_config(path: Path) -> JobConfig:
-    try:
-        return JobConfig.read(path)
-    except OSError as error:
-        raise ConfigError(f"--config={path}: {error.strerror}") from error
-    except ValidationError as error:
-        raise ConfigError(f"--config={path}: {error}") from error
 
 
 def _end_in_order(number: int, frame: FrameType | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import resource
 from collections.abc import Iterable
 from pathlib import Path
@@ -87,10 +86,11 @@ def _job(name: str) -> tuple[Iterable[dict[str, Any]], dict[str, Any], Path]:
 def _settings(path: Path) -> dict[str, Any]:
     """Return the settings of a job; none if they are not there, or are another version's."""
     from elasticdl.config import JobConfig
+    from elasticdl.errors import ConfigError
 
     try:
         return JobConfig.read(path).shown()
-    except (OSError, ValueError, json.JSONDecodeError):
+    except ConfigError:
         return {}
 
 

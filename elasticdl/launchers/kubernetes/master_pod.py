@@ -40,10 +40,10 @@ log = logging.getLogger(__name__)
 def main() -> None:
     """Prepare the job, and become its master."""
     log_as("master")
-    config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
     uid = os.environ[names.OWNER_VARIABLE]
-    tls_dir = _TLS_PLACE if config.cluster.tls == "job" else None
     try:
+        config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
+        tls_dir = _TLS_PLACE if config.cluster.tls == "job" else None
         api = Api.connect()
         own(api, config, uid)
         token_file = find_token(api, config, uid, Path(names.SECRET_DIR), _TOKEN_PLACE)

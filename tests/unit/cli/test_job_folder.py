@@ -10,6 +10,7 @@ from elasticdl.cli.job_folder import holds_job
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.process.folder import prepare
+from elasticdl.launchers.process.job import LocalSubmitter
 from elasticdl.state.open import DEFAULT_FILE
 from elasticdl.state.sqlite import SqliteState
 
@@ -91,3 +92,20 @@ def test_job_keeps_the_checkpoint_that_it_began_with(tmp_path):
     assert began == version_folder(kept, 5)
     with pytest.raises(ConfigError, match="--checkpoint_dir_for_init was"):
         holds_job(config(folder, checkpoint_dir_for_init=version_folder(kept, 9)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"command": "train", "old": 1}', "model: Field required; old: Extra inputs"),
+        ("{", "the file: Invalid JSON"),
+        (b"\xff", "expected the settings of a job"),
+    ],
+)
+def test_settings_of_another_version_are_told_by_their_file(tmp_path, text, said):
+    folder = prepare(config(tmp_path / "job"))
+    path = folder / process.CONFIG_FILE
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    job = LocalSubmitter().find(str(folder))
+    with pytest.raises(ConfigError, match=f"{path}: .*{said}"):
+        job.end(0.0)
