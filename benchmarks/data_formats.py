@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from elasticdl.backends.keras.model.function import StructuredFunction
 from elasticdl.data.open import open_reader
 
 NUM_RECORDS = 50_000
+FEW_RECORDS = 200
 BATCH = 512
 TOGETHER = 4096  # records that a job parses in one call, where minibatches are smaller
 RUNS = 3
@@ -96,31 +97,26 @@ def convert_all(folder: Path, num_records: int) -> dict[str, float]:
     }
     for name in ("parquet", "recordio-zstd"):
         commands[f"analyze {name}"] = ["analyze", name, "--output=statistics.json"]
-    costs = {}
-    for what, (verb, *words) in commands.items():
-        raw = ["--from=criteo"] if verb == "convert" else []
-        began = _children()
-        subprocess.run(
-            [sys.executable, "-m", "elasticdl.cli.main", "data", verb, *words, *raw],
-            cwd=folder,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
-        costs[what] = (_children() - began - start_up()) / num_records * 1e6
-    return costs
+    with tempfile.TemporaryDirectory() as name:
+        few = Path(name)
+        write(few / "lines.txt", FEW_RECORDS)
+        return {
+            what: (_cost(folder, words) - _cost(few, words)) / (num_records - FEW_RECORDS) * 1e6
+            for what, words in commands.items()
+        }
 
 
-def start_up() -> float:
-    """Processor time of a command that does nothing but import what the others do."""
-    if not _START_UP:
-        began = _children()
-        modules = "elasticdl.data.lines.convert, elasticdl.data.tables, pandas, duckdb"
-        subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
-        _START_UP.append(_children() - began)
-    return _START_UP[0]
-
-
-_START_UP: list[float] = []
+def _cost(folder: Path, words: Sequence[str]) -> float:
+    """Return the processor time of a command, in seconds. That of few records is to start."""
+    began = _children()
+    raw = ["--from=criteo"] if words[0] == "convert" else []
+    subprocess.run(
+        [sys.executable, "-m", "elasticdl.cli.main", "data", *words, *raw],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    return _children() - began
 
 
 def _children() -> float:
