@@ -18,6 +18,7 @@ import hmac
 import json
 import logging
 import queue
+import secrets
 import socket
 import threading
 import time
@@ -97,6 +98,8 @@ class Dashboard:
         self._config = config
         self._past = past
         self._since = time.time()
+        self._log = secrets.token_hex(8)
+        """Tells the versions of this page's history from those of the master before."""
         self._events: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
         self._history = History()
         self._has_past = False
@@ -298,9 +301,12 @@ class Dashboard:
 
     async def _give_board(self, request: Any) -> Any:
         since, generation = (_number(request.query.get(name)) for name in ("since", "generation"))
+        if request.query.get("log", self._log) != self._log:
+            since = -1
         self._asked_at = time.monotonic()
         await self._add()
         found = board(self._history, since, generation, self._config)
+        found["log"] = self._log
         body = json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
         if found["ended"] is not None:
             self._told_end.set()

@@ -160,6 +160,37 @@ def test_text_stands_out_from_its_ground(show, scheme):
     assert min(contrast.values()) >= 4.5, contrast  # WCAG 2, level AA
 
 
+def test_last_states_of_many_processes_are_shown_at_once(show):
+    tab = show(job(num_workers=120))
+    show_it = """ended => {
+        store.ended = ended ? store.latest : null;
+        store.lanes.get("worker-7").state = ended ? "left" : "leaving";
+        panels.show(false);
+        return [...document.querySelectorAll("#members tr")]
+            .find(row => row.cells[0].textContent === "worker-7").cells[1].textContent;
+    }"""
+    tab.evaluate(show_it, False)
+    assert tab.evaluate(show_it, True) == "left"
+
+
+def test_lanes_are_drawn_again_after_there_were_none(show):
+    tab = show(job())
+    painted = """() => {
+        const {width, height} = document.querySelectorAll("#lanes canvas")[1];
+        const ctx = document.querySelectorAll("#lanes canvas")[1].getContext("2d");
+        return ctx.getImageData(0, 0, width, height).data.filter(value => value).length;
+    }"""
+    before = tab.evaluate(painted)
+    tab.evaluate("""() => {
+        const kept = new Map(store.lanes);
+        store.lanes.clear();
+        lanes.show();
+        kept.forEach((lane, name) => store.lanes.set(name, lane));
+        lanes.show();
+    }""")
+    assert tab.evaluate(painted) == before > 0
+
+
 def test_lanes_are_walked_by_keys_and_stand_in_a_table(show):
     tab = show(job())
     tab.focus("#lanes canvas[tabindex]")

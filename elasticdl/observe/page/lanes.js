@@ -52,6 +52,7 @@ const lanes = (() => {
   }
 
   function build(parent) {
+    drawn = null;  // it was on a canvas that is gone
     parent.replaceChildren();
     const scroll = words.element("div", undefined, "lanes");
     const grid = words.element("div", undefined, "lane-grid");

@@ -29,7 +29,7 @@
   async function poll() {
     let wait = document.hidden ? POLL_HIDDEN : POLL;
     try {
-      const answer = await fetch(`board?since=${store.version}&generation=${store.generation}`, { cache: "no-store", signal: AbortSignal.timeout(10000) });
+      const answer = await fetch(`board?log=${store.log}&since=${store.version}&generation=${store.generation}`, { cache: "no-store", signal: AbortSignal.timeout(10000) });
       if (answer.status === 401) {
         say("The master does not know this page's token. Open the address that the job has printed.", true);
         return;

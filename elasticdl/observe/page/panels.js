@@ -148,8 +148,8 @@ const panels = (() => {
       words.empty(by("members"), "No process has been heard of yet.");
       return;
     }
-    // A long table takes a while to lay out.
-    const isNews = all.length <= MANY || performance.now() - membersShown > 1000 * SECONDS_BETWEEN_MANY;
+    // A long table takes a while to lay out. Nothing comes after the end, so that is shown at once.
+    const isNews = store.ended !== null || all.length <= MANY || performance.now() - membersShown > 1000 * SECONDS_BETWEEN_MANY;
     if (!isNews) return;
     membersShown = performance.now();
     // Those that run first; of the dead the last ones.
@@ -157,7 +157,7 @@ const panels = (() => {
     const dead = all.filter((lane) => ["lost", "left"].includes(lane.state)).slice(-100);
     const rows = [...alive, ...dead].slice(0, 1200).map((lane) => [
       lane.name, words.element("span", lane.state, `state-${lane.state}`), lane.label || "–", lane.cores.toFixed(2),
-      words.bytes(lane.memory), `${words.bytes(lane.sent)}/s`, `${words.bytes(lane.received)}/s`,
+      words.bytes(lane.memory), words.rate(lane.sent), words.rate(lane.received),
       lane.processes > 1 ? `${lane.processes - 1}` : "–", lane.pid || "–"]);
     by("members").replaceChildren(words.table(
       ["process", "state", "at", "cores", "memory", "sent", "received", "replaced", "pid"], rows, [0, 1, 2]));

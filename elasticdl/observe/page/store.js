@@ -1,7 +1,7 @@
 "use strict";
 // What the page knows of the job. `take` adds what the master, or the report, has said.
 const store = {
-  version: -1, generation: -1, labels: [], config: {}, lanes: new Map(), facts: [], points: {},
+  log: "", version: -1, generation: -1, labels: [], config: {}, lanes: new Map(), facts: [], points: {},
   throughput: [], loss: [], grid: { began: null, step: 1, count: 0 }, dips: [], goodput: null,
   picture: {}, tables: {}, stages: {}, lost: {}, bound: null, phase: "pending", ended: null, latest: 0, message: "",
 
@@ -33,7 +33,7 @@ const store = {
     this.facts.push(...said.facts);
     this.facts.splice(0, Math.max(0, this.facts.length - 1000));
     Object.assign(this.points, said.points);
-    for (const name of ["version", "generation", "grid", "dips", "goodput", "picture", "tables",
+    for (const name of ["log", "version", "generation", "grid", "dips", "goodput", "picture", "tables",
       "stages", "lost", "bound", "phase", "ended", "latest", "message"]) this[name] = said[name];
   },
 

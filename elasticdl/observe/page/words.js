@@ -33,6 +33,10 @@ const words = (() => {
     return `${value < 10 && at ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
   }
 
+  function rate(value) {
+    return value ? `${bytes(value)}/s` : "–";
+  }
+
   function clock(time) {
     return new Date(1000 * time).toLocaleTimeString([], { hour12: false });
   }
@@ -85,5 +89,5 @@ const words = (() => {
     parent.replaceChildren(element("p", text, "empty"));
   }
 
-  return { count, decimal, percent, duration, bytes, clock, element, table, behind, empty };
+  return { count, decimal, percent, duration, bytes, rate, clock, element, table, behind, empty };
 })();

@@ -91,6 +91,17 @@ def test_board_has_what_was_put_and_then_only_what_is_new(page):
     assert len(whole["facts"]) == 2
 
 
+def test_page_that_knew_another_master_is_given_all(page):
+    page.put(fact("one"))
+    first = json.loads(with_token(page, "/board")[1])
+    seen = f"since={first['version']}&generation={first['generation']}"
+    known = json.loads(with_token(page, f"/board?log={first['log']}&{seen}")[1])
+    other = json.loads(with_token(page, f"/board?log=other&{seen}")[1])
+    assert (known["whole"], known["facts"]) == (False, [])
+    assert other["whole"]
+    assert [f["text"] for f in other["facts"]] == ["one"]
+
+
 def test_events_before_this_master_come_first():
     past = [fact("long ago", time=time.time() - 100)]
     page = Dashboard(TOKEN, {}, past=lambda: past)
