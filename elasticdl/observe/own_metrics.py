@@ -177,11 +177,14 @@ class _Server(ThreadingHTTPServer):
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Answer one connection, in a thread of its own."""
         request.settimeout(_PATIENCE_SECONDS)
-        if self.certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # anew: it may have been renewed
-            context.load_cert_chain(*self.certificate)
-            request = context.wrap_socket(request, server_side=True)
-        super().finish_request(request, client_address)
+        if self.certificate is None:
+            super().finish_request(request, client_address)
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # anew: it may have been renewed
+        context.load_cert_chain(*self.certificate)
+        # The connection is the secured one's from here on, so that one is closed.
+        with context.wrap_socket(request, server_side=True) as secured:
+            super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Leave a peer that speaks no HTTP, or has gone."""
