@@ -24,7 +24,8 @@ from elasticdl.locations import Location, Url, is_remote, reaching
 
 LOCK_FILE = ".in-use"
 _UNKNOWN = "it does not say which"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What `flock` says on a file system that has no locks."""
 
 
 @contextlib.contextmanager
@@ -120,7 +121,7 @@ def _lock(path: Path) -> tuple[TextIO, str]:
                 "wait for its end, or name another folder"
             ) from error
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in NO_LOCKS:
                 file.close()
                 raise
             return file, (

@@ -6,9 +6,9 @@ The folder is on this machine, or shared by a file system: everything in it is f
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from elasticdl import process
+from elasticdl.checkpoints.in_use import NO_LOCKS
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.credentials import job as credentials
@@ -31,7 +32,7 @@ RUN_FILE = "running.json"
 END_FILE = "end.json"
 """How the job's processes ended, if the job itself did not."""
 
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_log = logging.getLogger(__name__)
 
 
 def prepare(config: JobConfig) -> Path:
@@ -91,8 +92,13 @@ def held(job_dir: Path) -> Iterator[None]:
                 f"{job_dir} shows it"
             ) from error
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in NO_LOCKS:
                 raise
+            _log.warning(
+                "--job_dir=%s: this file system has no locks; see to it that nobody starts the "
+                "job twice",
+                job_dir,
+            )
         file.truncate(0)
         file.write(json.dumps({"host": socket.gethostname(), "process": ref_of(os.getpid())}))
         file.flush()

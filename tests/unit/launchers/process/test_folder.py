@@ -1,5 +1,7 @@
 """Which folder a user means, and who runs the job in it."""
 
+import errno
+import fcntl
 import os
 
 import pytest
@@ -52,3 +54,12 @@ def test_one_process_runs_a_job(make):
         folder.held(job).__enter__()
     with folder.held(job):
         pass
+
+
+def test_file_system_without_locks_is_told(tmp_path, monkeypatch, caplog):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with folder.held(tmp_path):
+        assert f"--job_dir={tmp_path}: this file system has no locks" in caplog.text
