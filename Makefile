@@ -236,7 +236,7 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 
 .PHONY: test-etcd test-long
 test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (25 minutes).
-	$(VENV)/bin/pytest $(PYTEST_FLAGS) -m long model_zoo tests/elastic
+	$(VENV)/bin/pytest $(PYTEST_FLAGS) -m long model_zoo tests
 
 test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; needs Go 1.26).
 	@$(PYTHON) -m scripts.cluster.binaries etcd
