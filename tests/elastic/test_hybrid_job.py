@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 
-from tests.elastic.visits_job import VisitsJob, check_hashes
+from tests.elastic.visits_job import VisitsJob, check_hashes, check_stages
 
 
 def hybrid_job(folder, **settings):
@@ -52,6 +52,27 @@ def test_rows_that_outgrow_the_memory_of_a_ps_replica_are_named(tmp_path):
     said = job.printed()
     assert "table 'rows' cannot take" in said
     assert "153600 bytes that --ps_memory_limit allows" in said
+
+
+STAGE_FAULTS = [("compute", 5), ("before rows", 20), ("catching up", 1), ("admitted", 1)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(480)
+def test_a_joiner_is_given_the_dense_parameters_beside_steps(tmp_path):
+    with hybrid_job(
+        tmp_path,
+        num_records=32_000,
+        seconds=0.02,
+        faults=STAGE_FAULTS,
+        max_relaunches=20,
+        piece_bytes=16_000,
+    ) as job:
+        job.strike_at_each_place(is_due=lambda number: number > 0)
+        summary = job.finish()
+    check_counts(job, summary)
+    check_hashes(job)
+    check_stages(job)
 
 
 FAULTS = [
