@@ -42,6 +42,7 @@ SWAPS = 1 << 20
 _FEWEST_WORKERS = 3
 _FEWEST_ROWS, _FEWEST_IDS = 1_000, 2_000  # of a table, and of its ids that were counted
 _FEWEST_PULLED = 10_000
+_WAITS = ("no task", "lease", "compute wait", "staleness wait")  # for other stages, or workers
 _NAMES = {Role.WORKER: "worker {}", Role.PS: "ps replica {}", Role.MASTER: "the master"}
 _LEAST_SHARE = 0.8  # of the time between two looks for which a process must have been heard of
 
@@ -301,8 +302,8 @@ def _slowest_stage(worker: _Worked, others: list[_Worked]) -> tuple[str, float]:
 
     best, lost, factor = "work", 0.0, 1.0
     for stage in worker.stages:
-        if stage in ("no task", "lease", "compute wait"):
-            continue  # waits for the others
+        if stage in _WAITS:
+            continue
         usual = median(per_record(other, stage) for other in others)
         more = per_record(worker, stage) - usual
         if more > lost:

@@ -94,7 +94,7 @@ def fault_problems(evidence: Evidence) -> list[str]:
                 if not _after(evidence.events, victim.when, "resumed"):
                     why = "the master was killed, and none resumed the job"
                     found.append(too_late if is_at_end else why)
-            elif not _after(evidence.events, victim.when, "lost", name):
+            elif not _was_noticed(victim, evidence):
                 why = f"the loss of {name}, pid {victim.pid}, was never noticed"
                 found.append(too_late if is_at_end else why)
             elif victim.role == "ps" and was_ready(evidence.events, victim.index, victim.pid):
@@ -106,6 +106,19 @@ def fault_problems(evidence: Evidence) -> list[str]:
         if recovered[index] < times
     ]
     return found
+
+
+def _was_noticed(victim: Victim, evidence: Evidence) -> bool:
+    """Whether the job knew of a loss: it says so, or has started a successor.
+
+    A master that is killed as it notices one may have journalled it, and have told nobody.
+    """
+    name = _name(victim)
+    if _after(evidence.events, victim.when, "lost", name):
+        return True
+    masters = [v for struck in evidence.struck for v in struck.victims if v.role == "master"]
+    was_cut_short = any(0 <= m.when - victim.when < _NOTICED_SECONDS for m in masters)
+    return was_cut_short and _after(evidence.events, victim.when, "registered", name)
 
 
 def _is_of_its_stop(event: Event, victim: Victim) -> bool:

@@ -204,6 +204,21 @@ def test_a_loss_that_nobody_noticed_is_found():
     assert problems(events=unseen) == ["the loss of ps replica 1, pid 71, was never noticed"]
 
 
+def test_a_loss_that_a_killed_master_had_no_time_to_tell_of_shows_in_its_successor():
+    master = Struck("master", 0.5, "training", "", (Victim("master", 0, pid=9, when=10.0),))
+    resumed = {"time": 10.3, "event": "resumed"}
+    untold = [resumed, *(event for event in EVENTS if event["event"] != "lost")]
+    struck, planned = [KILLED, master], ["ps", "master"]
+    assert problems(planned=planned, struck=struck, events=untold) == []
+    assert problems(
+        planned=planned, struck=struck, events=untold, summary=summary(recoveries=[])
+    ) == ["ps replica 1 was lost 1 times, and recovered 0 times"]
+    alone = [event for event in untold if event["event"] != "registered"]
+    assert problems(planned=planned, struck=struck, events=alone) == [
+        "the loss of ps replica 1, pid 71, was never noticed"
+    ]
+
+
 def test_a_loss_just_before_the_end_that_nobody_noticed_is_no_fault():
     late = dataclasses.replace(KILLED, victims=(Victim("ps", 0, pid=70, when=19.5),))
     found = problems(planned=["ps", "ps"], struck=[KILLED, late])

@@ -34,6 +34,7 @@ class Job:
         stages = {"feed": 0.1 * self.now, "compute": 0.5 * self.now, "no task": 0.0}
         if self.rates[index] < max(self.rates):
             stages[self.slow_stage] = 0.9 * self.now
+            stages["staleness wait"] = self.now  # for what it computes itself
         idle = 0.5 if index in self.idle else 0.0
         progress = Progress(int(self.records[index]), 0.0, 0, 0, stages)
         train = 1.0 - self.waits - idle
