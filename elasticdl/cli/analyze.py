@@ -101,11 +101,9 @@ def _compute(
     from elasticdl.data.example_counts import count_examples, holds_examples
     from elasticdl.data.files import num_cores
     from elasticdl.data.open import open_reader
-    from elasticdl.data.text import require_types_of
 
     reader = open_reader(source, params)
-    require_types_of(reader, types)
-    if holds_examples(reader):
+    if not types and holds_examples(reader):  # `open_database` refuses types for such files
         num_records = sum(shard.num_records for shard in reader.shards())
         with record_progress("counting records", num_records) as on_progress:
             counted = count_examples(reader, source, limits, num_cores(), on_progress)

@@ -87,16 +87,13 @@ def vocabulary_of(
     )
 
 
-def _vocabulary(values: NDArray[np.int64], counts: NDArray[np.int64], limits: Limits) -> Vocabulary:
+def _vocabulary(
+    values: NDArray[np.int64], counts: NDArray[np.int64], limits: Limits
+) -> Vocabulary | None:
     chosen = np.flatnonzero(counts >= limits.vocabulary_threshold)
     order = chosen[np.lexsort((values[chosen], -counts[chosen]))]
-    kept = order[: limits.vocabulary_limit]
-    return Vocabulary(
-        values=values[kept].tolist(),
-        counts=counts[kept].tolist(),
-        threshold=limits.vocabulary_threshold,
-        is_complete=len(kept) == len(order),
-    )
+    most = order[: limits.vocabulary_limit + 1]
+    return vocabulary_of(values[most].tolist(), counts[most].tolist(), limits, is_all=True)
 
 
 def quantiles(

@@ -14,7 +14,7 @@ from elasticdl.data.copies import readable
 from elasticdl.data.csv_columns import KINDS
 from elasticdl.data.parquet import ParquetReader, import_pyarrow
 from elasticdl.data.spool import ROW, spool
-from elasticdl.data.text import TextReader, require_types_of
+from elasticdl.data.text import TextReader
 from elasticdl.errors import ConfigError, DataError
 
 TABLE = "data"
@@ -62,7 +62,8 @@ def open_database(
         DataError: The data cannot be read.
     """
     duckdb = _import_duckdb()
-    require_types_of(reader, types)
+    if types and not isinstance(reader, TextReader):
+        raise ConfigError("--types is for CSV; other files have types of their own")
     with TemporaryDirectory(prefix="elasticdl-analyze-") as folder:
         settings = {
             "threads": num_threads,

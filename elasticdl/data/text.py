@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from elasticdl._core import LineReader
-from elasticdl.data.base import DataReader, Metadata
+from elasticdl.data.base import Metadata
 from elasticdl.data.copies import readable, unpacked_name
 from elasticdl.data.files import FileReader
 from elasticdl.data.params import Params
-from elasticdl.errors import ConfigError, DataError
+from elasticdl.errors import DataError
 from elasticdl.job import Shard
 
 
@@ -107,13 +107,3 @@ def _check_header(
             f"{path}: its header is {','.join(header)}, that of {first_path} is "
             f"{','.join(first)}; files of one data set have the same columns"
         )
-
-
-def require_types_of(reader: DataReader, types: Mapping[str, str]) -> None:
-    """Refuse types that are given for anything else than CSV.
-
-    Raises:
-        ConfigError: They are.
-    """
-    if types and not isinstance(reader, TextReader):
-        raise ConfigError("--types is for CSV; other files have types of their own")

@@ -17,6 +17,7 @@ from elasticdl.master.core import JobCore
 from elasticdl.master.heard import Heard
 from elasticdl.master.parameters.holder import BeginWith, RestorePoint
 from elasticdl.master.status import members
+from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages, world_messages
 from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication, Defects
@@ -152,7 +153,7 @@ class Servicer(MasterServicer):
         def report() -> bool:
             said = messages.report_from_message(request.report)
             is_accepted = core.report(worker_id, request.session, said, now)
-            if is_accepted and said.task_id >= 0:  # not the numbers made of training metrics
+            if is_accepted and said.task_id != TRAINING_METRICS:
                 self._master.heard.reported(worker_id, core.tasks.task(said.task_id), said)
             return is_accepted
 

@@ -105,7 +105,6 @@ class Dashboard:
         self._has_past = False
         self._asked_at = 0.0
         self._told_end = threading.Event()
-        self._patience_seconds = 0.0  # with a port that is taken
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
@@ -133,9 +132,11 @@ class Dashboard:
         """
         started: queue.SimpleQueue[BaseException | int] = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=self._run, args=(port, started), name="dashboard", daemon=True
+            target=self._run,
+            args=(port, patience_seconds if port else 0.0, started),
+            name="dashboard",
+            daemon=True,
         )
-        self._patience_seconds = patience_seconds if port else 0.0
         self._thread.start()
         found = started.get()
         if isinstance(found, BaseException):
@@ -173,7 +174,9 @@ class Dashboard:
 
     # --- the thread ------------------------------------------------------------------------------
 
-    def _run(self, port: int, started: queue.SimpleQueue[BaseException | int]) -> None:
+    def _run(
+        self, port: int, patience_seconds: float, started: queue.SimpleQueue[BaseException | int]
+    ) -> None:
         try:
             import aiohttp.web  # noqa: F401 - said here, because it is an extra
             import prometheus_client  # noqa: F401
@@ -186,13 +189,15 @@ class Dashboard:
             )
             return
         try:
-            asyncio.run(self._serve(port, started))
+            asyncio.run(self._serve(port, patience_seconds, started))
         except ConfigError as error:
             started.put(error)
         except Exception:
             log.exception("the job's page has ended; the job goes on")
 
-    async def _serve(self, port: int, started: queue.SimpleQueue[BaseException | int]) -> None:
+    async def _serve(
+        self, port: int, patience_seconds: float, started: queue.SimpleQueue[BaseException | int]
+    ) -> None:
         from aiohttp import web
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -214,7 +219,7 @@ class Dashboard:
         runner = web.AppRunner(app, access_log=None, keepalive_timeout=30.0)
         await runner.setup()
         try:
-            listening = await _listen(port, self._patience_seconds)
+            listening = await _listen(port, patience_seconds)
             await web.SockSite(runner, listening).start()
             started.put(listening.getsockname()[1])
             await self._until_stopped()

@@ -617,9 +617,7 @@ class Worker:
         if is_pulled and not self._protocol.goes_on(running):
             self._trained.exchange.end_task(running.lease)
         if item.result is not None:
-            seconds = self._clock.seconds()
-            exchanging = sum(seconds.get(stage, 0.0) for stage in _EXCHANGE)
-            self._lookahead.landed(seconds.get("compute", 0.0), exchanging)
+            self._lookahead.landed(self._clock.spent("compute"), self._clock.spent(*_EXCHANGE))
         with self._landed:
             self._protocol.allow(self._lookahead.num_in_flight)
             self._protocol.landed(running, item.index)

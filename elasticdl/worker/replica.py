@@ -28,7 +28,7 @@ from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
-from elasticdl.worker.staging import Stage, Update
+from elasticdl.worker.staging import Stage, Update, marks_in
 
 _HEADER_BYTES = 8
 _BUSY_SECONDS = 60.0  # for a checkpoint that the master has asked for, on a disk that answers
@@ -279,10 +279,7 @@ class Replica:
 
     def _take(self, store: Store, marks: Marks | None) -> None:
         client = self._declared(store)
-        if marks is None:
-            (applied,) = client.audit()
-            marks = Marks.of([task, 0, next_index] for task, next_index, _ in applied.tolist())
-        self.marks = marks
+        self.marks = marks_in(client) if marks is None else marks
         self._adopt(store, client)
         self.position, self.pending = self.version, Pending()
 

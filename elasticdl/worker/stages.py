@@ -135,6 +135,10 @@ class StageClock:
         """Return a copy."""
         return dict(self._seconds)
 
+    def spent(self, *stages: str) -> float:
+        """Return the seconds of some stages together."""
+        return sum(self._seconds.get(stage, 0.0) for stage in stages)
+
 
 class _UnderWay:
     """A stage from its beginning to its end; a class, because each minibatch has several."""

@@ -77,6 +77,12 @@ class Update:
         return Update(self.version, lacks, self.learning_rate, ()) if lacks else None
 
 
+def marks_in(client: PsClient) -> Marks:
+    """Return what a store has of each task."""
+    (applied,) = client.audit()
+    return Marks.of([task, 0, next_index] for task, next_index, _ in applied.tolist())
+
+
 class Giver:
     """What rank 0 gives."""
 
@@ -240,8 +246,7 @@ class Stage:
     def _replay(self, store: Store, client: PsClient) -> None:
         """Make the updates that the store lacks, until there is no need for more."""
         version = client.pull([], training=False, dense=False).version
-        (applied,) = client.audit()
-        marks = Marks.of([task, 0, next_index] for task, next_index, _ in applied.tolist())
+        marks = marks_in(client)
         with self._changed:
             log.info("version %d is here, and %d updates", version, len(self._backlog))
             self._opened = store, client

@@ -15,7 +15,7 @@ def one_of(first, *others):
     return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
 
 
-def run_chaos(seed, faults, directory, **flags):
+def run_chaos(seed, faults, directory, seconds=150, **flags):
     """Run a job, whose counts must be exact; return its summary."""
     flags = {"seed": seed, "faults": faults, "dir": directory, **flags}
     done = subprocess.run(
@@ -23,7 +23,7 @@ def run_chaos(seed, faults, directory, **flags):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=seconds,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "every count is exact" in done.stdout

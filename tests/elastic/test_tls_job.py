@@ -6,9 +6,7 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,10 +21,10 @@ from elasticdl.credentials.files import TlsFiles, write_private
 from elasticdl.errors import AuthenticationError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.rpc.client import JobClient
+from tests.elastic.chaos_run import run_chaos
 from tests.elastic.test_hybrid_job import check_counts as check_both_counts
 from tests.elastic.visits_job import VisitsJob, check_counts, check_hashes
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -34,16 +32,7 @@ pytestmark = pytest.mark.timeout(300)
     "faults", ["ps+worker,master", pytest.param("ps,master", marks=pytest.mark.long)]
 )
 def test_counts_stay_exact_when_processes_are_killed_under_tls(faults, tmp_path):
-    words = ["--seed=7", f"--faults={faults}", f"--dir={tmp_path}", "--tls=job"]
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.chaos", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "every count is exact" in done.stdout
+    run_chaos(7, faults, tmp_path, seconds=280, tls="job")
     for name in ("ca.key", "master.pem", "ps-0.pem", "worker-0.pem", "user.pem"):
         path = tmp_path / "job" / "tls" / name
         assert path.stat().st_mode & 0o777 == 0o600, name

@@ -363,14 +363,17 @@ def check_updates(parameters, way):
         assert all(len(update) == BATCH // RECORDS for update in found)
 
 
+def run_to_end(job):
+    while len(job.done) < NUM_TASKS:
+        job.now += 1.0
+        job.meet()
+        job.run_world()
+    return job
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_simulation_meets_what_it_is_about(way):
-    jobs = [Job(seed, 0.3, way) for seed in range(20)]
-    for job in jobs:
-        while len(job.done) < NUM_TASKS:
-            job.now += 1.0
-            job.meet()
-            job.run_world()
+    jobs = [run_to_end(Job(seed, 0.3, way)) for seed in range(20)]
     assert sum(job.num_losses for job in jobs) > 500
     assert sum(job.num_torn for job in jobs) > 100
     assert sum(job.num_rollbacks for job in jobs) > len(jobs)  # beside the first start of each
@@ -378,11 +381,6 @@ def test_the_simulation_meets_what_it_is_about(way):
 
 @pytest.mark.parametrize("way", WAYS[:2])
 def test_the_simulation_has_joiners_that_get_a_large_model_and_some_that_do_not(way):
-    jobs = [Job(seed, 0.1, way, num_numbers=AT_ONCE_BYTES) for seed in range(12)]
-    for job in jobs:
-        while len(job.done) < NUM_TASKS:
-            job.now += 1.0
-            job.meet()
-            job.run_world()
+    jobs = [run_to_end(Job(seed, 0.1, way, num_numbers=AT_ONCE_BYTES)) for seed in range(12)]
     assert sum(job.num_admitted for job in jobs) > 20
     assert sum(job.num_dropped for job in jobs) > 20

@@ -54,15 +54,20 @@ def two_at_work(**settings):
     return meeting, workers
 
 
+def join_and_finish(meeting, workers, **settings):
+    """Have one more join; all go on until it has trained; return the hash of what each holds."""
+    joiner = RingWorker(meeting, len(workers), NUM_NUMBERS, **settings)
+    joiner.start()
+    joiner.until(lambda: joiner.num_counted > 3)
+    return finish([*workers, joiner])
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("settings", [{}, {"global_batch_size": 40}])
 def test_steps_go_on_while_a_joiner_is_given_the_parameters(monkeypatch, settings):
     meeting, workers = two_at_work(**settings)
     with stages_of(monkeypatch) as noted:
-        joiner = RingWorker(meeting, 2, NUM_NUMBERS, **settings)
-        joiner.start()
-        joiner.until(lambda: joiner.num_counted > 3)
-        hashes = finish([*workers, joiner])
+        hashes = join_and_finish(meeting, workers, **settings)
     (first, began), (last, ended) = noted[-2:]
     assert (first, last) == ("begin", "end")
     assert ended - began >= 10
@@ -105,10 +110,7 @@ def test_a_joiner_that_would_keep_too_much_is_given_the_rest_at_once(monkeypatch
     monkeypatch.setattr("elasticdl.worker.replica.most_backlog", lambda num_numbers: 3)
     meeting, workers = two_at_work()
     with stages_of(monkeypatch) as noted:
-        joiner = RingWorker(meeting, 2, NUM_NUMBERS)
-        joiner.start()
-        joiner.until(lambda: joiner.num_counted > 3)
-        hashes = finish([*workers, joiner])
+        hashes = join_and_finish(meeting, workers)
     (_, began), (_, ended) = noted[-2:]
     assert ended - began <= 8
     assert len(set(hashes)) == 1
@@ -134,10 +136,7 @@ def test_a_slow_joiner_holds_the_others_only_when_it_keeps_too_much(monkeypatch)
     monkeypatch.setattr(Stage, "caught_up", hold)
     meeting, workers = two_at_work()
     with stages_of(monkeypatch) as noted:
-        joiner = RingWorker(meeting, 2, NUM_NUMBERS)
-        joiner.start()
-        joiner.until(lambda: joiner.num_counted > 3)
-        hashes = finish([*workers, joiner])
+        hashes = join_and_finish(meeting, workers)
     assert held == [noted[-1][1]]
     assert len(set(hashes)) == 1
 
