@@ -68,6 +68,7 @@ class Job:
             "job_dir": self.job_dir,
         }
         self._open = []
+        self._commands = []
 
     def start(self, *words, **flags):
         """Start `elasticdl train`; return the process."""
@@ -82,7 +83,7 @@ class Job:
         assert "elasticdl attach job\n" in out  # as short as it can be said from there
 
     def popen(self, *words):
-        return subprocess.Popen(
+        command = subprocess.Popen(
             [sys.executable, "-m", "elasticdl.cli.main", *map(str, words)],
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -90,6 +91,8 @@ class Job:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._commands.append(command)
+        return command
 
     def command(self, name, *words):
         """Run a command for the job; return its exit code, output and errors."""
@@ -150,6 +153,9 @@ class Job:
             os.close(descriptor)
         for pidfd in self.processes().get("process", []):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for command in self._commands:  # of a test that failed
+            with command:
+                command.kill()
 
 
 @pytest.fixture
@@ -320,7 +326,8 @@ def test_a_checkpoint_folder_belongs_to_the_job_and_not_to_its_command(job, tmp_
 @pytest.mark.long
 def test_logs_and_events_are_followed_to_the_end(job):
     job.detach()
-    log = job.popen("logs", "-f", job.job_dir, "worker-0")
+    log = job.popen("logs", "-f", job.job_dir, "worker-1")
+    assert "worker-1 has not begun; waiting for it" in log.stderr.readline()
     everything = job.popen("logs", "-f", job.job_dir)
     events = job.popen("events", "-f", "--json", job.job_dir)
     assert next(line for line in events.stdout if '"registered"' in line)
@@ -330,7 +337,7 @@ def test_logs_and_events_are_followed_to_the_end(job):
     found = [json.loads(line) for line in events.communicate(timeout=SECONDS)[0].splitlines()]
     assert found[-1]["time"] >= found[0]["time"]
     assert "ended" in [event["event"] for event in found if event["role"] == "master"]
-    assert "worker-0 INFO" in log.communicate(timeout=SECONDS)[0]
+    assert "worker-1 INFO" in log.communicate(timeout=SECONDS)[0]
     out = everything.communicate(timeout=SECONDS)[0]
     for who in ("master-0", "ps-0", "worker-0", "worker-1"):
         assert f"{who} | " in out
@@ -338,6 +345,19 @@ def test_logs_and_events_are_followed_to_the_end(job):
     code, out, _ = job.command("events")
     assert code == 0
     assert "the job is finished" in out
+
+
+def test_the_log_of_a_process_that_never_was_is_told_at_the_end_of_the_job(job):
+    job.detach()
+    log = job.popen("logs", "-f", job.job_dir, "worker-7")
+    assert log.stderr.readline() == "worker-7 has not begun; waiting for it\n"
+    code, _, err = job.command("stop", "--now")
+    assert (code, err) == (0, "")
+    _, err = log.communicate(timeout=SECONDS)
+    assert (log.returncode, err) == (
+        1,
+        f"error: expected a log of worker-7 at {job.job_dir}/logs/worker-7.log\n",
+    )
 
 
 def test_a_job_that_is_not_there_is_told_with_where_it_was_looked_for(job):

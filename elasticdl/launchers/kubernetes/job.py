@@ -193,13 +193,16 @@ class KubernetesJob:
         return sorted(found, key=lambda one: (list(Role).index(one[0]), one[1]))
 
     def logs(self, role: Role, index: int, follow: bool) -> Iterator[str]:
-        """Yield the log of a process: of its newest pod, and of those that follow."""
+        """Yield the log of a process: of its newest pod, and of those that follow.
+
+        `follow` waits for a process that has no pod yet.
+        """
         name = process.process_name(role, index)
         told: set[str] = set()
         while True:
             has_ended = self._has_ended(self._job())
             pod = self._newest(role, index)
-            if pod is None and not told:
+            if pod is None and not told and (has_ended or not follow):
                 raise LaunchError(f"the job {self.name} has no pod of {name}")
             if pod is not None and pod["metadata"]["name"] not in told:
                 if not isinstance(observe(pod), Waiting):

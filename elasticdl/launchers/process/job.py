@@ -173,10 +173,12 @@ class LocalJob:
         return logged(self._job_dir)
 
     def logs(self, role: Role, index: int, follow: bool) -> Iterator[str]:
-        """Yield the lines of a log file."""
+        """Yield the lines of a log file; `follow` waits for a process that has not begun."""
         path = log_path(self._job_dir, role, index)
-        if not path.exists():
-            raise LaunchError(f"expected a log of {process.process_name(role, index)} at {path}")
+        while not path.exists():
+            if not follow or (self._wait(_TAIL_SECONDS) and not path.exists()):
+                name = process.process_name(role, index)
+                raise LaunchError(f"expected a log of {name} at {path}")
         tail = Tail(path)
         yield from self._growing(tail.lines, follow)
 
