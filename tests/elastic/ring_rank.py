@@ -11,6 +11,8 @@ from elasticdl._core import RingListener
 from elasticdl.collective import World, form_ring
 from elasticdl.errors import RingError
 
+TIMEOUT_SECONDS = 120
+
 
 def digest(array):
     return hashlib.sha256(array.tobytes()).hexdigest()
@@ -35,7 +37,7 @@ def main():
         ring = form_ring(
             World(world["id"], world["rank"], tuple(world["members"])),
             listener,
-            timeout_seconds=20,
+            timeout_seconds=TIMEOUT_SECONDS,
             silence_seconds=settings["silence_seconds"],
             unix_sockets=settings["unix_sockets"],
             shared_memory=settings["shared_memory"],
@@ -49,7 +51,7 @@ def main():
             began = time.monotonic()
             say(begins=step)
             try:
-                ring.all_reduce([gradients], [out], member + 1, timeout_seconds=20)
+                ring.all_reduce([gradients], [out], member + 1, timeout_seconds=TIMEOUT_SECONDS)
             except RingError as error:
                 seconds = time.monotonic() - began
                 same = digest(gradients) == before

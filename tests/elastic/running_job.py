@@ -5,11 +5,14 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 
+from elasticdl.checkpoints.versions import versions
 from elasticdl.observe.events import read_events
 from scripts.chaos import job as real
 
 GIVE_UP_SECONDS = 120.0  # of a master that does not answer
+LOOK_SECONDS = 0.05  # a file tells nobody that it has grown
 
 
 def elasticdl(command, *words, **flags):
@@ -72,6 +75,33 @@ class RunningJob:
     def events(self, kind):
         """Return the events of one kind, of all processes."""
         return [event for event in read_events(self.job_dir) if event["event"] == kind]
+
+    def has_checkpoint(self):
+        """Return whether the job has a whole checkpoint of its own."""
+        return bool(versions(self.job_dir / "recovery"))
+
+    def has_world_of(self, size):
+        """Return whether the newest world has so many workers, of whom none was lost since."""
+        worlds, losses = self.events("world"), self.events("lost")
+        is_whole = bool(worlds) and len(worlds[-1]["workers"]) == size
+        return is_whole and (not losses or losses[-1]["time"] < worlds[-1]["time"])
+
+    def until_event(self, name, process=None, also=lambda event: True):
+        """Wait for an event of the job, or of one of its processes, of which something holds."""
+
+        def is_it(event):
+            return process in (None, event.get("process")) and also(event)
+
+        while True:
+            may_come = self.is_running()  # looked at first: it may be the last event of the job
+            if any(map(is_it, self.events(name))):
+                return
+            assert may_come, f"the job has ended without {name!r}\n{self.log()}"
+            threading.Event().wait(LOOK_SECONDS)
+
+    def until_progress(self, num_minibatches=1):
+        """Wait until a worker has said that it has trained so many minibatches."""
+        self.until_event("progress", also=lambda e: e["num_minibatches"] >= num_minibatches)
 
     @contextlib.contextmanager
     def master(self):

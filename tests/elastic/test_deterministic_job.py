@@ -11,7 +11,7 @@ BATCH = 96  # six minibatches
 FLAGS = {"global_batch_size": BATCH, "num_minibatches_per_task": 2, "deterministic": True}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("num_workers", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_each_update_has_its_own_tasks(tmp_path, num_workers):
     # 100 updates and a half one.
@@ -32,7 +32,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("places", "num_records"),
     [
@@ -43,7 +43,7 @@ FAULTS = [
 def test_workers_killed_at_any_point_change_no_update(tmp_path, places, num_records):
     faults = [(place, 5) for place in places]
     with VisitsJob(
-        tmp_path, num_records=num_records, seconds=0.012, faults=faults, max_relaunches=20, **FLAGS
+        tmp_path, num_records=num_records, seconds=0.05, faults=faults, max_relaunches=20, **FLAGS
     ) as job:
         job.strike_at_each_place()
         summary = job.finish()
@@ -52,9 +52,9 @@ def test_workers_killed_at_any_point_change_no_update(tmp_path, places, num_reco
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_workers_that_are_asked_to_end_and_added_change_no_update(tmp_path):
-    with VisitsJob(tmp_path, num_records=12_000, seconds=0.012, **FLAGS) as job:
+    with VisitsJob(tmp_path, num_records=12_000, seconds=0.05, **FLAGS) as job:
         job.until_trained(2_000)
         job.send("worker", number=signal.SIGTERM)
         job.until_trained(5_000)
@@ -71,10 +71,11 @@ def test_workers_that_are_asked_to_end_and_added_change_no_update(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_the_only_worker_that_is_asked_to_end_hands_over_whole_updates(tmp_path):
-    with VisitsJob(tmp_path, num_records=6_000, seconds=0.012, num_workers=1, **FLAGS) as job:
-        job.until_trained(2_000)
+    with VisitsJob(tmp_path, num_records=6_000, seconds=0.02, num_workers=1, **FLAGS) as job:
+        job.until_trained(1_000)
         job.send("worker", number=signal.SIGTERM)
+        job.until_event("handed over")
         summary = job.finish()
     check_counts(job, summary, batch_size=6_000 / 63)

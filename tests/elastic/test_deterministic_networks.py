@@ -130,7 +130,7 @@ def test_lost_workers_change_nothing(framework, alone, tmp_path):
 
 def test_all_workers_dead_at_once_change_nothing(framework, alone, tmp_path):
     with NetworkJob(tmp_path, framework, 2, seconds=0.15, recovery_seconds=0.3) as job:
-        job.until_trained(RECORDS / 2, also=(job.job_dir / "recovery").is_dir)
+        job.until_trained(RECORDS / 2, also=job.has_checkpoint)
         for worker in job.processes("worker"):
             worker.kill()
         summary = job.finish()

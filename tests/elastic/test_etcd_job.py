@@ -49,8 +49,11 @@ def test_counts_stay_exact_while_master_and_etcd_are_killed(etcd_of_its_own, tmp
     from elasticdl.state.etcd_client import EtcdClient
 
     etcd, kills = etcd_of_its_own, 0
-    client = EtcdClient([etcd.endpoint], "test")
-    with chaos("master,worker,master,ps,master", f"etcd://{etcd.endpoint}/job", tmp_path) as job:
+    state = f"etcd://{etcd.endpoint}/job"
+    with (
+        contextlib.closing(EtcdClient([etcd.endpoint], "test")) as client,
+        chaos("master,worker,master,ps,master", state, tmp_path) as job,
+    ):
         before = revision_of(client, "job")
         while job.poll() is None:
             now = revision_of(client, "job")
@@ -60,7 +63,6 @@ def test_counts_stay_exact_while_master_and_etcd_are_killed(etcd_of_its_own, tmp
                 etcd.start()
                 kills, before = kills + 1, now
             time.sleep(0.02)
-    client.close()
     log = (tmp_path / "chaos.log").read_text()
     assert job.returncode == 0, log
     assert "every count is exact" in log

@@ -1,15 +1,11 @@
 """A plain Keras table with rows that the user has set; its ps replica is killed."""
 
-import os
-import signal
-import subprocess
-import sys
-
 import numpy as np
 import pyarrow.dataset
 import pytest
 
 from elasticdl._core import RecordWriter
+from tests.elastic.running_job import RunningJob, elasticdl
 
 pytestmark = [pytest.mark.keras, pytest.mark.long, pytest.mark.timeout(240)]
 
@@ -48,14 +44,14 @@ def feed(dataset, mode, metadata):
 
 
 @pytest.mark.parametrize("checkpoints", ["recent", "none yet"])
-def test_a_killed_replica_has_the_rows_that_the_user_had_set(checkpoints, chaos, tmp_path):
+def test_a_killed_replica_has_the_rows_that_the_user_had_set(checkpoints, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "given.py").write_text(MODEL.format(num_ids=NUM_IDS))
     ids = np.random.default_rng(0).integers(NUM_IDS, size=NUM_RECORDS)
     with RecordWriter(str(tmp_path / "data.recordio")) as writer:
         writer.write_many(str(id).encode() for id in ids)
-    job_dir = tmp_path / "job"
-    words = [
+    words = elasticdl(
+        "train",
         f"--model_zoo={tmp_path / 'zoo'}",
         "--model_def=given.forward",
         f"--training_data={tmp_path / 'data.recordio'}",
@@ -66,36 +62,16 @@ def test_a_killed_replica_has_the_rows_that_the_user_had_set(checkpoints, chaos,
         "--embedding_threshold_bytes=100",
         f"--recovery_seconds={0 if checkpoints == 'none yet' else 0.2}",
         f"--export_tables={tmp_path / 'tables'}",
-        f"--job_dir={job_dir}",
-    ]
-    with (tmp_path / "train.log").open("w") as log:
-        job = subprocess.Popen(
-            [sys.executable, "-m", "elasticdl.cli.main", "train", *words],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        kill_one(chaos, job, job_dir, NUM_RECORDS // 3)
-        assert job.wait() == 0, (tmp_path / "train.log").read_text()
-    finally:
-        job.kill()
+        f"--job_dir={tmp_path / 'job'}",
+    )
+    with RunningJob(tmp_path, words) as job:
+        job.until_trained(NUM_RECORDS // 3)
+        job.send("ps")
         job.wait()
 
     given = np.arange(NUM_IDS * 2).reshape(-1, 2) * 1024
     counts = np.bincount(ids, minlength=NUM_IDS)
     np.testing.assert_array_equal(exported(tmp_path / "tables"), given - counts[:, None])
-
-
-def kill_one(chaos, job, job_dir, after):
-    """Kill a ps replica once so many records are trained."""
-    master = chaos.connect(job_dir, job)
-    killed = False
-    for status in master.watch(give_up_seconds=60):
-        if not killed and status.records_done > after:
-            os.kill(chaos.processes(job_dir, "ps")[0].pid, signal.SIGKILL)
-            killed = True
-    master.close()
-    assert killed
 
 
 def exported(folder):

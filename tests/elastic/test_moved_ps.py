@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from elasticdl.config import JobConfig
 from elasticdl.job import Strategy
 from elasticdl.launchers.process.folder import prepare
 from elasticdl.observe.events import read_events
-from elasticdl.process import CONFIG_FILE, TOKEN_FILE
+from elasticdl.process import CONFIG_FILE, LIFELINE_VARIABLE, TOKEN_FILE
+from tests.elastic.running_job import RunningJob
 
 MASTER = Path(__file__).with_name("moving_master.py")
 
@@ -27,11 +27,20 @@ def addresses(job_dir, name):
     ]
 
 
-@pytest.mark.timeout(120)
+@pytest.fixture
+def lifeline():
+    """What `elasticdl train` gives to all processes: they end with who holds the other end."""
+    read_end, write_end = os.pipe()
+    yield read_end
+    os.close(write_end)
+    os.close(read_end)
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
 )
-def test_successors_at_other_addresses_are_found(number, chaos, tmp_path):
+def test_successors_at_other_addresses_are_found(number, chaos, lifeline, tmp_path):
     files = chaos.make_ids(seed=5)
     chaos.write_data(tmp_path / "data", files)
     config = JobConfig.model_validate(
@@ -56,22 +65,17 @@ def test_successors_at_other_addresses_are_found(number, chaos, tmp_path):
     job_dir = prepare(config)
     words = [sys.executable, str(MASTER), "--job_dir", str(job_dir)]
     words += ["--config", str(job_dir / CONFIG_FILE), "--token_file", str(job_dir / TOKEN_FILE)]
-    with (tmp_path / "master.log").open("w") as log:
-        job = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
-    master = chaos.connect(job_dir, job)
     struck = False
-    try:
-        for status in master.watch(give_up_seconds=60):
+    environment = os.environ | {LIFELINE_VARIABLE: str(lifeline)}
+    with RunningJob(tmp_path, words, env=environment, pass_fds=[lifeline]) as job:
+        for status in job.statuses():
             if not struck and status.records_done > 0.2 * status.records_total:
-                for victim in chaos.processes(job_dir, "ps"):
-                    os.kill(victim.pid, number)
+                for victim in job.processes("ps"):
+                    victim.send_signal(number)
                 struck = True
-        assert job.wait() == 0, (tmp_path / "master.log").read_text()
-    finally:
-        master.close()
-        job.terminate()
         job.wait()
 
+    assert struck
     assert [(e.trained_once, e.repeated, e.lost) for e in status.ledger] == [
         (chaos.NUM_RECORDS, 0, 0)
     ]

@@ -44,7 +44,6 @@ class Job:
             text=True,
             start_new_session=True,
         )
-        self.wait_for("running |")
 
     def wait_for(self, text: str) -> str:
         """Read the command's output up to a line with a text."""
@@ -78,6 +77,7 @@ def start(tmp_path):
 
     def start(*flags):
         jobs.append(Job(tmp_path, *flags))
+        jobs[-1].wait_for("running |")
         return jobs[-1]
 
     yield start

@@ -37,14 +37,16 @@ def job(tmp_path):
         text=True,
         start_new_session=True,
     )
-    for line in cli.stdout:
-        if "] running " in line:
-            break
-    else:
-        pytest.fail(f"the job ended: {cli.stderr.read()}")
-    yield cli
-    cli.kill()
-    cli.communicate()
+    try:
+        for line in cli.stdout:
+            if "] running " in line:
+                break
+        else:
+            pytest.fail(f"the job ended: {cli.stderr.read()}")
+        yield cli
+    finally:
+        cli.kill()
+        cli.communicate()
 
 
 def pids_of(job_dir: Path) -> dict[int, str]:

@@ -1,9 +1,7 @@
 """Ps replicas are asked to end in mid-training: nothing is lost, and nothing is trained again."""
 
-import json
 import os
 import signal
-import subprocess
 import time
 
 import numpy as np
@@ -11,6 +9,7 @@ import pytest
 
 from elasticdl.checkpoints.versions import versions
 from elasticdl.observe.events import read_events
+from tests.elastic.counting_job import CountingJob
 
 NUM_PREEMPTIONS = 3
 POLL_SECONDS = 0.05
@@ -18,47 +17,21 @@ NUM_RECORDS, NUM_IDS = 2_000, 300
 PAUSE_AT, STEPS = 100, 30  # minibatches, of 125; a checkpoint each 30
 
 
-def back(job_dir):
-    return [event for event in read_events(job_dir) if event["event"] == "ps recovered"]
-
-
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("recovery", ["replay", pytest.param("latest", marks=pytest.mark.long)])
-def test_a_preempted_ps_replica_costs_no_repeated_work(recovery, chaos, tmp_path):
-    files = chaos.make_ids(seed=4)
-    chaos.write_data(tmp_path / "data", files)
-    job_dir, summary_path = tmp_path / "job", tmp_path / "summary.json"
-    flags = {"max_relaunches": 0, "ps_recovery": recovery}
-    words = chaos.train_command(
-        tmp_path / "data", tmp_path / "export", job_dir, summary_path, **flags
-    )
-    with (tmp_path / "train.log").open("w") as log:
-        job = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
-    master = chaos.connect(job_dir, job)
+def test_a_preempted_ps_replica_costs_no_repeated_work(recovery, tmp_path):
     preempted = 0
-    try:
-        for status in master.watch(give_up_seconds=60):
+    with CountingJob(tmp_path, seed=4, max_relaunches=0, ps_recovery=recovery) as job:
+        for status in job.statuses():
             share = status.records_done / max(status.records_total, 1)
-            is_back = len(back(job_dir)) == preempted
+            is_back = len(job.events("ps recovered")) == preempted
             if preempted < NUM_PREEMPTIONS and is_back and share > 0.2 * (preempted + 1):
-                victims = chaos.processes(job_dir, "ps")
-                os.kill(victims[preempted % 2].pid, signal.SIGTERM)
+                job.send("ps", preempted % 2, signal.SIGTERM)
                 preempted += 1
-        assert job.wait() == 0, (tmp_path / "train.log").read_text()
-    finally:
-        master.close()
-        job.kill()
-        job.wait()
+        summary = job.finish()
 
-    summary = json.loads(summary_path.read_text())
-    records = sum(len(file) for file in files)
     assert preempted == NUM_PREEMPTIONS
-    assert [(e["trained_once"], e["repeated"], e["lost"]) for e in summary["ledger"]] == [
-        (records, 0, 0)
-    ] * 3
-    ids = np.concatenate([file.ravel() for file in files])
-    counts = chaos.counts_of(tmp_path / "export", chaos.NUM_IDS)
-    np.testing.assert_array_equal(counts, 3 * np.bincount(ids, minlength=chaos.NUM_IDS))
+    job.check_counts(summary)
     found = summary["recoveries"]
     assert [r["is_handed_over"] for r in found] == [True] * NUM_PREEMPTIONS
     assert {(r["tasks"], r["minibatches"], r["records"]) for r in found} == {(0, 0, 0)}
@@ -67,17 +40,13 @@ def test_a_preempted_ps_replica_costs_no_repeated_work(recovery, chaos, tmp_path
     names = ("stale_leases", "gaps", "stale_reports", "resumed_tasks")
     assert {name: counters[name] for name in names} == dict.fromkeys(names, 0)
     assert summary["recomputed"] == 0
-    said = [event["event"] for event in read_events(job_dir)]
+    said = [event["event"] for event in read_events(job.job_dir)]
     assert said.count("handed over") == said.count("leaving") == NUM_PREEMPTIONS
     assert "requeued" not in said
-    trained = {}
-    for event in read_events(job_dir):
-        if event["event"] == "progress":
-            trained[event["index"]] = max(trained.get(event["index"], 0), event["num_records"])
-    assert sum(trained.values()) <= 3 * records
+    job.check_computed_once()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_replica_that_cannot_write_is_restored_from_the_last_checkpoint(
     chaos, paused_job, tmp_path
 ):

@@ -1,74 +1,41 @@
 """Workers are asked to end in the middle of their tasks: nothing is lost, and nothing repeated."""
 
-import json
 import os
 import signal
-import subprocess
 
-import numpy as np
 import pytest
 
 from elasticdl.job import Role
 from elasticdl.observe.events import read_events
+from tests.elastic.counting_job import CountingJob
 
 NUM_PREEMPTIONS = 3
 
 
-@pytest.mark.timeout(180)
-def test_a_preempted_worker_costs_no_repeated_work(chaos, tmp_path):
-    files = chaos.make_ids(seed=3)
-    chaos.write_data(tmp_path / "data", files)
-    job_dir, summary_path = tmp_path / "job", tmp_path / "summary.json"
-    words = chaos.train_command(
-        tmp_path / "data", tmp_path / "export", job_dir, summary_path, max_relaunches=0
-    )
-    with (tmp_path / "train.log").open("w") as log:
-        job = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
-    master = chaos.connect(job_dir, job)
-    try:
-        preempted = set()
-        for status in master.watch(give_up_seconds=60):
+@pytest.mark.timeout(300)
+def test_a_preempted_worker_costs_no_repeated_work(tmp_path):
+    preempted = set()
+    with CountingJob(tmp_path, seed=3, max_relaunches=0) as job:
+        for status in job.statuses():
             share = status.records_done / max(status.records_total, 1)
             if len(preempted) == NUM_PREEMPTIONS or share < 0.2 * (len(preempted) + 1):
                 continue
-            victim = _registered(job_dir) - preempted
-            pid = max(victim)
-            os.kill(pid, signal.SIGTERM)
-            preempted.add(pid)
-        assert job.wait() == 0, (tmp_path / "train.log").read_text()
-    finally:
-        master.close()
-        job.kill()
-        job.wait()
+            victims = _registered(job.job_dir) - preempted
+            if victims:
+                os.kill(max(victims), signal.SIGTERM)
+                preempted.add(max(victims))
+        summary = job.finish()
 
-    summary = json.loads(summary_path.read_text())
-    records = sum(len(file) for file in files)
     assert len(preempted) == NUM_PREEMPTIONS
-    assert [(e["trained_once"], e["repeated"], e["lost"]) for e in summary["ledger"]] == [
-        (records, 0, 0)
-    ] * 3
-    ids = np.concatenate([file.ravel() for file in files])
-    occurrences = np.bincount(ids, minlength=chaos.NUM_IDS)
-    counts = chaos.counts_of(tmp_path / "export", chaos.NUM_IDS)
-    np.testing.assert_array_equal(counts, 3 * occurrences)
-    counters = summary["counters"]
+    job.check_counts(summary)
     # Each gave its lease back where it stood: nobody met what it had sent, or was met by it.
-    assert {name: counters[name] for name in ("duplicates", "stale_leases", "gaps")} == {
-        "duplicates": 0,
-        "stale_leases": 0,
-        "gaps": 0,
-    }
-    assert counters["stale_reports"] == 0
-    said = [event["event"] for event in read_events(job_dir)]
+    names = ("duplicates", "stale_leases", "gaps", "stale_reports")
+    assert {name: summary["counters"][name] for name in names} == dict.fromkeys(names, 0)
+    said = [event["event"] for event in read_events(job.job_dir)]
     assert said.count("leaving") == NUM_PREEMPTIONS
     assert said.count("left") >= NUM_PREEMPTIONS
     assert "lost" not in said
-    # Each minibatch was computed once: what the workers trained is what there was to train.
-    trained = {}
-    for event in read_events(job_dir):
-        if event["event"] == "progress":
-            trained[event["index"]] = max(trained.get(event["index"], 0), event["num_records"])
-    assert sum(trained.values()) <= 3 * records
+    job.check_computed_once()
 
 
 def _registered(job_dir):

@@ -11,6 +11,7 @@ import pytest
 from elasticdl.checkpoints.exports import SUCCESS
 from elasticdl.checkpoints.versions import versions
 from elasticdl.locations import parse
+from tests.elastic.running_job import GIVE_UP_SECONDS
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.s3, pytest.mark.long]
 
@@ -29,7 +30,9 @@ class Job:
         self.records = len(ids) // chaos.IDS_PER_RECORD
         self.checkpoints = parse(f"{s3}/checkpoints")
 
+    @contextlib.contextmanager
     def command(self, name, output, **flags):
+        """A command, which is gone when the context ends."""
         words = self._chaos.train_command(
             self._folder / "data",
             output,
@@ -39,7 +42,12 @@ class Job:
             **flags,
         )
         with (self._folder / f"{name}.log").open("a") as log:
-            return subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+            command = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield command
+        finally:
+            command.kill()
+            command.wait()
 
     def finish(self, name, output, **flags):
         """Run a command to its end; return its summary."""
@@ -49,20 +57,25 @@ class Job:
 
     def run_until_killed(self, name, output, **flags):
         """End all processes at once, when half is trained and a checkpoint is there."""
-        command = self.command(name, output, **flags)
         job_dir = self._folder / name
-        with contextlib.closing(self._chaos.connect(job_dir, command)) as master:
-            for status in master.watch(give_up_seconds=60):
-                if status.records_done > status.records_total / 2 and versions(self.checkpoints):
-                    break
-        mine = [*psutil.Process(command.pid).children(recursive=True), psutil.Process(command.pid)]
-        for process in mine:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        command.wait()
-        _, left = psutil.wait_procs(mine, timeout=30)
+        with self.command(name, output, **flags) as command:
+            self._wait_for_half(job_dir, command)
+            processes = psutil.Process(command.pid)
+            mine = [*processes.children(recursive=True), processes]
+            for process in mine:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        _, left = psutil.wait_procs(mine, timeout=120)
         assert left == []
         (job_dir / "master.json").unlink()
+
+    def _wait_for_half(self, job_dir, command):
+        master = self._chaos.connect(job_dir, command)
+        assert master is not None, (self._folder / f"{job_dir.name}.log").read_text()
+        with contextlib.closing(master):
+            for status in master.watch(give_up_seconds=GIVE_UP_SECONDS):
+                if status.records_done > status.records_total / 2 and versions(self.checkpoints):
+                    return
 
     def counts(self, output):
         """Read how often each id was trained from an export."""

@@ -2,11 +2,11 @@
 
 import json
 import re
-import signal
 import socket
 import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pytest
@@ -83,27 +83,23 @@ def name_in_certificate(port):
     return names.get_values_for_type(x509.DNSName)[0]
 
 
-def worker_servers(chaos, job):
-    """Watch a job until two workers listen for the ring and with their copy; return the roles."""
-    master = chaos.connect(job.job_dir, job.process)
-    for status in master.watch(give_up_seconds=60):
-        if status.records_done > 500 and job.has_world_of(3):
-            break
-    master.close()
-    return [servers_of(worker) for worker in chaos.processes(job.job_dir, "worker")]
+def worker_servers(job):
+    """Watch a job until its workers listen for the ring and with their copy; return the roles."""
+    job.until_trained(500, also=partial(job.has_world_of, 3))
+    return [servers_of(worker) for worker in job.processes("worker")]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("has_rows", [False, True], ids=["all-reduce", "hybrid"])
-def test_workers_of_a_ring_are_lost_under_tls(has_rows, tmp_path, chaos):
+def test_workers_of_a_ring_are_lost_under_tls(has_rows, tmp_path):
     places = ["during reduction", "after update", "compute"]
     faults = [(place, 5) for place in places]
     hybrid = {"distribution_strategy": "HybridStrategy", "num_ps_pods": 2, "recovery_seconds": 0.3}
     flags = {"tls": "job", "max_relaunches": 20, **(hybrid if has_rows else {})}
     with VisitsJob(
-        tmp_path, num_records=24_000, seconds=0.012, faults=faults, has_rows=has_rows, **flags
+        tmp_path, num_records=24_000, seconds=0.02, faults=faults, has_rows=has_rows, **flags
     ) as job:
-        assert worker_servers(chaos, job) == [["worker.elasticdl"] * 2] * 3
+        assert worker_servers(job) == [["worker.elasticdl"] * 2] * 3
         job.strike_at_each_place()
         summary = job.finish()
     check_both_counts(job, summary) if has_rows else check_counts(job, summary)
@@ -113,23 +109,20 @@ def test_workers_of_a_ring_are_lost_under_tls(has_rows, tmp_path, chaos):
 
 
 @pytest.mark.long
-def test_without_tls_a_worker_of_a_ring_shows_no_certificate(tmp_path, chaos):
-    with VisitsJob(tmp_path, num_records=6_000, seconds=0.012) as job:
-        assert worker_servers(chaos, job) == [[None] * 2] * 3
+def test_without_tls_a_worker_of_a_ring_shows_no_certificate(tmp_path):
+    with VisitsJob(tmp_path, num_records=12_000, seconds=0.02) as job:
+        assert worker_servers(job) == [[None] * 2] * 3
         job.finish()
 
 
 @pytest.mark.long
-def test_all_workers_of_a_ring_are_lost_under_tls(tmp_path, chaos):
-    with VisitsJob(tmp_path, num_records=12_000, recovery_seconds=0.3, tls="job") as job:
-        master = chaos.connect(job.job_dir, job.process)
-        for status in master.watch(give_up_seconds=60):
-            if status.records_done > 4_000 and (job.job_dir / "recovery").is_dir():
-                break
-        for worker in chaos.processes(job.job_dir, "worker"):
-            worker.send_signal(signal.SIGKILL)
+def test_all_workers_of_a_ring_are_lost_under_tls(tmp_path):
+    flags = {"recovery_seconds": 0.3, "tls": "job"}
+    with VisitsJob(tmp_path, num_records=12_000, seconds=0.02, **flags) as job:
+        job.until_trained(2_000, also=job.has_checkpoint)
+        for worker in job.processes("worker"):
+            worker.kill()
         summary = job.finish()
-        master.close()
     check_counts(job, summary)
     assert [event["version"] > 0 for event in job.events("world restored")] == [True]
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from elasticdl.checkpoints.versions import versions
+from tests.elastic.running_job import GIVE_UP_SECONDS
 
 
 class Job:
@@ -32,9 +33,16 @@ class Job:
             recovery_seconds=recovery_seconds,
         )
 
-    def start(self):
+    @contextlib.contextmanager
+    def command(self):
+        """The command, which is gone when the context ends."""
         with (self._folder / "train.log").open("a") as log:
-            return subprocess.Popen(self.words, stdout=log, stderr=subprocess.STDOUT)
+            command = subprocess.Popen(self.words, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            yield command
+        finally:
+            command.kill()
+            command.wait()
 
     def until(self, share, end):
         """Run the command until a share of the records is trained; then end it; return its code.
@@ -42,22 +50,28 @@ class Job:
         A job that keeps recovery checkpoints has written one by then.
         """
         (self.job_dir / "master.json").unlink(missing_ok=True)
-        command = self.start()
-        with contextlib.closing(self._chaos.connect(self.job_dir, command)) as master:
-            for status in master.watch(give_up_seconds=60):
-                is_there = not self._recovers or versions(self.job_dir / "recovery")
-                if is_there and status.records_done >= share * status.records_total:
-                    break
-        mine = psutil.Process(command.pid).children(recursive=True)
-        end(self, command)
-        code = command.wait()
-        _, left = psutil.wait_procs(mine, timeout=30)
+        with self.command() as command:
+            self._wait_for(share, command)
+            mine = psutil.Process(command.pid).children(recursive=True)
+            end(self, command)
+            code = command.wait()
+        _, left = psutil.wait_procs(mine, timeout=120)
         assert left == []
         return code
 
+    def _wait_for(self, share, command):
+        master = self._chaos.connect(self.job_dir, command)
+        assert master is not None, self.log()
+        with contextlib.closing(master):
+            for status in master.watch(give_up_seconds=GIVE_UP_SECONDS):
+                is_there = not self._recovers or versions(self.job_dir / "recovery")
+                if is_there and status.records_done >= share * status.records_total:
+                    return
+
     def finish(self):
         """Run the command to the end of the job; return its summary."""
-        assert self.start().wait() == 0, self.log()
+        with self.command() as command:
+            assert command.wait() == 0, self.log()
         return json.loads((self._folder / "summary.json").read_text())
 
     def log(self):
@@ -90,7 +104,7 @@ def counting_job(chaos, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("recovery_seconds", "ends"),
     [

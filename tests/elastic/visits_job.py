@@ -27,6 +27,7 @@ class VisitsJob(RunningJob):
         **flags,
     ):
         self.num_records, self.num_faults = num_records, len(faults)
+        self.is_staged = piece_bytes > 0  # then steps are to go on while a joiner is given all
         self.zoo = folder / "zoo"
         (self.zoo / "hashes").mkdir(parents=True)
         (self.zoo / "stages").mkdir()
@@ -63,6 +64,15 @@ class VisitsJob(RunningJob):
         with np.load(self.folder / "export" / "model.npz") as arrays:
             return dict(arrays)
 
+    def hurry(self):
+        """Let the job go to its end as fast as it can."""
+        (self.zoo / "hurry").touch()
+
+    def finish(self):
+        """Wait for the end of the job, which may hurry now; return its summary."""
+        self.hurry()
+        return super().finish()
+
     def strike_at_each_place(self, is_due=None):
         """Let one fault after the other come, each when the world is whole or as `is_due` says.
 
@@ -71,6 +81,8 @@ class VisitsJob(RunningJob):
         """
         for _ in self.statuses():
             number = self._num_claimed()
+            if number == self.num_faults and not self.is_staged:
+                self.hurry()
             if self.has_world_of(3) or (is_due and is_due(number)):
                 (self.zoo / f"due-{number}").touch()
         assert self._num_claimed() == self.num_faults, self.log()
@@ -82,12 +94,6 @@ class VisitsJob(RunningJob):
         """Return during how many steps each joiner was given the parameters, with its pid."""
         names = [file.name.split("-") for file in (self.zoo / "stages").iterdir()]
         return [(int(end) - int(begin), pid) for begin, end, pid in names]
-
-    def has_world_of(self, size):
-        """Return whether the newest world has so many workers, of whom none was lost since."""
-        worlds, losses = self.events("world"), self.events("lost")
-        is_whole = bool(worlds) and len(worlds[-1]["workers"]) == size
-        return is_whole and (not losses or losses[-1]["time"] < worlds[-1]["time"])
 
 
 def check_counts(job, summary, batch_size=None):
