@@ -13,7 +13,7 @@ from elasticdl.checkpoints.versions import versions
 from elasticdl.locations import parse
 from tests.elastic.running_job import GIVE_UP_SECONDS
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.s3, pytest.mark.long]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.s3, pytest.mark.long]
 
 STEPS, NUM_KEPT, NUM_EPOCHS = 500, 2, 2
 
