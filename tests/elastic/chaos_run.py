@@ -15,7 +15,7 @@ def one_of(first, *others):
     return [first, *(pytest.param(other, marks=pytest.mark.long) for other in others)]
 
 
-def run_chaos(seed, faults, directory, seconds=150, **flags):
+def run_chaos(seed, faults, directory, seconds=380, **flags):
     """Run a job, whose counts must be exact; return its summary."""
     flags = {"seed": seed, "faults": faults, "dir": directory, **flags}
     done = subprocess.run(

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import yaml
 
-WAIT_SECONDS = 60
+WAIT_SECONDS = 120
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
@@ -68,7 +68,7 @@ class Prometheus:
     def get(self, path, **words):
         query = urllib.parse.urlencode(words)
         address = f"http://127.0.0.1:{self._port}/api/v1/{path}?{query}"
-        with urllib.request.urlopen(address, timeout=20) as answer:
+        with urllib.request.urlopen(address, timeout=120) as answer:
             found = json.load(answer)
         assert found["status"] == "success", found
         return found["data"]

@@ -7,10 +7,11 @@ from tests.elastic.running_job import RunningJob, elasticdl
 
 COUNTING = Path(__file__).resolve().parents[2] / "model_zoo" / "counting" / "model.py"
 
-# Each minibatch takes some time to compute, so that a job lasts without keeping a core busy. Once,
-# at a call of one stage, the stage stands still.
+# Each minibatch takes some time to compute, so that a job lasts without keeping a core busy, until
+# there is a file `hurry`. Once, at a call of one stage, the stage stands still.
 PACED = """
 
+import os
 import sys
 import threading
 import time
@@ -32,7 +33,8 @@ def feed(records, mode, metadata):
 
 def _gradients(dense, rows, features, labels):
     _stall("compute")
-    time.sleep({pace} * (8 if _is_straggler else 1))
+    if not os.path.exists(__file__.replace("model.py", "hurry")):
+        time.sleep({pace} * (8 if _is_straggler else 1))
     return _gradients_at_once(dense, rows, features, labels)
 
 
@@ -79,3 +81,7 @@ class SeenJob(RunningJob):
             **flags,
         }
         super().__init__(folder, elasticdl("train", **self.flags))
+
+    def hurry(self):
+        """Let the job go to its end as fast as it can."""
+        (self.folder / "zoo" / "hurry").touch()

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TRAIN_COUNTING = ["--model_def=counting.model.forward", f"--model_zoo={ROOT / 'model_zoo'}"]
 PS = ["--distribution_strategy=ParameterServerStrategy", "--num_ps_pods=1", "--num_workers=1"]
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 
 def elasticdl(*words, cwd, **kwargs):
@@ -24,7 +24,7 @@ def elasticdl(*words, cwd, **kwargs):
         [sys.executable, "-m", "elasticdl.cli.main", *map(str, words)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         cwd=cwd,
         env={**os.environ, "COLUMNS": "300"},
         **kwargs,

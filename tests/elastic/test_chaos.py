@@ -9,7 +9,7 @@ import pytest
 
 from tests.elastic.chaos_run import one_of, run_chaos
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import pytest
 
 from tests.elastic.chaos_run import one_of, run_chaos
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.parametrize("seed", one_of(*range(100, 106)))

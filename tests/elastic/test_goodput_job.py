@@ -72,7 +72,7 @@ def test_stalled_stage_is_time_under_its_label(seen_job, undisturbed, stage):
 
 def stall_a_ps_replica(job):
     """Hold one of the job's ps replicas, once the worker has trained something."""
-    until_progress(job)
+    job.until_progress()
     job.send("ps", number=signal.SIGSTOP)
     threading.Event().wait(STALL_SECONDS)
     job.send("ps", number=signal.SIGCONT)
@@ -103,24 +103,17 @@ def test_stalled_ps_replica_is_a_dip_with_its_cause(seen_job):
     assert "parameters" in dip["cause"], told
 
 
-def until_progress(job):
-    """Wait until the worker has said that it has trained something."""
-    while not any(event["num_records"] > 0 for event in job.events("progress")):
-        assert job.is_running(), job.log()
-        threading.Event().wait(0.05)
-
-
 @pytest.mark.long
 def test_ledger_of_a_job_that_lost_processes_agrees_with_what_was_done_to_it(seen_job, tmp_path):
     """Three workers, two ps replicas; a worker and the master are killed; two checkpoints."""
     checkpoints = {"checkpoint_dir": tmp_path / "checkpoints", "checkpoint_steps": 1_000}
     with seen_job(40_000, num_workers=3, **checkpoints) as job:
-        until_progress(job)
+        job.until_progress()
         job.send("worker")
-        until_event(job, "lost")
-        until_event(job, "registered", "worker 3")  # in its place
+        job.until_event("lost")
+        job.until_event("registered", "worker 3")  # in its place
         job.send("master")
-        until_event(job, "resumed")
+        job.until_event("resumed")
         job.wait()
     history = history_of(job)
     assert_whole(history)
@@ -141,17 +134,6 @@ def test_ledger_of_a_job_that_lost_processes_agrees_with_what_was_done_to_it(see
     assert 2_000 <= second < 2_100
     assert last == 40_000 / 16
     assert 0.1 < found["goodput"]["workers"]["share"] < 1.0
-
-
-def until_event(job, name, process=None):
-    """Wait for an event of the job, or of one of its processes."""
-
-    def is_it(event):
-        return event["event"] == name and process in (None, event.get("process"))
-
-    while not any(map(is_it, read_events(job.job_dir))):
-        assert job.is_running(), job.log()
-        threading.Event().wait(0.05)
 
 
 @pytest.mark.parametrize("strategy", ["Local", "ParameterServerStrategy"])
@@ -202,7 +184,7 @@ def test_what_bounds_a_job_is_told(seen_job, name):
 @pytest.mark.timeout(240)
 def test_straggler_of_a_real_job_is_told_with_its_stage(seen_job):
     with seen_job(600_000, num_workers=4, pace=0.01, straggler=2) as job:
-        until_event(job, "anomaly")
+        job.until_event("anomaly")
         told = job.events("anomaly")
     assert [(event["what"], event["process"]) for event in told] == [("straggler", "worker 2")]
     assert told[0]["stage"] == "compute"

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
-pytestmark = [pytest.mark.torch, pytest.mark.keras, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.torch, pytest.mark.keras, pytest.mark.timeout(600)]
 
 NUM_RECORDS, NUM_IDS, FIELDS = 4096, 500, 4
 
@@ -97,7 +97,7 @@ def run(folder, name, model, *flags):
         *flags,
     ]
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=200
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(summary.read_text())

@@ -11,7 +11,7 @@ import pytest
 
 from elasticdl._core import RecordWriter
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 MODEL = """
 import numpy as np
@@ -63,7 +63,7 @@ def job(tmp_path):
             [sys.executable, "-m", "elasticdl.cli.main", command, *words],
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=280,
             cwd=tmp_path,
             env={**os.environ, "COLUMNS": "200"},
         )

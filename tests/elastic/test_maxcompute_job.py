@@ -13,7 +13,7 @@ import pyarrow as arrow
 
 from tests.maxcompute_server import MaxComputeServer
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 KEY = "swordfish-4711"
 
@@ -74,7 +74,7 @@ def test_a_job_trains_each_row_once_and_shows_no_credentials(server, tmp_path):
         env=os.environ | {f"MAXCOMPUTE_{name}": word for name, word in environment.items()},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr

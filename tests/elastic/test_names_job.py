@@ -12,7 +12,7 @@ import pytest
 
 from elasticdl._core import RecordWriter, keys_of_strings
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 MODEL = """
 import os
@@ -83,7 +83,7 @@ def run(tmp_path, *flags, **env):
             "--minibatch_size=50", "--num_minibatches_per_task=4", "--export_tables=tables",
             "--checkpoint_dir=checkpoints", "--checkpoint_steps=30", *flags,
         ],
-        capture_output=True, text=True, timeout=100, cwd=tmp_path,
+        capture_output=True, text=True, timeout=280, cwd=tmp_path,
         env={**os.environ, "COLUMNS": "200", **env},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,7 +12,7 @@ import pytest
 
 from elasticdl._core import PsClient, RecordWriter, Store
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 COUNTING = Path(__file__).resolve().parents[2] / "model_zoo" / "counting" / "model.py"
 NUM_RECORDS, TASK, MINIBATCH, POISON = 400, 40, 10, 205
@@ -61,7 +61,7 @@ class Done:
             ],
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=350,
             env={**os.environ, "COLUMNS": "300"},
         )
         self.output = self.command.stdout + self.command.stderr
@@ -104,7 +104,7 @@ def test_record_that_crashes_its_reader_is_set_aside_and_all_else_is_trained_onc
 
 
 def test_record_that_holds_its_reader_is_set_aside_and_all_else_is_trained_once(tmp_path):
-    done = Done(tmp_path, "time.sleep(1e6)", "--task_timeout_seconds=2")
+    done = Done(tmp_path, "time.sleep(1e6)", "--task_timeout_seconds=5")
     deaths = check(done, "timed out")
     assert len(deaths) == 2
     assert done.events("slow")

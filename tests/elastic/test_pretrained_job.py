@@ -20,7 +20,7 @@ def write_rows(file):
     np.savez(file, keys=np.arange(NUM_IDS), rows=rows)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "recovery", [pytest.param("from the files", marks=pytest.mark.long), "from a checkpoint"]
 )
@@ -47,7 +47,7 @@ def test_a_killed_replica_has_its_pretrained_rows_again(recovery, chaos, paused_
     np.testing.assert_array_equal(chaos.counts_of(job.export, NUM_IDS), expected)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_job_in_one_process_begins_with_its_rows(chaos, paused_job, tmp_path):
     flags = {
         "distribution_strategy": "Local",

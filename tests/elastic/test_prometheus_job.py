@@ -17,11 +17,14 @@ from tests.elastic.prometheus import WAIT_SECONDS, Prometheus, needs_prometheus
 
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl[dashboard]")
 
+pytestmark = pytest.mark.timeout(400)
+
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 BOARD = DEPLOY / "grafana" / "elasticdl.json"
 RULES = DEPLOY / "prometheus" / "alerts.yaml"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yaml"
 MOST_BYTES = 1_000_000
+LASTING = {"num_epochs": 1_000, "dashboard_port": 0, "metrics_port": 0}  # it is ended once seen
 METRIC = re.compile(r"\b(elasticdl[_:][a-z0-9_:]+|process_[a-z_]+|up)\b")
 
 
@@ -107,7 +110,7 @@ OF_REPLICAS = ("model_version", "table_rows", "table_keys_pulled_total", "table_
 
 @needs_prometheus
 def test_prometheus_finds_each_worker_and_ps_replica_by_the_files_of_the_job(seen_job, tmp_path):
-    with seen_job(60_000, num_workers=2, dashboard_port=0, metrics_port=0) as job:
+    with seen_job(60_000, num_workers=2, **LASTING) as job:
         page = page_of(job)
         with prometheus_of(page, job.job_dir, tmp_path) as prometheus:
             assert prometheus.until('count(up{job="elasticdl-processes"} == 1) == 4') == [4]
@@ -121,11 +124,11 @@ def test_prometheus_finds_each_worker_and_ps_replica_by_the_files_of_the_job(see
         assert told["targets"][0].startswith("127.0.0.1:")
         for given in ({}, {"Authorization": "Bearer wrong"}):
             with pytest.raises(urllib.error.HTTPError, match="401"):
-                urllib.request.urlopen(urllib.request.Request(address, headers=given), timeout=20)
+                urllib.request.urlopen(urllib.request.Request(address, headers=given), timeout=120)
         known = {"Authorization": f"Bearer {token_of(page)}"}
         open_metrics = {**known, "Accept": "application/openmetrics-text; version=1.0.0"}
         request = urllib.request.Request(address, headers=open_metrics)
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
             assert answer.read().endswith(b"# EOF\n")
 
@@ -157,7 +160,7 @@ def raw(page):
         f"{page['address']}/metrics", headers={"Authorization": f"Bearer {token_of(page)}"}
     )
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return answer.read()
     except OSError:
         return b""

@@ -1,13 +1,14 @@
 """The page in a real browser, of made-up events: hostile names, small screens, keys, much data."""
 
 import shutil
-import time
 
 import pytest
 
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.report import html
+
+pytestmark = pytest.mark.timeout(300)
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="Playwright is missing: make build installs it"
@@ -16,6 +17,7 @@ CHROMIUM = shutil.which("chromium")
 if CHROMIUM is None:
     pytest.skip("Chromium is missing: scripts/browser.sh installs it", allow_module_level=True)
 
+WAIT_MS = 120_000
 BEGAN = 1_790_000_000.0
 PARTS = (
     *("goodput", "stages", "throughput", "dips", "loss", "metrics", "lanes", "events", "tasks"),
@@ -33,7 +35,9 @@ addEventListener('securitypolicyviolation', e => errors.push(e.violatedDirective
 def browser():
     with playwright.sync_playwright() as started:
         # A test runs as root in a container, where Chromium's own sandbox cannot be made.
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=WAIT_MS
+        )
         yield browser
         browser.close()
 
@@ -43,22 +47,24 @@ def show(browser, tmp_path):
     """Return what opens a report of events; at the end there must have been no error."""
     contexts = []
 
-    def show(events, config=None, **looks):
+    def show(events, config=None, before=lambda tab: None, **looks):
         path = tmp_path / "report.html"
         path.write_text(html(board(History.of(events), config=config)), "utf-8")
         looks.setdefault("viewport", {"width": 1200, "height": 900})
         context = browser.new_context(**looks)
+        context.set_default_timeout(WAIT_MS)
         contexts.append(context)
         tab = context.new_page()
         tab.add_init_script(WATCH)
+        before(tab)
         tab.goto(path.as_uri())
         return tab
 
     yield show
+    errors = [tab.evaluate("window.errors") for context in contexts for tab in context.pages]
     for context in contexts:
-        for tab in context.pages:
-            assert tab.evaluate("window.errors") == []
         context.close()
+    assert not any(errors), errors
 
 
 def fact(time, event, text, **fields):
@@ -213,12 +219,20 @@ def test_every_chart_has_a_table_behind_it(show):
         tab.wait_for_selector(f"{part} table tbody tr")
 
 
-def test_a_hundred_thousand_events_are_painted_within_a_second(show):
+def test_a_hundred_thousand_events_take_a_second_of_the_processor_to_paint(show):
+    """Of the page's own thread: others that keep the machine busy do not count."""
     events = list(job(num_workers=500, seconds=100))
     assert len(events) >= 100_000
-    began = time.perf_counter()
-    tab = show(events)
+    session = None
+
+    def count(tab):
+        nonlocal session
+        session = tab.context.new_cdp_session(tab)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    tab = show(events, before=count)
     tab.wait_for_selector("#lanes canvas")
-    whole = time.perf_counter() - began
-    painted = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    assert painted < 1_000, (painted, whole)
+    assert tab.evaluate("performance.getEntriesByName('first-contentful-paint').length") == 1
+    found = session.send("Performance.getMetrics")["metrics"]
+    seconds = {metric["name"]: metric["value"] for metric in found}
+    assert 0.0 < seconds["TaskDuration"] < 1.0, seconds

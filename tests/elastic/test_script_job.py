@@ -2,6 +2,7 @@
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,10 @@ class ScriptJob(RunningJob):
         }
         super().__init__(folder, [*elasticdl("run", script, **wanted), "--", *words])
 
+    def hurry(self):
+        """Let the job go to its end as fast as it can."""
+        (self.folder / "finals" / "hurry").touch()
+
     def model(self):
         from safetensors.numpy import load_file
 
@@ -51,7 +56,7 @@ def check_counts(job, summary, num_records):
 def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_path, batch):
     finals = tmp_path / "finals"
     finals.mkdir()
-    words = ["--num_records=8000", "--seconds=0.05", f"--finals={finals}"]
+    words = ["--num_records=8000", "--seconds=0.1", f"--finals={finals}"]
     with ScriptJob(
         tmp_path,
         HERE / "script_loop.py",
@@ -62,9 +67,10 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
         num_minibatches_per_task=5,
         **batch,
     ) as job:
-        for share, number in ((1 / 4, signal.SIGKILL), (1 / 2, signal.SIGTERM)):
-            job.until_trained(share * 8_000)
+        for share, number in ((1 / 10, signal.SIGKILL), (1 / 5, signal.SIGTERM)):
+            job.until_trained(share * 8_000, also=partial(job.has_world_of, 4))
             job.send("worker", 1, number)
+        job.hurry()
         summary = job.finish()
     check_counts(job, summary, 8_000)
     digests = [file.read_text() for file in finals.glob("[0-9]*")]
@@ -78,7 +84,7 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
 def test_processes_of_a_data_loader_make_examples_and_end_with_their_worker(tmp_path):
     finals = tmp_path / "finals"
     finals.mkdir()
-    words = ["--num_records=6000", "--seconds=0.05", f"--finals={finals}", "--num_loaders=2"]
+    words = ["--num_records=6000", "--seconds=0.1", f"--finals={finals}", "--num_loaders=2"]
     with ScriptJob(
         tmp_path,
         HERE / "script_loop.py",
@@ -88,14 +94,16 @@ def test_processes_of_a_data_loader_make_examples_and_end_with_their_worker(tmp_
         minibatch_size=16,
         num_minibatches_per_task=5,
     ) as job:
-        job.until_trained(2_000)
+        job.until_trained(500, also=partial(job.has_world_of, 3))
         victim = psutil.Process(job.processes("worker")[1].pid)
+        job.until(lambda _: len(victim.children(recursive=True)) >= 2)
         orphans = victim.children(recursive=True)
         victim.kill()
+        job.hurry()
         summary = job.finish()
     assert len(orphans) >= 2
     check_counts(job, summary, 6_000)
-    _, alive = psutil.wait_procs(orphans, timeout=30)  # a loader's process looks every 5 s
+    _, alive = psutil.wait_procs(orphans, timeout=120)  # a loader's process looks every 5 s
     assert not alive
     digests = {file.read_text() for file in finals.glob("[0-9]*")}
     assert len(digests) == 1, job.log()
@@ -116,9 +124,10 @@ def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path):
         num_minibatches_per_task=5,
         recovery_seconds=0.3,
     ) as job:
-        job.until_trained(2_000, also=(job.job_dir / "recovery").is_dir)
+        job.until_trained(1_000, also=job.has_checkpoint)
         for worker in job.processes("worker"):
             worker.kill()
+        job.hurry()
         summary = job.finish()
     check_counts(job, summary, 4_000)
     (restored,) = job.events("world restored")

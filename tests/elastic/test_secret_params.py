@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 PASSWORD = "swordfish-4711"
 NUM_RECORDS = 400
@@ -78,7 +78,7 @@ def train(
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
 
 

@@ -25,14 +25,14 @@ from tests.elastic.chaos_run import run_chaos
 from tests.elastic.test_hybrid_job import check_counts as check_both_counts
 from tests.elastic.visits_job import VisitsJob, check_counts, check_hashes
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.mark.parametrize(
     "faults", ["ps+worker,master", pytest.param("ps,master", marks=pytest.mark.long)]
 )
 def test_counts_stay_exact_when_processes_are_killed_under_tls(faults, tmp_path):
-    run_chaos(7, faults, tmp_path, seconds=280, tls="job")
+    run_chaos(7, faults, tmp_path, seconds=380, tls="job")
     for name in ("ca.key", "master.pem", "ps-0.pem", "worker-0.pem", "user.pem"):
         path = tmp_path / "job" / "tls" / name
         assert path.stat().st_mode & 0o777 == 0o600, name
@@ -51,7 +51,7 @@ def test_certificates_of_seconds_are_renewed_while_the_job_goes_on(chaos, tmp_pa
         num_workers=2,
         num_epochs=12,
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stdout + done.stderr
     logs = {path.stem: path.read_text() for path in (tmp_path / "job" / "logs").glob("*.log")}
     for name in ("master", "ps-0", "ps-1", "worker-0", "worker-1"):

@@ -31,7 +31,7 @@ def wait_for_version(job, checkpoints, version):
     return there
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("num_corrupt", ["the newest", "all"])
 def test_older_checkpoint_is_restored_and_counts_stay_exact(
     num_corrupt, chaos, paused_job, tmp_path

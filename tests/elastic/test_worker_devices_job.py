@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 SCRIPT = """
 import elasticdl.controller, pathlib, torch
@@ -34,7 +34,7 @@ def run(folder, *flags):
         env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=280,
     )
 
 
