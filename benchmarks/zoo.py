@@ -17,7 +17,8 @@ two of their standard deviations. FOLDER has the original files as their publish
 `mnist/train-*-ubyte.gz`, `cifar10/*train*.tar.gz`, `cifar10/*test*.tar.gz`. Models whose data is
 not there are left out, and those in PyTorch where it is not installed: `make test-torch` has it,
 and says where. Flights come with a package; `din`, `lr` and the lines of `dac_*` are made
-up.
+up. Jobs of `adult_sorted` train on a file sorted by label, with `--shuffle=records`; plain training
+has the file as it is.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class Model:
     learning_rate: Of plain training and jobs, where that of the model file is only just borne by
         plain training; None: that.
     framework, peer: What trains it, and the script that trains it in one process.
+    job_data, job_options: Of jobs, where they train on other data than plain training, and flags
+        that they have for it.
     """
 
     name: str
@@ -80,6 +83,8 @@ class Model:
     learning_rate: float | None = None
     framework: str = "keras"
     peer: str = "zoo_fit.py"
+    job_data: str = ""
+    job_options: tuple[str, ...] = ()
 
 
 def _dac(kind: str) -> Model:
@@ -92,6 +97,11 @@ MNIST_RATE = 0.02
 MNIST_API = "mnist.mnist_functional_api.custom_model"
 MODELS = (
     Model("adult", "adult.model.forward", "adult", 5, 128),
+    Model(
+        *("adult_sorted", "adult.model.forward", "adult", 5, 128),
+        job_data="adult_sorted",
+        job_options=("--shuffle=records",),
+    ),
     Model("census", "census.model.forward", "census", 4, 128),
     Model("flights", "flights.deepfm.forward", "flights", 3, 512, strategies=(PS, HYBRID)),
     Model("lr", "lr.model.forward", "lr", 2, 256, plain_params="shrink=10000"),
@@ -174,21 +184,26 @@ class Run:
     strategy: str = ""
     seed: int = 0
 
+    @property
+    def data(self) -> str:
+        """The name of the data."""
+        return self.model.job_data if self.strategy and self.model.job_data else self.model.data
+
     def settings(self) -> dict[str, Any]:
         """Return what decides the result."""
         model = self.model
         if self.side == "linear":
-            return {"data": model.data}
+            return {"data": self.data}
         params = model.params
         if self.side == "plain" and model.plain_params is not None:
             params = model.plain_params
         settings = {
-            "data": model.data,
+            "data": self.data,
             "model_def": model.model_def,
             "num_epochs": model.num_epochs,
             "minibatch_size": model.minibatch_size,
             "model_params": params,
-            "options": list(STRATEGIES.get(self.strategy, ())),
+            "options": [*STRATEGIES[self.strategy], *model.job_options] if self.strategy else [],
         }
         if model.learning_rate is not None:
             settings["learning_rate"] = model.learning_rate
@@ -275,7 +290,7 @@ def main() -> None:
         print(f"{len(wanted)} runs, of which {len(todo)} are to be made", flush=True)
         made: dict[str, Data | None] = {}
         for run in todo:
-            name = run.model.data
+            name = run.data
             if name not in made:
                 made[name] = make_data(name, args.data, scratch, args.short)
                 if made[name] is None:
@@ -319,7 +334,7 @@ def _job(run: Run, data: Data, scratch: Path) -> float:
         *(f"--training_data={data.train}", f"--validation_data={data.test}"),
         *([f"--data_reader_params={data.reader_params}"] if data.reader_params else []),
         *([f"--statistics={data.statistics}"] if data.statistics else []),
-        *(f"--distribution_strategy={run.strategy}", *STRATEGIES[run.strategy]),
+        *(f"--distribution_strategy={run.strategy}", *run.settings()["options"]),
         *(f"--seed={run.seed}", f"--summary={job / 'summary.json'}", f"--job_dir={job / 'job'}"),
     ]
     _run(command)

@@ -43,6 +43,14 @@ def _adult(given: Path, folder: Path, short: bool) -> Data | None:
     return _csv(folder, "--label=income", "--positive=>50K")
 
 
+def _adult_sorted(given: Path, folder: Path, short: bool) -> Data | None:
+    data = _adult(given, folder, short)
+    if data is not None:
+        header, *lines = data.train.read_text().splitlines(keepends=True)
+        data.train.write_text(header + "".join(sorted(lines, key=lambda line: line.split(",")[-1])))
+    return data
+
+
 def _census(given: Path, folder: Path, short: bool) -> Data | None:
     data = _one(given, "census_kdd/census-income*")
     if data is None:
@@ -109,6 +117,7 @@ def _dac(given: Path, folder: Path, short: bool) -> Data:
 
 _MAKERS: dict[str, Callable[[Path, Path, bool], Data | None]] = {
     "adult": _adult,
+    "adult_sorted": _adult_sorted,
     "census": _census,
     "cifar10": _cifar10,
     "dac": _dac,
