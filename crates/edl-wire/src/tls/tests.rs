@@ -72,13 +72,14 @@ type Outcome<T> = Result<T, WireError>;
 fn meet(
     server: Option<&Arc<Credentials>>,
     client: Option<&Arc<Credentials>>,
-    limit: Duration,
+    server_limit: Duration,
 ) -> (Outcome<Socket>, Outcome<Socket>) {
     let (listener, address) = Listener::bind("127.0.0.1", 0).unwrap();
-    let deadline = Instant::now() + limit;
+    let now = Instant::now();
     thread::scope(|scope| {
-        let accepting = scope.spawn(|| accept(listener.accept().unwrap().0, server, deadline));
-        let connected = connect(&address.to_string(), client, deadline);
+        let by = now + server_limit;
+        let accepting = scope.spawn(move || accept(listener.accept().unwrap().0, server, by));
+        let connected = connect(&address.to_string(), client, now + LIMIT);
         (accepting.join().unwrap(), connected)
     })
 }
