@@ -64,7 +64,29 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn send(&self, header: &Header, numbers: &[u8]) -> Result<(), Trouble> {
-        write_both(&self.socket, bytemuck::bytes_of(header), numbers).map_err(|e| self.failed(e))
+        self.send_rest(header, numbers, 0)
+    }
+
+    /// Sends what fits now, and does not wait; returns how many bytes of header and numbers.
+    pub(crate) fn send_at_once(&self, header: &Header, numbers: &[u8]) -> Result<usize, Trouble> {
+        let slices = [
+            IoSlice::new(bytemuck::bytes_of(header)),
+            IoSlice::new(numbers),
+        ];
+        self.socket
+            .write_at_once(&slices)
+            .map_err(|e| self.failed(e))
+    }
+
+    /// Sends header and numbers but for the bytes that were sent at once.
+    pub(crate) fn send_rest(
+        &self,
+        header: &Header,
+        numbers: &[u8],
+        sent: usize,
+    ) -> Result<(), Trouble> {
+        let header = bytemuck::bytes_of(header);
+        write_both(&self.socket, header, numbers, sent).map_err(|e| self.failed(e))
     }
 
     pub(crate) fn receive_header(&self) -> Result<Header, Trouble> {
@@ -90,9 +112,13 @@ impl Lane {
     }
 }
 
-/// Writes two slices in one call where the socket takes them.
-fn write_both(mut socket: &Socket, first: &[u8], second: &[u8]) -> io::Result<()> {
-    let mut written = 0;
+/// Writes two slices from a byte on, in one call where the socket takes them.
+fn write_both(
+    mut socket: &Socket,
+    first: &[u8],
+    second: &[u8],
+    mut written: usize,
+) -> io::Result<()> {
     while written < first.len() {
         let slices = [IoSlice::new(&first[written..]), IoSlice::new(second)];
         match socket.write_vectored(&slices) {

@@ -76,8 +76,13 @@ impl<'a, 'b> Outputs<'a, 'b> {
 
     /// Copies numbers to where the vector's are from `at` on.
     pub(crate) fn write(&mut self, at: usize, numbers: &[f32]) {
+        self.write_by(at, numbers, |numbers, out| out.copy_from_slice(numbers));
+    }
+
+    /// The same, by a way to copy.
+    pub(crate) fn write_by(&mut self, at: usize, numbers: &[f32], copy: fn(&[f32], &mut [f32])) {
         for (part, there, here) in pieces(&self.ends, at..at + numbers.len()) {
-            self.parts[part][there].copy_from_slice(&numbers[here]);
+            copy(&numbers[here], &mut self.parts[part][there]);
         }
     }
 }

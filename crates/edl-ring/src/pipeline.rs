@@ -1,8 +1,9 @@
 //! Large vectors: segments go around the ring, several blocks at a time.
 //!
-//! The thread that reduces receives, adds and keeps; another one sends. Buffers go from one to the
-//! other and back, so nothing is shared between them, and a segment that is added to stays in the
-//! cache until it is sent.
+//! The thread that reduces receives, adds and keeps. It sends as well, as far as the system's buffer
+//! takes a segment at once: to wake another thread for each would cost more. The rest goes to a
+//! thread that waits for room. Buffers go there and back, so nothing is shared between the two, and a
+//! segment that is added to stays in the cache until it is sent.
 //!
 //! **No rank waits for ever.** Each rank has [`BLOCKS_AT_ONCE`] blocks under way, and one buffer more
 //! than that. A block has as many segments under way in the whole ring as there are ranks, and a
@@ -21,9 +22,9 @@ use crate::schedule::{Arrival, Cut, Task, arrival, num_arrivals};
 use crate::watch::Reporter;
 
 /// Numbers of a segment: a few of them fit into a processor's second-level cache.
-pub(crate) const SEGMENT_NUMBERS: usize = 32 << 10;
+pub(crate) const SEGMENT_NUMBERS: usize = 64 << 10;
 /// While one segment is added to, others are sent and received.
-const BLOCKS_AT_ONCE: usize = 4;
+const BLOCKS_AT_ONCE: usize = 8;
 
 /// How numbers travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ struct Buffer {
     /// The same, as bfloat16.
     halves: Vec<u16>,
     element: Element,
+    /// Bytes of header and numbers that were sent at once.
+    sent: usize,
 }
 
 impl Buffer {
@@ -48,6 +51,7 @@ impl Buffer {
             numbers: Vec::new(),
             halves: Vec::new(),
             element: Element::F32,
+            sent: 0,
         }
     }
 
@@ -101,6 +105,8 @@ pub(crate) struct Pipeline {
     empty: Receiver<Buffer>,
     /// Those that need not be waited for.
     spare: Vec<Buffer>,
+    /// How many the sending thread has.
+    handed_over: usize,
     sending: Option<JoinHandle<()>>,
 }
 
@@ -137,6 +143,7 @@ impl Pipeline {
             full: Some(full),
             empty,
             spare: (0..=BLOCKS_AT_ONCE).map(|_| Buffer::new()).collect(),
+            handed_over: 0,
             sending: Some(sending),
         })
     }
@@ -216,7 +223,7 @@ impl Pipeline {
 
     /// Sends this rank's own segment of a block.
     fn begin_block(
-        &self,
+        &mut self,
         reduction: &Reduction<'_, '_, '_>,
         cut: &Cut,
         block: usize,
@@ -265,29 +272,49 @@ impl Pipeline {
     fn free_buffer(&mut self) -> Result<Buffer, Trouble> {
         match self.spare.pop() {
             Some(buffer) => Ok(buffer),
-            None => self.empty.recv().map_err(|_| Trouble::Ended),
+            None => self.wait_for_a_buffer(),
         }
     }
 
-    fn send(&self, buffer: Buffer) -> Result<(), Trouble> {
+    /// Sends at once what fits, behind all that the sending thread has; it gets the rest.
+    fn send(&mut self, mut buffer: Buffer) -> Result<(), Trouble> {
+        while let Ok(sent) = self.empty.try_recv() {
+            self.handed_over -= 1;
+            self.spare.push(sent);
+        }
+        buffer.sent = 0;
+        if self.handed_over == 0 {
+            buffer.sent = self.right.send_at_once(&buffer.header, buffer.bytes())?;
+            if buffer.sent == size_of::<Header>() + buffer.bytes().len() {
+                self.spare.push(buffer);
+                return Ok(());
+            }
+        }
+        self.handed_over += 1;
         let full = self.full.as_ref().ok_or(Trouble::Ended)?;
         full.send(buffer).map_err(|_| Trouble::Ended)
     }
 
     /// When all buffers are back, everything is on its way.
     fn wait_until_sent(&mut self) -> Result<(), Trouble> {
-        while self.spare.len() <= BLOCKS_AT_ONCE {
-            let buffer = self.empty.recv().map_err(|_| Trouble::Ended)?;
+        while self.handed_over > 0 {
+            let buffer = self.wait_for_a_buffer()?;
             self.spare.push(buffer);
         }
         Ok(())
+    }
+
+    fn wait_for_a_buffer(&mut self) -> Result<Buffer, Trouble> {
+        let buffer = self.empty.recv().map_err(|_| Trouble::Ended)?;
+        self.handed_over -= 1;
+        Ok(buffer)
     }
 }
 
 /// The thread that sends: it ends with the pipeline, or when the connection fails.
 fn send_all(right: &Lane, full: &Receiver<Buffer>, sent: &Sender<Buffer>, reporter: &Reporter) {
     for buffer in full {
-        if let Err(trouble) = right.send(&buffer.header, buffer.bytes()) {
+        if let Err(trouble) = right.send_rest(&buffer.header, buffer.bytes(), buffer.sent) {
             // The ring ends, and with it the wait of whoever reduces; what is in the channel is lost.
             reporter.settle(trouble);
             return;

@@ -14,7 +14,8 @@
 //! when its phase is over (`Release`), and who reads waits for the posts (`Acquire`) of those who
 //! wrote. So in this process no reference overlaps a write. Other processes of the job run the same
 //! code. One that does not may put wrong numbers here, but every bit pattern is an `f32` or an
-//! integer, and no length or offset is ever read from the memory.
+//! integer, and no length or offset is ever read from the memory. Apart from that memory,
+//! [`copy_past_caches`] has stores of x86-64 that are `unsafe`.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -47,6 +48,8 @@ const DEPTH: usize = 3;
 const FLAT_NUMBERS: usize = 8 << 10;
 /// Numbers that are added up at a time: they stay in the first-level cache.
 const TILE_NUMBERS: usize = 2 << 10;
+/// Results from here on (8 MB) are written past the caches.
+const PAST_CACHES_NUMBERS: usize = 2 << 20;
 /// A cache line, and the one that is fetched with it.
 const LINE: usize = 128;
 /// A rank with a processor of its own looks so often before it sleeps.
@@ -56,6 +59,44 @@ const NAP: futex::Timespec = futex::Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
+
+/// Copies what a cache will not hold until it is used: past the caches, so that the lines of `out`
+/// are not read before they are overwritten.
+#[cfg(target_arch = "x86_64")]
+fn copy_past_caches(numbers: &[f32], out: &mut [f32]) {
+    use std::arch::x86_64::{__m128, _mm_loadu_ps, _mm_sfence, _mm_stream_ps};
+    const LANES: usize = size_of::<__m128>() / size_of::<f32>();
+
+    assert_eq!(numbers.len(), out.len());
+    let unaligned = out.as_ptr().align_offset(align_of::<__m128>());
+    let (begin, out) = out.split_at_mut(unaligned.min(out.len()));
+    let (first, numbers) = numbers.split_at(begin.len());
+    begin.copy_from_slice(first);
+    let mut to = out.chunks_exact_mut(LANES);
+    let mut from = numbers.chunks_exact(LANES);
+    for (out, numbers) in to.by_ref().zip(from.by_ref()) {
+        // SAFETY: both have four numbers, `out` begins at a multiple of 16 bytes, and each processor
+        // of x86-64 has SSE.
+        unsafe { _mm_stream_ps(out.as_mut_ptr(), _mm_loadu_ps(numbers.as_ptr())) };
+    }
+    to.into_remainder().copy_from_slice(from.remainder());
+    // SAFETY: as above. Such stores are not in order with later ones, of which others learn of them.
+    unsafe { _mm_sfence() };
+}
+
+/// Other processors find out by themselves what is overwritten as a whole.
+#[cfg(not(target_arch = "x86_64"))]
+fn copy_past_caches(numbers: &[f32], out: &mut [f32]) {
+    out.copy_from_slice(numbers);
+}
+
+/// How the numbers of a result are written.
+fn way_to_copy(len: usize) -> fn(&[f32], &mut [f32]) {
+    if len < PAST_CACHES_NUMBERS {
+        return |numbers, out| out.copy_from_slice(numbers);
+    }
+    copy_past_caches
+}
 
 /// What a rank has done with a turn.
 #[derive(Clone, Copy)]
@@ -307,7 +348,9 @@ impl SharedMemory {
                 }
             }
             reduction.finish.apply(total, sum);
-            reduction.outputs.write(part.start, sum);
+            reduction
+                .outputs
+                .write_by(part.start, sum, way_to_copy(reduction.inputs.len()));
             // SAFETY: this segment of this rank's part is written by `complete` alone, and nobody
             // reads it before this rank posts that it is completed.
             unsafe { self.numbers_mut(slot, self.rank, place) }.copy_from_slice(sum);
@@ -334,7 +377,9 @@ impl SharedMemory {
             // SAFETY: that rank has posted that it is completed, and writes again when this rank
             // has posted that it is through with the turn.
             let numbers = unsafe { self.numbers(slot, rank, place) };
-            reduction.outputs.write(range.start, numbers);
+            reduction
+                .outputs
+                .write_by(range.start, numbers, way_to_copy(reduction.inputs.len()));
         }
         self.post(turn, Phase::Read);
         Ok(())
@@ -534,4 +579,26 @@ fn number(
     );
     let at = layout.numbers(slot, rank) + place.start * size_of::<f32>();
     map.as_mut_ptr().wrapping_add(at).cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_copied_past_the_caches_is_copied_wherever_it_begins_and_ends() {
+        let numbers: Vec<f32> = (1..60).map(|i| i as f32).collect();
+        for begin in 0..8 {
+            for len in 0..40 {
+                for from in 0..4 {
+                    let mut out = [0.0; 50];
+                    let copied = &numbers[from..from + len];
+                    copy_past_caches(copied, &mut out[begin..begin + len]);
+                    assert_eq!(out[begin..begin + len], *copied);
+                    assert!(out[..begin].iter().all(|&x| x == 0.0));
+                    assert!(out[begin + len..].iter().all(|&x| x == 0.0));
+                }
+            }
+        }
+    }
 }

@@ -168,6 +168,25 @@ impl Socket {
         }
     }
 
+    /// Writes what fits into the system's buffer now; returns how many bytes. None with TLS.
+    pub fn write_at_once(&self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        let socket = match self {
+            Self::Tcp(stream) => SockRef::from(stream),
+            Self::Unix(stream) => SockRef::from(stream),
+            // A record that is begun has to be ended.
+            Self::Tls(_) => return Ok(0),
+        };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match socket.send_vectored_with_flags(slices, flags) {
+            Ok(count) => {
+                traffic::sent(count);
+                Ok(count)
+            }
+            Err(error) if timed_out(&error) || error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Reads exactly `bytes` before the deadline, however slowly they trickle.
     pub fn read_before(&self, bytes: &mut [u8], deadline: Instant) -> io::Result<()> {
         let mut filled = 0;
@@ -387,6 +406,27 @@ mod tests {
         // Other tests of this process have sockets as well.
         assert!(sent_since - sent >= 1500);
         assert!(received_since - received >= 1500);
+    }
+
+    #[test]
+    fn what_is_written_at_once_is_what_fits_and_waits_for_nobody() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (one, other) = (Socket::Unix(one), Socket::Unix(other));
+        let bytes: Vec<u8> = (0..8 << 20).map(|i| (i % 251) as u8).collect();
+        let mut written = 0;
+        loop {
+            let slices = [io::IoSlice::new(&[]), io::IoSlice::new(&bytes[written..])];
+            match one.write_at_once(&slices).unwrap() {
+                0 => break,
+                count => written += count,
+            }
+        }
+        assert!(0 < written && written < bytes.len());
+        let mut read = vec![0; written];
+        (&other).read_exact(&mut read).unwrap();
+        assert_eq!(read, bytes[..written]);
+        drop(other);
+        assert!(one.write_at_once(&[io::IoSlice::new(&bytes)]).is_err());
     }
 
     #[cfg(target_os = "linux")]
