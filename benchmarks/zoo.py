@@ -93,7 +93,7 @@ def _dac(kind: str) -> Model:
 
 
 DIN_SIZES = "num_items=1000;num_categories=100"
-MNIST_RATE = 0.02
+MNIST_RATE = 0.01
 MNIST_API = "mnist.mnist_functional_api.custom_model"
 MODELS = (
     Model("adult", "adult.model.forward", "adult", 5, 128),
@@ -167,12 +167,14 @@ class Row:
     load_average: float
 
     @property
+    def place(self) -> tuple[Any, ...]:
+        """What one row is kept of."""
+        return self.model, self.side, self.strategy, self.framework, self.seed
+
+    @property
     def key(self) -> tuple[Any, ...]:
         """What is the same of a run that need not be made again."""
-        return (
-            *(self.model, self.side, self.strategy, self.framework, self.seed),
-            json.dumps(self.settings, sort_keys=True),
-        )
+        return *self.place, json.dumps(self.settings, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +236,8 @@ class Results:
         return any(row.key == key for row in self.rows)
 
     def add(self, row: Row) -> None:
-        """Add a row, instead of one of the same key."""
-        self.rows = [*(other for other in self.rows if other.key != row.key), row]
+        """Add a row, instead of one of the same place."""
+        self.rows = [*(other for other in self.rows if other.place != row.place), row]
         order = [model.name for model in MODELS]
         self.rows.sort(key=lambda row: order.index(row.model) if row.model in order else len(order))
         self.write()

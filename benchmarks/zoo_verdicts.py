@@ -87,8 +87,8 @@ def verdicts(runs: Iterable[Run]) -> Iterator[Verdict]:
 
 
 def _is_same(run: Run, job: Run) -> bool:
-    """Whether plain training had the same epochs and minibatches, in the same framework."""
-    names = ("num_epochs", "minibatch_size", "model_def")
+    """Whether plain training had the same epochs, minibatches and rate, in the same framework."""
+    names = ("num_epochs", "minibatch_size", "model_def", "learning_rate")
     return run["framework"] == job["framework"] and all(
-        run["settings"][name] == job["settings"][name] for name in names
+        run["settings"].get(name) == job["settings"].get(name) for name in names
     )
