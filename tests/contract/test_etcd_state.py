@@ -1,5 +1,6 @@
 """What a journal in etcd promises beyond the contract: who writes, and what becomes of etcd."""
 
+import contextlib
 import json
 import os
 import signal
@@ -30,8 +31,9 @@ class Job:
 
         return EtcdState([self.server.endpoint], self.prefix, lease_seconds)
 
+    @contextlib.contextmanager
     def start(self, code, lease_seconds=2):
-        """Run code in another process, with `state` open; it says "open" first."""
+        """Run code in another process, with `state` open; it is gone when the context ends."""
         lines = (
             "import sys",
             "from elasticdl.state.etcd import EtcdState",
@@ -39,15 +41,18 @@ class Job:
             "print('open', flush=True)",
             code,
         )
-        process = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-c", "\n".join(lines), self.server.endpoint, self.prefix],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
-        assert process.stdout.readline() == "open\n"
-        return process
+        ) as process:
+            try:
+                assert process.stdout.readline() == "open\n"
+                yield process
+            finally:
+                process.kill()  # one that is stopped too
 
     def keys(self):
         """Return the keys below the prefix, without it."""

@@ -1,5 +1,6 @@
 """What `elasticdl.state.base.State` promises, for every implementation of it."""
 
+import contextlib
 import json
 import math
 import os
@@ -89,12 +90,17 @@ def opened(place):
         state.close()
 
 
+@contextlib.contextmanager
 def started(place, code, *more):
-    """Run code in another process, with `state` open."""
+    """Run code in another process, with `state` open; it is gone when the context ends."""
     command = [sys.executable, "-c", f"import sys\n{place.code}{code}", *place.arguments, *more]
-    return subprocess.Popen(
+    with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, text=True
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_new_journal_is_empty(opened):

@@ -33,7 +33,7 @@ FAULTS = [
 @pytest.mark.timeout(400)
 def test_workers_killed_at_every_point_of_a_step_cost_no_record(tmp_path):
     with VisitsJob(
-        tmp_path, num_records=48_000, seconds=0.012, faults=FAULTS, max_relaunches=20
+        tmp_path, num_records=48_000, seconds=0.1, faults=FAULTS, max_relaunches=20
     ) as job:
         # A worker joins only if somebody was lost: the faults at the end follow at once.
         at_end = len([times for _, times in FAULTS if times == 1])
@@ -84,7 +84,7 @@ def test_workers_killed_while_one_is_given_the_parameters_beside_steps_cost_no_r
 def test_each_update_has_as_many_records_whoever_is_lost(tmp_path):
     faults = [(place, 5) for place in ("during reduction", "abort after reduction", "after update")]
     with VisitsJob(
-        tmp_path, num_records=16_000, seconds=0.012, faults=faults, global_batch_size=80
+        tmp_path, num_records=16_000, seconds=0.1, faults=faults, global_batch_size=80
     ) as job:
         job.strike_at_each_place()
         summary = job.finish()

@@ -43,7 +43,7 @@ FAULTS = [
 def test_workers_killed_at_any_point_change_no_update(tmp_path, places, num_records):
     faults = [(place, 5) for place in places]
     with VisitsJob(
-        tmp_path, num_records=num_records, seconds=0.05, faults=faults, max_relaunches=20, **FLAGS
+        tmp_path, num_records=num_records, seconds=0.15, faults=faults, max_relaunches=20, **FLAGS
     ) as job:
         job.strike_at_each_place()
         summary = job.finish()

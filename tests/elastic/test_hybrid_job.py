@@ -91,7 +91,7 @@ def test_workers_killed_between_the_halves_of_a_minibatch_cost_no_record(
     tmp_path, faults, num_records
 ):
     with hybrid_job(
-        tmp_path, num_records=num_records, seconds=0.05, faults=faults, max_relaunches=20
+        tmp_path, num_records=num_records, seconds=0.1, faults=faults, max_relaunches=20
     ) as job:
         job.strike_at_each_place()
         summary = job.finish()

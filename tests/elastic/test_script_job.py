@@ -67,9 +67,10 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
         num_minibatches_per_task=5,
         **batch,
     ) as job:
-        for share, number in ((1 / 10, signal.SIGKILL), (1 / 5, signal.SIGTERM)):
-            job.until_trained(share * 8_000, also=partial(job.has_world_of, 4))
-            job.send("worker", 1, number)
+        job.until_trained(800, also=partial(job.has_world_of, 4))
+        job.send("worker", 1)
+        job.until_trained(1_600)
+        job.send("worker", 1, signal.SIGTERM)
         job.hurry()
         summary = job.finish()
     check_counts(job, summary, 8_000)

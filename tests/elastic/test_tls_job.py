@@ -97,7 +97,7 @@ def test_workers_of_a_ring_are_lost_under_tls(has_rows, tmp_path):
     hybrid = {"distribution_strategy": "HybridStrategy", "num_ps_pods": 2, "recovery_seconds": 0.3}
     flags = {"tls": "job", "max_relaunches": 20, **(hybrid if has_rows else {})}
     with VisitsJob(
-        tmp_path, num_records=24_000, seconds=0.02, faults=faults, has_rows=has_rows, **flags
+        tmp_path, num_records=24_000, seconds=0.1, faults=faults, has_rows=has_rows, **flags
     ) as job:
         assert worker_servers(job) == [["worker.elasticdl"] * 2] * 3
         job.strike_at_each_place()

@@ -26,13 +26,15 @@ def striker(tmp_path, monkeypatch):
 def worker(tmp_path):
     """Run what looks like a worker of the job."""
     words = ["elasticdl.worker", "--job_dir", str(tmp_path), "--index", "4"]
-    program = "print('up', flush=True); import time; time.sleep(60)"
+    program = "print('up', flush=True); import time; time.sleep(3600)"
     with subprocess.Popen(
         [sys.executable, "-c", program, *words], stdout=subprocess.PIPE
     ) as process:
-        process.stdout.readline()
-        yield process
-        process.kill()
+        try:
+            process.stdout.readline()
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_process_that_is_killed_is_a_victim(striker, worker):
@@ -67,10 +69,12 @@ def test_a_process_of_another_job_is_left_alone(striker, tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", "input()", *words], stdin=subprocess.PIPE
     ) as other:
-        struck = striker.strike(Fault("worker", "worker", at=0.5), RUNNING)
-        assert "alive to strike" in struck.problem
-        assert other.poll() is None
-        other.stdin.close()
+        try:
+            struck = striker.strike(Fault("worker", "worker", at=0.5), RUNNING)
+            assert "alive to strike" in struck.problem
+            assert other.poll() is None
+        finally:
+            other.kill()
 
 
 def test_a_stopped_process_that_is_not_missed_goes_on_and_counts_for_nothing(striker, worker):

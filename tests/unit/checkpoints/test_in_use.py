@@ -23,18 +23,19 @@ with claimed(Path(sys.argv[1]), "the first"):
 
 
 def test_folder_of_a_running_job_is_refused_until_it_is_gone(tmp_path):
-    first = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "c")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert first.stdout.readline() == "held\n"
-    complaint = f"a running job has this folder .the first, process {first.pid} on "
-    with pytest.raises(ConfigError, match=complaint), claimed(tmp_path / "c", "the second"):
-        pass
-    first.kill()  # it has no time to give anything back
-    first.communicate()
+    ) as first:
+        try:
+            assert first.stdout.readline() == "held\n"
+            complaint = f"a running job has this folder .the first, process {first.pid} on "
+            with pytest.raises(ConfigError, match=complaint), claimed(tmp_path / "c", "the second"):
+                pass
+        finally:
+            first.kill()  # it has no time to give anything back
     with claimed(tmp_path / "c", "the second") as warning:
         assert warning == ""
 

@@ -28,7 +28,7 @@ def job_dir(tmp_path):
     return tmp_path
 
 
-def run_role(
+def _start_role(
     job_dir: Path, body: str, role=Role.WORKER, listening=None, **options
 ) -> subprocess.Popen:
     """Start a Python process that calls `process.start` and then runs `body`."""
@@ -52,7 +52,22 @@ def run_role(
     )
 
 
-def test_a_process_finds_its_settings_where_the_command_line_says(job_dir):
+@pytest.fixture
+def run_role():
+    """Return what starts a process of a role, which is gone when the test ends."""
+    started = []
+
+    def run_role(*given, **options):
+        started.append(_start_role(*given, **options))
+        return started[-1]
+
+    yield run_role
+    for child in started:
+        child.kill()
+        child.communicate()
+
+
+def test_a_process_finds_its_settings_where_the_command_line_says(job_dir, run_role):
     child = run_role(job_dir, "print(arguments.config.command, arguments.index, arguments.master)")
     out, err = child.communicate()
     assert (out, err, child.returncode) == ("train 3 127.0.0.1:1\n", "", 0)
@@ -72,7 +87,7 @@ def test_roles_that_listen_are_told_where(job_dir):
     assert process.command(Role.WORKER, 0, job_dir, "m:1", listening)[-4:] == words[-4:]
 
 
-def test_who_listens_off_this_machine_without_tls_says_that_it_is_accepted(job_dir):
+def test_who_listens_off_this_machine_without_tls_says_that_it_is_accepted(job_dir, run_role):
     listening = Listening("0.0.0.0", "a.ps")
     child = run_role(job_dir, "", Role.PS, listening)
     _, err = child.communicate()
@@ -85,7 +100,7 @@ def test_who_listens_off_this_machine_without_tls_says_that_it_is_accepted(job_d
     assert child.communicate() == ("a.ps:5\n", "")
 
 
-def test_who_listens_everywhere_must_say_where_it_is_found(job_dir):
+def test_who_listens_everywhere_must_say_where_it_is_found(job_dir, run_role):
     child = run_role(job_dir, "", Role.PS, Listening("0.0.0.0"))
     _, err = child.communicate()
     assert "ConfigError: --bind_address=0.0.0.0" in err
@@ -93,13 +108,13 @@ def test_who_listens_everywhere_must_say_where_it_is_found(job_dir):
     assert child.returncode == 1
 
 
-def test_log_lines_name_the_process(job_dir):
+def test_log_lines_name_the_process(job_dir, run_role):
     child = run_role(job_dir, "import logging; logging.info('read %d', 7)")
     _, err = child.communicate()
     assert err.endswith(" worker-3 INFO read 7\n")
 
 
-def test_sigterm_runs_finally_blocks_and_ends(job_dir):
+def test_sigterm_runs_finally_blocks_and_ends(job_dir, run_role):
     body = (
         "try:\n    print('up', flush=True); threading.Event().wait()\n"
         "finally:\n    print('cleaned up')"
@@ -114,7 +129,7 @@ def test_sigterm_runs_finally_blocks_and_ends(job_dir):
     assert "Traceback" not in err
 
 
-def test_an_expected_error_is_one_line_and_a_defect_has_its_traceback(job_dir):
+def test_an_expected_error_is_one_line_and_a_defect_has_its_traceback(job_dir, run_role):
     expected = run_role(job_dir, "raise DataError('a.rec: torn at byte 7')")
     _, err = expected.communicate()
     assert err.endswith("worker-3 ERROR DataError: a.rec: torn at byte 7\n")
@@ -126,7 +141,7 @@ def test_an_expected_error_is_one_line_and_a_defect_has_its_traceback(job_dir):
     assert defect.returncode == 1
 
 
-def test_a_process_ends_when_the_lifeline_is_cut(job_dir):
+def test_a_process_ends_when_the_lifeline_is_cut(job_dir, run_role):
     read_end, write_end = os.pipe()
     child = run_role(
         job_dir,

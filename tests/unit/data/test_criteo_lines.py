@@ -350,15 +350,17 @@ def test_an_interrupted_conversion_leaves_nothing():
     """The source is a pipe to which nobody writes: the conversion waits when Ctrl-C comes."""
     os.mkfifo("pipe.txt")
     words = ["data", "convert", "pipe.txt", "out", "--from=criteo"]
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "elasticdl.cli.main", *words], stderr=subprocess.PIPE
-    )
-    with open("pipe.txt", "w"):  # returns when the other end is opened
-        assert [name for name in os.listdir() if name.startswith(".out.")]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-    assert b"interrupted" in process.stderr.read()
-    process.stderr.close()
+    ) as process:
+        try:
+            with open("pipe.txt", "w"):  # returns when the other end is opened
+                assert [name for name in os.listdir() if name.startswith(".out.")]
+                process.send_signal(signal.SIGINT)
+                assert process.wait(100) == 130
+            assert b"interrupted" in process.stderr.read()
+        finally:
+            process.kill()
     assert sorted(os.listdir()) == ["pipe.txt", "train.txt"]
 
 

@@ -121,7 +121,7 @@ def run(config, display):
 local.run = run
 main.main(sys.argv[1:])
 """
-    child = subprocess.Popen(
+    with subprocess.Popen(
         [
             *(sys.executable, "-c", script, "train", f"--model_zoo={tmp_path}"),
             *("--model_def=model.forward", f"--training_data={tmp_path / 'data.csv'}"),
@@ -131,10 +131,13 @@ main.main(sys.argv[1:])
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"COLUMNS": "100"},
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "up\n"
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "up\n"
+            child.send_signal(signal.SIGINT)
+            _, err = child.communicate(timeout=100)
+        finally:
+            child.kill()
     assert (child.returncode, err.strip()) == (130, "error: interrupted")
     assert '"status": "stopped"' in (tmp_path / "summary.json").read_text()

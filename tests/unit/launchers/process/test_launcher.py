@@ -81,25 +81,29 @@ def test_the_lifeline_is_passed_on_under_its_own_number(tmp_path):
 @pytest.mark.parametrize("differs", ["start_time", "boot"])
 def test_a_pid_that_belongs_to_another_process_now_is_not_adopted(launcher, exits, differs):
     body = "import threading; threading.Event().wait()"
-    stranger = subprocess.Popen([sys.executable, "-c", body])
-    ref = json.loads(ref_of(stranger.pid))
-    ref[differs] = {"start_time": ref["start_time"] - 1, "boot": "before"}[differs]
-    handle = ProcessHandle(Role.WORKER, 0, json.dumps(ref))
-    launcher.adopt(handle)
-    assert exits.get(timeout=SECONDS).reason is ExitReason.UNKNOWN
-    launcher.stop(handle, grace_seconds=0.0)
-    launcher.close(grace_seconds=0.0)
-    assert stranger.poll() is None
-    stranger.kill()
-    stranger.wait()
+    with subprocess.Popen([sys.executable, "-c", body]) as stranger:
+        try:
+            ref = json.loads(ref_of(stranger.pid))
+            ref[differs] = {"start_time": ref["start_time"] - 1, "boot": "before"}[differs]
+            handle = ProcessHandle(Role.WORKER, 0, json.dumps(ref))
+            launcher.adopt(handle)
+            assert exits.get(timeout=SECONDS).reason is ExitReason.UNKNOWN
+            launcher.stop(handle, grace_seconds=0.0)
+            launcher.close(grace_seconds=0.0)
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
 
 
 def test_a_start_time_is_read_past_any_command_name(tmp_path):
     program = tmp_path / "a) R 1 (b"
     program.symlink_to(sys.executable)
-    child = subprocess.Popen([program, "-c", "input()"], stdin=subprocess.PIPE)
-    assert start_time(child.pid) >= start_time(os.getpid())
-    child.communicate(b"\n")
+    with subprocess.Popen([program, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        try:
+            assert start_time(child.pid) >= start_time(os.getpid())
+            child.communicate(b"\n")
+        finally:
+            child.kill()
     assert start_time(child.pid) is None
 
 
