@@ -143,6 +143,38 @@ class Store:
             CheckpointError: A file cannot be written, or the earlier one takes longer.
         """
 
+    def outline(self) -> str:
+        """Return what it holds beside its vectors, for `take_outline`; there are no tables."""
+
+    def take_outline(self, outline: str) -> None:
+        """Hold that in place of what it held beside its vectors.
+
+        Raises:
+            StoreError: The model has tables, or that is no outline.
+        """
+
+    @property
+    def num_slots(self) -> int:
+        """How many numbers the optimizer keeps for each of the dense vector."""
+
+    def read_part(self, start: int, end: int, out: NDArray[np.float32]) -> None:
+        """Copy a part of the vectors: of the dense vector, of each slot, of the state.
+
+        Args:
+            start: Counts the dense values, and after them those of the state.
+            end: Of the part, which is `start` to `end`.
+            out: Shape (n,): as many as the part has, slots and all.
+
+        Raises:
+            StoreError: The model has no such part, or `out` another length.
+        """
+
+    def write_part(self, start: int, end: int, values: NDArray[np.float32]) -> None:
+        """Replace a part of the vectors by what `read_part` has copied.
+
+        A store that makes the same updates as another has the same bits in a part from then on.
+        """
+
     def apply_round(
         self,
         members: Sequence[tuple[int, int, int, int, int]],

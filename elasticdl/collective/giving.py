@@ -6,13 +6,12 @@ All ranks decide alike, from what all have said.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 AT_ONCE_BYTES = 4 << 20
 """A gradient up to this size is of a model that is given at once: it takes no longer than steps."""
 LEAST_PIECE_BYTES = 1 << 20
-MOST_BACKLOG_BYTES = 2 << 30
-_LEAST_BACKLOG = 16
 _FLOAT_BYTES = 4
 
 
@@ -62,6 +61,32 @@ def piece_bytes(num_numbers: int) -> int:
     return max(LEAST_PIECE_BYTES, 2 * num_numbers)
 
 
-def most_backlog(num_numbers: int) -> int:
-    """Return how many gradients a joiner keeps before the others wait for it."""
-    return max(_LEAST_BACKLOG, MOST_BACKLOG_BYTES // max(1, _FLOAT_BYTES * num_numbers))
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How many numbers a model has; a part is a range of its dense values and of its state.
+
+    A part of the dense values has the same range of each slot of the optimizer.
+    """
+
+    dense: int
+    state: int
+    slots: int
+
+    @property
+    def end(self) -> int:
+        """Where the last part ends."""
+        return self.dense + self.state
+
+    def next_part(self, start: int, most_bytes: int) -> tuple[int, int]:
+        """Return where a part of so many bytes ends that begins at `start`, and its numbers.
+
+        It has at least one value, with its slots.
+        """
+        most = max(1, most_bytes // _FLOAT_BYTES)
+        each = 1 + self.slots
+        num_dense = min(max(0, self.dense - start), max(1, most // each))
+        end, left = start + num_dense, most - num_dense * each
+        num_state = 0
+        if end >= self.dense:
+            num_state = max(0, min(self.end - end, left if num_dense else max(1, left)))
+        return end + num_state, num_dense * each + num_state

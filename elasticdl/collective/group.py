@@ -16,7 +16,10 @@ from elasticdl._core import Ring
 from elasticdl.collective.rounds import OFFER_BYTES, Offer, pack, unpack
 
 Float32 = NDArray[np.float32]
+Shorts = NDArray[np.uint16]
 
+_SHORT = np.dtype("<u2")
+SHORT_BYTES = _SHORT.itemsize
 _PIECE = 1 << 20  # numbers of one reduction while bytes are given
 _PATIENCE_SECONDS = 7 * 24 * 3600.0
 """How long others are waited for who compute: as long as they live. The master ends who hangs."""
@@ -42,7 +45,7 @@ class Group:
             RingError: A rank is lost.
         """
         numbers = OFFER_BYTES // 2
-        self._mine[self._rank * numbers :][:numbers] = _to_numbers(pack(offer))
+        self._mine[self._rank * numbers :][:numbers] = _as_shorts(pack(offer))
         self._add(self._mine, self._all, 1, _PATIENCE_SECONDS)
         found = _to_bytes(self._all)
         return [unpack(found[rank * OFFER_BYTES :][:OFFER_BYTES]) for rank in range(self._size)]
@@ -69,32 +72,39 @@ class Group:
         """
         size = np.zeros(4, np.float32)
         if data is not None:
-            size[:] = _to_numbers(len(data).to_bytes(8, "little"))
+            size[:] = _as_shorts(len(data).to_bytes(8, "little"))
         found = np.empty_like(size)
         # What rank 0 gives may take it a while to write.
         self._add(size, found, 1, _PATIENCE_SECONDS)
         num_bytes = int.from_bytes(_to_bytes(found), "little")
-        return self.give_piece(data, num_bytes, is_wanted)
+        num_shorts = -(-num_bytes // 2)
+        out = np.empty(num_shorts if is_wanted else 0, _SHORT)
+        self.give_shorts(
+            None if data is None else _as_shorts(data), num_shorts, out if is_wanted else None
+        )
+        return out.tobytes()[:num_bytes]
 
-    def give_piece(self, data: bytes | None, num_bytes: int, is_wanted: bool) -> bytes:
-        """Return bytes of rank 0 of which all ranks know how many there are, as `give` does.
+    def give_shorts(self, values: Shorts | None, length: int, out: Shorts | None) -> None:
+        """Write the numbers of rank 0, of which all ranks know how many there are, into `out`.
+
+        Args:
+            values: On rank 0 what is given, elsewhere None.
+            length: How many they are.
+            out: On a rank that wants them; elsewhere None.
 
         Raises:
             RingError: A rank is lost.
         """
         if self._carried is None:
             self._carried = np.zeros(_PIECE, np.float32), np.empty(_PIECE, np.float32)
-        values, out = self._carried  # kept from one piece to the next: new memory costs time
-        kept = bytearray()
-        for start in range(0, num_bytes, 2 * _PIECE):
-            end = min(start + 2 * _PIECE, num_bytes)
-            length = -(-(end - start) // 2)
-            if data is not None:
-                values[:length] = _as_shorts(data[start:end])
-            self._add(values[:length], out[:length], 1, _REDUCE_SECONDS)
-            if is_wanted:
-                kept += _to_bytes(out[:length])[: end - start]
-        return bytes(kept)
+        carried, found = self._carried  # kept from one piece to the next: new memory costs time
+        for start in range(0, length, _PIECE):
+            end = min(start + _PIECE, length)
+            if values is not None:
+                carried[: end - start] = values[start:end]
+            self._add(carried[: end - start], found[: end - start], 1, _REDUCE_SECONDS)
+            if out is not None:
+                np.copyto(out[start:end], found[: end - start], casting="unsafe")
 
     def _add(self, values: Float32, out: Float32, weight: int, timeout_seconds: float) -> None:
         self._ring.all_reduce([values], [out], weight, timeout_seconds=timeout_seconds, mean=False)
@@ -104,14 +114,10 @@ class Group:
         self._ring.close()
 
 
-def _to_numbers(data: bytes) -> Float32:
-    return _as_shorts(data).astype(np.float32)
-
-
-def _as_shorts(data: bytes) -> NDArray[np.uint16]:
+def _as_shorts(data: bytes) -> Shorts:
     """Return bytes as numbers from 0 to 65,535; an odd last byte is followed by 0."""
-    return np.frombuffer(data + b"\0" * (len(data) % 2), "<u2")
+    return np.frombuffer(data + b"\0" if len(data) % 2 else data, _SHORT)
 
 
 def _to_bytes(numbers: Float32) -> bytes:
-    return numbers.astype("<u2").tobytes()
+    return numbers.astype(_SHORT).tobytes()

@@ -21,14 +21,14 @@ from elasticdl.backends.base import Float32, ModelDescription
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import resolve
-from elasticdl.collective.giving import most_backlog
-from elasticdl.collective.pending import ALL, Pending
+from elasticdl.collective.giving import Layout
+from elasticdl.collective.pending import ALL, Pending, parts_of
 from elasticdl.collective.rounds import Marks, Minibatch
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
-from elasticdl.worker.staging import Stage, Update, marks_in
+from elasticdl.worker.staging import Giver, Stage
 
 _HEADER_BYTES = 8
 _BUSY_SECONDS = 60.0  # for a checkpoint that the master has asked for, on a disk that answers
@@ -80,7 +80,9 @@ class Replica:
         self._store: Store | None = None
         self._server: PsServer | None = None
         self._client: PsClient | None = None
+        self._spare: tuple[Store, PsClient] | None = None  # with the initial values
         self._stage: Stage | None = None
+        self._left: Stage | None = None  # of a world that has ended
         self.marks = Marks()
         self.version = self.position = -1
         self._learning_rate = 0.0
@@ -102,6 +104,8 @@ class Replica:
                 "small"
             )
         self._model, self._first = model, (dense, state)
+        # Made here, where nobody waits yet: a joiner needs it while others do.
+        self._spare = self._fresh()
 
     def order_updates(self, tasks_per_epoch: int) -> None:
         """Learn how many tasks an epoch has; the same in each world."""
@@ -153,12 +157,16 @@ class Replica:
             CheckpointError: It cannot be restored.
         """
         if checkpoint:
-            self._take(restore(self._own(parse(checkpoint)), keep_watermarks=True), None)
+            self._restore(self._own(parse(checkpoint)), keep_watermarks=True)
         elif self._init is not None:
-            self._take(restore(self._own(resolve(self._init)), keep_watermarks=False), None)
+            self._restore(self._own(resolve(self._init)), keep_watermarks=False)
         else:
-            self._take(Store(), None)
+            self._take(*self._take_first(), None)
         self._find_next_update()
+
+    def _restore(self, checkpoint: Location, *, keep_watermarks: bool) -> None:
+        self._spare = self._left = None
+        self._take_given(restore(checkpoint, keep_watermarks=keep_watermarks), None)
 
     def _own(self, checkpoint: Location) -> Location:
         return checkpoint / self._part if self._part else checkpoint
@@ -181,11 +189,22 @@ class Replica:
         write_hand_over(folder, lambda to: store.checkpoint(to, _BUSY_SECONDS))
 
     def outline(self) -> bytes:
-        """Return what is not in the store: marks, position, and what is pending."""
-        return self._pack([])
+        """Return all but the vectors: watermarks, marks, position, and what is pending."""
+        assert self._store is not None
+        return self._pack([], self._store.outline())
 
-    def _pack(self, files: Sequence[tuple[str, bytes]]) -> bytes:
+    def giver(self) -> Giver:
+        """Return what gives the vectors, part by part."""
+        assert self._store is not None
+        return Giver(self._store, self._layout(self._store))
+
+    def _layout(self, store: Store) -> Layout:
+        dense, state = self.first
+        return Layout(dense.size, state.size, store.num_slots)
+
+    def _pack(self, files: Sequence[tuple[str, bytes]], store_outline: str = "") -> bytes:
         header: dict[str, Any] = {
+            "store": store_outline,
             "files": [[name, len(content)] for name, content in files],
             "marks": self.marks.rows(),
             "version": self.version,
@@ -207,13 +226,14 @@ class Replica:
             CheckpointError: It does not fit together.
         """
         header, offset = _header_of(data)
+        self._spare = self._left = None
         with tempfile.TemporaryDirectory(prefix="elasticdl-given-") as scratch:
             for name, size in header["files"]:
                 if Path(name).name != name:
                     raise CheckpointError(f"a worker gave a file called {name!r}, expected a name")
                 (Path(scratch) / name).write_bytes(data[offset : offset + size])
                 offset += size
-            self._take(Store.restore(scratch), Marks.of(header["marks"]))
+            self._take_given(Store.restore(scratch), Marks.of(header["marks"]))
         self._take_outline(header, data[offset:])
 
     def _take_outline(self, header: dict[str, Any], sums: bytes) -> None:
@@ -241,45 +261,46 @@ class Replica:
         header, offset = _header_of(outline)
         self._take_outline(header, outline[offset:])
         self.version = header["version"]
-        self._stage = Stage(self._open_stage, most_backlog(self.num_numbers))
+        # What a store holds is of no matter here: all of it is replaced.
+        left, self._left = self._left, None
+        store, client = self._take_first() if left is None else (left.store, left.client)
+        store.take_outline(header["store"])
+        self._stage = Stage(store, client, self._layout(store))
         return self._stage
 
-    def _open_stage(self, folder: str) -> tuple[Store, PsClient]:
-        store = Store.restore(folder)
+    def _take_first(self) -> tuple[Store, PsClient]:
+        """Return a store with the initial values; another is made where there is none any more."""
+        first, self._spare = self._spare or self._fresh(), None
+        return first
+
+    def _fresh(self) -> tuple[Store, PsClient]:
+        store = Store()
         return store, self._declared(store)
 
     def end_stage(self) -> bool:
-        """Take the parameters over if they are here; return whether they were.
-
-        Raises:
-            CheckpointError: They cannot be kept.
-        """
-        found = None if self._stage is None else self._stage.caught_up()
-        if found is None:
+        """Take the parameters over if they are here; return whether they were."""
+        stage = self._stage
+        if stage is None or not stage.is_whole:
             return False
-        expected, self._stage = self.version, None
-        self._adopt(*found)
-        if self.version != expected:
-            raise ElasticdlError(
-                f"the parameters that were given have version {self.version}, expected {expected}; "
-                "this is a defect"
-            )
+        self._stage = None
+        self._adopt(stage.store, stage.client)
         return True
 
     def drop_stage(self) -> None:
         """The world has ended before the parameters were here: there are none."""
         if self._stage is None:
             return
-        self._stage.abandon()
-        self._stage = None
+        self._left, self._stage = self._stage, None
         self.marks, self.pending = Marks(), Pending()
         self.version = self.position = -1
 
     # --- updates ---------------------------------------------------------------------------------
 
-    def _take(self, store: Store, marks: Marks | None) -> None:
-        client = self._declared(store)
-        self.marks = marks_in(client) if marks is None else marks
+    def _take_given(self, store: Store, marks: Marks | None) -> None:
+        self._take(store, self._declared(store), marks)
+
+    def _take(self, store: Store, client: PsClient, marks: Marks | None) -> None:
+        self.marks = _marks_in(client) if marks is None else marks
         self._adopt(store, client)
         self.position, self.pending = self.version, Pending()
 
@@ -293,6 +314,7 @@ class Replica:
         if self._server is not None:
             self._server.stop()
         self._store, self._client = store, client
+        self._spare = self._left = None
         self._server = self._serve(store)
         self.version = client.pull([], training=False, dense=False).version
         self.course += 1
@@ -354,14 +376,23 @@ class Replica:
         self._update(pending.minibatches, pending.means(keys))
 
     def _update(self, minibatches: Sequence[Minibatch], means: Sequence[Float32]) -> None:
-        is_skipped = all(minibatch.is_skipped for minibatch in minibatches)
-        version = self.version if is_skipped else self.version + 1
-        update = Update(version, tuple(minibatches), self._learning_rate, tuple(means))
         if self._stage is not None:
-            self._stage.add(update.kept())
+            store, client = self._stage.store, self._stage.client
         else:
             assert self._store is not None
-            update.apply(self._store, self.client)
+            store, client = self._store, self.client
+        if all(minibatch.is_skipped for minibatch in minibatches):
+            for minibatch in minibatches:
+                client.skip(minibatch.task_id, minibatch.lease, minibatch.index)
+            return
+        dense_grad, state_delta = means
+        members = [astuple(part) for part in parts_of(minibatches)]
+        version = store.apply_round(members, self._learning_rate, dense_grad, state_delta)
+        if version != self.version + 1:
+            raise ElasticdlError(
+                f"an update has made version {version}, expected {self.version + 1}; this is a "
+                "defect"
+            )
         self.version = version
 
     def hand_over(self, folder: Path) -> int:
@@ -379,6 +410,12 @@ class Replica:
         """Serve no longer."""
         if self._server is not None:
             self._server.stop()
+
+
+def _marks_in(client: PsClient) -> Marks:
+    """Return what a store has of each task."""
+    (applied,) = client.audit()
+    return Marks.of([task, 0, next_index] for task, next_index, _ in applied.tolist())
 
 
 def _header_of(data: bytes) -> tuple[dict[str, Any], int]:

@@ -136,6 +136,7 @@ class RingMember:
 
     def start(self) -> None:
         """Go to the rendezvous; the model has been declared."""
+        self._arrays()  # here nobody waits yet
         self._thread.start()
         self._teller.start()
 
@@ -590,6 +591,7 @@ class RingMember:
     def _arrays(self) -> tuple[_Pair, _Pair]:
         if self._made is None:
             dense, state = self._replica.first
-            out = np.empty_like(dense), np.empty_like(state)
+            # Written here, and not only asked for: new memory takes longer the first time.
+            out = np.full_like(dense, 0.0), np.full_like(state, 0.0)
             self._made = out, (np.zeros_like(dense), np.zeros_like(state))
         return self._made

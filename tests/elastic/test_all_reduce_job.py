@@ -48,8 +48,8 @@ STAGE_FAULTS = [  # one worker always has the parameters: what follows the secon
     ("compute", 5),  # so that somebody joins
     ("giving a piece", 3),
     ("given a piece", 3),
-    ("loading", 1),
-    ("catching up", 1),
+    ("has a piece", 1),
+    ("has a piece", 5),
     ("admitted", 1),
 ]
 

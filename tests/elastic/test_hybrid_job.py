@@ -49,7 +49,7 @@ def test_rows_that_outgrow_the_memory_of_a_ps_replica_are_named(tmp_path):
     assert "153600 bytes that --ps_memory_limit allows" in said
 
 
-STAGE_FAULTS = [("compute", 5), ("before rows", 20), ("catching up", 1), ("admitted", 1)]
+STAGE_FAULTS = [("compute", 5), ("before rows", 20), ("has a piece", 3), ("admitted", 1)]
 
 
 @pytest.mark.long

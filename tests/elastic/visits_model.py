@@ -158,7 +158,7 @@ def _watch_stages():
     from elasticdl.collective import giving
     from elasticdl.worker import giving as worker_giving
     from elasticdl.worker.replica import Replica
-    from elasticdl.worker.staging import Giver, Stage, Update
+    from elasticdl.worker.staging import Giver, Stage
 
     giving.AT_ONCE_BYTES = 0
     worker_giving.piece_bytes = lambda num_numbers: PIECE_BYTES
@@ -179,8 +179,7 @@ def _watch_stages():
     Replica.begin_stage, Replica.end_stage = begin_stage, end_stage
     _before(Giver, "next_piece", "giving a piece")
     _before(Stage, "take", "given a piece")
-    _before(Replica, "_open_stage", "loading")
-    _after(Update, "lacking", "catching up")
+    _after(Stage, "take", "has a piece")
 
 
 def _watch():

@@ -34,6 +34,7 @@ pub use self::round::{RoundGradient, RoundMember};
 mod checkpoint;
 mod counters;
 mod first_rows;
+mod giving;
 mod life;
 mod names;
 mod round;

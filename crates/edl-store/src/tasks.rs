@@ -114,6 +114,11 @@ impl Tasks {
         }
     }
 
+    /// Have these watermarks and no others.
+    pub(crate) fn replace(&self, watermarks: impl IntoIterator<Item = (u64, Watermark)>) {
+        *self.tasks.lock() = Self::new(watermarks).tasks.into_inner();
+    }
+
     /// Let a lease of a task in, and count it if it is refused.
     pub(crate) fn fence(
         &self,

@@ -86,7 +86,11 @@ pub(crate) struct Vectors {
 impl Vectors {
     /// Begin with fresh slots.
     pub(crate) fn new(rule: DenseRule, dense: &[f32], state: &[f32]) -> Self {
-        let mut slots = vec![0.0; dense.len() * rule.optimizer.num_slots()];
+        // Written here, and not only asked for: a joiner of an all-reduce job makes its first update
+        // while others wait for it.
+        let num_slots = dense.len() * rule.optimizer.num_slots();
+        let mut slots = Vec::with_capacity(num_slots);
+        slots.resize(num_slots, 0.0);
         rule.optimizer.fill_slots(dense, &mut slots);
         let values = Values {
             dense: Arc::new(dense.to_vec()),
@@ -125,6 +129,82 @@ impl Vectors {
             state,
         } = &self.values;
         4 * (dense.len() + slots.len() + state.len())
+    }
+
+    /// How many slots the optimizer has for each dense value.
+    pub(crate) fn num_slots(&self) -> usize {
+        self.rule.optimizer.num_slots()
+    }
+
+    /// Copy a part out, as [`Vectors::write_part`] takes it.
+    pub(crate) fn read_part(&self, part: Range<usize>, out: &mut [f32]) -> Result<(), StoreError> {
+        let (dense, state) = self.cut(part, out.len())?;
+        let mut rest = out;
+        for source in self.sources(&dense) {
+            let (one, others) = rest.split_at_mut(dense.len());
+            one.copy_from_slice(source);
+            rest = others;
+        }
+        rest.copy_from_slice(&self.values.state[state]);
+        Ok(())
+    }
+
+    /// Replace a part: its range of the dense vector, that of each slot, its range of the state.
+    ///
+    /// `part` counts the dense values, and after them those of the state.
+    pub(crate) fn write_part(
+        &mut self,
+        part: Range<usize>,
+        values: &[f32],
+    ) -> Result<(), StoreError> {
+        let (dense, state) = self.cut(part, values.len())?;
+        let (len, num_slots) = (self.values.dense.len(), self.num_slots());
+        let (dense_values, mut rest) = values.split_at(dense.len());
+        Arc::make_mut(&mut self.values.dense)[dense.clone()].copy_from_slice(dense_values);
+        if !dense.is_empty() {
+            let slots = Arc::make_mut(&mut self.values.slots);
+            for number in 0..num_slots {
+                let (one, others) = rest.split_at(dense.len());
+                slots[number * len + dense.start..][..dense.len()].copy_from_slice(one);
+                rest = others;
+            }
+        }
+        if !state.is_empty() {
+            Arc::make_mut(&mut self.values.state)[state].copy_from_slice(rest);
+        }
+        Ok(())
+    }
+
+    /// The range of the dense vector, then that of each slot.
+    fn sources<'a>(&'a self, dense: &'a Range<usize>) -> impl Iterator<Item = &'a [f32]> {
+        let len = self.values.dense.len();
+        let slots = (0..self.num_slots())
+            .map(move |number| &self.values.slots[number * len + dense.start..][..dense.len()]);
+        std::iter::once(&self.values.dense[dense.clone()]).chain(slots)
+    }
+
+    /// What of the dense vector and of the state is in a part, which has so many values in all.
+    fn cut(
+        &self,
+        part: Range<usize>,
+        found: usize,
+    ) -> Result<(Range<usize>, Range<usize>), StoreError> {
+        let (len, whole) = (
+            self.values.dense.len(),
+            self.values.dense.len() + self.values.state.len(),
+        );
+        if part.start > part.end || part.end > whole {
+            return Err(StoreError::WrongLength {
+                what: format!("the model that a part {}..{} is of", part.start, part.end),
+                expected: whole,
+                found: part.end,
+            });
+        }
+        let dense = part.start.min(len)..part.end.min(len);
+        let state = part.start.max(len) - len..part.end.max(len) - len;
+        let expected = dense.len() * (1 + self.num_slots()) + state.len();
+        check_len("a part of the parameters", expected, found)?;
+        Ok((dense, state))
     }
 
     /// Check the lengths of a dense and a state array.

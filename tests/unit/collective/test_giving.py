@@ -5,9 +5,8 @@ import pytest
 from elasticdl.collective.giving import (
     AT_ONCE_BYTES,
     LEAST_PIECE_BYTES,
-    MOST_BACKLOG_BYTES,
+    Layout,
     Way,
-    most_backlog,
     piece_bytes,
     way_of_giving,
 )
@@ -50,6 +49,19 @@ def test_a_piece_takes_as_long_as_the_gradient_and_is_never_tiny():
     assert piece_bytes(25_000_000) == 50_000_000  # two bytes travel in each number
 
 
-def test_a_joiner_keeps_a_limited_number_of_gradients():
-    assert most_backlog(25_000_000) == MOST_BACKLOG_BYTES // 100_000_000
-    assert most_backlog(10**9) == 16
+@pytest.mark.parametrize("most_bytes", [1, 4, 12, 40, 1_000])
+@pytest.mark.parametrize(
+    "layout", [Layout(10, 3, 2), Layout(10, 0, 0), Layout(0, 4, 3), Layout(1, 1, 1)]
+)
+def test_parts_follow_each_other_to_the_end_and_have_their_slots(layout, most_bytes):
+    start, total = 0, 0
+    while start < layout.end:
+        end, num_numbers = layout.next_part(start, most_bytes)
+        assert start < end <= layout.end
+        num_dense = min(end, layout.dense) - min(start, layout.dense)
+        assert num_numbers == num_dense * (1 + layout.slots) + (end - start - num_dense)
+        assert num_numbers <= max(most_bytes // 4, 1 + layout.slots)
+        # Who is given so many numbers finds the same end.
+        assert layout.next_part(start, 4 * num_numbers) == (end, num_numbers)
+        start, total = end, total + num_numbers
+    assert total == layout.dense * (1 + layout.slots) + layout.state

@@ -9,7 +9,7 @@ from elasticdl.collective import giving
 from elasticdl.collective.group import Group
 from elasticdl.errors import RingError
 from elasticdl.worker.replica import Replica
-from elasticdl.worker.staging import Stage
+from elasticdl.worker.staging import Giver, Stage
 from tests.unit.worker.ring_workers import Meeting, RingWorker, finish
 
 NUM_NUMBERS = 1_000
@@ -79,21 +79,21 @@ def test_steps_go_on_while_a_joiner_is_given_the_parameters(monkeypatch, setting
 def test_a_ring_that_breaks_while_a_piece_is_given_loses_nothing(monkeypatch, breaker):
     meeting, workers = two_at_work()
     joiner = RingWorker(meeting, 2, NUM_NUMBERS)
-    give, num_pieces = Group.give_piece, [0]
+    give, num_pieces = Group.give_shorts, [0]
 
-    def give_or_break(group, data, num_bytes, is_wanted):
+    def give_or_break(group, values, length, out):
         is_it = {
-            "giver": data is not None,
-            "joiner": is_wanted,
-            "bystander": data is None and not is_wanted,
+            "giver": values is not None,
+            "joiner": out is not None,
+            "bystander": values is None and out is None,
         }[breaker]
         num_pieces[0] += is_it
         if is_it and num_pieces[0] == 5:
             raise RingError("a fault: this rank lost the ring")
-        return give(group, data, num_bytes, is_wanted)
+        return give(group, values, length, out)
 
     with monkeypatch.context() as patch, stages_of(monkeypatch) as noted:
-        patch.setattr(Group, "give_piece", give_or_break)
+        patch.setattr(Group, "give_shorts", give_or_break)
         joiner.start()
         joiner.until(lambda: joiner.num_counted > 3)
         hashes = finish([*workers, joiner])
@@ -105,57 +105,21 @@ def test_a_ring_that_breaks_while_a_piece_is_given_loses_nothing(monkeypatch, br
 
 
 @pytest.mark.timeout(120)
-def test_a_joiner_that_would_keep_too_much_is_given_the_rest_at_once(monkeypatch):
-    monkeypatch.setattr("elasticdl.worker.giving.most_backlog", lambda num_numbers: 3)
-    monkeypatch.setattr("elasticdl.worker.replica.most_backlog", lambda num_numbers: 3)
-    meeting, workers = two_at_work()
-    with stages_of(monkeypatch) as noted:
-        hashes = join_and_finish(meeting, workers)
-    (_, began), (_, ended) = noted[-2:]
-    assert ended - began <= 8
-    assert len(set(hashes)) == 1
-
-
-@pytest.mark.timeout(120)
-def test_a_slow_joiner_holds_the_others_only_when_it_keeps_too_much(monkeypatch):
-    monkeypatch.setattr("elasticdl.worker.replica.most_backlog", lambda num_numbers: 20)
-    may_load, held = threading.Event(), []
-    open_stage, caught_up = Replica._open_stage, Stage.caught_up
-
-    def open_late(replica, folder):
-        assert may_load.wait(60)
-        return open_stage(replica, folder)
-
-    def hold(stage):
-        if stage._has_all_pieces and len(stage._backlog) > 20 and not may_load.is_set():
-            held.append(stage._backlog[-1].version)
-            may_load.set()
-        return caught_up(stage)
-
-    monkeypatch.setattr(Replica, "_open_stage", open_late)
-    monkeypatch.setattr(Stage, "caught_up", hold)
-    meeting, workers = two_at_work()
-    with stages_of(monkeypatch) as noted:
-        hashes = join_and_finish(meeting, workers)
-    assert held == [noted[-1][1]]
-    assert len(set(hashes)) == 1
-
-
-@pytest.mark.timeout(120)
 def test_an_update_that_lacks_records_waits_for_a_joiner(monkeypatch):
-    may_load, is_staging = threading.Event(), threading.Event()
-    open_stage, take = Replica._open_stage, Stage.take
+    is_staging, has_rested, rested = threading.Event(), threading.Event(), []
+    take, give = Stage.take, Giver.next_piece
 
-    def open_late(replica, folder):
-        assert may_load.wait(60)
-        return open_stage(replica, folder)
-
-    def take_and_tell(stage, piece, is_last):
-        take(stage, piece, is_last)
+    def take_and_tell(stage, num_bytes, is_last):
+        take(stage, num_bytes, is_last)
         is_staging.set()
 
-    monkeypatch.setattr(Replica, "_open_stage", open_late)
+    def give_when_all_rest(giver, most_bytes):
+        if is_staging.is_set() and not has_rested.is_set():
+            return 0, False  # nothing in this round
+        return give(giver, most_bytes)
+
     monkeypatch.setattr(Stage, "take", take_and_tell)
+    monkeypatch.setattr(Giver, "next_piece", give_when_all_rest)
     meeting, workers = two_at_work(global_batch_size=10**6)
     with stages_of(monkeypatch) as noted:
         joiner = RingWorker(meeting, 2, NUM_NUMBERS, global_batch_size=10**6)
@@ -163,12 +127,13 @@ def test_an_update_that_lacks_records_waits_for_a_joiner(monkeypatch):
         assert is_staging.wait(60)
         for worker in workers:
             worker.stop()  # nobody has anything more, but the joiner may
-        member, stopped = workers[1].member, workers[1].replica.position
+        member = workers[1].member
         enough = member._num_rounds + 30
         workers[1].until(lambda: member._num_rounds >= enough)
-        may_load.set()
+        rested.append(workers[1].replica.position)
+        has_rested.set()
         joiner.until(lambda: joiner.num_counted > 3)
-    assert noted[-1] == ("end", stopped)
+    assert noted[-1] == ("end", *rested)
     assert joiner.replica.version == 0
     assert len(set(finish([*workers, joiner]))) == 1
 
@@ -190,8 +155,8 @@ def test_the_giver_leaves_and_another_gives(monkeypatch):
     given = threading.Event()
     take = Stage.take
 
-    def take_and_tell(stage, piece, is_last):
-        take(stage, piece, is_last)
+    def take_and_tell(stage, num_bytes, is_last):
+        take(stage, num_bytes, is_last)
         given.set()
 
     monkeypatch.setattr(Stage, "take", take_and_tell)

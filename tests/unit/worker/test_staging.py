@@ -1,114 +1,103 @@
 """Both ends of the way on which a joiner gets the parameters, without a ring."""
 
-import io
+import itertools
 import json
-import threading
 
 import numpy as np
 import pytest
 
-from elasticdl.collective.rounds import Marks, Minibatch
-from elasticdl.errors import CheckpointError
-from elasticdl.worker.staging import Giver, Stage, Update, unpack
+from elasticdl._core import PsClient, Store
+from elasticdl.collective.giving import Layout
+from elasticdl.errors import ElasticdlError
+from elasticdl.worker.staging import Giver, Stage
+
+LAYOUT = Layout(dense=50, state=3, slots=2)
 
 
-def update(version, *minibatches, is_skipped=False):
-    parts = tuple(Minibatch(task, 1, index, 8, is_skipped) for task, index in minibatches)
-    return Update(version, parts, 0.1, (np.ones(2, np.float32),))
+@pytest.fixture
+def open_store():
+    """Make a store of 50 dense values, which Adam trains, and 3 of a state."""
+
+    def open_one():
+        store = Store()
+        client = PsClient.in_process(store)
+        model = {
+            "tables": [],
+            "optimizer": {
+                "kind": "adam",
+                "params": {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "amsgrad": 0.0},
+            },
+            "seed": 0,
+            "dense": [{"name": "w", "shape": [50], "offset": 0}],
+            "state": [{"name": "mean", "shape": [3], "offset": 0}],
+        }
+        client.declare(json.dumps(model), np.ones(50, np.float32), np.zeros(3, np.float32))
+        return store, client
+
+    return open_one
 
 
-def pieces_of(giver, size):
-    """Take all that is given, in pieces."""
-    pieces, is_last = [], False
+def update(store, index):
+    gradient = np.cos(np.arange(50, dtype=np.float32) * (index + 1))
+    return store.apply_round([(7, 1, index, 1, 8)], 0.01, gradient, np.full(3, index, np.float32))
+
+
+def content(store):
+    out = np.empty(50 * 3 + 3, np.float32)
+    store.read_part(0, 53, out)
+    return out.tobytes(), store.outline()
+
+
+def give_all(giver, stage, most_bytes, between):
+    is_last, num_pieces = False, 0
     while not is_last:
-        piece, is_last = giver.next_piece(size, waits=True)
-        pieces.append(piece)
-    return pieces
+        num_bytes, is_last = giver.next_piece(most_bytes)
+        between()
+        stage.room_for(num_bytes)[:] = giver.piece()
+        stage.take(num_bytes, is_last)
+        num_pieces += 1
+    return num_pieces
 
 
-def test_a_store_lacks_the_updates_after_its_version():
-    assert update(5, (1, 0)).lacking(5, Marks()) is None
-    later = update(6, (1, 1))
-    assert later.lacking(5, Marks()) is later
+@pytest.mark.parametrize("most_bytes", [1, 50, 200, 10_000])
+def test_a_joiner_has_the_same_bits_after_updates_between_pieces(open_store, most_bytes):
+    (store, _), (own, client) = open_store(), open_store()
+    versions = [update(store, index) for index in range(3)]
+    own.take_outline(store.outline())
+    stage = Stage(own, client, LAYOUT)
+
+    def update_both():
+        versions.append(update(store, len(versions)))
+        assert update(own, len(versions) - 1) == versions[-1]
+
+    num_pieces = give_all(Giver(store, LAYOUT), stage, most_bytes, update_both)
+    assert stage.is_whole
+    assert len(versions) == 3 + num_pieces
+    assert content(own) == content(store)
 
 
-def test_a_store_lacks_skipped_minibatches_that_its_marks_do_not_have():
-    marks = Marks.of([(1, 1, 3)])
-    skipped = update(5, (1, 2), (2, 0), is_skipped=True)
-    lacking = skipped.lacking(5, marks)
-    assert [(m.task_id, m.index) for m in lacking.minibatches] == [(2, 0)]
-    assert update(9, (1, 2), is_skipped=True).lacking(5, marks) is None
+def test_a_joiner_that_has_missed_an_update_has_other_bits(open_store):
+    (store, _), (own, client) = open_store(), open_store()
+    update(store, 0)
+    own.take_outline(store.outline())
+    stage = Stage(own, client, LAYOUT)
+    indices = itertools.count(1)
+    give_all(Giver(store, LAYOUT), stage, 100, lambda: update(store, next(indices)))
+    assert content(own)[0] != content(store)[0]
 
 
-def test_an_update_that_is_kept_has_arrays_of_its_own():
-    first = update(1, (1, 0))
-    kept = first.kept()
-    first.means[0][:] = 7
-    assert kept.means[0].tolist() == [1.0, 1.0]
+def test_a_joiner_has_nothing_before_the_last_piece(open_store):
+    (store, _), (own, client) = open_store(), open_store()
+    stage = Stage(own, client, LAYOUT)
+    giver = Giver(store, LAYOUT)
+    num_bytes, is_last = giver.next_piece(100)
+    stage.room_for(num_bytes)[:] = giver.piece()
+    stage.take(num_bytes, is_last)
+    assert (is_last, stage.is_whole) == (False, False)
 
 
-@pytest.mark.parametrize("size", [1, 7, 1_000])
-def test_files_come_as_they_were_written_whatever_the_size_of_pieces(tmp_path, size):
-    def write(folder):
-        folder.mkdir()
-        (folder / "a").write_bytes(b"12345")
-        (folder / "b").write_bytes(b"")
-        (folder / "c").write_bytes(bytes(range(50)))
-
-    pieces = pieces_of(Giver(write), size)
-    assert max(len(piece) for piece in pieces) <= size
-    unpack(io.BytesIO(b"".join(pieces)), tmp_path)
-    found = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    assert found == {"a": b"12345", "b": b"", "c": bytes(range(50))}
-
-
-def test_nothing_is_given_before_it_is_written():
-    may_write = threading.Event()
-
-    def write(folder):
-        assert may_write.wait(60)
-        folder.mkdir()
-
-    giver = Giver(write)
-    assert giver.next_piece(100) == (b"", False)
-    may_write.set()
-    assert b"".join(pieces_of(giver, 100))[8:] == b"[]"
-
-
-def test_what_cannot_be_written_is_said():
-    def write(folder):
-        raise CheckpointError("the disk is full")
-
-    with pytest.raises(CheckpointError, match="the disk is full"):
-        Giver(write).next_piece(100, waits=True)
-
-
-def test_files_that_leave_their_folder_are_refused(tmp_path):
-    words = json.dumps([["../a", 1]]).encode()
-    with pytest.raises(CheckpointError, match=r"'\.\./a'"):
-        unpack(io.BytesIO(len(words).to_bytes(8, "little") + words + b"1"), tmp_path)
-
-
-def test_a_file_that_ends_early_is_refused(tmp_path):
-    words = json.dumps([["a", 9]]).encode()
-    with pytest.raises(CheckpointError, match="4 bytes of a, expected 9"):
-        unpack(io.BytesIO(len(words).to_bytes(8, "little") + words + b"1234"), tmp_path)
-
-
-def test_a_stage_says_why_it_cannot_load_what_was_given():
-    def open_store(folder):
-        raise CheckpointError("no manifest")
-
-    stage = Stage(open_store, most_backlog=0)
-    stage.take(b"\x02" + b"\0" * 7 + b"[]", is_last=True)
-    stage.add(update(1, (1, 0)))  # more than may be kept, so the store is waited for
-    with pytest.raises(CheckpointError, match="no manifest"):
-        stage.caught_up()
-
-
-def test_a_stage_without_all_pieces_has_not_caught_up():
-    stage = Stage(lambda folder: pytest.fail("nothing is there to load"), most_backlog=0)
-    stage.take(b"\x02", is_last=False)
-    stage.add(update(1, (1, 0)))
-    assert stage.caught_up() is None
-    stage.abandon()
+def test_a_piece_that_is_no_part_of_the_model_is_refused(open_store):
+    stage = Stage(*open_store(), LAYOUT)
+    stage.room_for(20)
+    with pytest.raises(ElasticdlError, match=r"given 20 bytes .* from number 0 of 53, expected 12"):
+        stage.take(20, is_last=False)

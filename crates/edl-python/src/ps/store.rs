@@ -11,7 +11,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::timeout_of;
-use crate::arrays::array;
+use crate::arrays::{array, array_mut};
 use crate::errors::ps_error;
 
 #[pyclass(frozen, module = "elasticdl._core")]
@@ -134,6 +134,47 @@ impl Store {
         let wait = wait_seconds.map(|seconds| timeout_of("wait_seconds", seconds));
         let wait = wait.transpose()?.unwrap_or(Duration::ZERO);
         py.detach(|| self.store.checkpoint_within(&directory, wait))
+            .map_err(|error| ps_error(error.into()))
+    }
+
+    fn outline(&self) -> PyResult<String> {
+        self.store.outline().map_err(|error| ps_error(error.into()))
+    }
+
+    fn take_outline(&self, outline: &str) -> PyResult<()> {
+        let taken = self.store.take_outline(outline);
+        taken.map_err(|error| ps_error(error.into()))
+    }
+
+    #[getter]
+    fn num_slots(&self) -> PyResult<usize> {
+        let found = self.store.num_slots();
+        found.map_err(|error| ps_error(error.into()))
+    }
+
+    fn read_part(
+        &self,
+        py: Python<'_>,
+        start: usize,
+        end: usize,
+        out: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let mut out = array_mut::<f32>(out, "out")?;
+        let out = out.as_slice_mut()?;
+        py.detach(|| self.store.read_part(start..end, out))
+            .map_err(|error| ps_error(error.into()))
+    }
+
+    fn write_part(
+        &self,
+        py: Python<'_>,
+        start: usize,
+        end: usize,
+        values: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let values = array::<f32>(values, "values")?;
+        let values = values.as_slice()?;
+        py.detach(|| self.store.write_part(start..end, values))
             .map_err(|error| ps_error(error.into()))
     }
 
