@@ -5,7 +5,7 @@
     for records in controller.minibatches():
         loss = ...
         loss.backward()
-        optimizer.step(loss)
+        optimizer.step(loss)  # in Keras: apply_gradients(zip(gradients, variables), loss=loss)
 
 The worker of this process (leases, rounds, updates) runs in threads of its own. This module is
 where the script's thread meets it.
@@ -14,16 +14,17 @@ where the script's thread meets it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from elasticdl.backends.base import Float32, Trainer
 from elasticdl.backends.handover import Handover, Step
+from elasticdl.backends.load import ScriptFrameworks
+from elasticdl.backends.script import AskingTrainer
 from elasticdl.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from elasticdl.backends.torch.loading import TaskBatches
-    from elasticdl.backends.torch.script import ScriptTrainer
 
 __all__ = ["Controller", "Optimizer", "init"]
 
@@ -57,12 +58,14 @@ class Job(Protocol):
 
 
 def init() -> Controller:
-    """Return the controller of this process; the first thing that a script does.
+    """Return the controller of this process; the first thing that a script does after its imports.
 
-    PyTorch draws the same random numbers in each worker from here on.
+    PyTorch, or Keras and TensorFlow, whichever the script has imported, are told with how many
+    threads they compute. They draw the same random numbers in each worker from here on.
 
     Raises:
-        ConfigError: The script was not started by `elasticdl run`, or PyTorch is missing.
+        ConfigError: The script was not started by `elasticdl run`.
+        ModelError: It has imported none of them, or there is no such device.
     """
     if not _of_this_process:
         raise ConfigError(
@@ -80,7 +83,8 @@ class Controller:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._handover = Handover()
-        self._trainer: ScriptTrainer | None = None
+        self._frameworks: ScriptFrameworks | None = None
+        self._trainer: AskingTrainer | None = None
         self._batches: TaskBatches | None = None
         self._has_begun = False
         self._step: Step | None = None  # that the script is at
@@ -88,16 +92,8 @@ class Controller:
         """Whether the script has had all of its minibatches."""
 
     def _prepare(self) -> None:
-        try:
-            from elasticdl.backends.torch.device import open_device
-            from elasticdl.backends.torch.threads import prepare
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"elasticdl.controller needs PyTorch, and {error.name!r} is not installed: "
-                "pip install 'elasticdl[torch]'"
-            ) from error
-        open_device(self._job.device)  # refuses one that is not there
-        prepare(self._job.seed, self._job.num_threads)
+        job = self._job
+        self._frameworks = ScriptFrameworks(job.seed, job.num_threads, job.device)
 
     @property
     def worker_id(self) -> int:
@@ -140,20 +136,17 @@ class Controller:
         """Give the job a model; return what takes the place of its optimizer.
 
         Args:
-            model: A `torch.nn.Module`, float32 on `device`.
+            model: A `torch.nn.Module`, float32 on `device`; or a `keras.Model` that is built.
             optimizer: Of `torch.optim`, one that the job applies, or a scheduler of
-                `torch.optim.lr_scheduler` around one.
+                `torch.optim.lr_scheduler` around one; or of `keras.optimizers`.
 
         Raises:
             ModelError: One of them cannot be used here; says what and why.
         """
-        from elasticdl.backends.torch.device import open_device
-        from elasticdl.backends.torch.script import ScriptTrainer
-
         if self._trainer is not None:
             raise ModelError("wrap(model, optimizer): expected one model, found a second call")
-        device = open_device(self._job.device)
-        self._trainer = ScriptTrainer(self._handover, model, optimizer, self._job.seed, device)
+        assert self._frameworks is not None, "init() has prepared this controller"
+        self._trainer = self._frameworks.trainer(self._handover, model, optimizer)
         return Optimizer(self)
 
     def batches(self) -> TaskBatches:
@@ -161,7 +154,15 @@ class Controller:
 
         Its dataset is asked for records in place of indices: `dataset[record]` returns an example,
         in a process of the loader. Give the loader to `minibatches`.
+
+        Raises:
+            ModelError: The script has not imported PyTorch.
         """
+        if self._frameworks is None or not self._frameworks.has("torch"):
+            raise ModelError(
+                "batches(): is for a DataLoader of PyTorch, which the script has not imported "
+                "before init(); go through minibatches(), and make tensors of the records there"
+            )
         from elasticdl.backends.torch.loading import TaskBatches
 
         if self._batches is None:
@@ -171,9 +172,10 @@ class Controller:
     def minibatches(self, loader: Any = None) -> Iterator[Any]:
         """Yield lists of records, until the job has no more for this worker.
 
-        Each has to be answered by `step`. The model has the newest parameters then. A minibatch
-        comes once more if the parameters have changed before its gradient was counted; each counts
-        once. After the last one the model has the final parameters.
+        Each has to be answered by `step`, or in Keras `apply_gradients`. The model has the newest
+        parameters then. A minibatch comes once more if the parameters have changed before its
+        gradient was counted; each counts once. After the last one the model has the final
+        parameters.
 
         Args:
             loader: A `DataLoader` on `batches()`, whose processes make something else of the
@@ -190,7 +192,9 @@ class Controller:
                 "often it goes through the data"
             )
         if loader is not None:
-            self._load_with(self._trainer, loader)
+            # Its processes draw no numbers that those of another worker draw.
+            seed = self._job.seed + self._job.worker_id
+            self._trainer.load_with(loader, self.batches(), seed)
         self._has_begun = True
         self._job.begin(self._trainer, self._handover)
         while (step := self._handover.take()) is not None:
@@ -198,27 +202,20 @@ class Controller:
             yield self._trainer.begin_step(step)
             if self._step is not None:
                 raise ModelError(
-                    "minibatches(): expected optimizer.step(loss) for each minibatch, found none "
-                    "for the last one"
+                    f"minibatches(): expected {self._trainer.answer} for each minibatch, found "
+                    "none for the last one"
                 )
         self._trainer.load(*self._job.finish())
         self.is_over = True
 
-    def _load_with(self, trainer: ScriptTrainer, loader: Any) -> None:
-        from elasticdl.backends.torch.loading import Loading
-
-        loading = Loading(loader, self.batches(), self._job.seed + self._job.worker_id)
-        loading.start()  # in this thread: its processes are begun before others have locks
-        trainer.loading = loading
-
-    def _hand_in(self, loss: Any) -> None:
+    def _hand_in(self, loss: Any, gradients: Any = None) -> None:
         assert self._trainer is not None
         if self._step is None:
             raise ModelError(
-                "step(loss): expected one call for each minibatch of controller.minibatches(), "
-                "found one more"
+                f"{self._trainer.answer}: expected one call for each minibatch of "
+                "controller.minibatches(), found one more"
             )
-        result = self._trainer.end_step(self._step, loss)
+        result = self._trainer.end_step(self._step, loss, gradients)
         self._step = None
         self._handover.give(result)
 
@@ -234,15 +231,30 @@ class Optimizer:
         self._controller = controller
 
     def step(self, loss: Any) -> None:
-        """Hand in the gradients of this minibatch, and its mean loss.
+        """Hand in the gradients that `backward` has left in a PyTorch model, and the mean loss.
 
         The update is made of the mean over the records of all workers. The model has it when the
         next minibatch comes.
+
+        Raises:
+            ModelError: Something is not as it has to be; says what and why.
         """
         self._controller._hand_in(loss)
 
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], loss: Any = None) -> None:
+        """Hand in the gradients of this minibatch on a Keras model, and its mean loss; as `step`.
+
+        Args:
+            grads_and_vars: `zip(gradients, model.trainable_variables)`.
+            loss: Mean over the minibatch.
+
+        Raises:
+            ModelError: Something is not as it has to be; says what and why.
+        """
+        self._controller._hand_in(loss, grads_and_vars)
+
     def zero_grad(self) -> None:
-        """Forget gradients; each minibatch begins without any."""
+        """Forget gradients of a PyTorch model; each minibatch begins without any."""
         self._controller._zero_grad()
 
 

@@ -83,7 +83,7 @@ GONE: dict[str, str] = {
     "elasticdl_preprocessing.feature_column": _NO_COLUMNS,
     "elasticdl_preprocessing.utils.decorators": "make a keras.Input for each feature in the model "
     "function",
-    "elasticai_api": "a loop of one's own runs by elasticdl run, in PyTorch, with "
+    "elasticai_api": "a loop of one's own runs by elasticdl run, in PyTorch or TensorFlow, with "
     "elasticdl.controller in place of elasticai_api",
 }
 """Module of then, or name in one -> what to write instead."""

@@ -1,12 +1,15 @@
-"""Chooses the framework of a model by what its model function returns."""
+"""Chooses the framework of a model by what its model function, or a script, gives."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.backends.base import Trainer
+from elasticdl.backends.handover import Handover
+from elasticdl.backends.script import AskingTrainer
 from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
@@ -157,3 +160,91 @@ def load_saved_model(
 
     compute_with(num_threads, device)
     return SavedModelPredictor(spec, metadata, directory)
+
+
+class ScriptFrameworks:
+    """The frameworks that a script has imported, told what to compute with.
+
+    Only these are touched: a process that imports both PyTorch and TensorFlow may be aborted.
+    """
+
+    def __init__(self, seed: int, num_threads: int, device: str) -> None:
+        """Tell each of them.
+
+        Raises:
+            ModelError: There is none, or the only one cannot compute there.
+        """
+        self._seed, self._device = seed, device
+        self._errors: dict[str, ModelError | None] = {}
+        if _imported("torch"):
+            self._errors["torch"] = _error_of(lambda: _torch_on(seed, num_threads, device))
+        if _imported("keras", "tensorflow"):
+            self._errors["keras"] = _error_of(lambda: _keras_on(seed, num_threads, device))
+        if not self._errors:
+            raise ModelError(
+                "elasticdl.controller.init(): expected the script to have imported torch, keras "
+                "or tensorflow before it, found none of them; they are told there with how many "
+                "threads, and where, they compute"
+            )
+        for error in self._errors.values():
+            if error is not None and len(self._errors) == 1:
+                raise error
+
+    def has(self, name: str) -> bool:
+        """Say whether a framework, "torch" or "keras", is one of them."""
+        return name in self._errors
+
+    def trainer(self, handover: Handover, model: Any, optimizer: Any) -> AskingTrainer:
+        """Return the trainer of a script's model.
+
+        Raises:
+            ModelError: Model or optimizer cannot be used here; says what and why.
+        """
+        if _is_a(model, "keras", "Model"):  # on PyTorch it is a torch.nn.Module too
+            self._check("keras")
+            from elasticdl.backends.keras.script import ScriptTrainer as InKeras
+
+            return InKeras(handover, model, optimizer, self._seed)
+        if _is_a(model, "torch.nn", "Module"):
+            self._check("torch")
+            from elasticdl.backends.torch.device import open_device
+            from elasticdl.backends.torch.script import ScriptTrainer as InTorch
+
+            return InTorch(handover, model, optimizer, self._seed, open_device(self._device))
+        raise ModelError(
+            "wrap(model, optimizer): expected a torch.nn.Module or a keras.Model, found "
+            f"{type(model).__module__}.{type(model).__qualname__}; loops in other frameworks are "
+            "not run so far"
+        )
+
+    def _check(self, name: str) -> None:
+        if name not in self._errors:
+            raise ModelError(
+                f"wrap(model, optimizer): expected {name} to be imported before "
+                "elasticdl.controller.init(), which tells it with how many threads it computes"
+            )
+        error = self._errors[name]
+        if error is not None:
+            raise error
+
+
+def _error_of(tell: Callable[[], None]) -> ModelError | None:
+    try:
+        tell()
+    except ModelError as error:
+        return error
+    return None
+
+
+def _torch_on(seed: int, num_threads: int, device: str) -> None:
+    from elasticdl.backends.torch.device import open_device
+    from elasticdl.backends.torch.threads import prepare
+
+    open_device(device)  # refuses one that is not there
+    prepare(seed, num_threads)
+
+
+def _keras_on(seed: int, num_threads: int, device: str) -> None:
+    from elasticdl.backends.keras.threads import prepare
+
+    prepare(seed, num_threads, device)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 _LOOP = (
-    "in PyTorch: elasticdl run SCRIPT --training_data=PATH, with elasticdl.controller in the "
-    "script; in TensorFlow what a loop of one's own does goes into feed, loss and callbacks of a "
-    "model file"
+    "elasticdl run SCRIPT --training_data=PATH, of a loop in PyTorch or TensorFlow that uses "
+    "elasticdl.controller"
 )
 _ENGINE = "elasticdl zoo build uses the docker, podman or buildah of this machine, as it is set up"
 _EVALUATOR = "workers evaluate between tasks, so no process is there for that alone"
@@ -37,8 +36,7 @@ OF_ELASTICDL_0 = {
     "chief_resource_request": "there is no chief; --worker_resource_request is of all workers",
     "cluster_spec_json": "--labels, --annotations, --tolerations, --affinity and --node_selector, "
     "or a Python file as --cluster_spec",
-    "custom_training_loop": "elasticdl run SCRIPT --training_data=PATH, of a loop in PyTorch that "
-    "uses elasticdl.controller",
+    "custom_training_loop": _LOOP,
     "dataset_fn": "--feed=NAME; a function that is called dataset_fn is found by itself",
     "docker_base_url": _ENGINE,
     "docker_image_repository": "elasticdl zoo build and elasticdl zoo push make the image, and "

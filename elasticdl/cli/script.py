@@ -15,8 +15,9 @@ from elasticdl.job import Strategy
 
 _HELP = """Run a script with a training loop of its own on several workers.
 
-Each worker runs the script. elasticdl.controller gives it minibatches of --training_data, and
-takes the mean of its gradients and those of the others. What follows -- goes to the script.
+Each worker runs the script, in PyTorch or in Keras on TensorFlow. elasticdl.controller gives it
+minibatches of --training_data, and takes the mean of its gradients and those of the others. What
+follows -- goes to the script.
 
 \b
 Example:

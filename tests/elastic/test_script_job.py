@@ -9,8 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from elasticdl._core import RecordWriter
-from tests.elastic.running_job import RunningJob, elasticdl
+from tests.elastic.script_job import ScriptJob, check_ledger
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
@@ -18,38 +17,16 @@ HERE = Path(__file__).parent
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
-class ScriptJob(RunningJob):
-    """`elasticdl run` of a script; all files go to a folder."""
+def parameters(job):
+    from safetensors.numpy import load_file
 
-    def __init__(self, folder, script, num_records, words=(), **flags):
-        data = folder / "data.recordio"
-        with RecordWriter(str(data)) as writer:
-            writer.write_many(str(number).encode() for number in range(num_records))
-        wanted = {
-            "training_data": data,
-            "job_dir": folder / "job",
-            "output": folder / "export",
-            "summary": folder / "summary.json",
-            "heartbeat_seconds": 0.2,
-            **flags,
-        }
-        super().__init__(folder, [*elasticdl("run", script, **wanted), "--", *words])
-
-    def hurry(self):
-        """Let the job go to its end as fast as it can."""
-        (self.folder / "finals" / "hurry").touch()
-
-    def model(self):
-        from safetensors.numpy import load_file
-
-        return load_file(self.folder / "export" / "model.safetensors")
+    return load_file(job.folder / "export" / "model.safetensors")
 
 
 def check_counts(job, summary, num_records):
-    (row,) = summary["ledger"]
-    assert (row["trained_once"], row["repeated"], row["lost"]) == (num_records, 0, 0)
+    check_ledger(summary, num_records)
     # The model itself has counted: sqrt(g * g) may differ from |g| in the last bit.
-    np.testing.assert_allclose(job.model()["visits"], np.ones(num_records), rtol=1e-5)
+    np.testing.assert_allclose(parameters(job)["visits"], np.ones(num_records), rtol=1e-5)
 
 
 @pytest.mark.parametrize("batch", [{}, {"global_batch_size": 80}], ids=["rounds", "global batch"])
@@ -79,7 +56,7 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
     assert len(set(digests)) == 1
     assert summary["staleness"]["max"] == 0
     if batch:
-        assert job.model()["updates"] == 8_000 / batch["global_batch_size"]
+        assert parameters(job)["updates"] == 8_000 / batch["global_batch_size"]
 
 
 def test_processes_of_a_data_loader_make_examples_and_end_with_their_worker(tmp_path):
@@ -200,7 +177,7 @@ def test_one_worker_trains_as_a_plain_loop_in_pytorch(tmp_path, monkeypatch):
         adam.step()
         scheduler.step()
 
-    last, exported = torch.load("last.pt"), job.model()
+    last, exported = torch.load("last.pt"), parameters(job)
     for name, value in model.state_dict().items():
         np.testing.assert_allclose(last[name], value, rtol=1e-4, atol=1e-6)
         np.testing.assert_array_equal(exported[name], last[name])

@@ -15,10 +15,10 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.model.lookups import Site
 from elasticdl.backends.keras.model.placed import (
     PlacedModel,
-    Variables,
     accepting_dicts,
     zero_rows,
 )
+from elasticdl.backends.keras.model.variables import Variables
 from elasticdl.errors import ModelError
 from elasticdl.layers.initializer import centre
 from elasticdl.layers.lookup import looking_up

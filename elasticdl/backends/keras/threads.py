@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
+import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
@@ -12,18 +13,47 @@ from elasticdl.errors import ModelError
 log = logging.getLogger(__name__)
 
 
-def compute_with(num_threads: int, device: str | None = None) -> None:
+_MODEL_FILE = "the model file starts TensorFlow when it is imported"
+_MODEL_FILE_REMEDY = "make tensors inside the functions"
+_SCRIPT = "the script starts TensorFlow before it calls elasticdl.controller.init()"
+_SCRIPT_REMEDY = "call that right after the imports, before tensors are made"
+
+
+def prepare(seed: int, num_threads: int, device: str) -> None:
+    """Tell TensorFlow where a script computes, and begin with the same random numbers everywhere.
+
+    Raises:
+        ModelError: There is no such device, TensorFlow has taken all of them already, or Keras is
+            not on TensorFlow.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise ModelError(
+            "elasticdl.controller: expected Keras on TensorFlow, found KERAS_BACKEND="
+            f"{keras.backend.backend()}"
+        )
+    compute_with(num_threads, device, _SCRIPT, _SCRIPT_REMEDY)
+    keras.utils.set_random_seed(seed % 2**32)
+
+
+def compute_with(
+    num_threads: int,
+    device: str | None = None,
+    early: str = _MODEL_FILE,
+    remedy: str = _MODEL_FILE_REMEDY,
+) -> None:
     """Have TensorFlow compute with so many threads, and run a few operations beside each other.
 
     Args:
         num_threads: Of one operation.
         device: `cpu` or `cuda:N`; None: where TensorFlow wants to.
+        early: Who has started it, for the message if somebody has.
+        remedy: What to do then.
 
     Raises:
         ModelError: There is no such device, or TensorFlow has taken all of them already.
     """
     if device is not None:
-        _compute_on(device)
+        _compute_on(device, early, remedy)
     inter = int(os.environ.get("TF_NUM_INTEROP_THREADS", "2"))
     try:
         tf.config.threading.set_intra_op_parallelism_threads(num_threads)
@@ -32,15 +62,16 @@ def compute_with(num_threads: int, device: str | None = None) -> None:
         found = tf.config.threading.get_intra_op_parallelism_threads()
         if found != num_threads:
             log.warning(
-                "the model file starts TensorFlow when it is imported, before elasticdl can have "
-                "it compute with %d threads: make tensors inside the functions, or set "
+                "%s, before elasticdl can have it compute with %d threads: %s, or set "
                 "TF_NUM_INTRAOP_THREADS=%d",
+                early,
                 num_threads,
+                remedy,
                 num_threads,
             )
 
 
-def _compute_on(device: str) -> None:
+def _compute_on(device: str, early: str, remedy: str) -> None:
     gpus = tf.config.list_physical_devices("GPU")
     kind, _, number = device.partition(":")
     if kind != "cpu" and int(number) >= len(gpus):
@@ -57,6 +88,5 @@ def _compute_on(device: str) -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
     except RuntimeError as error:  # it has started
         raise ModelError(
-            f"--worker_devices={device}: the model file starts TensorFlow when it is imported, "
-            f"which takes all GPUs then: make tensors inside the functions ({error})"
+            f"--worker_devices={device}: {early}, which takes all GPUs then: {remedy} ({error})"
         ) from error

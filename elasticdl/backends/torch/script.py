@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
-from elasticdl.backends.base import (
-    CallbackNeeds,
-    Float32,
-    Int64,
-    Lookup,
-    Minibatch,
-    ModelDescription,
-    StepResult,
-    TableSource,
-)
+from elasticdl.backends.base import Float32, Minibatch, ModelDescription, StepResult
 from elasticdl.backends.handover import Handover, Step
-from elasticdl.backends.numpy import picker
+from elasticdl.backends.script import AskingTrainer
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_weights
 from elasticdl.backends.torch.loading import Loading
 from elasticdl.backends.torch.model import PlacedModel
 from elasticdl.backends.torch.optimizer import one_rate, read_rules
-from elasticdl.data.base import Records
 from elasticdl.errors import ModelError
-from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 
 _CPU = Device()
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptMinibatch(Minibatch):
-    """Records as the script gets them, and the seed of the random numbers of the step."""
+class ScriptTrainer(AskingTrainer):
+    """Gradients are those that `backward` leaves in the parameters."""
 
-    seed: int
-
-
-class ScriptTrainer:
-    """A `Trainer` that asks a script for its steps. Evaluation is the script's own affair.
-
-    All ranks compute a round on the same parameters and buffers. So the new value of a buffer is
-    the old one and the mean of the changes, whatever the layer does with it.
-    """
-
-    callbacks: CallbackNeeds | None = None
-    ids_need_parameters = False
+    answer = "optimizer.step(loss)"
 
     def __init__(
         self, handover: Handover, model: Any, optimizer: Any, seed: int, device: Device = _CPU
@@ -67,11 +41,8 @@ class ScriptTrainer:
         Raises:
             ModelError: Model or optimizer cannot be used here; says what and why.
         """
+        super().__init__(handover, seed)
         _check_model(model)
-        self._handover = handover
-        self._seed = seed
-        self.loading: Loading | None = None
-        """Makes what the script gets of the records; None: the script does that."""
         self._placed = PlacedModel(model, device=device)
         if self._placed.tables:
             raise ModelError(
@@ -94,20 +65,22 @@ class ScriptTrainer:
         """Give the script's model these parameters."""
         self._placed.load(dense, state)
 
-    def begin_step(self, step: Step) -> Any:
-        """Make the model ready for a step; return its records, or what a loader made of them."""
-        assert isinstance(step.minibatch, ScriptMinibatch)
+    def _begin(self, step: Step, seed: int) -> None:
         self._placed.load(step.dense, step.state)
         self._placed.gradient()
-        self._placed.device.seed(step.minibatch.seed)
-        return step.minibatch.features
+        self._placed.device.seed(seed)
 
-    def end_step(self, step: Step, loss: Any) -> StepResult:
+    def end_step(self, step: Step, loss: Any, gradients: Any = None) -> StepResult:
         """Return what a script has computed: the gradients that lie in the parameters.
 
         Raises:
             ModelError: There are none, or something was changed that the job would not see.
         """
+        if gradients is not None:
+            raise ModelError(
+                "apply_gradients(...) is for models in Keras; expected optimizer.step(loss) after "
+                "loss.backward()"
+            )
         value = _number(loss)
         self._check_unchanged()
         if all(p.grad is None for _, p in self._placed.parameters):
@@ -125,6 +98,16 @@ class ScriptTrainer:
         """Forget gradients."""
         self._placed.gradient()
 
+    def load_with(self, loader: Any, batches: Any, seed: int) -> None:
+        """Have a `DataLoader` on these batches make what the script gets of the records.
+
+        Raises:
+            ModelError: It would not give the minibatches of tasks.
+        """
+        loading = Loading(loader, batches, seed)
+        loading.start()  # in this thread: its processes are begun before others have locks
+        self.loader = loading
+
     def _check_unchanged(self) -> None:
         for constant in self._placed.constants:
             constant.check()
@@ -141,23 +124,6 @@ class ScriptTrainer:
             )
 
     # --- the worker's side -----------------------------------------------------------------------
-
-    def minibatches(
-        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
-    ) -> Iterator[Minibatch]:
-        """Cut the records of a task into minibatches, in an order drawn from the seed."""
-        chunks = list(records)
-        if not chunks:
-            return
-        pick = picker(chunks, False)
-        order = np.arange(sum(len(chunk) for chunk in chunks))
-        np.random.default_rng(seed).shuffle(order)
-        starts = range(0, len(order), minibatch_size)
-        cut = [pick(order[start : start + minibatch_size]) for start in starts]
-        loaded = cut if self.loading is None else self.loading.loaded(cut)
-        for start, batch, features in zip(starts, cut, loaded, strict=True):
-            (drawn,) = np.random.SeedSequence([seed, start]).generate_state(1, np.uint64)
-            yield ScriptMinibatch(features, None, len(batch), seed=int(drawn) >> 1)
 
     def build(self, sample: Minibatch) -> ModelDescription:
         """Describe the model; the sample is not needed."""
@@ -183,81 +149,12 @@ class ScriptTrainer:
         """Return the learning rate for a step from model version `version`."""
         return self._rules.rate(version)
 
-    def train_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> StepResult:
-        """Ask the script."""
-        return self._handover.compute(Step(minibatch, dense, state))
-
-    def export(
-        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
-    ) -> None:
-        """Write the parameters and buffers; what calls the model is the script's."""
-
-        def write() -> None:
-            self._placed.load(dense, state)
-            why = "the model is called by a script, in ways that only it knows"
-            export_weights(self._placed.model, directory, why)
-
-        self._handover.call(write)
-
-    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
-        """Add nothing: metrics are the script's."""
-
-    def new_metrics(self) -> None:
-        """There are none."""
-
-    def metric_states(self) -> MetricStates:
-        """There are none."""
-        return {}
-
-    def metric_results(self, states: MetricStates) -> dict[str, float]:
-        """There are none."""
-        return {}
-
-    def given_rows(self) -> Sequence[tuple[int, Float32]]:
-        """There are no tables."""
-        return ()
-
-    def set_lookup(self, pull: Lookup) -> None:
-        """There are no tables."""
-
-    def id_sites(self) -> Sequence[int]:
-        """There are no tables."""
-        return ()
-
-    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
-        """There are no tables."""
-        return ()
-
-    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
-        """Never called: there are no tables."""
-        raise ModelError("the model of a script has no tables")
-
-    def evaluate_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> None:
-        """Never called: the job of a script has no evaluations."""
-        raise ModelError("the job of a script has no evaluations")
-
-    def predict_step(
-        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
-    ) -> Any:
-        """Never called: the job of a script has no predictions."""
-        raise ModelError("the job of a script has no predictions")
-
-    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
-        """Never called: a script calls its own."""
-        raise ModelError("the job of a script has no callbacks")
+    def _write(self, directory: Path) -> None:
+        why = "the model is called by a script, in ways that only it knows"
+        export_weights(self._placed.model, directory, why)
 
 
 def _check_model(model: Any) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise ModelError(
-            "wrap(model, optimizer): expected a torch.nn.Module, found "
-            f"{type(model).__module__}.{type(model).__qualname__}; loops in other frameworks are "
-            "not run so far"
-        )
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(value):
             raise ModelError(

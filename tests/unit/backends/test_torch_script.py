@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
 from elasticdl.backends.handover import Handover, Step  # noqa: E402  # torch may be missing
+from elasticdl.backends.load import ScriptFrameworks  # noqa: E402
 from elasticdl.backends.torch.loading import Loading, TaskBatches  # noqa: E402
 from elasticdl.backends.torch.script import ScriptTrainer  # noqa: E402
 from elasticdl.data.base import Records  # noqa: E402
@@ -77,12 +78,26 @@ def test_what_the_job_cannot_apply_is_refused():
     double = torch.nn.Linear(2, 1).double()
     schedule = torch.optim.lr_scheduler.StepLR(sgd(linear), 1)
 
-    assert "expected a torch.nn.Module, found builtins.dict" in refused({}, None)
     assert "has no shape yet" in refused(lazy, sgd(linear))
     assert "table" in refused(table, sgd(linear))
     assert "expected float32 on the CPU" in refused(double, sgd(double))
     assert "Adamax is not one" in refused(linear, torch.optim.Adamax(linear.parameters()))
     assert "leave it out" in refused(linear, schedule, change=lambda: schedule.step())
+
+
+def test_the_framework_is_that_of_the_model():
+    frameworks = ScriptFrameworks(0, torch.get_num_threads(), "cpu")
+    linear = torch.nn.Linear(2, 1)
+    assert isinstance(frameworks.trainer(Handover(), linear, sgd(linear)), ScriptTrainer)
+    with pytest.raises(ModelError, match=r"torch.nn.Module or a keras.Model, found builtins.dict"):
+        frameworks.trainer(Handover(), {}, None)
+
+
+def test_what_is_of_keras_is_refused():
+    linear = torch.nn.Linear(2, 1)
+    trainer = ScriptTrainer(Handover(), linear, sgd(linear), seed=0)
+    with pytest.raises(ModelError, match="is for models in Keras"):
+        trainer.end_step(a_step(trainer), 1.0, [])
 
 
 def test_a_step_of_which_nothing_is_wrong_is_taken():

@@ -11,10 +11,9 @@ import tensorflow as tf
 from elasticdl.backends.base import Float32, StepResult
 from elasticdl.backends.keras.feed.minibatch import Structure
 from elasticdl.backends.keras.model.loss import MinibatchLoss
-from elasticdl.backends.keras.model.placed import EXACT_INTEGERS, PlacedModel, is_float
+from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale
 from elasticdl.backends.keras.model.state import check_assigned
-from elasticdl.errors import ModelError
 
 Call = Callable[[Any], tuple[Sequence[Any], Any]]
 """What `LossGradient.__call__` returns for a factor of the loss."""
@@ -70,11 +69,6 @@ class LossGradient:
         self._loss = loss
         self._momenta = placed.state.repeat(momenta)
         self._scale = scale
-        self._counters = [
-            (variable, part)
-            for variable, part in zip(placed.state.variables, placed.state.parts, strict=True)
-            if not is_float(variable)
-        ]
         self.missing: frozenset[int] = frozenset()
         self.missing_tables: frozenset[int] = frozenset()
 
@@ -123,7 +117,7 @@ class LossGradient:
         Raises:
             ModelError: A counter of the state cannot count on.
         """
-        self._check_counters(state)
+        self._placed.state.check_counters(state)
         (_, loss, dense_grad, change, *row_grads), predictions = self._finite(call)
         return StepResult(
             loss=float(loss),
@@ -158,12 +152,3 @@ class LossGradient:
             tf.zeros_like(part) if gradient is None else tf.convert_to_tensor(gradient)
             for part, gradient in zip(given, gradients, strict=True)
         ]
-
-    def _check_counters(self, state: Float32) -> None:
-        for variable, part in self._counters:
-            if np.abs(state[part]).max(initial=0.0) >= EXACT_INTEGERS:
-                raise ModelError(
-                    f"variable {variable.path!r} has counted to {EXACT_INTEGERS}, from where on a "
-                    "float32, in which workers pass it on, cannot count; count in larger steps, or "
-                    "let it start again from 0"
-                )

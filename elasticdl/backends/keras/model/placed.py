@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import (
@@ -18,24 +17,18 @@ from elasticdl.backends.base import (
     ConstraintSpec,
     Float32,
     Initializer,
-    VariableDescription,
 )
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.model.hooks import check_hooks
 from elasticdl.backends.keras.model.old_calls import remedy_of
 from elasticdl.backends.keras.model.placement import given_rows, moving_large_embeddings
+from elasticdl.backends.keras.model.variables import Mapping, ModelVariables
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.embedding import Embedding
 from elasticdl.layers.initializer import describe_initializer, has_array
 from elasticdl.layers.life_cycle import Expiry
 from elasticdl.layers.lookup import looking_up
-
-SEED_NAME = "seed_generator_state"
-EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
-
-Mapping = list[tuple[Any, Any]]
-"""(variable, tensor in its place)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,60 +84,6 @@ class Table:
         return str(getattr(self.layer, "wire_dtype", "float32"))
 
 
-class Variables:
-    """The variables of a model that cross as one flat float32 vector."""
-
-    def __init__(self, variables: Sequence[Any]) -> None:
-        self.variables = tuple(variables)
-        self._shapes = [tuple(int(n) for n in v.shape) for v in variables]
-        self._sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self._shapes]
-        self.size = sum(self._sizes)
-
-    def describe(self) -> tuple[VariableDescription, ...]:
-        """Name the variables and say where each lies."""
-        return tuple(
-            VariableDescription(v.path, shape, part.start)
-            for v, shape, part in zip(self.variables, self._shapes, self.parts, strict=True)
-        )
-
-    @property
-    def parts(self) -> tuple[slice, ...]:
-        """Where each variable lies in the flat vector."""
-        ends = np.cumsum(self._sizes).tolist()
-        return tuple(slice(end - size, end) for end, size in zip(ends, self._sizes, strict=True))
-
-    def repeat(self, by_variable: Sequence[float]) -> Float32:
-        """Return a flat vector that has a number of each variable in all its elements."""
-        return np.repeat(np.asarray(by_variable, np.float32), self._sizes)
-
-    def values(self) -> Float32:
-        """Return the variables' own values as a flat vector."""
-        parts = [np.asarray(v.numpy(), np.float32).ravel() for v in self.variables]
-        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
-
-    def split(self, flat: Any) -> Mapping:
-        """Cut a flat tensor into (variable, tensor of its shape and dtype) pairs."""
-        if not self.variables:
-            return []
-        return [
-            (v, tf.cast(tf.reshape(part, shape), v.dtype))
-            for v, part, shape in zip(
-                self.variables, tf.split(flat, self._sizes), self._shapes, strict=True
-            )
-        ]
-
-    def join(self, tensors: Sequence[Any]) -> Any:
-        """Put tensors of the variables' shapes into one flat tensor."""
-        if not tensors:
-            return tf.zeros([0], tf.float32)
-        return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], 0)
-
-    def assign(self, flat: Float32) -> None:
-        """Set the variables themselves; for the export."""
-        for variable, value in self.split(tf.constant(flat, tf.float32)):
-            variable.assign(value)
-
-
 class _Noting(keras.StatelessScope):  # type: ignore[misc]  # keras has no types
     """Notes which variables are assigned; their new values are `get_current_value`."""
 
@@ -178,10 +117,7 @@ class PlacedModel:
     """The model, its tables, and its variables by how they travel.
 
     Attributes:
-        dense: Trainable variables.
-        state: Variables that are not trained: moving statistics, counters.
-        seeds: States of seed generators, which each minibatch's own seed replaces.
-        constants: What is left: integers that a float32 cannot tell apart.
+        dense, state, seeds, constants: See `ModelVariables`.
         sample_outputs: What the model gave for the first minibatch, before any training.
     """
 
@@ -204,7 +140,9 @@ class PlacedModel:
             self._first_call(sample)
         self.tables = tuple(self._describe_tables())
         self._table_of = {id(table.layer): k for k, table in enumerate(self.tables)}
-        self._sort_variables()
+        found = ModelVariables.of(self.model)
+        self.dense, self.state = found.dense, found.state
+        self.seeds, self.constants = found.seeds, found.constants
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -242,20 +180,12 @@ class PlacedModel:
 
         `dense` and `state` are what `Variables.split` gives.
         """
-        scope = _Noting(dense + state + self._seeded(seed))
+        scope = _Noting(dense + state + self.seeds.begun(seed))
         with self._tracing, looking_up(lookup), scope, accepting_dicts():
             outputs = self.model(features, training=training)
             losses = list(self.model.losses)
         after = [scope.get_current_value(v) for v in self.state.variables]
         return Called(outputs, losses, after, scope.assigned)
-
-    def _seeded(self, seed: Any) -> list[tuple[Any, Any]]:
-        """Give each seed generator its own seed mixed with the minibatch's, and counter zero."""
-        zero = tf.zeros_like(seed)
-        return [
-            (v, tf.cast(tf.stack([tf.bitwise.bitwise_xor(seed, own), zero]), v.dtype))
-            for v, own in zip(self.seeds, self._own_seeds, strict=True)
-        ]
 
     def _meet(self, layer: Any, ids: Any) -> Any:
         """Look up zeros, noting the layer: how the model's embedding layers are found."""
@@ -289,15 +219,6 @@ class PlacedModel:
                 keras.initializers.get(initializer), layer.name, layer.output_dim, layer.input_dim
             )
             yield Table(name, layer, Initializer(kind, params), given)
-
-    def _sort_variables(self) -> None:
-        others = self.model.non_trainable_variables
-        self.seeds = tuple(v for v in others if v.name == SEED_NAME)
-        others = [v for v in others if v.name != SEED_NAME]
-        self.dense = Variables(self.model.trainable_variables)
-        self.state = Variables([v for v in others if is_float(v) or _is_small(v)])
-        self.constants = tuple(v for v in others if not (is_float(v) or _is_small(v)))
-        self._own_seeds = [np.int64(np.asarray(v.numpy()).ravel()[0]) for v in self.seeds]
 
 
 @contextmanager
@@ -351,17 +272,6 @@ def _restart_names() -> None:
     from keras.src.utils.naming import reset_uids
 
     reset_uids()
-
-
-def is_float(variable: Any) -> bool:
-    """Say whether a variable has floats of any size."""
-    return bool(keras.backend.is_float_dtype(variable.dtype))
-
-
-def _is_small(variable: Any) -> bool:
-    """Say whether a float32 can stand for the integers of a variable."""
-    values = np.abs(np.asarray(variable.numpy()).astype(np.float64))
-    return bool(values.max(initial=0.0) < EXACT_INTEGERS)
 
 
 def zero_rows(ids: Any, dim: int) -> Any:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
-from elasticdl.backends.keras.model.placed import Called, PlacedModel, explaining, is_float
+from elasticdl.backends.keras.model.placed import Called, PlacedModel, explaining
+from elasticdl.backends.keras.model.variables import is_float
 from elasticdl.errors import ModelError
 
 _NUM_TRIALS = 3
@@ -36,7 +37,7 @@ def check_assigned(placed: PlacedModel, called: Called) -> None:
     Raises:
         ModelError: Names the variable and what to write instead.
     """
-    kept = {id(v) for v in (*placed.state.variables, *placed.seeds)}
+    kept = {id(v) for v in (*placed.state.variables, *placed.seeds.variables)}
     metrics = {id(v): m for m in placed.model.metrics for v in m.variables}
     trained = {id(v) for v in placed.dense.variables}
     for key, variable in called.assigned.items():
@@ -58,9 +59,9 @@ def check_assigned(placed: PlacedModel, called: Called) -> None:
                 f"{where}, whose integers are too large for a float32, in which workers pass them "
                 "on; count from 0 in a variable of its own"
             )
-        stateful = [layer for layer in placed.model._flatten_layers() if _is_stateful(layer)]
+        stateful = [layer for layer in placed.model._flatten_layers() if is_stateful(layer)]
         if stateful:
-            raise ModelError(f"{where}; {_not_stateful(stateful[0])}")
+            raise ModelError(f"{where}; {not_stateful(stateful[0])}")
         raise ModelError(
             f"{where}, which is not among the variables of model {placed.model.name!r}; make it "
             "with add_weight in a layer that is an attribute of the model"
@@ -301,14 +302,16 @@ def _remedy(placed: PlacedModel, variable: Any) -> str:
                 f"Layer {layer.name!r} is keras.layers.SpectralNormalization: use its inner layer "
                 "alone, for example with a kernel_regularizer"
             )
-        if _is_stateful(layer):
-            return _not_stateful(layer)
+        if is_stateful(layer):
+            return not_stateful(layer)
     return f"Change layer {holders[-1].name!r}, or leave it out"
 
 
-def _is_stateful(layer: Any) -> bool:
+def is_stateful(layer: Any) -> bool:
+    """Say whether a layer carries something from one minibatch to the next."""
     return bool(getattr(layer, "stateful", False))
 
 
-def _not_stateful(layer: Any) -> str:
+def not_stateful(layer: Any) -> str:
+    """Say what to write instead of such a layer."""
     return f"layer {layer.name!r} is stateful: say stateful=False, since minibatches have no order"

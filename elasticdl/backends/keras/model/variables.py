@@ -1,0 +1,158 @@
+"""The variables of a user's Keras model, by how they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Float32, VariableDescription
+from elasticdl.errors import ModelError
+
+SEED_NAME = "seed_generator_state"
+EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
+
+Mapping = list[tuple[Any, Any]]
+"""(variable, tensor in its place)"""
+
+
+class Variables:
+    """The variables of a model that cross as one flat float32 vector."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = tuple(variables)
+        self._shapes = [tuple(int(n) for n in v.shape) for v in variables]
+        self._sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self._shapes]
+        self.size = sum(self._sizes)
+        self._counters = [
+            (variable, part)
+            for variable, part in zip(self.variables, self.parts, strict=True)
+            if not is_float(variable)
+        ]
+
+    def describe(self) -> tuple[VariableDescription, ...]:
+        """Name the variables and say where each lies."""
+        return tuple(
+            VariableDescription(v.path, shape, part.start)
+            for v, shape, part in zip(self.variables, self._shapes, self.parts, strict=True)
+        )
+
+    @property
+    def parts(self) -> tuple[slice, ...]:
+        """Where each variable lies in the flat vector."""
+        ends = np.cumsum(self._sizes).tolist()
+        return tuple(slice(end - size, end) for end, size in zip(ends, self._sizes, strict=True))
+
+    def repeat(self, by_variable: Sequence[float]) -> Float32:
+        """Return a flat vector that has a number of each variable in all its elements."""
+        return np.repeat(np.asarray(by_variable, np.float32), self._sizes)
+
+    def values(self) -> Float32:
+        """Return the variables' own values as a flat vector."""
+        parts = [np.asarray(v.numpy(), np.float32).ravel() for v in self.variables]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def split(self, flat: Any) -> Mapping:
+        """Cut a flat tensor into (variable, tensor of its shape and dtype) pairs."""
+        if not self.variables:
+            return []
+        return [
+            (v, _in_dtype_of(v, tf.reshape(part, shape)))
+            for v, part, shape in zip(
+                self.variables, tf.split(flat, self._sizes), self._shapes, strict=True
+            )
+        ]
+
+    def join(self, tensors: Sequence[Any]) -> Any:
+        """Put tensors of the variables' shapes into one flat tensor."""
+        if not tensors:
+            return tf.zeros([0], tf.float32)
+        return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], 0)
+
+    def assign(self, flat: Float32) -> None:
+        """Set the variables themselves; for the export."""
+        for variable, value in self.split(tf.constant(flat, tf.float32)):
+            variable.assign(value)
+
+    def check_counters(self, flat: Float32) -> None:
+        """Refuse values of integer variables from which on a float32 cannot count.
+
+        Raises:
+            ModelError: Names the variable.
+        """
+        for variable, part in self._counters:
+            if np.abs(flat[part]).max(initial=0.0) >= EXACT_INTEGERS:
+                raise ModelError(
+                    f"variable {variable.path!r} has counted to {EXACT_INTEGERS}, from where on a "
+                    "float32, in which workers pass it on, cannot count; count in larger steps, or "
+                    "let it start again from 0"
+                )
+
+
+class Seeds:
+    """States of seed generators, which each minibatch begins anew."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.variables = tuple(variables)
+        self._own = [np.int64(np.asarray(v.numpy()).ravel()[0]) for v in variables]
+
+    def begun(self, seed: Any) -> Mapping:
+        """Give each generator its own seed mixed with the minibatch's, and counter zero."""
+        zero = tf.zeros_like(seed)
+        return [
+            (v, tf.cast(tf.stack([tf.bitwise.bitwise_xor(seed, own), zero]), v.dtype))
+            for v, own in zip(self.variables, self._own, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVariables:
+    """All variables of a model.
+
+    Attributes:
+        dense: Trainable variables.
+        state: Variables that are not trained: moving statistics, counters.
+        seeds: States of seed generators, which each minibatch's own seed replaces.
+        constants: What is left: integers that a float32 cannot tell apart.
+    """
+
+    dense: Variables
+    state: Variables
+    seeds: Seeds
+    constants: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, model: Any) -> ModelVariables:
+        """Sort the variables of a model, which has been called."""
+        others = model.non_trainable_variables
+        seeds = Seeds([v for v in others if v.name == SEED_NAME])
+        others = [v for v in others if v.name != SEED_NAME]
+        travels = [is_float(v) or _is_small(v) for v in others]
+        return cls(
+            Variables(model.trainable_variables),
+            Variables([v for v, does in zip(others, travels, strict=True) if does]),
+            seeds,
+            tuple(v for v, does in zip(others, travels, strict=True) if not does),
+        )
+
+
+def is_float(variable: Any) -> bool:
+    """Say whether a variable has floats of any size."""
+    return bool(keras.backend.is_float_dtype(variable.dtype))
+
+
+def _in_dtype_of(variable: Any, value: Any) -> Any:
+    """Cast floats; a mean over workers may be a little less than the integer that it stands for."""
+    if variable.dtype.startswith(("int", "uint")):
+        value = tf.round(value)
+    return tf.cast(value, variable.dtype)
+
+
+def _is_small(variable: Any) -> bool:
+    """Say whether a float32 can stand for the integers of a variable."""
+    values = np.abs(np.asarray(variable.numpy()).astype(np.float64))
+    return bool(values.max(initial=0.0) < EXACT_INTEGERS)

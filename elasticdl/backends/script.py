@@ -1,0 +1,210 @@
+"""A model whose gradients a user's own training loop computes, whatever its framework."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from elasticdl.backends.base import (
+    CallbackNeeds,
+    Float32,
+    Int64,
+    Lookup,
+    Minibatch,
+    ModelDescription,
+    StepResult,
+    TableSource,
+)
+from elasticdl.backends.handover import Handover, Step
+from elasticdl.backends.numpy import picker
+from elasticdl.data.base import Records
+from elasticdl.errors import ModelError
+from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptMinibatch(Minibatch):
+    """Records as the script gets them, and the seed of the random numbers of the step."""
+
+    seed: int
+
+
+class Loader(Protocol):
+    """Makes what the script gets of the records of each minibatch."""
+
+    def loaded(self, cut: Sequence[list[Any]]) -> Iterator[Any]:
+        """Yield it for each minibatch of a task, in their order."""
+        ...
+
+
+class OnlyTraining:
+    """The part of a `Trainer` that the job of a script has no use for."""
+
+    callbacks: CallbackNeeds | None = None
+    ids_need_parameters = False
+
+    def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
+        """Add nothing: metrics are the script's."""
+
+    def new_metrics(self) -> None:
+        """There are none."""
+
+    def metric_states(self) -> MetricStates:
+        """There are none."""
+        return {}
+
+    def metric_results(self, states: MetricStates) -> dict[str, float]:
+        """There are none."""
+        return {}
+
+    def given_rows(self) -> Sequence[tuple[int, Float32]]:
+        """There are no tables."""
+        return ()
+
+    def set_lookup(self, pull: Lookup) -> None:
+        """There are no tables."""
+
+    def id_sites(self) -> Sequence[int]:
+        """There are no tables."""
+        return ()
+
+    def ids(self, minibatch: Minibatch) -> Sequence[Int64]:
+        """There are no tables."""
+        return ()
+
+    def names(self, minibatch: Minibatch, sites: Sequence[int]) -> Sequence[Sequence[str]]:
+        """Never called: there are no tables."""
+        raise ModelError("the model of a script has no tables")
+
+    def evaluate_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> None:
+        """Never called: the job of a script has no evaluations."""
+        raise ModelError("the job of a script has no evaluations")
+
+    def predict_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> Any:
+        """Never called: the job of a script has no predictions."""
+        raise ModelError("the job of a script has no predictions")
+
+    def run_callbacks(self, call: CallbackCall) -> CallbackResult:
+        """Never called: a script calls its own."""
+        raise ModelError("the job of a script has no callbacks")
+
+
+class AskingTrainer(OnlyTraining, ABC):
+    """A `Trainer` that asks a script for its steps. Evaluation is the script's own affair.
+
+    All ranks compute a round on the same parameters and state. So the new value of a state
+    variable is the old one and the mean of the changes, whatever the layer does with it.
+
+    Attributes:
+        answer: What the script writes to answer a step.
+        loader: Makes what the script gets of the records; None: the script does that.
+    """
+
+    answer: str
+
+    def __init__(self, handover: Handover, seed: int) -> None:
+        self._handover = handover
+        self._seed = seed
+        self.loader: Loader | None = None
+
+    # --- the script's side -----------------------------------------------------------------------
+
+    @abstractmethod
+    def load(self, dense: Float32, state: Float32) -> None:
+        """Give the script's model these parameters."""
+
+    def begin_step(self, step: Step) -> Any:
+        """Make the model ready for a step; return its records, or what a loader made of them."""
+        assert isinstance(step.minibatch, ScriptMinibatch)
+        self._begin(step, step.minibatch.seed)
+        return step.minibatch.features
+
+    @abstractmethod
+    def _begin(self, step: Step, seed: int) -> None:
+        """Make the model ready for a step, whose random numbers begin with a seed."""
+
+    @abstractmethod
+    def end_step(self, step: Step, loss: Any, gradients: Any = None) -> StepResult:
+        """Return what a script has computed.
+
+        Args:
+            step: That the script was given.
+            loss: Its mean over the minibatch.
+            gradients: Pairs of gradient and variable; None where they lie in the parameters.
+
+        Raises:
+            ModelError: They cannot be used, or something was changed that the job would not see.
+        """
+
+    @abstractmethod
+    def zero_grad(self) -> None:
+        """Forget gradients that lie in the parameters."""
+
+    @abstractmethod
+    def load_with(self, loader: Any, batches: Any, seed: int) -> None:
+        """Have a user's loader make what the script gets of the records.
+
+        Raises:
+            ModelError: It cannot be used here; says what and why.
+        """
+
+    # --- the worker's side -----------------------------------------------------------------------
+
+    def minibatches(
+        self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
+    ) -> Iterator[Minibatch]:
+        """Cut the records of a task into minibatches, in an order drawn from the seed."""
+        chunks = list(records)
+        if not chunks:
+            return
+        pick = picker(chunks, False)
+        order = np.arange(sum(len(chunk) for chunk in chunks))
+        np.random.default_rng(seed).shuffle(order)
+        starts = range(0, len(order), minibatch_size)
+        cut = [pick(order[start : start + minibatch_size]) for start in starts]
+        loaded = cut if self.loader is None else self.loader.loaded(cut)
+        for start, batch, features in zip(starts, cut, loaded, strict=True):
+            (drawn,) = np.random.SeedSequence([seed, start]).generate_state(1, np.uint64)
+            yield ScriptMinibatch(features, None, len(batch), seed=int(drawn) >> 1)
+
+    @abstractmethod
+    def build(self, sample: Minibatch) -> ModelDescription:
+        """Describe the model; the sample is not needed."""
+
+    @abstractmethod
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return the values that the model has now."""
+
+    @abstractmethod
+    def learning_rate(self, version: int) -> float:
+        """Return the learning rate for a step from model version `version`."""
+
+    def train_step(
+        self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
+    ) -> StepResult:
+        """Ask the script."""
+        return self._handover.compute(Step(minibatch, dense, state))
+
+    def export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
+        """Write the parameters and state; what calls the model is the script's."""
+
+        def write() -> None:
+            self.load(dense, state)
+            self._write(directory)
+
+        self._handover.call(write)
+
+    @abstractmethod
+    def _write(self, directory: Path) -> None:
+        """Write the values that the model has now."""
