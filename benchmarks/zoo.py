@@ -12,13 +12,14 @@ same settings is not run again, but with `--again`. Sides are
 - `linear`: scikit-learn's logistic regression, words and ids as one-hot categories.
 
 A job is as good as plain training when it is below the mean of the seeds by no more than 0.002 or
-two of their standard deviations. FOLDER has the original files as their publishers name them:
-`adult/adult.data.gz`, `adult/adult.test.gz`, `census_kdd/census-income*.gz`,
-`mnist/train-*-ubyte.gz`, `cifar10/*train*.tar.gz`, `cifar10/*test*.tar.gz`. Models whose data is
-not there are left out, and those in PyTorch where it is not installed: `make test-torch` has it,
-and says where. Flights come with a package; `din`, `lr` and the lines of `dac_*` are made
-up. Jobs of `adult_sorted` train on a file sorted by label, with `--shuffle=records`; plain training
-has the file as it is.
+two of their standard deviations. Batch norm sees a quarter of plain training's minibatch in jobs of
+all-reduce, so three workers stand beside one with the same minibatches, too. FOLDER has the
+original files as their publishers name them: `adult/adult.data.gz`, `adult/adult.test.gz`,
+`census_kdd/census-income*.gz`, `mnist/train-*-ubyte.gz`, `cifar10/*train*.tar.gz`,
+`cifar10/*test*.tar.gz`. Models whose data is not there are left out, and those in PyTorch where it
+is not installed: `make test-torch` has it, and says where. Flights come with a package; `din`, `lr`
+and the lines of `dac_*` are made up. Jobs of `adult_sorted` train on a file sorted by label, with
+`--shuffle=records`; plain training has the file as it is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,17 +42,18 @@ from jobs import ROOT, environment
 from report import RESULTS, machine, versions
 
 from benchmarks.zoo_data import Data, make_data
-from benchmarks.zoo_verdicts import verdicts
+from benchmarks.zoo_verdicts import ONE_WORKER, verdicts
 
 PEERS = ROOT / "benchmarks" / "peers"
 STRATEGIES = {
     "ParameterServerStrategy": ("--num_workers=2", "--num_ps_pods=2"),
     "AllreduceStrategy": ("--num_workers=3",),
     "HybridStrategy": ("--num_workers=2", "--num_ps_pods=2"),
+    ONE_WORKER: ("--num_workers=1",),
 }
 """Asynchronous, where there are ps replicas."""
-PS, ALLREDUCE, HYBRID = STRATEGIES
-_PARTS = {PS: 1, ALLREDUCE: 4, HYBRID: 2}
+PS, ALLREDUCE, HYBRID, _ = STRATEGIES
+_PARTS = {PS: 1, ALLREDUCE: 4, HYBRID: 2, ONE_WORKER: 4}
 """Of how many minibatches an update is made. Three workers share four, by a global batch."""
 _TIMEOUT_SECONDS = 3 * 3600
 
@@ -111,13 +113,13 @@ MODELS = (
     Model(
         *("mnist", MNIST_API, "mnist", 3, 64),
         metric="accuracy",
-        strategies=(PS, ALLREDUCE),
+        strategies=(PS, ALLREDUCE, ONE_WORKER),
         learning_rate=MNIST_RATE,
     ),
     Model(
         *("mnist_torch", "mnist.model_torch.custom_model", "mnist", 3, 64),
         metric="accuracy",
-        strategies=(PS, ALLREDUCE),
+        strategies=(PS, ALLREDUCE, ONE_WORKER),
         learning_rate=MNIST_RATE,
         framework="torch",
         peer="zoo_torch.py",
@@ -136,7 +138,7 @@ MODELS = (
     Model(
         *("cifar10", "cifar10.model.custom_model", "cifar10", 5, 64),
         metric="accuracy",
-        strategies=(PS, ALLREDUCE),
+        strategies=(PS, ALLREDUCE, ONE_WORKER),
     ),
     Model(
         *("cifar10_mobilenetv2", "cifar10.cifar10_mobilenetv2.custom_model", "cifar10", 5, 64),
@@ -235,6 +237,13 @@ class Results:
         key = run.row(0.0, 0.0).key
         return any(row.key == key for row in self.rows)
 
+    def linear_of(self, run: Run) -> Row | None:
+        """The linear model of a run, if it was fitted to the same data for another model."""
+        key = run.row(0.0, 0.0).key
+        found = (row for row in self.rows if row.side == run.side == "linear")
+        same = (replace(row, model=run.model.name) for row in found)
+        return next((row for row in same if (row.key, row.metric) == (key, run.model.metric)), None)
+
     def add(self, row: Row) -> None:
         """Add a row, instead of one of the same place."""
         self.rows = [*(other for other in self.rows if other.place != row.place), row]
@@ -292,6 +301,9 @@ def main() -> None:
         print(f"{len(wanted)} runs, of which {len(todo)} are to be made", flush=True)
         made: dict[str, Data | None] = {}
         for run in todo:
+            if (linear := results.linear_of(run)) and not args.again:
+                results.add(linear)
+                continue
             name = run.data
             if name not in made:
                 made[name] = make_data(name, args.data, scratch, args.short)
@@ -336,7 +348,8 @@ def _job(run: Run, data: Data, scratch: Path) -> float:
         *(f"--training_data={data.train}", f"--validation_data={data.test}"),
         *([f"--data_reader_params={data.reader_params}"] if data.reader_params else []),
         *([f"--statistics={data.statistics}"] if data.statistics else []),
-        *(f"--distribution_strategy={run.strategy}", *run.settings()["options"]),
+        f"--distribution_strategy={ALLREDUCE if run.strategy == ONE_WORKER else run.strategy}",
+        *run.settings()["options"],
         *(f"--seed={run.seed}", f"--summary={job / 'summary.json'}", f"--job_dir={job / 'job'}"),
     ]
     _run(command)
@@ -345,7 +358,7 @@ def _job(run: Run, data: Data, scratch: Path) -> float:
 
 def _training(run: Run) -> list[str]:
     settings = run.settings()
-    if run.strategy == ALLREDUCE:
+    if run.strategy in (ALLREDUCE, ONE_WORKER):
         settings["global_batch_size"] = settings["minibatch_size"]
     settings["minibatch_size"] //= _PARTS.get(run.strategy, 1)
     flags = ("model_def", "num_epochs", "minibatch_size", "global_batch_size", "model_params")

@@ -10,6 +10,8 @@ from typing import Any
 TOLERANCE = 0.002
 TINY = ("iris", "cifar10")
 """Data with so few records for testing that the tolerance says nothing."""
+ONE_WORKER = "AllreduceStrategy, one worker"
+"""What several workers are compared to: the same minibatches, as many of them in an update."""
 Run = Mapping[str, Any]
 
 
@@ -19,6 +21,7 @@ class Verdict:
 
     plain, stddev: Mean and standard deviation of the seeds; None of what was not run.
     allowed: How far below the mean of plain training a job may be.
+    one_worker: What the same job reaches with one worker; None if it was not run.
     """
 
     model: str
@@ -34,6 +37,7 @@ class Verdict:
     is_as_good: bool | None
     beats_linear: bool | None
     is_tiny: bool
+    one_worker: float | None = None
 
     @property
     def text(self) -> str:
@@ -47,10 +51,14 @@ class Verdict:
         if self.linear is not None:
             word = "better than" if self.beats_linear else "NOT better than"
             linear = f"{word} linear {self.linear:.4f}"
+        one = ""
+        if self.one_worker is not None and self.allowed is not None:
+            word = "as good as" if self.job >= self.one_worker - self.allowed else "BELOW"
+            one = f", {word} one worker {self.one_worker:.4f}"
         tiny = ", tiny data" if self.is_tiny else ""
         return (
             f"{self.model} ({self.framework}), {self.strategy}: {self.metric} {self.job:.4f}, "
-            f"{plain}, {linear}{tiny}"
+            f"{plain}{one}, {linear}{tiny}"
         )
 
 
@@ -83,7 +91,15 @@ def verdicts(runs: Iterable[Run]) -> Iterator[Verdict]:
             linear[-1] if linear else None,
             *(allowed, is_as_good, value > linear[-1] if linear else None),
             job["settings"]["data"] in TINY,
+            _one_worker(job, all_runs),
         )
+
+
+def _one_worker(job: Run, runs: Iterable[Run]) -> float | None:
+    if job["strategy"] != "AllreduceStrategy":
+        return None
+    same = (run for run in runs if run["strategy"] == ONE_WORKER and _is_same(run, job))
+    return next((run["value"] for run in same if run["model"] == job["model"]), None)
 
 
 def _is_same(run: Run, job: Run) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.readme import FOLDER
-from benchmarks.zoo_verdicts import TOLERANCE, verdicts
+from benchmarks.zoo_verdicts import ONE_WORKER, TOLERANCE, verdicts
 
 
 @pytest.fixture
@@ -52,6 +52,16 @@ def test_a_job_may_be_below_plain_training_by_the_tolerance(job, is_as_good):
     assert ("as good as" if is_as_good else "BELOW") in verdict.text
 
 
+@pytest.mark.parametrize(("one", "word"), [(0.8, "as good as"), (0.81, "BELOW")])
+def test_several_workers_stand_beside_one(one, word):
+    three = run("job", 0.8) | {"strategy": "AllreduceStrategy"}
+    alone = run("job", one) | {"strategy": ONE_WORKER}
+    of_three, of_one = verdicts([*plain(0.8, 0.8, 0.8), three, alone])
+    assert (of_three.one_worker, of_one.one_worker) == (one, None)
+    assert f", {word} one worker {one:.4f}" in of_three.text
+    assert "one worker 0" not in of_one.text
+
+
 def test_two_standard_deviations_of_the_seeds_are_allowed_where_they_are_more():
     seeds = plain(0.79, 0.80, 0.81)
     (verdict,) = verdicts([*seeds, run("job", 0.7801)])
@@ -82,6 +92,16 @@ def test_a_run_that_is_there_with_the_same_settings_is_not_made_again(zoo, tmp_p
     assert not again.has(zoo.Run(other, "job", wanted[1].strategy))
     again.add(wanted[1].row(0.8, 3.0))  # made again: it stands instead of the other
     assert [row.value for row in zoo.Results(tmp_path / "zoo.json").rows] == [0.8]
+
+
+def test_a_linear_model_stands_for_all_models_of_its_data(zoo, tmp_path):
+    results = zoo.Results(tmp_path / "zoo.json")
+    one, other = (model for model in zoo.MODELS if model.name in ("dac_dcn", "dac_deepfm"))
+    results.add(zoo.Run(one, "linear").row(0.7, 3.0))
+    found = results.linear_of(zoo.Run(other, "linear"))
+    assert (found.model, found.value) == (other.name, 0.7)
+    assert results.linear_of(zoo.Run(other, "plain")) is None
+    assert results.linear_of(zoo.Run(zoo.MODELS[0], "linear")) is None
 
 
 @pytest.mark.long
