@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 
-import keras
 import tensorflow as tf
 
 from elasticdl.errors import ModelError
@@ -26,6 +25,8 @@ def prepare(seed: int, num_threads: int, device: str) -> None:
         ModelError: There is no such device, TensorFlow has taken all of them already, or Keras is
             not on TensorFlow.
     """
+    import keras  # a model file imports it, or not, by itself
+
     if keras.backend.backend() != "tensorflow":
         raise ModelError(
             "elasticdl.controller: expected Keras on TensorFlow, found KERAS_BACKEND="

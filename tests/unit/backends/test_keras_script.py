@@ -13,7 +13,7 @@ from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.layers import Embedding
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(180)]
 
 
 def linear():
