@@ -9,10 +9,8 @@ shuffled in each epoch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -20,36 +18,20 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
+from zoo_model import load, parse, read
 
-from elasticdl.config import ModelSection
-from elasticdl.data.open import open_reader
 from elasticdl.job import Mode
-from elasticdl.model_spec import ModelSpec, load_model_spec
-
-ZOO = Path(__file__).parents[2] / "model_zoo"
+from elasticdl.model_spec import ModelSpec
 
 
 def main() -> None:
     """Train, and print `{"auc": 0.9, ...}`."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model_def", required=True)
-    parser.add_argument("--model_params", default="")
-    parser.add_argument("--train", required=True, help="data, as --training_data takes it")
-    parser.add_argument("--test", required=True)
-    parser.add_argument("--data_reader_params", default="")
-    parser.add_argument("--minibatch_size", type=int, default=128)
-    parser.add_argument("--num_epochs", type=int, default=1)
-    parser.add_argument("--learning_rate", type=float, help="default: that of the model file")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parse(__doc__)
     keras.utils.set_random_seed(args.seed)
-    spec = load_model_spec(
-        ModelSection(model_zoo=ZOO, model_def=args.model_def, model_params=args.model_params)
-    )
+    spec, given = load(args)
     model = spec.model()
     metrics = spec.eval_metrics_fn() if spec.eval_metrics_fn else {}
     assert spec.optimizer is not None
-    given = {} if args.learning_rate is None else {"lr": args.learning_rate}
     training = fed(spec, args.train, args.data_reader_params, Mode.TRAINING).cache()
     loss = _of_labels(spec.loss, training.element_spec[1].dtype)
     model.compile(spec.optimizer(**given), loss, metrics=list(metrics.values()))
@@ -67,8 +49,8 @@ def _of_labels(loss: Any, dtype: Any) -> Any:
 
 def fed(spec: ModelSpec, place: str, params: str, mode: Mode) -> Any:
     """Return the features and labels of some data, one element a record."""
-    reader = open_reader(place, params)
-    chunks = [chunk for shard in reader.shards() for chunk in reader.read(shard)]
+    reader, found = read(place, params)
+    chunks = list(found)
     if chunks[0].columns:
         columns = {
             name: np.concatenate([np.asarray(chunk.columns[name]) for chunk in chunks])

@@ -9,45 +9,28 @@ shuffled in each epoch.
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
+from zoo_model import load, parse, read
 
 from elasticdl.backends.torch.feed import TaskRecords
 from elasticdl.backends.torch.metrics import Metrics
-from elasticdl.config import ModelSection
-from elasticdl.data.open import open_reader
 from elasticdl.job import Mode
-from elasticdl.model_spec import ModelSpec, load_model_spec
+from elasticdl.model_spec import ModelSpec
 
-ZOO = Path(__file__).parents[2] / "model_zoo"
 TEST_SIZE = 512
 
 
 def main() -> None:
     """Train, and print `{"accuracy": 0.9, ...}`."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model_def", required=True)
-    parser.add_argument("--model_params", default="")
-    parser.add_argument("--train", required=True, help="data, as --training_data takes it")
-    parser.add_argument("--test", required=True)
-    parser.add_argument("--data_reader_params", default="")
-    parser.add_argument("--minibatch_size", type=int, default=128)
-    parser.add_argument("--num_epochs", type=int, default=1)
-    parser.add_argument("--learning_rate", type=float, help="default: that of the model file")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    args = parse(__doc__)
     torch.manual_seed(args.seed)
-    spec = load_model_spec(
-        ModelSection(model_zoo=ZOO, model_def=args.model_def, model_params=args.model_params)
-    )
+    spec, given = load(args)
     model = spec.model()
     assert spec.optimizer is not None
     assert spec.loss is not None
-    given = {} if args.learning_rate is None else {"lr": args.learning_rate}
     optimizer = spec.optimizer(list(model.parameters()), **given)
     features, labels = fed(spec, args.train, args.data_reader_params, Mode.TRAINING)
     for _ in range(args.num_epochs):
@@ -66,8 +49,7 @@ def main() -> None:
 
 def fed(spec: ModelSpec, place: str, params: str, mode: Mode) -> tuple[Any, Any]:
     """Return the features and labels of some data, as tensors."""
-    reader = open_reader(place, params)
-    chunks = (chunk for shard in reader.shards() for chunk in reader.read(shard))
+    reader, chunks = read(place, params)
     records, _numbers = TaskRecords.read(chunks)
     features, labels = spec.feed(records, mode, reader.metadata)
     return torch.as_tensor(features), torch.as_tensor(labels)

@@ -73,7 +73,7 @@ def name_in_certificate(port):
     """Return the role that the certificate of a server names; None if it speaks no TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", port), timeout=100) as plain:
         try:
             with context.wrap_socket(plain) as secured:
                 shown = x509.load_der_x509_certificate(secured.getpeercert(binary_form=True))

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 
 COMPUTE = """
 import sys

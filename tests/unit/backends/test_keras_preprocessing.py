@@ -13,7 +13,7 @@ from elasticdl import preprocessing
 from elasticdl.job import Mode
 from elasticdl.layers import Embedding
 
-pytestmark = [pytest.mark.keras, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 
 RECORDS = [b"3.5,12,cat,a|b", b"-1,,dog,", b"900.25,7,cow,b", b"0,0,cat,c|c|a"]
 HASHED = 1000  # small enough for a float32

@@ -16,7 +16,7 @@ from elasticdl.errors import DataError, ModelError  # noqa: E402
 from elasticdl.job import Mode  # noqa: E402
 from elasticdl.layers.torch import Embedding  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 def sgd(model):

@@ -30,7 +30,7 @@ def together(size, work):
     return results
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_all_ranks_see_all_offers(size):
     offers = [Offer(9, Minibatch(rank, 1, rank, 70_000), 0.1 * rank) for rank in range(size)]
@@ -38,7 +38,7 @@ def test_all_ranks_see_all_offers(size):
     assert found == [offers] * size
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("num_bytes", [0, 1, 40_000, 1_000_001])
 def test_bytes_of_rank_0_come_to_all_as_they_are(num_bytes):
     data = np.random.default_rng(1).bytes(num_bytes)
@@ -46,7 +46,7 @@ def test_bytes_of_rank_0_come_to_all_as_they_are(num_bytes):
     assert found == [data] * 3
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_bytes_in_several_pieces_are_kept_by_those_who_want_them(monkeypatch):
     monkeypatch.setattr("elasticdl.collective.group._PIECE", 100)
     data = np.random.default_rng(1).bytes(1_001)
@@ -54,7 +54,7 @@ def test_bytes_in_several_pieces_are_kept_by_those_who_want_them(monkeypatch):
     assert found == [b"", b"", data]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_one_with_nothing_has_no_part_in_the_mean():
     def reduce(group, rank):
         values = [np.full(3, [1.0, 5.0, np.nan][rank], np.float32)]

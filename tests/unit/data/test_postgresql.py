@@ -14,7 +14,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 
-pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(300)]
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 OWNER = "postgres" if os.geteuid() == 0 else None  # the server refuses to run as root

@@ -93,7 +93,7 @@ class FakeLauncher:
 
     def wait_for(self, role, index):
         with self._lock:
-            assert self._lock.wait_for(lambda: (role, index) in self.running, timeout=30)
+            assert self._lock.wait_for(lambda: (role, index) in self.running, timeout=100)
 
 
 class FakeReplicas:

@@ -33,7 +33,7 @@ def page():
 
 
 def ask(page, path, method="GET", **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", page.port, timeout=100)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
@@ -167,7 +167,7 @@ def test_a_server_for_other_hosts_gives_the_metrics_of_the_page(page):
         asked = urllib.request.Request(
             f"http://127.0.0.1:{server.port}/metrics", headers={"Authorization": "Bearer b"}
         )
-        with urllib.request.urlopen(asked, timeout=20) as answer:
+        with urllib.request.urlopen(asked, timeout=100) as answer:
             text = answer.read().decode()
     assert 'elasticdl_events_total{event="phase"} 1.0' in text
 

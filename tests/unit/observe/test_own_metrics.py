@@ -33,7 +33,7 @@ def server(files):
 def secured(server, files, name):
     """Return a connection to one who proves to be of the job, and of a role."""
     context = ssl.create_default_context(cafile=files.authority)
-    plain = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    plain = socket.create_connection(("127.0.0.1", server.port), timeout=100)
     return context.wrap_socket(plain, server_hostname=name)
 
 
@@ -61,7 +61,7 @@ def test_certificate_that_was_renewed_is_shown(server, files, tmp_path):
 
 
 def test_clear_text_is_not_answered(server):
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=100)
     connection.request("GET", "/metrics", headers={"Authorization": "Bearer t"})
     with pytest.raises((ConnectionError, http.client.HTTPException)):
         connection.getresponse()

@@ -97,7 +97,7 @@ def test_each_beat_says_where_the_time_went_and_the_log_has_it_up_to_the_end(tmp
 def test_beats_go_on_after_any_error_and_the_log_says_it_once(error, caplog):
     master = NotingMaster(error, error)
     with Heartbeat(master, 0, 0.001), master.changed:
-        assert master.changed.wait_for(lambda: len(master.beats) >= 4, timeout=30)
+        assert master.changed.wait_for(lambda: len(master.beats) >= 4, timeout=100)
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.getMessage() for record in errors] == [
         f"a heartbeat failed, the next one is tried: {error}"

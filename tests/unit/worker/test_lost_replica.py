@@ -120,7 +120,7 @@ class PatientMaster:
 
     def lease(self, worker_id):
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self.reports) == self._num_given, timeout=30)
+            assert self._changed.wait_for(lambda: len(self.reports) == self._num_given, timeout=100)
             if self._num_given == len(self._leases):
                 return Finished()
             self._num_given += 1

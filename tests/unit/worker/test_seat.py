@@ -16,7 +16,7 @@ seat = take_seat(["cuda:0", "cuda:1"], Path(sys.argv[1]))
 print(seat.device, flush=True)
 sys.stdin.read()
 """
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ class Cluster:
         return self.launcher.start(ProcessSpec(role, index, ()))
 
     def next(self):
-        return self.told.get(timeout=10)
+        return self.told.get(timeout=100)
 
     def is_there(self, handle):
         self.server.wait_until(lambda: handle.ref in self.server.pods())
