@@ -95,6 +95,7 @@ def _dac(kind: str) -> Model:
 
 
 DIN_SIZES = "num_items=1000;num_categories=100"
+MIXED = ("--shuffle=records",)
 MNIST_RATE = 0.01
 MNIST_API = "mnist.mnist_functional_api.custom_model"
 MODELS = (
@@ -102,7 +103,7 @@ MODELS = (
     Model(
         *("adult_sorted", "adult.model.forward", "adult", 5, 128),
         job_data="adult_sorted",
-        job_options=("--shuffle=records",),
+        job_options=MIXED,
     ),
     Model("census", "census.model.forward", "census", 4, 128),
     Model("flights", "flights.deepfm.forward", "flights", 3, 512, strategies=(PS, HYBRID)),
@@ -138,11 +139,13 @@ MODELS = (
     Model(
         *("cifar10", "cifar10.model.custom_model", "cifar10", 5, 64),
         metric="accuracy",
+        job_options=MIXED,
         strategies=(PS, ALLREDUCE, ONE_WORKER),
     ),
     Model(
         *("cifar10_mobilenetv2", "cifar10.cifar10_mobilenetv2.custom_model", "cifar10", 5, 64),
         metric="accuracy",
+        job_options=MIXED,
     ),
 )
 

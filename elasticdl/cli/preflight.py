@@ -19,6 +19,7 @@ from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
 from elasticdl.config import JobConfig
+from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.job import Strategy
@@ -28,8 +29,8 @@ from elasticdl.state.open import check_state
 from elasticdl.statistics import read_statistics
 
 
-def check(config: JobConfig) -> None:
-    """Raise for the first thing that would make the job fail later.
+def check(config: JobConfig) -> list[str]:
+    """Raise for the first thing that would make the job fail later; return what else to tell.
 
     Raises:
         ConfigError: A folder is missing, or a result cannot be written.
@@ -39,7 +40,7 @@ def check(config: JobConfig) -> None:
     """
     if config.is_on_kubernetes:
         _check_for_pods(config)
-        return
+        return []
     if config.model.script is not None:
         _check_script(config.model.script)
         model_file, names = config.model.script, None
@@ -52,13 +53,15 @@ def check(config: JobConfig) -> None:
         _check_functions(config, model_file, names)
     parse_params(config.model.model_params, "--model_params")
     is_script = config.model.script is not None
+    notes: list[str] = []
     if is_script or (names is not None and config.model.custom_data_reader not in names):
         for flag in ("training_data", "validation_data", "prediction_data"):
-            _check_data(flag, config)
+            notes += _check_data(flag, config)
     if config.model.statistics is not None:
         read_statistics(config.model.statistics)
     _check_sources(config)
     _check_destinations(config)
+    return notes
 
 
 def _check_script(script: Path) -> None:
@@ -200,14 +203,22 @@ def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
         )
 
 
-def _check_data(flag: str, config: JobConfig) -> None:
+def _check_data(flag: str, config: JobConfig) -> Iterator[str]:
     """Check that the files are there, of one known format, and that its reader has the settings."""
     text = getattr(config.data, flag)
-    if text:
-        try:
-            open_reader(text, config.data.data_reader_params)
-        except DataError as error:
-            raise DataError(f"--{flag}: {error}") from error
+    if not text:
+        return
+    try:
+        reader = open_reader(text, config.data.data_reader_params)
+    except DataError as error:
+        raise DataError(f"--{flag}: {error}") from error
+    is_mixed = config.training.shuffle == "records"
+    if flag == "training_data" and isinstance(reader, ImageFolderReader) and not is_mixed:
+        yield (
+            f"--training_data: {text} has a folder for each class, so a task has images of one "
+            "class, and so has a minibatch: models hardly learn from them; --shuffle=records mixes "
+            "the classes"
+        )
 
 
 def _check_sources(config: JobConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import rich_click as click
@@ -50,7 +50,7 @@ def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
     )
     places: dict[str, str] = {}
     try:
-        preflight.check(config)
+        _tell(preflight.check(config))
         with display:
             status = _run(config, stay, display, places)
     except LeftError as left:
@@ -107,6 +107,11 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
     return view(job, display, since)
 
 
+def _tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
 def _start_only(config: JobConfig) -> int:
     """Start a job, and say how to look at it."""
     if config.training.distribution_strategy is Strategy.LOCAL:
@@ -119,9 +124,7 @@ def _start_only(config: JobConfig) -> int:
             "--summary is written by a command that waits for the end of the job: use --wait in "
             "place of --detach, or `elasticdl status --json` after the end"
         )
-    preflight.check(config)
-    for note in choose.notes(config):
-        click.echo(f"note: {note}", err=True)
+    _tell([*preflight.check(config), *choose.notes(config)])
     job = choose.submitter_for(config).submit(config, is_tied=False)
     for line in _ways_to(job.name):
         click.echo(line)

@@ -98,6 +98,16 @@ def test_a_mistake_is_named_and_nothing_is_written(place, words, error, complain
     assert sorted(place.rglob("*")) == before
 
 
+def test_images_in_a_folder_for_each_class_are_better_mixed(place):
+    for name in ("cat", "dog"):
+        (place / "images" / name).mkdir(parents=True)
+        (place / "images" / name / "1.png").write_bytes(b"")
+    (note,) = check(config(training_data="images"))
+    assert "--shuffle=records mixes the classes" in note
+    assert check(config(training_data="images", shuffle="records")) == []
+    assert check(config(training_data="data.csv")) == []
+
+
 def test_an_exported_model_must_be_there(place):
     with pytest.raises(ConfigError, match="--saved_model: expected an exported model"):
         check(config("evaluate", saved_model="nowhere"))
