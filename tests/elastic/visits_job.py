@@ -27,6 +27,7 @@ class VisitsJob(RunningJob):
         **flags,
     ):
         self.num_records, self.num_faults = num_records, len(faults)
+        self._faults = faults
         self.is_staged = piece_bytes > 0  # then steps are to go on while a joiner is given all
         self.zoo = folder / "zoo"
         (self.zoo / "hashes").mkdir(parents=True)
@@ -83,9 +84,14 @@ class VisitsJob(RunningJob):
             number = self._num_claimed()
             if number == self.num_faults and not self.is_staged:
                 self.hurry()
-            if self.has_world_of(3) or (is_due and is_due(number)):
+            if self._is_whole_after(number) or (is_due and is_due(number)):
                 (self.zoo / f"due-{number}").touch()
         assert self._num_claimed() == self.num_faults, self.log()
+
+    def _is_whole_after(self, number):
+        """Return whether the world is whole, and all that died by so many faults are known lost."""
+        deaths = [place for place, _ in self._faults[:number] if place != "abort after reduction"]
+        return len(self.events("lost")) >= len(deaths) and self.has_world_of(3)
 
     def _num_claimed(self):
         return len(list(self.zoo.glob("claimed-*")))
