@@ -101,6 +101,7 @@ def main() -> None:
     rows.append(
         compare("usual step while a joiner is given pieces", "s", Side(tuple(ours.given), False))
     )
+    paths = {way: merged(found.paths) for way, found in ways.items()}
     notes = {
         "ours": "given beside the steps",
         "peer": "given before the first round",
@@ -111,13 +112,11 @@ def main() -> None:
             for way, found in ways.items()
         },
         "steps while the parameters were given": ours.num_steps,
-        "what the longest time at a join went to, means": {
-            way: merged(found.paths) for way, found in ways.items()
-        },
+        "what the longest time at a join went to, means": paths,
     }
-    for way, found in ways.items():
+    for way, path in paths.items():
         print(f"{way}: what the longest time between two steps at a join went to")
-        for what, share in merged(found.paths).items():
+        for what, share in path.items():
             seconds, processor, faults = share.values()
             print(f"  {what}: {seconds:.3f} s, {processor:.3f} of processor, {faults:.0f} faults")
     write_results("allreduce_join", rows, notes, keep=not short)

@@ -8,7 +8,7 @@ on in the rank that came last.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +87,7 @@ def _last_before(intervals: Sequence[Interval], at: float) -> Interval | None:
     """Return the last interval that had begun before a moment, cut off there."""
     for interval in reversed(intervals):
         if interval.begin < at:
-            end = min(interval.end, at)
-            return Interval(
-                interval.what,
-                interval.meeting,
-                interval.begin,
-                end,
-                interval.processor,
-                interval.faults,
-            )
+            return replace(interval, end=min(interval.end, at))
     return None
 
 

@@ -108,8 +108,9 @@ def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
     wanted = [_process(word) for word in processes]
     if follow:
         begun = job.processes()
-        for word in (word for word in processes if _process(word) not in begun):
-            click.echo(f"{word} has not begun; waiting for it", err=True)
+        for word, process in zip(processes, wanted, strict=True):
+            if process not in begun:
+                click.echo(f"{word} has not begun; waiting for it", err=True)
     if len(wanted) == 1:
         for line in job.logs(*wanted[0], follow):
             click.echo(line)

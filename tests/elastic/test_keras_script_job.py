@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.elastic.script_job import ScriptJob, check_ledger
+from tests.elastic.script_job import ScriptJob, check_fails, check_ledger
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(400)]
@@ -124,11 +124,10 @@ def test_a_worker_is_killed_and_each_record_counts_once(tmp_path, batch):
     # The model itself has counted: sqrt(g * g) may differ from |g| in the last bit.
     np.testing.assert_allclose(visits, np.ones(6_000), rtol=1e-5)
     assert updates == summary["model_version"]
-    digests = [file.read_text() for file in finals.glob("[0-9]*")]
+    digests = job.digests()
     assert len(digests) >= 2, job.log()  # two at least were there all the time
     assert len(set(digests)) == 1
-    sizes = {s for file in finals.glob("places-*") for _, s in json.loads(file.read_text())}
-    assert {2, 3} <= sizes
+    assert {2, 3} <= job.world_sizes()
     assert job.events("lost")
 
 
@@ -143,15 +142,10 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_a_script_that_does_not_do_its_part_fails_the_job_and_says_why(tmp_path, name):
     body, message = BODIES[name]
-    (tmp_path / "loop.py").write_text(
+    head = (
         "import elasticdl.controller, keras\n"
         "controller = elasticdl.controller.init()\n"
         "model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])\n"
         "optimizer = controller.wrap(model, keras.optimizers.SGD(0.1))\n"
-        f"for records in controller.minibatches():\n    {body}\n"
     )
-    with ScriptJob(
-        tmp_path, tmp_path / "loop.py", 64, minibatch_size=8, max_relaunches=0, max_task_retries=0
-    ) as job:
-        assert job.process.wait() == 1
-        assert message in job.printed()
+    check_fails(tmp_path, head, body, message, max_relaunches=0)

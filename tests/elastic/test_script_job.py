@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.elastic.script_job import ScriptJob, check_ledger
+from tests.elastic.script_job import ScriptJob, check_fails, check_ledger
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
@@ -51,7 +51,7 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
         job.hurry()
         summary = job.finish()
     check_counts(job, summary, 8_000)
-    digests = [file.read_text() for file in finals.glob("[0-9]*")]
+    digests = job.digests()
     assert len(digests) >= 2, job.log()  # two at least were there all the time
     assert len(set(digests)) == 1
     assert summary["staleness"]["max"] == 0
@@ -83,10 +83,8 @@ def test_processes_of_a_data_loader_make_examples_and_end_with_their_worker(tmp_
     check_counts(job, summary, 6_000)
     _, alive = psutil.wait_procs(orphans, timeout=120)  # a loader's process looks every 5 s
     assert not alive
-    digests = {file.read_text() for file in finals.glob("[0-9]*")}
-    assert len(digests) == 1, job.log()
-    sizes = {s for file in finals.glob("places-*") for _, s in json.loads(file.read_text())}
-    assert {2, 3} <= sizes
+    assert len(set(job.digests())) == 1, job.log()
+    assert {2, 3} <= job.world_sizes()
 
 
 def test_all_workers_dead_at_once_roll_back_together_with_the_ledger(tmp_path):
@@ -199,16 +197,11 @@ BODIES = {
 @pytest.mark.parametrize("name", BODIES)
 def test_a_script_that_does_not_do_its_part_fails_the_job_and_says_why(tmp_path, name):
     body, message = BODIES[name]
-    (tmp_path / "loop.py").write_text(
+    head = (
         "import elasticdl.controller, torch\n"
         "controller = elasticdl.controller.init()\n"
         "model = torch.nn.Linear(1, 1)\n"
         "sgd = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "optimizer = controller.wrap(model, sgd)\n"
-        f"for records in controller.minibatches():\n    {body}\n"
     )
-    with ScriptJob(
-        tmp_path, tmp_path / "loop.py", 64, minibatch_size=8, max_relaunches=1, max_task_retries=0
-    ) as job:
-        assert job.process.wait() == 1
-        assert message in job.printed()
+    check_fails(tmp_path, head, body, message, max_relaunches=1)

@@ -21,12 +21,20 @@ Mapping = list[tuple[Any, Any]]
 
 
 class Variables:
-    """The variables of a model that cross as one flat float32 vector."""
+    """The variables of a model that cross as one flat float32 vector.
+
+    Attributes:
+        parts: Where each variable lies in the flat vector.
+    """
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.variables = tuple(variables)
         self._shapes = [tuple(int(n) for n in v.shape) for v in variables]
         self._sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self._shapes]
+        ends = np.cumsum(self._sizes).tolist()
+        self.parts = tuple(
+            slice(end - size, end) for end, size in zip(ends, self._sizes, strict=True)
+        )
         self.size = sum(self._sizes)
         self._counters = [
             (variable, part)
@@ -40,12 +48,6 @@ class Variables:
             VariableDescription(v.path, shape, part.start)
             for v, shape, part in zip(self.variables, self._shapes, self.parts, strict=True)
         )
-
-    @property
-    def parts(self) -> tuple[slice, ...]:
-        """Where each variable lies in the flat vector."""
-        ends = np.cumsum(self._sizes).tolist()
-        return tuple(slice(end - size, end) for end, size in zip(ends, self._sizes, strict=True))
 
     def repeat(self, by_variable: Sequence[float]) -> Float32:
         """Return a flat vector that has a number of each variable in all its elements."""
