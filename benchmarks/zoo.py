@@ -97,6 +97,7 @@ def _dac(kind: str) -> Model:
 DIN_SIZES = "num_items=1000;num_categories=100"
 MIXED = ("--shuffle=records",)
 MNIST_RATE = 0.01
+CIFAR10_RATE = 0.02
 MNIST_API = "mnist.mnist_functional_api.custom_model"
 MODELS = (
     Model("adult", "adult.model.forward", "adult", 5, 128),
@@ -110,7 +111,11 @@ MODELS = (
     Model("lr", "lr.model.forward", "lr", 2, 256, plain_params="shrink=10000"),
     Model("din", "din.model.forward", "din", 2, 128, DIN_SIZES),
     *map(_dac, ("wide_deep", "deepfm", "xdeepfm", "dcn", "dcn_v2")),
-    Model("iris", "iris.model.forward", "iris", 20, 10, metric="accuracy"),
+    Model(
+        *("iris", "iris.model.forward", "iris", 20, 10),
+        metric="accuracy",
+        strategies=(PS, ALLREDUCE),
+    ),
     Model(
         *("mnist", MNIST_API, "mnist", 3, 64),
         metric="accuracy",
@@ -134,6 +139,7 @@ MODELS = (
     Model(
         *("mnist_subclass", "mnist.mnist_subclass.CustomModel", "mnist", 3, 64),
         metric="accuracy",
+        strategies=(PS, ALLREDUCE),
         learning_rate=MNIST_RATE,
     ),
     Model(
@@ -141,11 +147,14 @@ MODELS = (
         metric="accuracy",
         job_options=MIXED,
         strategies=(PS, ALLREDUCE, ONE_WORKER),
+        learning_rate=CIFAR10_RATE,
     ),
     Model(
         *("cifar10_mobilenetv2", "cifar10.cifar10_mobilenetv2.custom_model", "cifar10", 5, 64),
         metric="accuracy",
         job_options=MIXED,
+        strategies=(PS, ALLREDUCE),
+        learning_rate=CIFAR10_RATE,
     ),
 )
 
