@@ -4,13 +4,16 @@
 
 - the digits (`model_zoo/mnist`: convolutions) in one process (`Local`);
 - the flights (`model_zoo/flights`: DeepFM, two tables) in one process, and with one worker and one
-  ps replica; in PyTorch with `--torch_compile` too.
+  ps replica; in PyTorch with `--torch_compile` too;
+- the DeepFM on ten million ids (`model_zoo/criteo`) in PyTorch, likewise (`store_job.py` has it in
+  Keras).
 
 Beside them, in one process: the loop of `peers/torch_loop.py`, for the flights with sparse
-gradients of the tables, and with dense ones; Keras' `fit`. All sides compute with one thread, and
-read the same records through the model file's `feed`. Figures are records/s in the steady state,
-each run in a fresh process, in turn with the others of its model and framework. The fastest run of
-each side counts. The results are written after each model: a run that is cut off keeps what it has.
+gradients of the tables, and with dense ones, for ten million ids with sparse ones; Keras' `fit`.
+All sides compute with one thread, and read the same records through the model file's `feed`.
+Figures are records/s in the steady state, each run in a fresh process, in turn with the others of
+its model and framework. The fastest run of each side counts. The results are written after each
+model: a run that is cut off keeps what it has.
 """
 
 from __future__ import annotations
@@ -25,16 +28,17 @@ from functools import partial
 
 from jobs import environment, run_job, run_local
 from report import Row, compare, interleave, write_results
-from workloads import DIGITS, FLIGHTS, PEERS, Workload, fit, prepare
+from workloads import CRITEO, DIGITS, FLIGHTS, PEERS, Workload, fit, prepare
 
 DENSE_SIZE, SPARSE_SIZE = 64, 512
 MODELS = {
     ("PyTorch", DIGITS): "mnist.model_torch.custom_model",
     ("PyTorch", FLIGHTS): "flights.deepfm_torch.forward",
+    ("PyTorch", CRITEO): "criteo.deepfm_torch.forward",
     ("Keras", DIGITS): "mnist.model.custom_model",
     ("Keras", FLIGHTS): "flights.deepfm.forward",
 }
-SIZES = {DIGITS: DENSE_SIZE, FLIGHTS: SPARSE_SIZE}
+SIZES = {DIGITS: DENSE_SIZE, FLIGHTS: SPARSE_SIZE, CRITEO: SPARSE_SIZE}
 ONE_THREAD = "--worker_threads=1"
 
 
@@ -75,7 +79,10 @@ def main() -> None:
         write_results(
             "torch_models",
             rows,
-            {"minibatch_size": {"digits": DENSE_SIZE, "flights": SPARSE_SIZE}, "threads": 1},
+            {
+                "minibatch_size": {w.model_def.split(".")[0]: SIZES[w] for w in SIZES},
+                "threads": 1,
+            },
             keep=not args.short,
         )
 
@@ -85,6 +92,7 @@ def groups(length: Length) -> list[Group]:
     return [
         digits("PyTorch", partial(loop, DIGITS, length.seconds), length),
         flights_in_torch(length),
+        criteo_in_torch(length),
         digits(
             "Keras", partial(fit, DIGITS, "records", DENSE_SIZE, length.steps, threads=1), length
         ),
@@ -122,6 +130,22 @@ def flights_in_torch(length: Length) -> Group:
         )
         for ours, what in said.items()
         for kind in ("sparse", "dense")
+    )
+    return Group(sides, pairs)
+
+
+def criteo_in_torch(length: Length) -> Group:
+    """Return jobs beside a loop of PyTorch; with dense gradients it would take seconds a step."""
+    plain = "PyTorch criteo, sparse loop"
+    sides = {
+        "PyTorch criteo": partial(local, "PyTorch", CRITEO, length.seconds),
+        "PyTorch criteo, ps": partial(with_ps, "PyTorch", CRITEO, max(1, length.epochs // 4)),
+        plain: partial(loop, CRITEO, length.seconds, "--sparse"),
+    }
+    said = {"PyTorch criteo": "one process", "PyTorch criteo, ps": "1 worker + 1 ps replica"}
+    pairs = tuple(
+        (f"PyTorch: ten million ids, {what}, against a loop with sparse gradients", ours, plain)
+        for ours, what in said.items()
     )
     return Group(sides, pairs)
 

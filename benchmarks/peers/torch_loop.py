@@ -14,10 +14,12 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from elasticdl import Mode
 from elasticdl._core import RecordReader
@@ -81,11 +83,11 @@ def minibatches(spec: ModelSpec, files: list[str], size: int) -> Iterator[tuple[
             for begin in range(0, reader.num_records, size * TASK_MINIBATCHES):
                 end = min(begin + size * TASK_MINIBATCHES, reader.num_records)
                 records = TaskRecords(reader.read(begin, end), {})
-                features, labels = map(
+                features, labels = tree_map(
                     torch.as_tensor, spec.feed(records, Mode.TRAINING, Metadata())
                 )
                 for chosen in torch.randperm(len(labels)).split(size):
-                    yield features[chosen], labels[chosen]
+                    yield tree_map(itemgetter(chosen), features), labels[chosen]
 
 
 if __name__ == "__main__":
