@@ -140,6 +140,7 @@ class Results:
             "data": self._what,
             "machine": machine(),
             "versions": versions(),
+            "verdicts": verdicts(self.curves, self._modes),
             "curves": [asdict(found) for found in self.curves],
         }
         self._path.write_text(json.dumps(document, indent=1) + "\n")

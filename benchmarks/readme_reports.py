@@ -95,6 +95,10 @@ def _elastic(document: Document) -> Iterator[str]:
         mean = f"{statistics.fmean(values):.4f}"
         span = f"{min(values):.4f} to {max(values):.4f}"
         yield f"| {model} | {mode} | {mean} | {span} | {len(values)} |"
+    yield ""
+    yield from (f"- {verdict}." for verdict in document["verdicts"])
+    yield ""
+    yield "![AUC over updates](../docs/figures/elastic-quality.svg)"
 
 
 _SECTIONS = {"criteo_rehearsal": _criteo, "zoo": _zoo, "elastic_quality": _elastic}
