@@ -209,9 +209,14 @@ class Lookup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallbackNeeds:
-    """What callbacks need of the job: `watches` names one that waits for evaluations, or is ""."""
+    """What callbacks need of the job.
+
+    watches: names one that waits for evaluations, or is "". watches_loss: one waits for the loss of
+    evaluations.
+    """
 
     watches: str
+    watches_loss: bool = False
 
 
 class Predictor(Protocol):

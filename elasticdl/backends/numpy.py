@@ -119,7 +119,8 @@ class NumpyTrainer:
         self._seed = seed
         if spec.callbacks is not None:
             raise ModelError(
-                "callbacks() belongs to Keras models; an array model has none: leave it out"
+                "callbacks() belongs to models in Keras or PyTorch; an array model has none: leave "
+                "it out"
             )
         self._optimizer = self._make_optimizer()
         if spec.weighted_metrics_fn is not None:

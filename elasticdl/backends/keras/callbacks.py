@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
+import numpy as np
+from keras.src.callbacks.monitor_callback import MonitorCallback
 
-from elasticdl.backends.keras.job_callbacks import JobCallbacks, metrics_by_name
+from elasticdl.backends.job_callbacks import JobCallbacks, made_by, needs_of, scheduled_rate
+from elasticdl.backends.keras.job_callbacks import MEMORY, KerasHooks, check_callback
 from elasticdl.backends.keras.optimizer import LearningRate
-from elasticdl.callbacks import LearningRateScheduler
-from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.callbacks import JobControl, LearningRateScheduler
+from elasticdl.errors import ModelError
 
 INSTEAD = {
     "LearningRateScheduler": "use elasticdl.callbacks.LearningRateScheduler, which counts updates, "
@@ -30,11 +33,7 @@ def learning_rate_of(
     optimizer: Any, callbacks: Callable[[], list[Any]] | None
 ) -> Callable[[int], float]:
     """Return the learning rate by model version, from the optimizer or a callback."""
-    rate: Callable[[int], float] = LearningRate(optimizer)
-    for callback in _call(callbacks):
-        if isinstance(callback, LearningRateScheduler):
-            rate = _scheduled(callback)
-    return rate
+    return scheduled_rate(callbacks) or LearningRate(optimizer)
 
 
 def job_callbacks(
@@ -51,41 +50,64 @@ def job_callbacks(
     """
 
     def make() -> list[Any]:
-        return [callback for callback in _call(callbacks) if _is_of_job(callback)]
+        return [callback for callback in made_by(callbacks) if _is_of_job(callback)]
 
-    for callback in make():
+    first = make()
+    for callback in first:
         name = type(callback).__name__
         if name in INSTEAD and type(callback).__module__.startswith("keras."):
             raise ModelError(
                 f"callbacks() returns {name}, which cannot run here: workers train different "
                 f"parts of the data at the same time; {INSTEAD[name]}"
             )
-    if not make():
+    if not first:
         return None
     metrics = metrics_by_name(eval_metrics_fn() if eval_metrics_fn else {})
-    return JobCallbacks(make, optimizer, metrics)
+    rate = None if scheduled_rate(callbacks) else _fixed_rate(optimizer)
+    for callback in first:
+        check_callback(callback, rate, metrics)
+
+    def hooks(callback: Any, control: JobControl) -> KerasHooks:
+        return KerasHooks(callback, control, metrics)
+
+    needs = needs_of([callback for callback in first if isinstance(callback, MonitorCallback)])
+    return JobCallbacks(make, rate, hooks, MEMORY, needs)
 
 
 def _is_of_job(callback: Any) -> bool:
     return not isinstance(callback, LearningRateScheduler | keras.callbacks.TerminateOnNaN)
 
 
-def _scheduled(callback: LearningRateScheduler) -> Callable[[int], float]:
-    def rate(version: int) -> float:
-        return float(callback.schedule(version))
+def _fixed_rate(optimizer: Any) -> float | None:
+    """Return the optimizer's learning rate; None where it is a schedule."""
+    rate = optimizer._learning_rate
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return None
+    return float(np.asarray(optimizer.learning_rate))
 
-    return rate
+
+def metrics_by_name(metrics: Any, output: str = "") -> dict[str, Any]:
+    """Return the metrics that `eval_metrics_fn` gave by the names that callbacks' logs have."""
+    found: dict[str, Any] = {}
+    if isinstance(metrics, Mapping):
+        for name, value in metrics.items():
+            full = f"{output}_{name}" if output else str(name)
+            if isinstance(value, Mapping | list | tuple):
+                found.update(metrics_by_name(value, full))
+            else:
+                found[full] = _keras_metric(value)
+    elif isinstance(metrics, list | tuple):
+        for value in metrics:
+            metric = _keras_metric(value)
+            name = value if isinstance(value, str) else getattr(metric, "name", str(value))
+            found[f"{output}_{name}" if output else name] = metric
+    return found
 
 
-def _call(callbacks: Callable[[], list[Any]] | None) -> list[Any]:
-    if callbacks is None:
-        return []
+def _keras_metric(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
     try:
-        found = callbacks()
-    except ElasticdlError:
-        raise
-    except Exception as error:
-        raise ModelError(f"callbacks raised {type(error).__name__}: {error}") from error
-    if not isinstance(found, list | tuple):
-        raise ModelError(f"callbacks must return a list, found {type(found).__name__}")
-    return list(found)
+        return keras.metrics.get(value)
+    except ValueError:
+        return value

@@ -29,12 +29,12 @@ from elasticdl.backends.base import (
     TableSource,
     VariableDescription,
 )
+from elasticdl.backends.job_callbacks import JobCallbacks
 from elasticdl.backends.keras.callbacks import job_callbacks, learning_rate_of
 from elasticdl.backends.keras.export import export_model
 from elasticdl.backends.keras.export_beside import export_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.feed.runner import FeedRunner
-from elasticdl.backends.keras.job_callbacks import JobCallbacks
 from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.backends.keras.metrics.join import joined
 from elasticdl.backends.keras.model.eager import EagerModel
@@ -172,8 +172,8 @@ class KerasTrainer:
         self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
         self._callbacks = job_callbacks(self._spec.callbacks, optimizer, self._spec.eval_metrics_fn)
         if self._callbacks is not None:
-            self.callbacks = CallbackNeeds(self._callbacks.watches)
-            if self._callbacks.watches_loss:
+            self.callbacks = self._callbacks.needs
+            if self.callbacks.watches_loss:
                 self._evaluation_loss = EvaluationLoss(self._spec.loss, self._placed.output_names)
         return _Updates(optimizer, rule, clip, dense)
 

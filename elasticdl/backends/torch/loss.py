@@ -31,8 +31,16 @@ class MinibatchLoss:
         Raises:
             ModelError: The function raises, or gives something else.
         """
+        return self.checked(self.value(labels, predictions))
+
+    def value(self, labels: Any, predictions: Any) -> Any:
+        """Return what the user's function does; an evaluation has no gradient to be checked.
+
+        Raises:
+            ModelError: The function raises.
+        """
         try:
-            loss = self.bare(labels, predictions)
+            return self.bare(labels, predictions)
         except ElasticdlError:
             raise
         except Exception as error:
@@ -41,7 +49,6 @@ class MinibatchLoss:
                 f"{' '.join(str(error).split())[:1000]} ({place_of(error)}); labels are "
                 f"{describe(labels)}, predictions {describe(predictions)}"
             ) from error
-        return self.checked(loss)
 
     def bare(self, labels: Any, predictions: Any) -> Any:
         """Return what the user's function does, whatever that is."""

@@ -19,7 +19,9 @@ State = list[NDArray[np.float64]]
 
 
 class Metric(Protocol):
-    """A metric of one model."""
+    """A metric of one model. `direction`: "min" or "max" is better; None: nobody knows."""
+
+    direction: str | None
 
     def reset(self) -> None:
         """Forget all minibatches."""
@@ -43,6 +45,8 @@ class FunctionMetric:
 
     It gives a value for each element of a minibatch, or one for all of it.
     """
+
+    direction: str | None = None
 
     def __init__(self, name: str, function: Callable[[Any, Any], Any]) -> None:
         self._name = name
@@ -72,6 +76,8 @@ class TorchMetric:
 
     def __init__(self, name: str, metric: Any) -> None:
         self._metric = metric
+        is_up = getattr(metric, "higher_is_better", None)
+        self.direction = None if is_up is None else "max" if is_up else "min"
         self._names = sorted(metric._defaults)
         for state, reduction in metric._reductions.items():
             if getattr(reduction, "__name__", "") != "dim_zero_sum":
@@ -147,6 +153,10 @@ class Metrics:
                         f"({place_of(error)})"
                     ) from error
 
+    def directions(self) -> dict[str, str | None]:
+        """Return whether less ("min") or more ("max") of each is better; None: nobody knows."""
+        return {name: metric.direction for name, metric in self._metrics.items()}
+
     def states(self) -> MetricStates:
         """Return the sums so far."""
         return {name: list(metric.state()) for name, metric in self._metrics.items()}
@@ -156,8 +166,40 @@ class Metrics:
         return {
             f"{name}{suffix}": value
             for name, state in states.items()
+            if name in self._metrics  # beside them may be an evaluation's loss
             for suffix, value in self._metrics[name].result(list(state)).items()
         }
+
+
+class EvaluationLoss:
+    """The mean loss of an evaluation's records, which a callback watches."""
+
+    NAME = "loss"
+
+    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
+        """Begin with no minibatch; `loss(labels, predictions)` gives a mean over one."""
+        self._mean = FunctionMetric(self.NAME, loss)
+        self._is_empty = True
+
+    def reset(self) -> None:
+        """Start an evaluation."""
+        self._mean.reset()
+        self._is_empty = True
+
+    def update(self, labels: Any, predictions: Any) -> None:
+        """Add a minibatch."""
+        self._mean.update(labels, predictions)
+        self._is_empty = False
+
+    def states(self) -> MetricStates:
+        """Return the sums; none where there was no evaluation, as in training."""
+        return {} if self._is_empty else {self.NAME: self._mean.state()}
+
+    def results(self, states: MetricStates) -> dict[str, float]:
+        """Return the mean of merged states, if there are any."""
+        if self.NAME not in states:
+            return {}
+        return {self.NAME: self._mean.result(list(states[self.NAME]))[""]}
 
 
 def _metric(name: str, metric: Any) -> Metric:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from elasticdl.backends.base import OptimizerSpec
-from elasticdl.callbacks import LearningRateScheduler
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 
 # Why an optimizer cannot be applied by ps replicas, each of which holds a part of the parameters.
@@ -105,31 +104,6 @@ def _rule_of_all(kind: str, rules: Mapping[str, OptimizerSpec]) -> OptimizerSpec
     return whole
 
 
-def scheduled_rate(
-    callbacks: Callable[[], list[Any]] | None, rate: Callable[[int], float]
-) -> Callable[[int], float]:
-    """Return the rate, or that of the one callback which a PyTorch model may have.
-
-    Raises:
-        ModelError: `callbacks()` returns another one.
-    """
-    if callbacks is None:
-        return rate
-    for callback in callbacks() or []:
-        if not isinstance(callback, LearningRateScheduler):
-            raise ModelError(
-                f"callbacks() returns {type(callback).__name__}; a PyTorch model may have "
-                "elasticdl.callbacks.LearningRateScheduler alone"
-            )
-        schedule = callback.schedule
-
-        def scheduled(version: int, schedule: Callable[[int], float] = schedule) -> float:
-            return float(schedule(version))
-
-        rate = scheduled
-    return rate
-
-
 def _call(make: Callable[..., Any], parameters: list[Any]) -> Any:
     try:
         return make(parameters)
@@ -146,8 +120,8 @@ def _rate_of(made: Any) -> tuple[Any, Callable[[int], float]]:
     schedulers = torch.optim.lr_scheduler
     if isinstance(made, schedulers.ReduceLROnPlateau):
         raise ModelError(
-            "optimizer(parameters) returns ReduceLROnPlateau, which waits for evaluations; use a "
-            "scheduler that counts steps"
+            "optimizer(parameters) returns ReduceLROnPlateau, which waits for evaluations; let "
+            "callbacks() return elasticdl.callbacks.ReduceLROnPlateau, which decides the same"
         )
     if isinstance(made, schedulers.LRScheduler):
         return made.optimizer, ScheduledRate(made)
@@ -156,8 +130,18 @@ def _rate_of(made: Any) -> tuple[Any, Callable[[int], float]]:
             "optimizer(parameters) must return an optimizer of torch.optim, or a scheduler of "
             f"torch.optim.lr_scheduler, found {type(made).__name__}"
         )
-    fixed = one_rate(made)
-    return made, lambda version: fixed
+    return made, FixedRate(one_rate(made))
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRate:
+    """The learning rate of an optimizer without a scheduler."""
+
+    value: float
+
+    def __call__(self, version: int) -> float:
+        """Return the same rate for each step."""
+        return self.value
 
 
 class ScheduledRate:

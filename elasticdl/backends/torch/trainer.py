@@ -25,6 +25,8 @@ from elasticdl.backends.base import (
     StepResult,
     TableSource,
 )
+from elasticdl.backends.job_callbacks import JobCallbacks, scheduled_rate
+from elasticdl.backends.torch.callbacks import job_callbacks
 from elasticdl.backends.torch.compiled import CompiledStep
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_model
@@ -32,9 +34,9 @@ from elasticdl.backends.torch.export_beside import export_beside
 from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
-from elasticdl.backends.torch.metrics import Metrics
+from elasticdl.backends.torch.metrics import EvaluationLoss, Metrics
 from elasticdl.backends.torch.model import PlacedModel
-from elasticdl.backends.torch.optimizer import Rules, read_rules, scheduled_rate
+from elasticdl.backends.torch.optimizer import FixedRate, Rules, read_rules
 from elasticdl.backends.torch.state import find_momenta, zeros
 from elasticdl.backends.torch.structures import as_array, map_leaves
 from elasticdl.data.base import Metadata, Records
@@ -58,8 +60,6 @@ class TorchTrainer:
         is_compiled: Training steps are compiled by `torch.compile`, without `run_eagerly`.
         device: Where steps are computed.
     """
-
-    callbacks: CallbackNeeds | None = None
 
     def __init__(
         self,
@@ -86,6 +86,9 @@ class TorchTrainer:
         self._is_compiled = is_compiled
         self._device = device
         self._compiled: CompiledStep | None = None
+        self.callbacks: CallbackNeeds | None = None
+        self._callbacks: JobCallbacks | None = None
+        self._evaluation_loss: EvaluationLoss | None = None  # where a callback watches it
         self._momenta: list[float] = []
         self._rate: Callable[[int], float] = lambda version: 0.0
         self._unused: dict[int, str] = {}  # parameters without a gradient, by number
@@ -123,8 +126,20 @@ class TorchTrainer:
             every = [*weights, *(p for _, p in placed.parameters)]
             return Rules(sgd, {id(parameter): sgd for parameter in every}, lambda version: 0.0)
         rules = read_rules(self._spec.optimizer, placed.parameters, weights)
-        self._rate = scheduled_rate(self._spec.callbacks, rules.rate)
+        self._rate = scheduled_rate(self._spec.callbacks) or rules.rate
+        self._read_callbacks()
         return rules
+
+    def _read_callbacks(self) -> None:
+        fixed = self._rate.value if isinstance(self._rate, FixedRate) else None
+        directions = self._metrics.directions()
+        self._callbacks = job_callbacks(self._spec.callbacks, fixed, directions)
+        if self._callbacks is None:
+            return
+        self.callbacks = self._callbacks.needs
+        has_own = EvaluationLoss.NAME in directions
+        if self.callbacks.watches_loss and self._loss is not None and not has_own:
+            self._evaluation_loss = EvaluationLoss(self._loss.value)
 
     def _try_out(self, minibatch: TorchMinibatch, rules: Rules) -> None:
         """Take a step that changes nothing: what is wrong is said now, before the job begins."""
@@ -277,20 +292,27 @@ class TorchTrainer:
     def new_metrics(self) -> None:
         """Start an evaluation with empty metrics."""
         self._metrics.reset()
+        if self._evaluation_loss is not None:
+            self._evaluation_loss.reset()
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> None:
         """Add a minibatch to the metrics."""
-        self._metrics.update(minibatch.labels, self._infer(minibatch, rows, dense, state))
+        outputs = self._infer(minibatch, rows, dense, state)
+        self._metrics.update(minibatch.labels, outputs)
+        if self._evaluation_loss is not None:
+            self._evaluation_loss.update(minibatch.labels, outputs)
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""
-        return self._metrics.states()
+        loss = self._evaluation_loss
+        return {**self._metrics.states(), **({} if loss is None else loss.states())}
 
     def metric_results(self, states: MetricStates) -> dict[str, float]:
         """Compute the metrics from merged states."""
-        return self._metrics.results(states)
+        loss = self._evaluation_loss
+        return {**self._metrics.results(states), **({} if loss is None else loss.results(states))}
 
     def predict_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
@@ -310,8 +332,9 @@ class TorchTrainer:
         return map_leaves(_detached, outputs)
 
     def run_callbacks(self, call: CallbackCall) -> CallbackResult:
-        """Never called: a PyTorch model has none that the job calls."""
-        raise ModelError("a PyTorch model has no callbacks that the job calls")
+        """Call the user's callbacks; see `Trainer.run_callbacks`."""
+        assert self._callbacks is not None, "the job calls callbacks that there are"
+        return self._callbacks.run(call)
 
     def export(
         self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None

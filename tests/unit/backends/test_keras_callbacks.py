@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import elasticdl.callbacks
 from elasticdl.backends.keras.callbacks import job_callbacks
+from elasticdl.callbacks import JobControl
 from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, Moment, MomentKind
 
@@ -70,6 +72,27 @@ def test_early_stopping_stops_at_the_evaluation_at_which_keras_does(patience, se
     results = list(run(make, moments(VALUES)))[1:]
     assert len(results) == len(expected)
     assert results[-1].stop == ("EarlyStopping" if len(expected) < len(VALUES) else "")
+
+
+@pytest.mark.parametrize("patience", [0, 1, 2, 3])
+@pytest.mark.parametrize("settings", [{}, {"min_delta": 0.015}, {"start_from_epoch": 3},
+                                      {"baseline": 0.71}])  # fmt: skip
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_that_of_models_in_pytorch_stops_when_that_of_keras_does(mode, settings, patience):
+    settings = {"patience": patience, "mode": mode} | settings
+    expected = in_one_process(
+        keras.callbacks.EarlyStopping("val_auc", **settings), VALUES, "val_auc"
+    )
+    callback, control = (
+        elasticdl.callbacks.EarlyStopping("val_auc", **settings),
+        JobControl(0.1, 20),
+    )
+    callback.join(control)
+    seen = 0
+    while seen < len(VALUES) and not control.is_stopped:
+        callback.on_evaluation_end(seen, {"val_auc": VALUES[seen]})
+        seen += 1
+    assert seen == len(expected)
 
 
 def test_losses_are_watched_at_the_end_of_epochs():
@@ -170,6 +193,12 @@ REFUSED = {
     "LearningRateScheduler, which cannot run here.*elasticdl.callbacks": lambda: [
         keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)
     ],
+    "EarlyStopping, an elasticdl.*in PyTorch; .* keras.callbacks.EarlyStopping": lambda: [
+        elasticdl.callbacks.EarlyStopping("val_auc")
+    ],
+    "Callback, an elasticdl.* that derive from keras.callbacks.Callback": lambda: [
+        elasticdl.callbacks.Callback()
+    ],
     "is no keras.callbacks.Callback": lambda: [print],
 }
 
@@ -178,6 +207,15 @@ REFUSED = {
 def test_what_a_callback_could_not_do_is_refused_before_training(message):
     with pytest.raises(ModelError, match=message):
         job_callbacks(REFUSED[message], keras.optimizers.SGD(0.1), metrics)
+
+
+def test_a_rate_that_a_callback_schedules_cannot_be_reduced_on_plateau():
+    make = lambda: [  # noqa: E731
+        elasticdl.callbacks.LearningRateScheduler(lambda version: 0.1),
+        keras.callbacks.ReduceLROnPlateau("val_auc"),
+    ]
+    with pytest.raises(ModelError, match="learning rate is a schedule, which it cannot set"):
+        job_callbacks(make, keras.optimizers.SGD(0.1), metrics)
 
 
 def test_a_schedule_cannot_be_reduced_on_plateau():
@@ -256,6 +294,8 @@ def test_the_loss_of_an_evaluation_is_that_of_keras(new_job):
     plain.compile(loss=lambda y, p: tf.square(y[:, 0] - p[:, 0]), jit_compile=False)
     expected = plain.evaluate(columns["x"], columns["y"][:, None], batch_size=8, verbose=0)
     assert job.evaluate(columns, 8)["loss"] == pytest.approx(expected, rel=1e-5)
+    job.backend.new_metrics()
+    assert job.backend.metric_states() == {}  # of training: the job has the loss
 
 
 def test_hooks_of_predict_are_not_called_as_fit_does_not():

@@ -237,7 +237,7 @@ REFUSED_OPTIMIZERS = {
     ),
     "plateau": (
         lambda p: torch.optim.lr_scheduler.ReduceLROnPlateau(torch.optim.SGD(p, lr=1)),
-        "ReduceLROnPlateau, which waits for evaluations",
+        "ReduceLROnPlateau, which waits for evaluations.*elasticdl.callbacks.ReduceLROnPlateau",
     ),
     "foreign": (
         lambda p: torch.optim.SGD([*p, nn.Parameter(torch.ones(1))], lr=1),

@@ -35,8 +35,8 @@ class EvaluationLoss:
         self._sums += (float(loss) * minibatch.num_records, minibatch.num_records)
 
     def states(self) -> MetricStates:
-        """Return the sum of the records' losses, and how many there are."""
-        return {self.NAME: [self._sums]}
+        """Return the sum of the records' losses, and how many; {} if there are none."""
+        return {self.NAME: [self._sums]} if self._sums[1] else {}
 
     @classmethod
     def results(cls, states: MetricStates) -> dict[str, float]:

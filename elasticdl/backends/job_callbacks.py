@@ -1,0 +1,219 @@
+"""Callbacks in a job: made anew for each call, and given back what they remembered.
+
+A callback is told of the job and not of one worker: of its epochs, evaluations, begin and end.
+`keras/job_callbacks.py` and `torch/callbacks.py` say which callbacks of their framework may be
+called, and how.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from elasticdl.backends.base import CallbackNeeds
+from elasticdl.backends.remembered import Memory
+from elasticdl.callbacks import JobControl, LearningRateScheduler
+from elasticdl.errors import ElasticdlError, ModelError
+from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind
+
+Rate = Callable[[int], float]
+
+
+class Hooks(Protocol):
+    """What the job calls of one callback; see `elasticdl.callbacks.Callback`."""
+
+    def on_train_begin(self) -> None:
+        """Training begins."""
+        ...
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        """An epoch begins."""
+        ...
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """An epoch is done."""
+        ...
+
+    def on_evaluation_end(self, evaluation: int, logs: Mapping[str, float]) -> None:
+        """An evaluation is done."""
+        ...
+
+    def on_train_end(self, logs: Mapping[str, float]) -> None:
+        """Training is over."""
+        ...
+
+
+class JobCallbacks:
+    """Those of `callbacks()` that the job calls, which can do here what they say.
+
+    Args:
+        make: Returns them, new ones each time, in the same order.
+        rate: The optimizer's learning rate; None: it is a schedule.
+        hooks: (callback, job) -> what is called of a new callback.
+        memory: What is remembered of them.
+        needs: What they need of the job.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Sequence[Any]],
+        rate: float | None,
+        hooks: Callable[[Any, JobControl], Hooks],
+        memory: Memory,
+        needs: CallbackNeeds,
+    ) -> None:
+        self.needs = needs
+        self._make = make
+        self._rate = rate
+        self._hooks = hooks
+        self._memory = memory
+
+    def run(self, call: CallbackCall) -> CallbackResult:
+        """Call each callback for one moment; return what they remember and have decided.
+
+        Raises:
+            ModelError: One raised, or remembers what JSON does not know.
+        """
+        callbacks = list(self._make())
+        states = json.loads(call.state) if call.state else [{} for _ in callbacks]
+        rate = self._rate if call.learning_rate is None else call.learning_rate
+        control = JobControl(rate, call.num_epochs)
+        hooks = []
+        for callback, state in zip(callbacks, states, strict=True):
+            hooks.append(self._hooks(callback, control))
+            self._memory.remind(callback, state)
+        before = [self._memory.unknown(callback) for callback in callbacks]
+        stop = ""
+        for callback, called in zip(callbacks, hooks, strict=True):
+            _tell(called, type(callback).__name__, call.moment, call.num_epochs)
+            if control.is_stopped and not stop:
+                stop = type(callback).__name__
+        for callback, unknown in zip(callbacks, before, strict=True):
+            self._memory.refuse_what_is_forgotten(callback, unknown)
+        state = json.dumps([self._memory.of(callback) for callback in callbacks])
+        changed = control.changed
+        return CallbackResult(state, call.learning_rate if changed is None else changed, stop)
+
+
+def _tell(hooks: Hooks, name: str, moment: Moment, num_epochs: int) -> None:
+    """Call the hooks of a callback that a moment means."""
+    number, logs = moment.number, moment.logs
+    try:
+        match moment.kind:
+            case MomentKind.TRAIN_BEGIN:
+                hooks.on_train_begin()
+                hooks.on_epoch_begin(0)
+            case MomentKind.EPOCH_END:
+                hooks.on_epoch_end(number, logs)
+                if number + 1 < num_epochs:
+                    hooks.on_epoch_begin(number + 1)
+            case MomentKind.EVALUATION:
+                hooks.on_evaluation_end(number, logs)
+            case MomentKind.TRAIN_END:
+                hooks.on_train_end(logs)
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"callback {name} raised {type(error).__name__} at {moment.kind}: {error}"
+        ) from error
+
+
+def made_by(callbacks: Callable[[], list[Any]] | None) -> list[Any]:
+    """Call `callbacks()` of a model file.
+
+    Raises:
+        ModelError: It raises, or returns something else.
+    """
+    if callbacks is None:
+        return []
+    try:
+        found = callbacks()
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        raise ModelError(f"callbacks raised {type(error).__name__}: {error}") from error
+    if not isinstance(found, list | tuple):
+        raise ModelError(f"callbacks must return a list, found {type(found).__name__}")
+    return list(found)
+
+
+def scheduled_rate(callbacks: Callable[[], list[Any]] | None) -> Rate | None:
+    """Return the learning rate by model version that a callback gives, if one does."""
+    rate: Rate | None = None
+    for callback in made_by(callbacks):
+        if isinstance(callback, LearningRateScheduler):
+            rate = _rate_of(callback)
+    return rate
+
+
+def _rate_of(callback: LearningRateScheduler) -> Rate:
+    def rate(version: int) -> float:
+        return float(callback.schedule(version))
+
+    return rate
+
+
+def follows_evaluations(monitor: str) -> bool:
+    """Whether what a callback watches comes of evaluations, and not of the epochs."""
+    return monitor.startswith("val_")
+
+
+def needs_of(watching: Sequence[Any]) -> CallbackNeeds:
+    """Say what callbacks with a `monitor` need of the job's evaluations."""
+    watches = [c for c in watching if follows_evaluations(c.monitor)]
+    names = [f"{type(c).__name__}(monitor={c.monitor!r})" for c in watches]
+    return CallbackNeeds(names[-1] if names else "", any(c.monitor == "val_loss" for c in watches))
+
+
+def check_monitor(callback: Any, directions: Mapping[str, str | None]) -> None:
+    """Refuse a callback that could not watch what it names.
+
+    Args:
+        callback: It has a `monitor` and a `mode`.
+        directions: The metrics of evaluations by name: "min", "max", or None if nobody knows.
+
+    Raises:
+        ModelError: Nobody measures that, or whether less or more is better cannot be told.
+    """
+    name = f"callback {type(callback).__name__}(monitor={callback.monitor!r})"
+    known = ["loss", "val_loss", *(f"val_{metric}" for metric in directions)]
+    if callback.monitor not in known and callback.monitor in directions:
+        raise ModelError(
+            f"{name} watches the metric of training, which a job measures on a part of the "
+            "minibatches, and not at the end of each epoch; watch the evaluations: "
+            f"monitor='val_{callback.monitor}'"
+        )
+    if callback.monitor not in known:
+        raise ModelError(f"{name}: expected one of {', '.join(known)}")
+    mode_of(callback, directions)
+
+
+def mode_of(callback: Any, directions: Mapping[str, str | None]) -> str:
+    """Return "min" or "max", of what a callback watches.
+
+    Raises:
+        ModelError: It cannot be told; says that `mode` tells it.
+    """
+    watched = callback.monitor.removeprefix("val_")
+    if callback.mode != "auto":
+        return str(callback.mode)
+    if watched == "loss":
+        return "min"
+    direction = directions.get(watched)
+    if direction is None:
+        raise ModelError(
+            f"callback {type(callback).__name__}(monitor={callback.monitor!r}): whether more "
+            'or less of it is better cannot be told; say mode="max" or mode="min"'
+        )
+    return direction
+
+
+def check_rate(callback: Any, rate: float | None) -> None:
+    """Refuse a callback that sets the learning rate, where that is a schedule (None)."""
+    if rate is None:
+        raise ModelError(
+            f"callback {type(callback).__name__}: the optimizer's learning rate is a schedule, "
+            "which it cannot set; give the optimizer a number"
+        )

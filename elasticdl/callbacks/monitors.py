@@ -1,0 +1,187 @@
+"""Callbacks that watch one quantity of a job, and act when it gets no better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from elasticdl.callbacks.base import Callback
+from elasticdl.errors import ModelError
+
+_MODES = ("auto", "min", "max")
+
+
+class MonitorCallback(Callback):
+    """Watches one quantity; derive from it and write `watch`.
+
+    Args:
+        monitor: `"loss"` at the end of each epoch, or `"val_NAME"` at each evaluation, where NAME
+            is the name of a metric as `eval_metrics_fn` has it. `"val_loss"` is the loss of the
+            evaluation.
+        mode: Whether less ("min") or more ("max") is better. "auto": of losses less is; metrics of
+            torchmetrics say it; of others it cannot be told.
+    """
+
+    def __init__(self, monitor: str = "val_loss", mode: str = "auto") -> None:
+        if mode not in _MODES:
+            raise ModelError(
+                f"{type(self).__name__}(mode={mode!r}): expected one of {', '.join(_MODES)}"
+            )
+        self.monitor = monitor
+        self.mode = mode
+
+    def watch(self, number: int, value: float) -> None:
+        """Called with each value; `number` of its epoch or evaluation, from 0."""
+
+    def on_epoch_end(self, epoch: int, logs: Mapping[str, float]) -> None:
+        """See `Callback`."""
+        if self.monitor == "loss" and "loss" in logs:  # of an epoch of no examples there is none
+            self.watch(epoch, logs["loss"])
+
+    def on_evaluation_end(self, evaluation: int, logs: Mapping[str, float]) -> None:
+        """See `Callback`.
+
+        Raises:
+            ModelError: The evaluation has no such metric.
+        """
+        if self.monitor == "loss":
+            return
+        if self.monitor not in logs:
+            known = ", ".join(name for name in logs if name.startswith("val_"))
+            raise ModelError(
+                f"callback {type(self).__name__}(monitor={self.monitor!r}): the evaluation has "
+                f"{known or 'no metric'}"
+            )
+        self.watch(evaluation, logs[self.monitor])
+
+
+class EarlyStopping(MonitorCallback):
+    """Stops training when a quantity gets no better; the settings mean what they do in Keras.
+
+    A value that is no number is never better. Weights are not restored: start from a checkpoint of
+    the best evaluation.
+
+    Args:
+        monitor: See `MonitorCallback`.
+        min_delta: A value that is better by no more than this is not better.
+        patience: How many values in a row that are not better stop training.
+        mode: See `MonitorCallback`.
+        baseline: What has to be reached too: values that are not better than it count as if they
+            were not better.
+        start_from_epoch: How many epochs, or evaluations with `"val_..."`, are left out first.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        min_delta: float = 0.0,
+        patience: int = 0,
+        mode: str = "auto",
+        baseline: float | None = None,
+        start_from_epoch: int = 0,
+    ) -> None:
+        super().__init__(monitor, mode)
+        self.min_delta = abs(min_delta)
+        self.patience = patience
+        self.baseline = baseline
+        self.start_from_epoch = start_from_epoch
+        self.wait = 0
+        self.best: float | None = None
+
+    def watch(self, number: int, value: float) -> None:
+        """See `MonitorCallback`."""
+        if number < self.start_from_epoch:
+            return
+        self.wait += 1
+        if self._is_better(value, self.best):
+            self.best = value
+            if self._is_better(value, self.baseline):
+                self.wait = 0
+        elif self.wait >= self.patience and number > 0:
+            self.stop_training()
+
+    def _is_better(self, value: float, than: float | None) -> bool:
+        if than is None:
+            return not math.isnan(value)
+        if self.mode == "max":
+            return value - self.min_delta > than
+        return value + self.min_delta < than
+
+
+class ReduceLROnPlateau(MonitorCallback):
+    """Lowers the learning rate when a quantity gets no better.
+
+    The settings mean what they do in `torch.optim.lr_scheduler.ReduceLROnPlateau`, and decide the
+    same on the same values. The new rate is that of tasks leased from then on.
+
+    Args:
+        monitor: See `MonitorCallback`.
+        mode: See `MonitorCallback`.
+        factor: By which the rate is multiplied.
+        patience: How many values in a row may be no better; the next one lowers the rate.
+        threshold: By how much a better value is better.
+        threshold_mode: "rel": by that part of the best value; "abs": by that.
+        cooldown: How many values are not counted after the rate was lowered.
+        min_lr: The lowest rate.
+        eps: The rate stays if it would change by no more than this.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        mode: str = "auto",
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        threshold_mode: str = "rel",
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+        eps: float = 1e-8,
+    ) -> None:
+        super().__init__(monitor, mode)
+        if not factor < 1.0:
+            raise ModelError(f"ReduceLROnPlateau(factor={factor}): expected less than 1")
+        if threshold_mode not in ("rel", "abs"):
+            raise ModelError(
+                f"ReduceLROnPlateau(threshold_mode={threshold_mode!r}): expected rel or abs"
+            )
+        self.factor = factor
+        self.patience = patience
+        self.threshold = threshold
+        self.threshold_mode = threshold_mode
+        self.cooldown = cooldown
+        self.min_lr = min_lr
+        self.eps = eps
+        self.best: float | None = None
+        self.num_bad = 0
+        self.num_cooling = 0
+
+    def watch(self, number: int, value: float) -> None:
+        """See `MonitorCallback`."""
+        if self._is_better(value):
+            self.best = value
+            self.num_bad = 0
+        else:
+            self.num_bad += 1
+        if self.num_cooling > 0:
+            self.num_cooling -= 1
+            self.num_bad = 0
+        if self.num_bad > self.patience:
+            self._reduce()
+            self.num_cooling = self.cooldown
+            self.num_bad = 0
+
+    def _is_better(self, value: float) -> bool:
+        if self.best is None:
+            return math.isfinite(value)  # as less than, or more than, an infinite best value
+        sign = 1.0 if self.mode == "max" else -1.0
+        if self.threshold_mode == "rel":
+            bound = self.best * (1.0 + sign * self.threshold)
+        else:
+            bound = self.best + sign * self.threshold
+        return value > bound if self.mode == "max" else value < bound
+
+    def _reduce(self) -> None:
+        reduced = max(self.learning_rate * self.factor, self.min_lr)
+        if self.learning_rate - reduced > self.eps:
+            self.learning_rate = reduced
