@@ -275,14 +275,16 @@ class Results:
         self.path.with_suffix(".partial").replace(self.path)
 
 
-def runs(models: Sequence[Model], seeds: int, sides: Sequence[str]) -> Iterator[Run]:
+def runs(
+    models: Sequence[Model], seeds: int, job_seeds: int, sides: Sequence[str]
+) -> Iterator[Run]:
     """Yield the runs of some models, the cheap and most telling ones first."""
     for model in models:
         if "linear" in sides:
             yield Run(model, "linear")
         if "job" in sides:
             for strategy in model.strategies:
-                yield Run(model, "job", strategy)
+                yield from (Run(model, "job", strategy, seed) for seed in range(job_seeds))
         if "plain" in sides:
             yield from (Run(model, "plain", seed=seed) for seed in range(seeds))
 
@@ -296,6 +298,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=names, help="default: all models")
     parser.add_argument("--side", action="append", choices=sides, help="default: all three")
     parser.add_argument("--seeds", type=int, default=5, help="of plain training")
+    parser.add_argument("--job_seeds", type=int, default=1, help="of jobs; their mean counts")
     parser.add_argument("--again", action="store_true", help="also runs that were made before")
     parser.add_argument("--results", type=Path, default=RESULTS / "zoo.json", help="file")
     parser.add_argument("--short", action="store_true", help="one seed, little data, not kept")
@@ -308,7 +311,8 @@ def main() -> None:
             left_out = [model.name for model in models if model.framework == "torch"]
             print(f"left out, for PyTorch is not installed: {', '.join(left_out) or 'none'}")
             models = [model for model in models if model.framework != "torch"]
-        wanted = list(runs(models, 1 if args.short else args.seeds, args.side or sides))
+        seeds = 1 if args.short else args.seeds
+        wanted = list(runs(models, seeds, args.job_seeds, args.side or sides))
         todo = [run for run in wanted if args.again or not results.has(run)]
         print(f"{len(wanted)} runs, of which {len(todo)} are to be made", flush=True)
         made: dict[str, Data | None] = {}

@@ -63,5 +63,10 @@ def test_seeds_of_elastic_jobs_have_their_range(tmp_path):
         {"model": "xdeepfm", "mode": "gang 4", "points": [[10, 0.6], [20, auc]]}
         for auc in (0.70, 0.72)
     ]
-    lines = made(tmp_path, "elastic_quality", data="10 lines", curves=curves)
-    assert lines[-1] == "| xdeepfm | gang 4 | 0.7100 | 0.7000 to 0.7200 | 2 |"
+    lines = made(tmp_path, "elastic_quality", data="10 lines", curves=curves, verdicts=["as good"])
+    assert "| xdeepfm | gang 4 | 0.7100 | 0.7000 to 0.7200 | 2 |" in lines
+    assert lines[-3:] == [
+        "- as good.",
+        "",
+        "![AUC over updates](../docs/figures/elastic-quality.svg)",
+    ]

@@ -34,7 +34,7 @@ def test_each_model_in_pytorch_and_keras_is_compared_with_sides_that_take_turns(
     torch_models = importlib.import_module("torch_models")
     groups = torch_models.groups(torch_models.Length(1, 1.0, 1, 1))
     compared = [what for group in groups for what, _, _ in group.pairs]
-    assert len(compared) == len(set(compared)) == 10
+    assert len(compared) == len(set(compared)) == 12
     for group in groups:
         assert {side for _, *pair in group.pairs for side in pair} == set(group.sides)
     flags = torch_models.flags("Keras", torch_models.FLIGHTS)

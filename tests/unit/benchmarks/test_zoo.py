@@ -81,7 +81,7 @@ def test_plain_training_with_other_settings_does_not_count():
 def test_a_run_that_is_there_with_the_same_settings_is_not_made_again(zoo, tmp_path):
     results = zoo.Results(tmp_path / "zoo.json")
     model = zoo.MODELS[0]
-    wanted = list(zoo.runs([model], 2, ("linear", "job", "plain")))
+    wanted = list(zoo.runs([model], 2, 1, ("linear", "job", "plain")))
     assert len(wanted) == 4
     results.add(wanted[1].row(0.9, 3.0))
 
