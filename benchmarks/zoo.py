@@ -133,6 +133,7 @@ MODELS = (
     Model(
         *("flights_torch", "flights.deepfm_torch.forward", "flights", 3, 512),
         metric="accuracy",
+        strategies=(PS, HYBRID),
         framework="torch",
         peer="zoo_torch.py",
     ),

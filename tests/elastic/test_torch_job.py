@@ -1,4 +1,7 @@
-"""A job in PyTorch, of real processes, loses a worker and a ps replica; its results are used."""
+"""Jobs in PyTorch, of real processes, lose a worker and a ps replica; their results are used.
+
+One has all parameters on ps replicas; the other is a hybrid one, with dense parameters in workers.
+"""
 
 import json
 import os
@@ -73,22 +76,30 @@ def run_plain(folder, command, *words, **flags):
     return run(words, cwd=folder, env=without_keras(folder))
 
 
+@pytest.fixture(
+    scope="module",
+    params=["ParameterServerStrategy", pytest.param("HybridStrategy", marks=pytest.mark.long)],
+)
+def strategy(request):
+    return f"--distribution_strategy={request.param}"
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, strategy):
     folder = tmp_path_factory.mktemp("torch-job")
     write_flights(folder, NUM_TRAINING, NUM_VALIDATION)
     return folder
 
 
 @pytest.fixture(scope="module")
-def trained(folder):
+def trained(folder, strategy):
     """Train; a worker is killed after a tenth of the work, a ps replica after a third."""
     words = elasticdl(
         "train",
         *MODEL,
         "--training_data=train.recordio",
         "--validation_data=validation.recordio",
-        "--distribution_strategy=ParameterServerStrategy",
+        strategy,
         "--num_workers=2",
         "--num_ps_pods=2",
         "--num_minibatches_per_task=5",
@@ -172,14 +183,14 @@ def save_ids(folder, path):
 
 
 @pytest.fixture(scope="module")
-def gone_on(trained, folder):
+def gone_on(trained, folder, strategy):
     """Train on at a rate that changes nothing; rows are exported beside the model."""
     run_plain(
         folder,
         "train",
         "--training_data=train.recordio",
         "--validation_data=validation.recordio",
-        "--distribution_strategy=ParameterServerStrategy",
+        strategy,
         "--num_ps_pods=2",
         "--checkpoint_dir_for_init=checkpoints",
         "--learning_rate=1e-12",

@@ -24,6 +24,7 @@ class VisitsJob(RunningJob):
         seconds=0.004,
         has_rows=False,
         piece_bytes=0,
+        model=MODEL,
         **flags,
     ):
         self.num_records, self.num_faults = num_records, len(faults)
@@ -32,7 +33,7 @@ class VisitsJob(RunningJob):
         self.zoo = folder / "zoo"
         (self.zoo / "hashes").mkdir(parents=True)
         (self.zoo / "stages").mkdir()
-        (self.zoo / "model.py").write_text(MODEL.read_text())
+        (self.zoo / "model.py").write_text(model.read_text())
         settings = {
             "num_records": num_records,
             "faults": list(faults),
