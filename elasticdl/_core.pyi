@@ -99,6 +99,30 @@ class Store:
             CheckpointError: Missing, torn (checksum) or inconsistent files; names the file.
         """
 
+    @staticmethod
+    def restore_parts(
+        rows: str | None,
+        vectors: str | None,
+        replica: int = 0,
+        num_replicas: int = 1,
+        progress: Progress | None = None,
+    ) -> Store:
+        """Load this replica's rows of one checkpoint and its vectors of another, for a new job.
+
+        With one of the two alone, the store holds the model without the other part. With both, its
+        version is that of the vectors; versions of rows are less by as much as theirs was higher.
+
+        Args:
+            rows: As `checkpoint` of `restore`.
+            vectors: Likewise.
+            replica: Number of the replica to restore.
+            num_replicas: How many there are now.
+            progress: Counts what is read meanwhile.
+
+        Raises:
+            CheckpointError: As of `restore`; also if the two are of different models.
+        """
+
     def stats(self) -> str:
         """Return counters as JSON, as `PsClient.stats` does of each replica."""
 

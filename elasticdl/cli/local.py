@@ -14,8 +14,9 @@ from pathlib import Path
 
 from elasticdl._core import PsClient, Store
 from elasticdl.backends.told import telling
+from elasticdl.checkpoints.dense import begin_from
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
-from elasticdl.checkpoints.remote import Sender, restore
+from elasticdl.checkpoints.remote import Sender
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
@@ -164,7 +165,7 @@ def _make_store(config: JobConfig) -> Store:
         store = Store()
         begin_with_pretrained(store, config.checkpoint.pretrained_rows)
     else:
-        store = restore(resolve(source), keep_watermarks=False)
+        store = begin_from(resolve(source))
     if config.training.staleness_lr_modulation:
         store.modulate_learning_rate()
     store.set_memory_limit(config.cluster.ps_memory_limit)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticdl.checkpoints.dense import DENSE
+from elasticdl.checkpoints.dense import is_apart
 from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
@@ -22,7 +22,6 @@ from elasticdl.config import JobConfig
 from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.open import open_reader
 from elasticdl.errors import ConfigError, DataError, ModelError
-from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
 from elasticdl.state.open import check_state
@@ -223,28 +222,19 @@ def _check_data(flag: str, config: JobConfig) -> Iterator[str]:
 
 def _check_sources(config: JobConfig) -> None:
     if config.checkpoint.checkpoint_dir_for_init is not None:
-        _check_form(config, resolve(config.checkpoint.checkpoint_dir_for_init))
+        _check_form(resolve(config.checkpoint.checkpoint_dir_for_init))
     sources_of(config.checkpoint.pretrained_rows)
     saved_model = config.checkpoint.saved_model
     if saved_model is not None and not saved_model.exists():
         raise ConfigError(f"--saved_model: expected an exported model, found none at {saved_model}")
 
 
-def _check_form(config: JobConfig, checkpoint: Location) -> None:
-    """Check that a checkpoint has its dense parameters where the strategy looks for them."""
-    with reaching(checkpoint):
-        is_hybrid = (checkpoint / DENSE).is_dir()
-    strategy = config.training.distribution_strategy
-    if is_hybrid and strategy is not Strategy.HYBRID:
+def _check_form(checkpoint: Location) -> None:
+    """Check that a checkpoint of a hybrid job, whose parts are put together, is on a disk."""
+    if is_remote(checkpoint) and is_apart(checkpoint):
         raise ConfigError(
-            f"--checkpoint_dir_for_init: {checkpoint} is of a hybrid job, found "
-            f"--distribution_strategy={strategy}, expected --distribution_strategy="
-            f"{Strategy.HYBRID}, or --saved_model with its export"
-        )
-    if strategy is Strategy.HYBRID and not is_hybrid:
-        raise ConfigError(
-            f"--checkpoint_dir_for_init: {checkpoint} has no folder {DENSE!r}; "
-            f"--distribution_strategy={strategy} goes on from checkpoints of hybrid jobs alone"
+            f"--checkpoint_dir_for_init: {checkpoint} is of a hybrid job, expected it in a folder "
+            "of a file system, found a URL: copy it to a folder that the processes of the job see"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from elasticdl import own_metrics, process
 from elasticdl._core import Progress, PsServer, Store, traffic
 from elasticdl.addresses import port_of
+from elasticdl.checkpoints.dense import begin_from
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender, restore
 from elasticdl.checkpoints.versions import resolve
@@ -228,7 +229,14 @@ def _first(
         store = Store(replica, replicas)
         begin_with_pretrained(store, config.checkpoint.pretrained_rows, progress, replica, replicas)
         return store
-    return restore(resolve(source), replica, replicas, False, progress, scratch)
+    return begin_from(
+        resolve(source),
+        replica,
+        replicas,
+        has_dense=not config.has_worlds,
+        progress=progress,
+        scratch=scratch,
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import numpy as np
 
 from elasticdl._core import PsClient, PsServer, Store
 from elasticdl.backends.base import Float32, ModelDescription
+from elasticdl.checkpoints.dense import begin_from
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.checkpoints.remote import restore
 from elasticdl.checkpoints.versions import resolve
@@ -157,19 +158,18 @@ class Replica:
             CheckpointError: It cannot be restored.
         """
         if checkpoint:
-            self._restore(self._own(parse(checkpoint)), keep_watermarks=True)
+            own = parse(checkpoint) / self._part if self._part else parse(checkpoint)
+            self._restore(lambda: restore(own))
         elif self._init is not None:
-            self._restore(self._own(resolve(self._init)), keep_watermarks=False)
+            init = resolve(self._init)
+            self._restore(lambda: begin_from(init, has_rows=not self._part))
         else:
             self._take(*self._take_first(), None)
         self._find_next_update()
 
-    def _restore(self, checkpoint: Location, *, keep_watermarks: bool) -> None:
-        self._spare = self._left = None
-        self._take_given(restore(checkpoint, keep_watermarks=keep_watermarks), None)
-
-    def _own(self, checkpoint: Location) -> Location:
-        return checkpoint / self._part if self._part else checkpoint
+    def _restore(self, read: Callable[[], Store]) -> None:
+        self._spare = self._left = None  # not beside what is read
+        self._take_given(read(), None)
 
     def dump(self) -> bytes:
         """Return all of it: parameters, optimizer slots, state, watermarks, marks."""

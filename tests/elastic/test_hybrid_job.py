@@ -172,11 +172,25 @@ def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
     with hybrid_job(other, num_records=480, checkpoint_dir_for_init=checkpoints) as job:
         assert job.process.wait() == 1
     assert "the checkpoint belongs to another model" in job.printed()
-    alone = tmp_path / "alone"
-    flags = {"distribution_strategy": "ParameterServerStrategy", "num_ps_pods": 1}
-    with hybrid_job(alone, **{"checkpoint_dir_for_init": checkpoints, **flags}) as job:
-        assert job.process.wait() == 1
-    assert "is of a hybrid job" in job.printed()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_jobs_go_on_from_the_checkpoints_of_the_other_strategy(tmp_path):
+    strategies = ["ParameterServerStrategy", "HybridStrategy", "ParameterServerStrategy", "Local"]
+    flags = {"num_records": 960, "seconds": 0.0, "num_workers": 2}
+    for number, strategy in enumerate(strategies):
+        settings = {"checkpoint_dir": tmp_path / f"checkpoints-{number}", **flags}
+        if number:
+            settings["checkpoint_dir_for_init"] = tmp_path / f"checkpoints-{number - 1}"
+        if strategy == "Local":
+            settings["num_workers"] = settings["num_ps_pods"] = None
+        folder = tmp_path / f"job-{number}"
+        with hybrid_job(folder, **{**settings, "distribution_strategy": strategy}) as job:
+            job.finish()
+        model = job.model()
+        np.testing.assert_array_equal(model["dense/visits"], np.full(960, number + 1.0))
+        np.testing.assert_array_equal(model["table/rows/rows"], np.full((960, 1), number + 1.0))
 
 
 @pytest.mark.long

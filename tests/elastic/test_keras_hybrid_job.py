@@ -48,6 +48,23 @@ def trained(folder):
         return job.finish()
 
 
+@pytest.fixture(scope="module")
+def gone_on(trained, folder):
+    """Train on with ps replicas alone, at a rate that changes nothing."""
+    words = elasticdl(
+        "train",
+        *MODEL,
+        "--training_data=validation.recordio",
+        "--distribution_strategy=ParameterServerStrategy",
+        "--num_workers=1",
+        "--num_ps_pods=3",
+        "--checkpoint_dir_for_init=checkpoints",
+        "--checkpoint_dir=on-ps-replicas",
+        "--learning_rate=1e-12",
+    )
+    run(words, cwd=folder)
+
+
 def test_no_record_is_lost_or_repeated_in_either_holder(trained):
     assert [recovery["is_replayed"] for recovery in trained["recoveries"]] == [True]
     assert [(row["trained_once"], row["repeated"], row["lost"]) for row in trained["ledger"]] == [
@@ -70,10 +87,24 @@ def test_the_model_has_learned(trained):
             "--num_workers=2",
             "--num_ps_pods=3",
         ],
+        ["--checkpoint_dir_for_init=checkpoints"],
+        [
+            "--checkpoint_dir_for_init=on-ps-replicas",
+            "--distribution_strategy=HybridStrategy",
+            "--num_workers=1",
+            "--num_ps_pods=2",
+        ],
     ],
-    ids=["export", "checkpoint on three ps replicas"],
+    ids=[
+        "export",
+        "checkpoint on three ps replicas",
+        "checkpoint in one process",
+        "checkpoint that went on with ps replicas alone",
+    ],
 )
-def test_an_evaluation_afterwards_gives_the_metrics_of_the_job(source, trained, folder, tmp_path):
+def test_an_evaluation_afterwards_gives_the_metrics_of_the_job(
+    source, trained, gone_on, folder, tmp_path
+):
     summary, data = tmp_path / "summary.json", "--validation_data=validation.recordio"
     places = {"summary": summary, "job_dir": tmp_path / "job"}
     run(elasticdl("evaluate", *MODEL, data, *source, **places), cwd=folder)

@@ -31,6 +31,7 @@ mod tasks;
 mod treatment;
 mod vectors;
 
+pub use checkpoint::Parts;
 pub use error::StoreError;
 pub use fingerprint::key_of_string;
 pub use life::{AdmissionSpec, Expired, ExpirySpec};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use edl_store::RoundMember;
+use edl_store::{Parts, RoundMember};
 use numpy::PyUntypedArrayMethods;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -38,6 +38,15 @@ impl Progress {
     }
 }
 
+/// Return what counts each piece, for whoever looks on.
+fn counter(progress: Option<Py<Progress>>) -> impl Fn() + Send + Sync {
+    let pieces = progress.map(|progress| progress.get().pieces.clone());
+    let pieces = pieces.unwrap_or_default();
+    move || {
+        pieces.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 #[pyclass(frozen, module = "elasticdl._core")]
 pub(super) struct Store {
     pub(super) store: Arc<edl_store::Store>,
@@ -67,11 +76,7 @@ impl Store {
         progress: Option<Py<Progress>>,
     ) -> PyResult<Self> {
         check_replica(replica, num_replicas)?;
-        let pieces = progress.map(|progress| progress.get().pieces.clone());
-        let pieces = pieces.unwrap_or_default();
-        let count = || {
-            pieces.fetch_add(1, Ordering::Relaxed);
-        };
+        let count = counter(progress);
         let restored = py.detach(|| {
             edl_store::Store::restore_showing(
                 &checkpoint,
@@ -81,6 +86,30 @@ impl Store {
                 &count,
             )
         });
+        let store = Arc::new(restored.map_err(|error| ps_error(error.into()))?);
+        Ok(Self { store })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (rows, vectors, replica = 0, num_replicas = 1, progress = None))]
+    fn restore_parts(
+        py: Python<'_>,
+        rows: Option<PathBuf>,
+        vectors: Option<PathBuf>,
+        replica: u32,
+        num_replicas: u32,
+        progress: Option<Py<Progress>>,
+    ) -> PyResult<Self> {
+        check_replica(replica, num_replicas)?;
+        let parts = match (&rows, &vectors) {
+            (Some(rows), Some(vectors)) => Parts::Both { rows, vectors },
+            (Some(rows), None) => Parts::Rows(rows),
+            (None, Some(vectors)) => Parts::Vectors(vectors),
+            (None, None) => return Err(PyValueError::new_err("expected rows or vectors")),
+        };
+        let count = counter(progress);
+        let restored =
+            py.detach(|| edl_store::Store::restore_parts(parts, replica, num_replicas, &count));
         let store = Arc::new(restored.map_err(|error| ps_error(error.into()))?);
         Ok(Self { store })
     }

@@ -13,5 +13,6 @@ mod write;
 
 pub(crate) use base::{LastWhole, wished_base};
 pub(crate) use format::Base;
-pub(crate) use read::{Wanted, read};
+pub use read::Parts;
+pub(crate) use read::{Restored, Wanted, read, read_parts};
 pub(crate) use write::{Source, write};

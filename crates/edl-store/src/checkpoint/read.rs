@@ -20,10 +20,13 @@ use crate::vectors::{DenseRule, Vectors};
 
 mod life;
 mod names;
+mod parts;
 mod rows;
 mod tensors;
 mod vectors;
 
+pub use parts::Parts;
+pub(crate) use parts::read_parts;
 use rows::{RowsFile, read_rows_file};
 use tensors::TensorReader;
 use vectors::{Gathered, Part, RangesOf, lowest};
@@ -61,50 +64,15 @@ pub(crate) struct Wanted<'a> {
 
 /// Read the part of a replica.
 pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreError> {
-    let Wanted {
-        replica,
-        num_replicas,
-        keep_watermarks,
-        budget,
-        progress,
-    } = *wanted;
-    let placement = Placement::new(replica, num_replicas)?;
-    let manifest = read_manifest(dir)?;
-    let mut checkpoint = Checkpoint {
-        dir: dir.to_owned(),
-        entries: manifest.replicas,
-        earlier: 0,
-    };
-    if manifest.is_part {
-        checkpoint.check_part(replica, num_replicas)?;
-    } else {
-        checkpoint.check()?;
-    }
-    let (vectors, version, mut watermarks) =
-        checkpoint.read_vectors(replica, num_replicas, keep_watermarks)?;
-    if !keep_watermarks {
+    let mut checkpoint = Checkpoint::open(dir, wanted)?;
+    let (vectors, version, mut watermarks) = checkpoint.read_vectors(wanted)?;
+    if !wanted.keep_watermarks {
         watermarks.clear();
         checkpoint.renew_versions();
     }
-    let model = checkpoint.model().clone();
-    let tables = model
-        .tables
-        .iter()
-        .map(|spec| Table::new(spec, model.seed, placement, budget.clone()))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| checkpoint.broken(e))?;
-    let slots = hash_slots_of(replica, num_replicas);
-    checkpoint.read_rows(slots.clone(), &tables, false, progress)?;
-    let bases = checkpoint.bases()?;
-    for base in &bases {
-        base.read_rows(slots.clone(), &tables, true, progress)?;
-    }
-    for part in bases.iter().chain([&checkpoint]) {
-        names::read(part, &slots, &tables)?;
-    }
-    let times = life::read(&checkpoint, &slots, &tables)?;
+    let (tables, times) = checkpoint.read_tables(wanted)?;
     Ok(Restored {
-        model,
+        model: checkpoint.model().clone(),
         tables,
         vectors,
         version: version - checkpoint.earlier,
@@ -148,6 +116,49 @@ struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// Read a manifest, and check that its entries fit each other and the replica that reads it.
+    fn open(dir: &Path, wanted: &Wanted<'_>) -> Result<Self, StoreError> {
+        let (replica, num_replicas) = (wanted.replica, wanted.num_replicas);
+        Placement::new(replica, num_replicas)?;
+        let manifest = read_manifest(dir)?;
+        let mut checkpoint = Self {
+            dir: dir.to_owned(),
+            entries: manifest.replicas,
+            earlier: 0,
+        };
+        // What the only replica has handed over is all there is.
+        let is_whole = matches!(&checkpoint.entries[..], [entry] if entry.num_replicas == 1);
+        if manifest.is_part && !is_whole {
+            checkpoint.check_part(replica, num_replicas)?;
+        } else {
+            checkpoint.check()?;
+        }
+        Ok(checkpoint)
+    }
+
+    /// Read the rows of this replica, and all that is remembered beside them.
+    fn read_tables(&self, wanted: &Wanted<'_>) -> Result<(Vec<Table>, Times), StoreError> {
+        let placement = Placement::new(wanted.replica, wanted.num_replicas)?;
+        let model = self.model();
+        let tables = model
+            .tables
+            .iter()
+            .map(|spec| Table::new(spec, model.seed, placement, wanted.budget.clone()))
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| self.broken(e))?;
+        let slots = hash_slots_of(wanted.replica, wanted.num_replicas);
+        self.read_rows(slots.clone(), &tables, false, wanted.progress)?;
+        let bases = self.bases()?;
+        for base in &bases {
+            base.read_rows(slots.clone(), &tables, true, wanted.progress)?;
+        }
+        for part in bases.iter().chain([self]) {
+            names::read(part, &slots, &tables)?;
+        }
+        let times = life::read(self, &slots, &tables)?;
+        Ok((tables, times))
+    }
+
     fn broken(&self, problem: impl std::fmt::Display) -> StoreError {
         broken(&self.dir.join(MANIFEST), problem)
     }
@@ -312,13 +323,17 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// The version that a replica goes on from.
+    fn version(&self, wanted: &Wanted<'_>) -> u64 {
+        let same = wanted.num_replicas == self.num_replicas();
+        let versions = self.entries.iter();
+        let versions = versions.filter(|entry| !same || entry.replica == wanted.replica);
+        versions.map(|entry| entry.version).max().unwrap_or(0)
+    }
+
     /// Read this replica's vectors, version and watermarks.
-    fn read_vectors(
-        &self,
-        replica: u32,
-        num_replicas: u32,
-        keep_watermarks: bool,
-    ) -> Result<(Vectors, u64, Watermarks), StoreError> {
+    fn read_vectors(&self, wanted: &Wanted<'_>) -> Result<(Vectors, u64, Watermarks), StoreError> {
+        let (replica, num_replicas) = (wanted.replica, wanted.num_replicas);
         let model = self.model();
         let optimizer = model.optimizer.parse().map_err(|e| self.broken(e))?;
         let mut gathered = Gathered {
@@ -335,20 +350,18 @@ impl Checkpoint {
                 state: dense_range(gathered.state.whole, entry.replica, entry.num_replicas),
                 num_slots: optimizer.num_slots(),
             };
-            let wanted = if same {
+            let is_needed = if same {
                 entry.replica == replica
             } else {
-                keep_watermarks
+                wanted.keep_watermarks
                     || gathered.dense.overlaps(&part.dense)
                     || gathered.state.overlaps(&part.state)
             };
-            if wanted {
+            if is_needed {
                 watermarks.push(gathered.read(&self.dir, entry, &part)?);
             }
         }
-        let versions = self.entries.iter();
-        let versions = versions.filter(|entry| !same || entry.replica == replica);
-        let version = versions.map(|entry| entry.version).max().unwrap_or(0);
+        let version = self.version(wanted);
         let held = dense_range(gathered.dense.whole, replica, num_replicas);
         let rule = DenseRule::of(model, held).map_err(|e| self.broken(e))?;
         let vectors = Vectors::restored(rule, gathered.values());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use super::{Model, Store};
-use crate::checkpoint::{self, Base, LastWhole};
+use crate::checkpoint::{self, Base, LastWhole, Parts};
 use crate::error::StoreError;
 use crate::placement::Placement;
 use crate::progress::{Progress, unseen};
@@ -159,11 +159,37 @@ impl Store {
             progress,
         };
         let restored = checkpoint::read(checkpoint, &wanted)?;
+        store.holding(restored)
+    }
+
+    /// Load a part of a model, or both parts from two checkpoints, for a new job.
+    ///
+    /// # Errors
+    /// Those of [`Store::restore`].
+    pub fn restore_parts(
+        parts: Parts<'_>,
+        replica: u32,
+        num_replicas: u32,
+        progress: Progress<'_>,
+    ) -> Result<Self, StoreError> {
+        let store = Self::new(replica, num_replicas);
+        let wanted = checkpoint::Wanted {
+            replica,
+            num_replicas,
+            keep_watermarks: false,
+            budget: &store.budget,
+            progress,
+        };
+        let restored = checkpoint::read_parts(parts, &wanted)?;
+        store.holding(restored)
+    }
+
+    fn holding(self, restored: checkpoint::Restored) -> Result<Self, StoreError> {
         let spec = Arc::new(restored.model);
         let model = Model {
             spec: RwLock::new(spec.clone()),
             restored: AtomicBool::new(true),
-            placement: Placement::new(replica, num_replicas)?,
+            placement: Placement::new(self.replica, self.num_replicas)?,
             tables: restored.tables,
             vectors: RwLock::new(restored.vectors),
             begun: AtomicU64::new(restored.version),
@@ -172,10 +198,10 @@ impl Store {
             staleness: Mutex::default(),
             times: Mutex::new(restored.times),
         };
-        model.treat(&spec, &store)?;
+        model.treat(&spec, &self)?;
         // Nobody else has the store yet.
-        let _ = store.model.set(model);
-        Ok(store)
+        let _ = self.model.set(model);
+        Ok(self)
     }
 }
 
