@@ -84,7 +84,8 @@ def _cells(verdict: Mapping[str, Any]) -> list[str]:
 def _elastic(document: Document) -> Iterator[str]:
     yield "### AUC of jobs whose workers come and go"
     yield ""
-    yield f"{_machine(document)}. {document['data']}; AUC after the last update."
+    options = "".join(f"; {m} with `{' '.join(o)}`" for m, o in document["options"].items() if o)
+    yield f"{_machine(document)}. {document['data']}; AUC after the last update{options}."
     yield ""
     yield "| model | workers | mean | range of the seeds | seeds |"
     yield "|---|---|---|---|---|"

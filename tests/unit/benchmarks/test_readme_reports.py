@@ -63,7 +63,11 @@ def test_seeds_of_elastic_jobs_have_their_range(tmp_path):
         {"model": "xdeepfm", "mode": "gang 4", "points": [[10, 0.6], [20, auc]]}
         for auc in (0.70, 0.72)
     ]
-    lines = made(tmp_path, "elastic_quality", data="10 lines", curves=curves, verdicts=["as good"])
+    document = {"data": "10 lines", "options": {"lr": [], "xdeepfm": ["--max_staleness=8"]}}
+    document |= {"curves": curves, "verdicts": ["as good"]}
+    lines = made(tmp_path, "elastic_quality", **document)
+    said = "10 lines; AUC after the last update; xdeepfm with `--max_staleness=8`."
+    assert any(said in line for line in lines)
     assert "| xdeepfm | gang 4 | 0.7100 | 0.7000 to 0.7200 | 2 |" in lines
     assert lines[-3:] == [
         "- as good.",
