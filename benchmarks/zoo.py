@@ -71,6 +71,7 @@ class Model:
     framework, peer: What trains it, and the script that trains it in one process.
     job_data, job_options: Of jobs, where they train on other data than plain training, and flags
         that they have for it.
+    ps_options: Flags of asynchronous jobs alone.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Model:
     peer: str = "zoo_fit.py"
     job_data: str = ""
     job_options: tuple[str, ...] = ()
+    ps_options: tuple[str, ...] = ()
 
 
 def _dac(kind: str) -> Model:
@@ -127,6 +129,7 @@ MODELS = (
         metric="accuracy",
         strategies=(PS, ALLREDUCE, ONE_WORKER),
         learning_rate=MNIST_RATE,
+        ps_options=("--max_staleness=1",),  # 3 updates late, it learns slower at this rate
         framework="torch",
         peer="zoo_torch.py",
     ),
@@ -220,11 +223,16 @@ class Run:
             "num_epochs": model.num_epochs,
             "minibatch_size": model.minibatch_size,
             "model_params": params,
-            "options": [*STRATEGIES[self.strategy], *model.job_options] if self.strategy else [],
+            "options": self._options() if self.strategy else [],
         }
         if model.learning_rate is not None:
             settings["learning_rate"] = model.learning_rate
         return settings
+
+    def _options(self) -> list[str]:
+        model = self.model
+        own = model.ps_options if self.strategy == PS else ()
+        return [*STRATEGIES[self.strategy], *model.job_options, *own]
 
     def row(self, value: float, seconds: float) -> Row:
         """Return the row that says what was reached."""
