@@ -115,8 +115,9 @@ def test_a_short_report_runs_all_sides():
         env=os.environ,
     )
     assert done.returncode == 0, done.stderr
-    assert "3 runs, of which 3 are to be made" in done.stdout
-    assert "iris (keras), ParameterServerStrategy: accuracy" in done.stdout
+    assert "4 runs, of which 4 are to be made" in done.stdout
+    for strategy in ("ParameterServerStrategy", "AllreduceStrategy"):
+        assert f"iris (keras), {strategy}: accuracy" in done.stdout
 
 
 def test_results_in_the_tree_are_those_of_the_models_of_today(zoo):
