@@ -63,6 +63,9 @@ PAGE_FILE = "page.json"
 PROFILE_FOLDER, PROFILE_REQUEST = "profile", "request.json"
 """Where `elasticdl profile` asks workers to record stages, and where they answer."""
 
+PROFILE_RECORDING = "recording"
+"""Ends the name of the file by which a ps replica says there that it records."""
+
 _TOKEN_BYTES = 32
 _log = logging.getLogger(__name__)
 

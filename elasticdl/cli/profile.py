@@ -76,22 +76,30 @@ def profile(
     )
     request = uuid.uuid4().hex[:12]
     folder.mkdir(exist_ok=True)
-    words = {"id": request, "steps": steps, "framework": framework}
 
-    def answers(names: set[str], seconds: float) -> dict[str, Path]:
+    def ask(steps: int) -> None:
+        words = {"id": request, "steps": steps, "framework": framework}
+        process.write_whole(folder / process.PROFILE_REQUEST, json.dumps(words))
+
+    def answers(names: set[str], seconds: float, ending: str = "json") -> dict[str, Path]:
         """Wait for the files of processes, for some seconds; return those that are there."""
         deadline = time.monotonic() + seconds
         while True:
             has_ended = job.end(_LOOK_SECONDS) is not None
-            found = {path.name.split(".")[1]: path for path in folder.glob(f"{request}.*.json")}
+            found = {path.name.split(".")[1]: path for path in folder.glob(f"{request}.*.{ending}")}
             if has_ended or not names - found.keys() or time.monotonic() >= deadline:
                 return found
 
-    process.write_whole(folder / process.PROFILE_REQUEST, json.dumps(words))
     try:
+        # Workers are asked once the replicas record what they will ask of them.
+        ask(steps=0)
+        answers(replicas, _REPLICA_SECONDS, process.PROFILE_RECORDING)
+        ask(steps)
         found = answers(wanted, wait_seconds)
     finally:
         (folder / process.PROFILE_REQUEST).unlink(missing_ok=True)
+        for path in folder.glob(f"{request}.*.{process.PROFILE_RECORDING}"):
+            path.unlink()
     if not found:
         raise UnavailableError(
             f"no worker of {name} has made {steps} steps within {wait_seconds:.0f} s: give fewer "

@@ -1,7 +1,9 @@
 """Records what this ps replica does for requests, when `elasticdl profile` asks for it.
 
 The request is a file in the job's folder, as it is for workers. A replica records from when it sees
-the request until that is gone: only the workers count the steps that were asked for.
+the request until that is gone: only the workers count the steps that were asked for. It says by a
+file that it records, and workers are asked once all replicas do: otherwise a fast worker has made
+its steps before a replica looks.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ class PsProfiler:
         self._id = wanted
         if wanted:
             self._server.record(_MOST_REQUESTS)
+            self._answer(process.PROFILE_RECORDING, "")
 
     def _wanted(self) -> str:
         try:
@@ -65,8 +68,11 @@ class PsProfiler:
                     "minibatch": index,
                 }
             )
-        path = self._folder / f"{self._id}.{self._name}.json"
+        self._answer("json", json.dumps({"process": self._name, "spans": spans}))
+
+    def _answer(self, ending: str, text: str) -> None:
+        path = self._folder / f"{self._id}.{self._name}.{ending}"
         try:
-            process.write_whole(path, json.dumps({"process": self._name, "spans": spans}))
+            process.write_whole(path, text)
         except OSError as error:
             log.warning("a profile cannot be written: %s", error)

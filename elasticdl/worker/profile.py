@@ -71,6 +71,8 @@ class Profiler:
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.warning("a request for a profile cannot be read: %s", error)
             return
+        if steps == 0:
+            return  # ps replicas are asked first
         if wanted != self._id and not (self._folder / f"{wanted}.{self._name}.json").exists():
             self._id, self._steps_left, self._spans = wanted, steps, []
             self._wants_own = wants_own

@@ -12,11 +12,10 @@ import elasticdl.callbacks
 from elasticdl.backends.keras.callbacks import job_callbacks
 from elasticdl.callbacks import JobControl
 from elasticdl.errors import ModelError
-from elasticdl.job import CallbackCall, Moment, MomentKind
+from elasticdl.job import Moment, MomentKind
+from tests.unit.backends.called import VALUES, call, moments
 
 pytestmark = pytest.mark.keras
-
-VALUES = [0.5, 0.7, 0.69, 0.71, 0.705, 0.7, 0.69, 0.72, 0.6, 0.6, 0.6, 0.6]
 
 
 def metrics():
@@ -25,20 +24,7 @@ def metrics():
 
 def run(make, moments, rate=0.1, optimizer=None):
     """Call callbacks for each moment as workers do; yield (result, rate in force)."""
-    callbacks = job_callbacks(make, optimizer or keras.optimizers.SGD(rate), metrics)
-    state, set_rate = "", None
-    for moment in moments:
-        result = callbacks.run(CallbackCall(state, set_rate, moment, num_epochs=20))
-        state, set_rate = result.state, result.learning_rate
-        yield result
-        if result.stop:
-            return
-
-
-def moments(values, kind=MomentKind.EVALUATION, name="val_auc"):
-    yield Moment(MomentKind.TRAIN_BEGIN)
-    for number, value in enumerate(values):
-        yield Moment(kind, number, {name: value, "loss": value})
+    return call(job_callbacks(make, optimizer or keras.optimizers.SGD(rate), metrics), moments)
 
 
 class KerasModel:

@@ -15,6 +15,7 @@ from elasticdl.callbacks import (
 )
 from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, Moment, MomentKind
+from tests.unit.backends.called import VALUES, call, moments
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
@@ -26,27 +27,13 @@ from elasticdl.backends.torch.callbacks import job_callbacks  # noqa: E402  # as
 
 pytestmark = pytest.mark.torch
 
-VALUES = [0.5, 0.7, 0.69, 0.71, 0.705, 0.7, 0.69, 0.72, 0.6, 0.6, 0.6, 0.6]
 DIRECTIONS = {"auc": "max", "own": None, "each": "max"}
 NAN = float("nan")
 
 
 def run(make, moments, rate=0.1):
     """Call callbacks for each moment as workers do; yield the results until one stops."""
-    callbacks = job_callbacks(make, rate, DIRECTIONS)
-    state, set_rate = "", None
-    for moment in moments:
-        result = callbacks.run(CallbackCall(state, set_rate, moment, num_epochs=20))
-        state, set_rate = result.state, result.learning_rate
-        yield result
-        if result.stop:
-            return
-
-
-def moments(values, kind=MomentKind.EVALUATION, name="val_auc"):
-    yield Moment(MomentKind.TRAIN_BEGIN)
-    for number, value in enumerate(values):
-        yield Moment(kind, number, {name: value, "loss": value})
+    return call(job_callbacks(make, rate, DIRECTIONS), moments)
 
 
 def num_values_until_stop(make, values, **named):

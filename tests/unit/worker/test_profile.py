@@ -59,6 +59,17 @@ def test_recording_has_so_many_steps_and_the_minibatch_of_each_pull(tmp_path):
     assert own.said == []
 
 
+def test_worker_records_nothing_while_only_ps_replicas_are_asked(tmp_path):
+    clock, profiler = asked(tmp_path, Own(), steps=0)
+    step(clock, 0)
+    path = tmp_path / process.PROFILE_FOLDER / process.PROFILE_REQUEST
+    path.write_text(json.dumps({"id": "a1", "steps": 1}))
+    profiler.look()
+    step(clock, 1)
+    profiler.look()
+    assert {span["minibatch"] for span in answer(tmp_path)["spans"]} == {1}
+
+
 def test_own_profile_is_from_the_first_step_to_the_last_and_whole_before_the_answer(tmp_path):
     own = Own()
     clock, profiler = asked(tmp_path, own, steps=3, framework=True)

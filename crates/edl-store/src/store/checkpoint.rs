@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 
 use super::{Model, Store};
-use crate::checkpoint::{self, Base, LastWhole, Parts};
+use crate::checkpoint::{self, Base, LastWhole, Parts, Restored, Wanted};
 use crate::error::StoreError;
 use crate::placement::Placement;
 use crate::progress::{Progress, unseen};
@@ -150,16 +150,8 @@ impl Store {
         keep_watermarks: bool,
         progress: Progress<'_>,
     ) -> Result<Self, StoreError> {
-        let store = Self::new(replica, num_replicas);
-        let wanted = checkpoint::Wanted {
-            replica,
-            num_replicas,
-            keep_watermarks,
-            budget: &store.budget,
-            progress,
-        };
-        let restored = checkpoint::read(checkpoint, &wanted)?;
-        store.holding(restored)
+        let read = |wanted: &Wanted<'_>| checkpoint::read(checkpoint, wanted);
+        Self::reading(replica, num_replicas, keep_watermarks, progress, read)
     }
 
     /// Load a part of a model, or both parts from two checkpoints, for a new job.
@@ -172,24 +164,31 @@ impl Store {
         num_replicas: u32,
         progress: Progress<'_>,
     ) -> Result<Self, StoreError> {
-        let store = Self::new(replica, num_replicas);
-        let wanted = checkpoint::Wanted {
-            replica,
-            num_replicas,
-            keep_watermarks: false,
-            budget: &store.budget,
-            progress,
-        };
-        let restored = checkpoint::read_parts(parts, &wanted)?;
-        store.holding(restored)
+        let read = |wanted: &Wanted<'_>| checkpoint::read_parts(parts, wanted);
+        Self::reading(replica, num_replicas, false, progress, read)
     }
 
-    fn holding(self, restored: checkpoint::Restored) -> Result<Self, StoreError> {
+    /// Return a store that holds what `read` gives it.
+    fn reading(
+        replica: u32,
+        num_replicas: u32,
+        keep_watermarks: bool,
+        progress: Progress<'_>,
+        read: impl FnOnce(&Wanted<'_>) -> Result<Restored, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let store = Self::new(replica, num_replicas);
+        let restored = read(&Wanted {
+            replica,
+            num_replicas,
+            keep_watermarks,
+            budget: &store.budget,
+            progress,
+        })?;
         let spec = Arc::new(restored.model);
         let model = Model {
             spec: RwLock::new(spec.clone()),
             restored: AtomicBool::new(true),
-            placement: Placement::new(self.replica, self.num_replicas)?,
+            placement: Placement::new(replica, num_replicas)?,
             tables: restored.tables,
             vectors: RwLock::new(restored.vectors),
             begun: AtomicU64::new(restored.version),
@@ -198,10 +197,10 @@ impl Store {
             staleness: Mutex::default(),
             times: Mutex::new(restored.times),
         };
-        model.treat(&spec, &self)?;
+        model.treat(&spec, &store)?;
         // Nobody else has the store yet.
-        let _ = self.model.set(model);
-        Ok(self)
+        let _ = store.model.set(model);
+        Ok(store)
     }
 }
 
