@@ -47,6 +47,7 @@ PARTS = {
     "allreduce_join": "All-reduce when a worker joins a large model",
     "recordio": "Record files",
     "data_formats": "Formats of data, by processor time",
+    "feed_paths": "The whole job by the path of its records",
     "ledger": "The master's ledger",
     "members": "The master with many members",
     "page": "The page of a job with many members",
