@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -84,8 +85,10 @@ class Api:
                 config.load_incluster_config(client_configuration=configuration)
                 found = _namespace_of_pod()
             except config.ConfigException:
-                config.load_kube_config(client_configuration=configuration)
-                _, context = config.list_kube_config_contexts()
+                # Asked for here: the library reads KUBECONFIG once, when it is first imported.
+                file = os.environ.get("KUBECONFIG")
+                config.load_kube_config(file, client_configuration=configuration)
+                _, context = config.list_kube_config_contexts(file)
                 found = context["context"].get("namespace", "default")
         except (config.ConfigException, OSError, TypeError) as error:
             raise ConfigError(
