@@ -209,6 +209,7 @@ class _Table:
         if initializer is not None:
             self._initializer = (initializer.kind, dict(initializer.params))
         self._plain_rows: PlainRows | None = None
+        self._is_of_job = current_lookup() is not None
 
     def _placed_weight(self, what: str, given: Any, freeze: bool) -> TableParameter:
         rows = self.num_embeddings or 0
@@ -228,9 +229,15 @@ class _Table:
         lookup = current_lookup()
         if lookup is not None:
             rows = lookup(self, ids)
+        elif self._is_of_job:
+            raise ModelError(
+                f"{self.table_name or type(self).__name__}: the layer is called outside of the "
+                "model's own call, where its rows are at hand: call it in forward, not in loss() "
+                "or a hook, and not in what torch.utils.checkpoint computes again"
+            )
         elif isinstance(self.weight, TableParameter):
             rows = self._created_here().pull(ids.detach().cpu().numpy())
-            rows = torch.from_numpy(rows)
+            rows = torch.from_numpy(rows).to(ids.device)
         else:
             rows = F.embedding(ids, self.weight)
         if padding_idx is not None:

@@ -1,4 +1,7 @@
-"""Optimizers that Keras does not have. TensorFlow is imported when the first one is used."""
+"""Optimizers that Keras does not have, and in `elasticdl.optimizers.torch` clipping for PyTorch's.
+
+TensorFlow is imported when the first optimizer is used.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -29,7 +29,9 @@ class Collector:
     """
 
     def __init__(self, placed: PlacedModel, staged: bool, device: Device) -> None:
-        self._placed = placed.copied(shares_values=device.is_cpu and not staged)
+        if placed.sites:  # else it is never called
+            placed = placed.copied(shares_values=device.is_cpu and not staged)
+        self._placed = placed
         self._staged = staged
         self._pull: Lookup | None = None
 
@@ -120,7 +122,7 @@ class GivenRows:
         self._unchecked.clear()
 
     def _compare(self, table: int, ids: Any, expected: Any) -> None:
-        if ids is expected or torch.equal(ids, expected):
+        if ids is expected or torch.equal(ids.cpu(), expected.cpu()):
             return
         raise ModelError(
             f"the model looks up other ids in table {self._placed.tables[table].name!r} in its "
@@ -129,13 +131,20 @@ class GivenRows:
             "or parameters, say --run_eagerly=true"
         )
 
-    def gradients(self) -> Sequence[Float32]:
-        """Return the gradient of each site's rows, after a backward pass."""
+    def gradients(self, of: Container[int] | None = None) -> Sequence[Float32]:
+        """Return the gradient of each site's rows, after a backward pass.
+
+        Args:
+            of: The `id`s of weights; gradients of other tables are 0. None: all.
+        """
+        tables = [self._placed.tables[table] for table in self._placed.sites]
         return [
             self._placed.device.array(
-                torch.zeros_like(rows) if rows.grad is None else _dense(rows.grad)
+                torch.zeros_like(rows)
+                if rows.grad is None or (of is not None and id(table.weight) not in of)
+                else _dense(rows.grad)
             )
-            for rows in self.rows
+            for rows, table in zip(self.rows, tables, strict=True)
         ]
 
 

@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
-from elasticdl.backends.torch.structures import describe
+from elasticdl.backends.torch.device import Device
+from elasticdl.backends.torch.structures import describe, map_leaves
 from elasticdl.errors import ElasticdlError, ModelError, place_of
+
+_CPU = Device()
 
 
 class MinibatchLoss:
     """`loss(labels, predictions)`, a scalar tensor.
 
-    What PyTorch itself has (`torch.nn.CrossEntropyLoss()`, `torch.nn.functional.mse_loss`) is
-    called in its own order, (predictions, labels).
+    A `torch.nn.Module` (`torch.nn.CrossEntropyLoss()`) and a function of `torch.nn.functional`
+    are called in PyTorch's own order, (predictions, labels), also in a `functools.partial`.
     """
 
-    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
-        self._loss = loss
-        self._is_torch = isinstance(loss, nn.Module) or (
-            getattr(loss, "__module__", "") in ("torch.nn.functional", "torch._C._nn")
+    def __init__(self, loss: Callable[[Any, Any], Any], device: Device = _CPU) -> None:
+        """Take a user's loss.
+
+        Args:
+            loss: Of the model file; it stays as it is.
+            device: Where labels and predictions are.
+
+        Raises:
+            ModelError: It has parameters.
+        """
+        inner = loss.func if isinstance(loss, functools.partial) else loss
+        self._is_torch = isinstance(inner, nn.Module) or (
+            getattr(inner, "__module__", "") in ("torch.nn.functional", "torch._C._nn")
         )
+        _check_module(inner)
+        self._loss = loss if device.is_cpu else _on(loss, device)
 
     def __call__(self, labels: Any, predictions: Any) -> Any:
         """Return the loss.
@@ -57,6 +73,23 @@ class MinibatchLoss:
         return self._loss(labels, predictions)
 
     @staticmethod
+    def differentiate(loss: Any) -> None:
+        """Compute the gradients of a loss.
+
+        Raises:
+            ModelError: A part of the model has none, or its own code for them raises.
+        """
+        try:
+            loss.backward()
+        except ElasticdlError:
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"loss.backward() raised {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:1000]} ({place_of(error)})"
+            ) from error
+
+    @staticmethod
     def checked(loss: Any) -> Any:
         """Return a loss that can be used.
 
@@ -74,3 +107,27 @@ class MinibatchLoss:
                 "it, or the model, use argmax, a comparison, detach() or torch.no_grad()?"
             )
         return loss.reshape(())
+
+
+def _check_module(loss: Any) -> None:
+    if not isinstance(loss, nn.Module):
+        return
+    for name, _ in loss.named_parameters():
+        raise ModelError(
+            f"the loss, a {type(loss).__name__}, has the parameter {name!r}, which nobody would "
+            "train: let the model have it, and return what the loss needs of it among its "
+            "predictions"
+        )
+
+
+def _on(loss: Any, device: Device) -> Any:
+    """Return a loss whose own tensors (weights of classes and the like) are on a device."""
+    if isinstance(loss, functools.partial):
+        args, keywords = (
+            map_leaves(lambda x: x.to(device.torch) if isinstance(x, torch.Tensor) else x, part)
+            for part in (loss.args, loss.keywords)
+        )
+        return functools.partial(_on(loss.func, device), *args, **keywords)
+    if isinstance(loss, nn.Module):
+        return copy.deepcopy(loss).to(device.torch)
+    return loss

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from elasticdl.backends.base import (
     AdmissionSpec,
@@ -146,7 +147,7 @@ class PlacedModel:
     def move(self, device: Device) -> None:
         """Put parameters and buffers on a device, where the model is computed from now on."""
         self.device = device
-        self._flat = _flattened([p for _, p in self.parameters], device)
+        self._flat, self._parts = _flattened([p for _, p in self.parameters], device)
         self.buffers, self.constants = _sorted_buffers(self.model, device)
 
     @contextmanager
@@ -207,6 +208,8 @@ class PlacedModel:
 
     def load(self, dense: Float32, state: Float32) -> None:
         """Take the values of a step."""
+        for _, (_, parameter), part in self._moved():
+            parameter.data = part
         with torch.no_grad():
             self._flat.copy_(self.device.tensor(dense))
             if self.buffers:
@@ -215,18 +218,41 @@ class PlacedModel:
                 ):
                     buffer.put(part)
 
+    def _moved(self) -> Iterator[tuple[int, tuple[str, Any], Any]]:
+        """Yield (offset, (name, parameter), view) of parameters that lie elsewhere now.
+
+        A forward may move them: `flatten_parameters` of an LSTM does so on a GPU.
+        """
+        start = 0
+        for named, part in zip(self.parameters, self._parts, strict=True):
+            if named[1].data_ptr() != part.data_ptr():
+                yield start, named, part
+            start += part.numel()
+
+    def moved_and_changed(self, dense: Float32) -> str:
+        """Return the name of a parameter that lies elsewhere and has other values; or ""."""
+        for start, (name, parameter), part in self._moved():
+            before = dense[start : start + part.numel()]
+            if parameter.device != part.device or not _has_values(parameter, before):
+                return name
+        return ""
+
     def repeat(self, by_buffer: Sequence[float]) -> Float32:
         """Return a flat vector that has a number of each buffer in all its elements."""
         return np.repeat(np.asarray(by_buffer, np.float32), self._sizes)
 
-    def gradient(self) -> Float32:
-        """Return the gradients that a backward pass left, flat; the parameters lose them."""
+    def gradient(self, of: Container[int] | None = None) -> Float32:
+        """Return the gradients that a backward pass left, flat; the parameters lose them.
+
+        Args:
+            of: The `id`s of parameters; those of others are 0. None: all.
+        """
         if not self.parameters:
             return np.zeros(0, np.float32)
         parts = []
         for _, parameter in self.parameters:
             grad, parameter.grad = parameter.grad, None
-            if grad is None:
+            if grad is None or (of is not None and id(parameter) not in of):
                 parts.append(torch.zeros(parameter.numel(), device=parameter.device))
             elif grad.is_sparse:
                 parts.append(grad.to_dense().reshape(-1))
@@ -257,7 +283,7 @@ class PlacedModel:
             met.append(self.table_of(layer))
             return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
 
-        with torch.no_grad():
+        with torch.no_grad(), unchanged(self.model):
             self.call(features, meet, training=False)
         self.sites = tuple(met)
 
@@ -287,7 +313,7 @@ class PlacedModel:
                 (name, p) for name, p in model.named_parameters()
                 if not isinstance(p, TableParameter)
             ]  # fmt: skip
-            other._flat = _flattened([p for _, p in other.parameters], self.device)
+            other._flat, other._parts = _flattened([p for _, p in other.parameters], self.device)
         other.buffers, other.constants = _sorted_buffers(model, self.device)
         return other
 
@@ -303,7 +329,57 @@ def explaining(features: Any) -> Iterator[None]:
         raise ModelError(
             f"the model cannot be called on the features that feed gives, {describe(features)}: "
             f"{type(error).__name__}: {' '.join(str(error).split())[:1000]} ({place_of(error)})"
+            f"{_remedy(error, features)}"
         ) from error
+
+
+def _remedy(error: Exception, features: Any) -> str:
+    """Return what to do about mistakes that many make, or ""."""
+    if isinstance(error, TypeError) and "positional argument" in str(error):
+        return "; forward is given one argument, all that feed returns as features"
+    doubles = (getattr(leaf, "dtype", None) == torch.float64 for leaf in leaves(features))
+    if isinstance(error, RuntimeError) and "dtype" in str(error) and any(doubles):
+        return '; NumPy makes float64, parameters are float32: .astype("float32") in feed'
+    return ""
+
+
+def check_outputs(outputs: Any) -> None:
+    """Raise if a model returns what metrics and predictions cannot be made of.
+
+    Raises:
+        ModelError: Among what it returns is an object of another kind.
+    """
+    for leaf in leaves(outputs):
+        if leaf is not None and not isinstance(
+            leaf, torch.Tensor | np.ndarray | bool | int | float
+        ):
+            raise ModelError(
+                f"the model returns {describe(outputs)}; expected tensors, alone or in dicts, "
+                "tuples and lists: an evaluation and predictions know nothing of other objects"
+            )
+
+
+@contextmanager
+def unchanged(model: Any) -> Iterator[None]:
+    """Raise if the model changes parameters within the block, which only updates may do.
+
+    Raises:
+        ModelError: Names the first that has changed.
+    """
+    values = {
+        name: parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+        if not isinstance(parameter, TableParameter) and not is_lazy(parameter)
+    }
+    yield
+    for name, parameter in model.named_parameters():
+        if name in values and not torch.equal(values[name].nan_to_num(), parameter.nan_to_num()):
+            raise ModelError(
+                f"the model changes its parameter {name!r} when it is called, which no other "
+                "worker would know: parameters change by updates alone. Use a tensor that is "
+                "computed from the parameter (self.weight.clamp(-1, 1)), or "
+                "torch.nn.utils.parametrize"
+            )
 
 
 class Enough(BaseException):
@@ -338,15 +414,21 @@ def _check_plain(path: str, module: Any) -> None:
         )
 
 
-def _flattened(parameters: Sequence[Any], device: Device) -> Any:
-    """Put parameters on one flat tensor, of which each is a view; return it."""
+def _flattened(parameters: Sequence[Any], device: Device) -> tuple[Any, list[Any]]:
+    """Put parameters on one flat tensor, of which each is a view; return it and the views."""
     sizes = [int(p.numel()) for p in parameters]
-    flat = torch.empty(sum(sizes), device=device.torch)
+    flat, parts = torch.empty(sum(sizes), device=device.torch), []
     with torch.no_grad():
         for parameter, part in zip(parameters, flat.split(sizes) if sizes else (), strict=True):
             part.copy_(parameter.reshape(-1))
             parameter.data = part.view(parameter.shape)
-    return flat
+            parts.append(parameter.data)
+    return flat, parts
+
+
+def _has_values(parameter: Any, values: Float32) -> bool:
+    now = parameter.detach().reshape(-1).cpu().numpy()
+    return np.array_equal(now, values, equal_nan=True)
 
 
 def _sorted_buffers(model: Any, device: Device) -> tuple[list[Buffer], list[Constant]]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from elasticdl.backends.base import OptimizerSpec
+from elasticdl.backends.base import ClipSpec, OptimizerSpec
 from elasticdl.errors import ElasticdlError, ModelError, place_of
+from elasticdl.optimizers.torch import Clipping
 
 # Why an optimizer cannot be applied by ps replicas, each of which holds a part of the parameters.
 REFUSED_KINDS = {
@@ -21,6 +22,8 @@ REFUSED_KINDS = {
 }
 # Settings that say how PyTorch computes, and not what.
 _NO_MATTER = frozenset({"foreach", "fused", "capturable", "params", "lr", "initial_lr"})
+# What OneCycleLR and CyclicLR keep in the groups.
+_OF_SCHEDULERS = frozenset({"max_lr", "min_lr", "base_momentum", "max_momentum"})
 _REFUSED_SETTINGS = {
     "maximize": "let loss() return the negative of what is to grow",
     "differentiable": "leave it out: no gradient flows through an update of the ps replicas",
@@ -32,12 +35,14 @@ class Rules:
     """What an optimizer does with each parameter.
 
     dense: the rule of all dense parameters, but that some do not decay. of: the rule of a parameter
-    by its `id`; what is not in it is not trained. rate: the learning rate by model version.
+    by its `id`; what is not in it is not trained. rate: the learning rate by model version. clip:
+    how gradients are clipped.
     """
 
     dense: OptimizerSpec
     of: Mapping[int, OptimizerSpec]
     rate: Callable[[int], float]
+    clip: ClipSpec | None = None
 
     def decays(self, parameter: Any) -> bool:
         """Whether the weight decay of `dense` is for a dense parameter too."""
@@ -68,7 +73,7 @@ def read_rules(
         known = ", ".join(known.__name__ for known in READERS)
         why = f"{REFUSED_KINDS[kind]}; " if kind in REFUSED_KINDS else ""
         raise ModelError(f"optimizer {kind} is not one that the ps replicas apply: {why}{known}")
-    _check_hooks(optimizer, kind)
+    clip = _clip_of(optimizer, kind)
     of: dict[int, OptimizerSpec] = {}
     for group in optimizer.param_groups:
         for setting, instead in _REFUSED_SETTINGS.items():
@@ -84,8 +89,8 @@ def read_rules(
         )
     dense = {names[key]: rule for key, rule in of.items() if key in names}
     if not dense:
-        return Rules(next(iter(of.values()), OptimizerSpec("torch_sgd")), of, rate)
-    return Rules(_rule_of_all(kind, dense), of, rate)
+        return Rules(next(iter(of.values()), OptimizerSpec("torch_sgd")), of, rate, clip)
+    return Rules(_rule_of_all(kind, dense), of, rate, clip)
 
 
 def _rule_of_all(kind: str, rules: Mapping[str, OptimizerSpec]) -> OptimizerSpec:
@@ -148,17 +153,48 @@ class ScheduledRate:
     """The learning rate of a scheduler of PyTorch, which counts updates of the model."""
 
     def __init__(self, scheduler: Any) -> None:
+        """Take a scheduler that has made no step.
+
+        Raises:
+            ModelError: Its first step changes other settings, too.
+        """
         self._scheduler = scheduler
         self._step = scheduler.step
         scheduler.optimizer._opt_called = True  # the order of step() calls that PyTorch warns of
+        self._settings = _settings(scheduler.optimizer)
         self._known = array("d", [one_rate(scheduler.optimizer)])
+        self(1)
 
     def __call__(self, version: int) -> float:
-        """Return the rate of the step that starts at `version`."""
+        """Return the rate of the step that starts at `version`.
+
+        Raises:
+            ModelError: The scheduler knows of no such step, or changes other settings, too.
+        """
         while len(self._known) <= version:
-            self._step()
+            self._advance()
             self._known.append(one_rate(self._scheduler.optimizer))
         return self._known[version]
+
+    def _advance(self) -> None:
+        kind, number = type(self._scheduler).__name__, len(self._known)
+        try:
+            self._step()
+        except Exception as error:
+            raise ModelError(
+                f"the scheduler {kind} raised {type(error).__name__} at update {number} of the "
+                f"model: {error}; it is asked for each update of all workers: the job's records "
+                "times epochs by --minibatch_size (in all-reduce, by what all workers train at a "
+                "time)"
+            ) from error
+        for before, now in zip(self._settings, _settings(self._scheduler.optimizer), strict=True):
+            for setting in (name for name in before if before[name] != now[name]):
+                raise ModelError(
+                    f"the scheduler {kind} changes {setting} of the optimizer from "
+                    f"{before[setting]} to {now[setting]} at update {number} of the model; "
+                    "expected a scheduler of the learning rate alone: OneCycleLR and CyclicLR "
+                    "take cycle_momentum=False"
+                )
 
 
 def one_rate(optimizer: Any) -> float:
@@ -176,12 +212,32 @@ def one_rate(optimizer: Any) -> float:
     return rates.pop()
 
 
-def _check_hooks(optimizer: Any, kind: str) -> None:
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+def _settings(optimizer: Any) -> list[dict[str, Any]]:
+    left_out = ("params", "lr")
+    return [
+        {name: value for name, value in group.items() if name not in left_out}
+        for group in optimizer.param_groups
+    ]
+
+
+def _clip_of(optimizer: Any, kind: str) -> ClipSpec | None:
+    """Return how an optimizer clips gradients, by its one hook that is allowed.
+
+    Raises:
+        ModelError: It has other hooks.
+    """
+    hooks = [
+        *optimizer._optimizer_step_pre_hooks.values(),
+        *optimizer._optimizer_step_post_hooks.values(),
+    ]
+    clips = [hook for hook in hooks if isinstance(hook, Clipping)]
+    if len(clips) < len(hooks):
         raise ModelError(
             f"optimizer {kind} has hooks of its steps, which the ps replicas cannot call; leave "
-            "them out"
+            "them out. To clip gradients, return elasticdl.optimizers.torch.clip_grad_norm("
+            "optimizer, max_norm) or clip_grad_value(optimizer, clip_value)"
         )
+    return ClipSpec(clips[0].kind, clips[0].limit) if clips else None
 
 
 def _reader(kind: str, *same: str, **renamed: str) -> Callable[[Any], OptimizerSpec]:
@@ -191,6 +247,7 @@ def _reader(kind: str, *same: str, **renamed: str) -> Callable[[Any], OptimizerS
         known = {
             *names.values(),
             *_NO_MATTER,
+            *_OF_SCHEDULERS,
             *_REFUSED_SETTINGS,
             "betas",
             "decoupled_weight_decay",

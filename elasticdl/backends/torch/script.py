@@ -57,7 +57,6 @@ class ScriptTrainer(AskingTrainer):
             self._fixed_rate = None
         else:
             self._fixed_rate = one_rate(optimizer)
-        self._places = [p.data_ptr() for _, p in self._placed.parameters]
 
     # --- the script's side -----------------------------------------------------------------------
 
@@ -82,15 +81,16 @@ class ScriptTrainer(AskingTrainer):
                 "loss.backward()"
             )
         value = _number(loss)
-        self._check_unchanged()
+        self._check_unchanged(step.dense)
         if all(p.grad is None for _, p in self._placed.parameters):
             raise ModelError(
                 "step(loss): no parameter has a gradient; call loss.backward() before it"
             )
+        rules = self._rules
         return StepResult(
             loss=value,
             row_grads=[],
-            dense_grad=self._placed.gradient(),
+            dense_grad=self._placed.gradient(None if rules.clip is None else rules.of),
             state_delta=self._placed.state_values() - step.state,
         )
 
@@ -108,15 +108,14 @@ class ScriptTrainer(AskingTrainer):
         loading.start()  # in this thread: its processes are begun before others have locks
         self.loader = loading
 
-    def _check_unchanged(self) -> None:
+    def _check_unchanged(self, dense: Float32) -> None:
         for constant in self._placed.constants:
             constant.check()
-        for (name, parameter), place in zip(self._placed.parameters, self._places, strict=True):
-            if parameter.data_ptr() != place:
-                raise ModelError(
-                    f"parameter {name!r} was moved or replaced after wrap(); move and change the "
-                    "model before it"
-                )
+        if changed := self._placed.moved_and_changed(dense):
+            raise ModelError(
+                f"parameter {changed!r} was moved or replaced after wrap(); move and change the "
+                "model before it"
+            )
         if self._fixed_rate is not None and one_rate(self._optimizer) != self._fixed_rate:
             raise ModelError(
                 "the script has changed the learning rate of the optimizer, which the other "
@@ -139,6 +138,7 @@ class ScriptTrainer(AskingTrainer):
             state=placed.describe_state([1.0] * len(placed.buffers)),
             optimizer=self._rules.dense,
             seed=self._seed,
+            clip=self._rules.clip,
         )
 
     def initial_values(self) -> tuple[Float32, Float32]:

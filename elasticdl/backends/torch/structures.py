@@ -1,4 +1,4 @@
-"""Tensors, alone or in dicts and tuples: what `feed` gives and what models return."""
+"""Tensors, alone or in dicts, tuples and lists: what `feed` gives and what models return."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from typing import Any
 import numpy as np
 import torch
 
+_SHOWN = 8  # of a list, in a message
+
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return the same structure with `function` applied to what dicts and tuples hold."""
+    """Return the same structure with `function` applied to what dicts, tuples and lists hold."""
     if isinstance(value, Mapping):
         return {key: map_leaves(function, part) for key, part in value.items()}
     if isinstance(value, tuple):
         parts = [map_leaves(function, part) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, list):
+        return [map_leaves(function, part) for part in value]
     return function(value)
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield what dicts and tuples hold."""
+    """Yield what dicts, tuples and lists hold."""
     if isinstance(value, Mapping):
         for part in value.values():
             yield from leaves(part)
-    elif isinstance(value, tuple):
+    elif isinstance(value, tuple | list):
         for part in value:
             yield from leaves(part)
     else:
@@ -58,6 +62,9 @@ def describe(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {describe(part)}" for key, part in value.items()) + "}"
     if isinstance(value, tuple):
         return "(" + ", ".join(describe(part) for part in value) + ")"
+    if isinstance(value, list) and value and not isinstance(value[0], str | bytes | int | float):
+        shown = ", ".join(describe(part) for part in value[:_SHOWN])
+        return f"[{shown}{', ...' if len(value) > _SHOWN else ''}]"
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if isinstance(value, np.ndarray):

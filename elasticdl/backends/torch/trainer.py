@@ -7,7 +7,7 @@ model looks up, `optimizer` reads the optimizer, `metrics` evaluates, `export` w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
 from elasticdl.backends.torch.metrics import EvaluationLoss, Metrics
-from elasticdl.backends.torch.model import PlacedModel
+from elasticdl.backends.torch.model import PlacedModel, check_outputs, unchanged
 from elasticdl.backends.torch.optimizer import FixedRate, Rules, read_rules
 from elasticdl.backends.torch.state import find_momenta, zeros
 from elasticdl.backends.torch.structures import as_array, map_leaves
@@ -82,7 +82,7 @@ class TorchTrainer:
         self._feed = Feed(spec.feed, metadata)
         self._metrics = Metrics(spec.eval_metrics_fn)
         self.ids_need_parameters = run_eagerly
-        self._loss = MinibatchLoss(spec.loss) if spec.loss is not None else None
+        self._loss = MinibatchLoss(spec.loss, device) if spec.loss is not None else None
         self._is_compiled = is_compiled
         self._device = device
         self._compiled: CompiledStep | None = None
@@ -92,6 +92,7 @@ class TorchTrainer:
         self._momenta: list[float] = []
         self._rate: Callable[[int], float] = lambda version: 0.0
         self._unused: dict[int, str] = {}  # parameters without a gradient, by number
+        self._clipped: Container[int] | None = None  # `id`s of what a common norm is of
 
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
@@ -126,6 +127,7 @@ class TorchTrainer:
             every = [*weights, *(p for _, p in placed.parameters)]
             return Rules(sgd, {id(parameter): sgd for parameter in every}, lambda version: 0.0)
         rules = read_rules(self._spec.optimizer, placed.parameters, weights)
+        self._clipped = None if rules.clip is None else rules.of.keys()
         self._rate = scheduled_rate(self._spec.callbacks) or rules.rate
         self._read_callbacks()
         return rules
@@ -138,8 +140,9 @@ class TorchTrainer:
             return
         self.callbacks = self._callbacks.needs
         has_own = EvaluationLoss.NAME in directions
-        if self.callbacks.watches_loss and self._loss is not None and not has_own:
-            self._evaluation_loss = EvaluationLoss(self._loss.value)
+        if self.callbacks.watches_loss and self._spec.loss is not None and not has_own:
+            on_cpu = MinibatchLoss(self._spec.loss)  # where predictions of an evaluation are
+            self._evaluation_loss = EvaluationLoss(on_cpu.value)
 
     def _try_out(self, minibatch: TorchMinibatch, rules: Rules) -> None:
         """Take a step that changes nothing: what is wrong is said now, before the job begins."""
@@ -150,9 +153,11 @@ class TorchTrainer:
         if not self.ids_need_parameters:
             self._refuse_staged(minibatch)
         self._placed.device.seed(minibatch.seed)
-        outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
+        with unchanged(placed.model):
+            outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
+        check_outputs(outputs)
         loss = self._loss(placed.device.moved(minibatch.labels), outputs)
-        loss.backward()
+        self._loss.differentiate(loss)
         for constant in placed.constants:
             constant.check()
         self._unused = {
@@ -213,6 +218,7 @@ class TorchTrainer:
             state=placed.describe_state(self._momenta),
             optimizer=rules.dense,
             seed=self._seed,
+            clip=rules.clip,
         )
 
     def initial_values(self) -> tuple[Float32, Float32]:
@@ -253,7 +259,7 @@ class TorchTrainer:
         given = GivenRows(placed, minibatch, rows, grad=True)
         self._placed.device.seed(minibatch.seed)
         outputs, loss = self._forward(minibatch, given)
-        loss.backward()
+        MinibatchLoss.differentiate(loss)
         given.check()
         self._check_step()
         state_delta = placed.state_values()
@@ -261,8 +267,8 @@ class TorchTrainer:
             state_delta -= placed.repeat(self._momenta) * state
         return StepResult(
             loss=float(loss.detach()),
-            row_grads=given.gradients(),
-            dense_grad=placed.gradient(),
+            row_grads=given.gradients(self._clipped),
+            dense_grad=placed.gradient(self._clipped),
             state_delta=state_delta,
             predictions=map_leaves(_detached, outputs),
         )

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
+from elasticdl.backends.base import ClipSpec  # noqa: E402  # torch may be missing
 from elasticdl.backends.handover import Handover, Step  # noqa: E402  # torch may be missing
 from elasticdl.backends.load import ScriptFrameworks  # noqa: E402
 from elasticdl.backends.torch.loading import Loading, TaskBatches  # noqa: E402
@@ -15,6 +16,7 @@ from elasticdl.data.base import Records  # noqa: E402
 from elasticdl.errors import DataError, ModelError  # noqa: E402
 from elasticdl.job import Mode  # noqa: E402
 from elasticdl.layers.torch import Embedding  # noqa: E402
+from elasticdl.optimizers.torch import clip_grad_norm  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -52,6 +54,18 @@ def test_the_same_task_gives_the_same_minibatches_and_random_numbers():
     assert cut(7) == cut(7) != cut(8)
     assert [len(features) for features, _ in cut(7)] == [4, 4, 2]
     assert sorted(int(r) for features, _ in cut(7) for r in features) == list(range(10))
+
+
+def test_a_script_clips_by_its_optimizer_what_that_optimizer_updates():
+    model = torch.nn.Linear(2, 1)
+    optimizer = clip_grad_norm(torch.optim.SGD([model.weight], lr=0.1), 2.0)
+    trainer = ScriptTrainer(Handover(), model, optimizer, seed=0)
+    step = a_step(trainer)
+    trainer.begin_step(step)
+    model(torch.tensor([[3.0, 4.0]])).sum().backward()
+
+    assert trainer.build(step.minibatch).clip == ClipSpec("global_norm", 2.0)
+    np.testing.assert_array_equal(trainer.end_step(step, 0.5).dense_grad, [3.0, 4.0, 0.0])
 
 
 def take_step(model, optimizer, change, loss):
@@ -109,12 +123,16 @@ def test_what_is_changed_behind_the_job_is_refused():
     linear = torch.nn.Linear(2, 1)
     optimizer = sgd(linear)
 
+    def move():
+        linear.weight.data = linear.weight.data.clone()  # as an LSTM does on a GPU
+
     def replace():
         linear.weight.data = torch.zeros(1, 2)
 
     def set_rate():
         optimizer.param_groups[0]["lr"] = 0.2
 
+    take_step(linear, optimizer, move, 1.0)
     assert "was moved or replaced" in refused(linear, optimizer, change=replace)
     assert "expected one number" in refused(linear, optimizer, loss=torch.ones(2))
     assert "a closure is not called" in refused(linear, optimizer, loss=lambda: 1.0)
