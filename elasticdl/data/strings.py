@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl._core import keys_of_strings
+from elasticdl.errors import DataError
+
 
 class Strings:
     """Many strings of text or of bytes; stands where an array of objects stands.
@@ -76,6 +79,43 @@ class Strings:
 
 
 Column = NDArray[Any] | Strings
+
+
+def ids_of_strings(strings: Any) -> NDArray[np.int64]:
+    """Return ids for an `Embedding` without `num_embeddings` (Keras: `input_dim`).
+
+    The id of a string is FarmHash's Fingerprint64 of its UTF-8 bytes, modulo 2**63 - 1: the same on
+    every machine and in every version, and the one that Keras' `Embedding` gives to a string.
+
+    Args:
+        strings: A column of strings, or an array or list of `str` or `bytes`, of any shape.
+
+    Returns:
+        Ids of the same shape, from 0 to 2**63 - 2.
+
+    Raises:
+        DataError: Something else is among them.
+    """
+    array = np.asarray(strings) if isinstance(strings, Strings) else _array_of(strings)
+    values = array.ravel().tolist()
+    try:
+        return keys_of_strings(values).reshape(array.shape)
+    except TypeError:
+        place, found = next(
+            (k, value) for k, value in enumerate(values) if not isinstance(value, str | bytes)
+        )
+        raise DataError(
+            f"ids_of_strings: expected str or bytes, found {type(found).__name__} "
+            f"({found!r}) as number {place}; numbers are ids as they are, and a missing value "
+            'needs a string of its own, like ""'
+        ) from None
+
+
+def _array_of(strings: Any) -> NDArray[Any]:
+    """Return an array of objects: one of NumPy's strings would cut zero bytes off their ends."""
+    if isinstance(strings, np.ndarray):
+        return strings
+    return np.array(strings, dtype=object)
 
 
 def concatenate(parts: Sequence[Column]) -> Column:

@@ -4,9 +4,12 @@ import dataclasses
 import functools
 
 import numpy as np
+import pyarrow
 import pytest
 
 from elasticdl import Mode
+from elasticdl._core import keys_of_strings
+from elasticdl.data.strings import Strings, ids_of_strings
 from elasticdl.errors import ModelError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
@@ -384,3 +387,56 @@ def test_a_scheduler_of_one_cycle_changes_the_rate_alone_and_ends_with_its_steps
         expected.step()
     with pytest.raises(ModelError, match="OneCycleLR raised ValueError at update 6 of the model"):
         job.backend.learning_rate(6)
+
+
+def test_strings_are_ids_by_their_hash_in_feed(new_torch_job):
+    class Names(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.names = Embedding(None, 2)
+
+        def forward(self, ids):
+            return self.names(ids)
+
+    columns = make_columns()
+    columns["name"] = Strings(pyarrow.array([f"user-{number % 5}" for number in range(48)]))
+    job = new_torch_job(
+        columns, 16, model=Names, loss=loss, optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+        feed=lambda dataset, mode, metadata: (
+            ids_of_strings(dataset.columns["name"]), dataset.columns["y"]
+        ),
+    )  # fmt: skip
+    ids = keys_of_strings([f"user-{number}" for number in range(5)])
+    before = job.client.pull([(0, ids)], training=True).rows[0]
+    job.train(columns, 16)
+    after = job.client.pull([(0, ids)], training=False).rows[0]
+
+    assert (before != after).all(axis=1).all()
+
+
+def test_weights_of_samples_go_with_the_labels(new_torch_job):
+    columns = make_columns()
+    columns["weight"] = np.random.default_rng(5).random(48).astype(np.float32)
+
+    def weighted(labels, predictions):
+        each = F.cross_entropy(predictions, labels["y"], reduction="none")
+        return (each * labels["weight"]).mean()
+
+    def feed(dataset, mode, metadata):
+        labels = {"y": dataset.columns["y"], "weight": dataset.columns["weight"]}
+        return {"x": dataset.columns["x"]}, labels
+
+    job = new_torch_job(
+        columns, 16, model=Plain, feed=feed, loss=weighted,
+        optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+    )  # fmt: skip
+    plain = Plain()
+    take_values(job, plain)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    for minibatch in job.minibatches(columns, 16):
+        optimizer.zero_grad()
+        weighted(minibatch.labels, plain(minibatch.features)).backward()
+        optimizer.step()
+        job.step(minibatch)
+    for name, value in values_of(job).items():
+        np.testing.assert_allclose(value, dict(plain.named_parameters())[name].detach(), rtol=1e-5)
