@@ -7,6 +7,12 @@
         loss.backward()
         optimizer.step(loss)  # in Keras: apply_gradients(zip(gradients, variables), loss=loss)
 
+A script of `elasticdl run --shards_only` has its model and its updates to itself:
+
+    controller = elasticdl.controller.init()
+    for records in controller.minibatches():
+        ...
+
 The worker of this process (leases, rounds, updates) runs in threads of its own. This module is
 where the script's thread meets it.
 """
@@ -21,6 +27,7 @@ from elasticdl.backends.base import Float32, Trainer
 from elasticdl.backends.handover import Handover, Step
 from elasticdl.backends.load import ScriptFrameworks
 from elasticdl.backends.script import AskingTrainer
+from elasticdl.backends.shards import ShardsTrainer
 from elasticdl.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -37,9 +44,11 @@ class Job(Protocol):
     Attributes:
         worker_id: Of this process.
         seed, num_threads, device: What the script is to compute with.
+        is_shards_only: Whether the script wants minibatches alone.
     """
 
     worker_id: int
+    is_shards_only: bool
     seed: int
     num_threads: int
     device: str
@@ -49,7 +58,7 @@ class Job(Protocol):
         ...
 
     def place(self) -> tuple[int, int] | None:
-        """Return rank and world size, as they are now; None before there is a world."""
+        """Return rank and world size, as they are now; None while there is no world."""
         ...
 
     def finish(self) -> tuple[Float32, Float32]:
@@ -93,7 +102,8 @@ class Controller:
 
     def _prepare(self) -> None:
         job = self._job
-        self._frameworks = ScriptFrameworks(job.seed, job.num_threads, job.device)
+        needs_one = not job.is_shards_only
+        self._frameworks = ScriptFrameworks(job.seed, job.num_threads, job.device, needs_one)
 
     @property
     def worker_id(self) -> int:
@@ -119,6 +129,11 @@ class Controller:
         return self._place("world_size")[1]
 
     def _place(self, what: str) -> tuple[int, int]:
+        if self._job.is_shards_only:
+            raise ModelError(
+                f"{what}: the workers of elasticdl run --shards_only know nothing of each other; "
+                "worker_id is this one's number"
+            )
         place = self._job.place()
         if place is None:
             raise ModelError(
@@ -143,6 +158,11 @@ class Controller:
         Raises:
             ModelError: One of them cannot be used here; says what and why.
         """
+        if self._job.is_shards_only:
+            raise ModelError(
+                "wrap(model, optimizer): expected a script that makes its updates itself, since "
+                "it was started with --shards_only; leave the flag out for all-reduce"
+            )
         if self._trainer is not None:
             raise ModelError("wrap(model, optimizer): expected one model, found a second call")
         assert self._frameworks is not None, "init() has prepared this controller"
@@ -177,6 +197,9 @@ class Controller:
         gradient was counted; each counts once. After the last one the model has the final
         parameters.
 
+        With `--shards_only` there is nothing to answer: a minibatch is done when the next one is
+        asked for, or by `done`.
+
         Args:
             loader: A `DataLoader` on `batches()`, whose processes make something else of the
                 records; what it gives for each minibatch is yielded then.
@@ -184,8 +207,13 @@ class Controller:
         Raises:
             ModelError: Something does not go together; says what and why.
         """
+        if self._job.is_shards_only and self._trainer is None:
+            self._trainer = ShardsTrainer(self._handover, self._job.seed)
         if self._trainer is None:
-            raise ModelError("minibatches(): expected wrap(model, optimizer) before it")
+            raise ModelError(
+                "minibatches(): expected wrap(model, optimizer) before it; a script that makes "
+                "its updates itself is for elasticdl run --shards_only"
+            )
         if self._has_begun:
             raise ModelError(
                 "minibatches(): expected one loop, found a second one; --num_epochs says how "
@@ -200,6 +228,8 @@ class Controller:
         while (step := self._handover.take()) is not None:
             self._step = step
             yield self._trainer.begin_step(step)
+            if self._step is not None and self._job.is_shards_only:
+                self.done()
             if self._step is not None:
                 raise ModelError(
                     f"minibatches(): expected {self._trainer.answer} for each minibatch, found "
@@ -207,6 +237,24 @@ class Controller:
                 )
         self._trainer.load(*self._job.finish())
         self.is_over = True
+
+    def done(self, loss: Any = 0.0) -> None:
+        """Count a minibatch of a `--shards_only` job before the next one is asked for.
+
+        Args:
+            loss: What the job shows; its mean over the minibatch.
+
+        Raises:
+            ModelError: The job takes gradients, or there is no minibatch to count.
+        """
+        if not self._job.is_shards_only:
+            raise ModelError(
+                "done(): is for elasticdl run --shards_only; a minibatch of other jobs is done by "
+                f"{'the optimizer' if self._trainer is None else self._trainer.answer}"
+            )
+        if self._trainer is None:
+            raise ModelError("done(): expected to be called within the loop over minibatches()")
+        self._hand_in(loss)
 
     def _hand_in(self, loss: Any, gradients: Any = None) -> None:
         assert self._trainer is not None

@@ -168,8 +168,14 @@ class ScriptFrameworks:
     Only these are touched: a process that imports both PyTorch and TensorFlow may be aborted.
     """
 
-    def __init__(self, seed: int, num_threads: int, device: str) -> None:
+    def __init__(self, seed: int, num_threads: int, device: str, needs_one: bool = True) -> None:
         """Tell each of them.
+
+        Args:
+            seed: Of what they draw.
+            num_threads: With how many they compute.
+            device: Where.
+            needs_one: Whether a script without any of them is refused.
 
         Raises:
             ModelError: There is none, or the only one cannot compute there.
@@ -180,7 +186,7 @@ class ScriptFrameworks:
             self._errors["torch"] = _error_of(lambda: _torch_on(seed, num_threads, device))
         if _imported("keras", "tensorflow"):
             self._errors["keras"] = _error_of(lambda: _keras_on(seed, num_threads, device))
-        if not self._errors:
+        if needs_one and not self._errors:
             raise ModelError(
                 "elasticdl.controller.init(): expected the script to have imported torch, keras "
                 "or tensorflow before it, found none of them; they are told there with how many "

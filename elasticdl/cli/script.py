@@ -17,7 +17,7 @@ _HELP = """Run a script with a training loop of its own on several workers.
 
 Each worker runs the script, in PyTorch or in Keras on TensorFlow. elasticdl.controller gives it
 minibatches of --training_data, and takes the mean of its gradients and those of the others. What
-follows -- goes to the script.
+follows -- goes to the script. With --shards_only a script in any framework gets minibatches alone.
 
 \b
 Example:
@@ -69,7 +69,20 @@ def _flags() -> list[Flag]:
     ]
 
 
-def configure(script: Path, arguments: tuple[str, ...], words: dict[str, str | None]) -> JobConfig:
+# A job without a model of its own counts minibatches on a ps replica that holds nothing else.
+_SHARDS_ONLY = {
+    "distribution_strategy": str(Strategy.PARAMETER_SERVER),
+    "num_ps_pods": "1",
+}
+_OF_A_MODEL = ("output", "global_batch_size")
+
+
+def configure(
+    script: Path,
+    arguments: tuple[str, ...],
+    words: dict[str, str | None],
+    shards_only: bool = False,
+) -> JobConfig:
     """Return the configuration of a job that runs a script.
 
     Raises:
@@ -78,6 +91,14 @@ def configure(script: Path, arguments: tuple[str, ...], words: dict[str, str | N
     script = script.resolve()
     model = {"model_zoo": str(script.parent), "model_def": script.name}
     strategy = {"distribution_strategy": str(Strategy.ALLREDUCE)}
+    if shards_only:
+        strategy = _SHARDS_ONLY
+        for flag in _OF_A_MODEL:
+            if words.get(flag) is not None:
+                raise ConfigError(
+                    f"--{flag} is about a model that the job trains, and with --shards_only the "
+                    "script has its model to itself: expected one of these flags"
+                )
     config = build_config("train", {**words, **model, **strategy})
     of_script = {"script": script, "script_arguments": arguments}
     return config.model_copy(update={"model": config.model.model_copy(update=of_script)})
@@ -91,11 +112,12 @@ def _run(
     arguments: tuple[str, ...],
     quiet: bool,
     log_format: str,
+    shards_only: bool,
     **words: str | None,
 ) -> int:
     given = [n for n in words if context.get_parameter_source(n) is ParameterSource.COMMANDLINE]
     try:
-        config = configure(script, arguments, words)
+        config = configure(script, arguments, words, shards_only)
         check_given(config, given)
     except ConfigError as error:
         raise click.UsageError(str(error), context) from error
@@ -111,6 +133,13 @@ run_script = click.RichCommand(
     params=[
         click.Argument(["script"], type=click.Path(path_type=Path)),
         click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),
+        click.RichOption(
+            ["--shards_only"],
+            is_flag=True,
+            panel="Command",
+            help="Give the script minibatches alone, each counted once: it makes its updates "
+            "itself, in any framework, and no worker waits for another.",
+        ),
         *(option(flag) for flag in _flags()),
         *look_options(),
     ],

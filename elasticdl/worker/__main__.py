@@ -22,6 +22,7 @@ from elasticdl.settings.devices import names
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.assemble import assemble, assemble_script
 from elasticdl.worker.departure import Departure
+from elasticdl.worker.exchange import StoreExchange
 from elasticdl.worker.heartbeat import Heartbeat
 from elasticdl.worker.loop import Worker
 from elasticdl.worker.profile import Profiler
@@ -116,11 +117,15 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
             look, silence = cluster.heartbeat_seconds, cluster.heartbeat_timeout_seconds
             return Watch(watchdog, worker.under_way, master, arguments.index, look, silence)
 
-        def of_script(trainer: Trainer) -> tuple[Worker, RingExchange]:
+        def count(trainer: Trainer) -> StoreExchange:
+            return StoreExchange(connect(master.ps_route, dial, route), trainer, route)
+
+        def of_script(trainer: Trainer) -> tuple[Worker, RingExchange | None]:
+            hold = reduce if arguments.config.has_worlds else count
             worker = assemble_script(
-                arguments.config, arguments.index, master, trainer, reduce, labels
+                arguments.config, arguments.index, master, trainer, hold, labels
             )
-            return worker, reducers[0]
+            return worker, reducers[0] if reducers else None
 
         def farewell() -> None:
             for exchange in reducers:

@@ -174,10 +174,12 @@ def assemble_script(
     worker_id: int,
     master: MasterClient,
     trainer: Trainer,
-    reduce: Callable[[Trainer], RingExchange],
+    hold: Callable[[Trainer], RingExchange | StoreExchange],
     labels: LabelClock | None = None,
 ) -> Worker:
     """Return a worker whose gradients are computed by a script.
+
+    `hold` is called last, and returns what holds the parameters.
 
     Raises:
         DataError: The data cannot be read.
@@ -186,7 +188,7 @@ def assemble_script(
     readers = open_readers(config, None)
     description = trainer.build(_sample(config, readers, trainer))
     log.info(IS_BUILT)
-    exchange = reduce(trainer)
+    exchange = hold(trainer)
     exchange.declare(description)
 
     def no_predictions() -> PredictionSink:

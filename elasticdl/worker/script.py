@@ -16,6 +16,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from elasticdl import process
 from elasticdl.backends.base import Float32, Trainer
 from elasticdl.backends.handover import Handover
@@ -36,7 +38,7 @@ class ScriptJob:
         self,
         config: JobConfig,
         worker_id: int,
-        assemble: Callable[[Trainer], tuple[Worker, RingExchange]],
+        assemble: Callable[[Trainer], tuple[Worker, RingExchange | None]],
         watching: Callable[[Worker], AbstractContextManager[object]],
         leave: Callable[[], None],
         device: str | None = None,
@@ -46,12 +48,13 @@ class ScriptJob:
         Args:
             config: The job's settings.
             worker_id: Of this process.
-            assemble: Makes a worker, and what holds its parameters.
+            assemble: Makes a worker, and what holds its parameters, if there are any.
             watching: A context in which a worker runs.
             leave: Called when the worker has run; ends the process if that is to leave.
             device: Where the script is to compute; None: on the CPU.
         """
         self.worker_id = worker_id
+        self.is_shards_only = not config.has_worlds
         self.seed = config.training.seed
         self.num_threads = threads_of(config).count
         self.device = device or "cpu"
@@ -77,7 +80,7 @@ class ScriptJob:
         handover.end(self.failure)
 
     def place(self) -> tuple[int, int] | None:
-        """Return rank and world size, as they are now; None before there is a world."""
+        """Return rank and world size, as they are now; None while there is no world."""
         return None if self._exchange is None else self._exchange.place()
 
     def finish(self) -> tuple[Float32, Float32]:
@@ -86,9 +89,10 @@ class ScriptJob:
         Raises:
             SystemExit: This process was asked to end, or came too late to get any parameters.
         """
-        assert self._exchange is not None
         with contextlib.ExitStack() as last:
             last.callback(self._leave)
+            if self._exchange is None:
+                return np.zeros(0, np.float32), np.zeros(0, np.float32)
             try:
                 final = self._exchange.pull([])
             except UnavailableError:

@@ -24,9 +24,19 @@ def test_the_job_of_a_script_is_one_of_all_reduce(tmp_path):
     assert config.cluster.num_workers == 3
 
 
+def test_the_job_of_a_script_that_wants_minibatches_alone_has_no_world(tmp_path):
+    words = {"training_data": "data", "num_workers": "3"}
+    config = configure(tmp_path / "loop.py", (), words, shards_only=True)
+    assert config.training.distribution_strategy is Strategy.PARAMETER_SERVER
+    assert config.training.use_async
+    assert config.num_ps == 1
+    assert not config.has_worlds
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["loop.py", "--shards_only", "--training_data=data", "--output=o"], "--output is about"),
         (["loop.py"], "needs --training_data"),
         (["loop.py", "--training_data=data", "--model_def=a.b"], "unknown flag --model_def"),
         (["loop.py", "--training_data=data", "--num_workers=no"], "--num_workers: expected"),

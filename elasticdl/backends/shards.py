@@ -1,0 +1,75 @@
+"""Steps of a script that wants minibatches alone: nothing is computed of them for the job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticdl.backends.base import (
+    Float32,
+    Minibatch,
+    ModelDescription,
+    OptimizerSpec,
+    StepResult,
+)
+from elasticdl.backends.handover import Step
+from elasticdl.backends.script import AskingTrainer
+from elasticdl.errors import ModelError
+
+
+class ShardsTrainer(AskingTrainer):
+    """A model without a parameter, whose updates count minibatches and change nothing."""
+
+    answer = "done()"
+
+    def load(self, dense: Float32, state: Float32) -> None:
+        """There are no parameters."""
+
+    def _begin(self, step: Step, seed: int) -> None:
+        """The model, and the random numbers, are the script's affair."""
+
+    def end_step(self, step: Step, loss: Any, gradients: Any = None) -> StepResult:
+        """Return that a minibatch is done.
+
+        Raises:
+            ModelError: The loss is no number.
+        """
+        try:
+            value = float(loss)
+        except (TypeError, ValueError) as error:
+            raise ModelError(
+                f"done(loss): expected one number, found {type(loss).__name__}"
+            ) from error
+        nothing = np.zeros(0, np.float32)
+        return StepResult(loss=value, row_grads=[], dense_grad=nothing, state_delta=nothing)
+
+    def zero_grad(self) -> None:
+        """There are no gradients."""
+
+    def load_with(self, loader: Any, batches: Any, seed: int) -> None:
+        """Have a `DataLoader` make what the script gets of the records."""
+        from elasticdl.backends.torch.loading import Loading
+
+        loading = Loading(loader, batches, seed)
+        loading.start()  # in this thread: its processes are begun before others have locks
+        self.loader = loading
+
+    def build(self, sample: Minibatch) -> ModelDescription:
+        """Describe a model that has nothing."""
+        return ModelDescription((), (), (), OptimizerSpec("sgd"), self._seed)
+
+    def initial_values(self) -> tuple[Float32, Float32]:
+        """Return nothing."""
+        return np.zeros(0, np.float32), np.zeros(0, np.float32)
+
+    def learning_rate(self, version: int) -> float:
+        """Return what changes nothing."""
+        return 0.0
+
+    def _write(self, directory: Path) -> None:
+        raise ModelError(
+            f"{directory}: expected a script that saves its model itself, since the job of "
+            "--shards_only has none; leave --output out"
+        )
