@@ -18,6 +18,7 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.data.strings import Column, concatenate
 from elasticdl.errors import DataError, ElasticdlError, ModelError, place_of
 from elasticdl.job import Mode
+from elasticdl.model_spec import is_batched
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class Feed:
     """Runs `feed(dataset, mode, metadata)` over the records of one task after the other."""
 
     def __init__(self, feed: Callable[[Any, Any, Any], Any], metadata: Metadata) -> None:
-        self._feed = feed
+        self._feed = _of_columns(feed) if is_batched(feed) else feed
         self._metadata = metadata
 
     def minibatches(
@@ -150,6 +151,15 @@ class Feed:
             "torch.utils.data.Dataset or a generator of examples, found "
             f"{describe(fed)}"
         )
+
+
+def _of_columns(feed: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Return a feed that is given a dataset, of one that `elasticdl.batched` has marked."""
+
+    def fed(dataset: TaskRecords, mode: Mode, metadata: Metadata) -> Any:
+        return feed(dataset.columns or dataset.values, mode, metadata)
+
+    return fed
 
 
 class _Examples:

@@ -337,6 +337,12 @@ def _remedy(error: Exception, features: Any) -> str:
     """Return what to do about mistakes that many make, or ""."""
     if isinstance(error, TypeError) and "positional argument" in str(error):
         return "; forward is given one argument, all that feed returns as features"
+    elsewhere = ("same device", "expected device")
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in elsewhere):
+        return (
+            "; make tensors in forward on the device of the features, and constants in __init__ "
+            "by register_buffer"
+        )
     doubles = (getattr(leaf, "dtype", None) == torch.float64 for leaf in leaves(features))
     if isinstance(error, RuntimeError) and "dtype" in str(error) and any(doubles):
         return '; NumPy makes float64, parameters are float32: .astype("float32") in feed'
@@ -387,6 +393,11 @@ class Enough(BaseException):
 
 
 def _tables(model: Any) -> Iterator[Table]:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ModelError(
+            "the model is one of torch.jit, whose parameters cannot be given other values: return "
+            "the torch.nn.Module that it was made of; --torch_compile compiles its steps"
+        )
     names: set[str] = set()
     seen: set[int] = set()
     for path, module in model.named_modules():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elasticdl import Mode
+from elasticdl import Mode, batched
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import DataError, ModelError
 
@@ -224,3 +224,20 @@ def test_records_that_are_not_consecutive_keep_their_numbers():
     with pytest.raises(DataError, match="failed on record 11") as caught:
         run([b"7", b"3", b"oops"])
     assert caught.value.record == 11
+
+
+def test_a_batched_feed_is_given_all_records_or_columns():
+    @batched
+    def records(given, mode, metadata):
+        assert isinstance(given, list)
+        x = torch.tensor([float(record) for record in given])
+        return x if mode == Mode.PREDICTION else (x, -x)
+
+    @batched
+    def columns(given, mode, metadata):
+        return given["x"] if mode == Mode.PREDICTION else (given["x"], -given["x"])
+
+    for feed, data in ((records, DATA), (columns, {"x": np.arange(10.0, dtype=np.float32)})):
+        trained = torch.cat([m.features for m in minibatches(feed, data)])
+        predicted = torch.cat([m.features for m in minibatches(feed, data, Mode.PREDICTION)])
+        assert sorted(trained.tolist()) == predicted.tolist() == list(range(10))

@@ -311,6 +311,16 @@ class TwoArguments(nn.Module):
         return x
 
 
+class Elsewhere(Plain):
+    def forward(self, features):
+        return super().forward(features) + torch.ones(2, device="meta")
+
+
+def traced():
+    with pytest.warns(FutureWarning, match="torch.jit"):
+        return torch.jit.trace(nn.Linear(WIDTH, 2), torch.ones(1, WIDTH))
+
+
 class Checkpointed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -354,6 +364,11 @@ REFUSED = {
     "dataclass": (
         {"model": Dataclass, "loss": lambda y, p: loss(y, p.logits)},
         "the model returns Output; expected tensors",
+    ),
+    "elsewhere": ({"model": Elsewhere}, "constants in __init__ by register_buffer"),
+    "torch.jit": (
+        {"model": traced},
+        "is one of torch.jit, whose parameters",
     ),
     "arguments": ({"model": TwoArguments}, "forward is given one argument, all that feed"),
     "checkpoint": ({"model": Checkpointed}, "not in what torch.utils.checkpoint computes again"),
