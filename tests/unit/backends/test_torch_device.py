@@ -17,6 +17,7 @@ from elasticdl.backends.torch.trainer import TorchTrainer  # noqa: E402  # as ab
 from elasticdl.data.base import Metadata  # noqa: E402  # as above
 from elasticdl.layers.lookup import looking_up  # noqa: E402  # as above
 from elasticdl.layers.torch import Embedding, EmbeddingBag  # noqa: E402  # as above
+from elasticdl.optimizers.torch import clip_grad_norm  # noqa: E402  # as above
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 needs_gpu = pytest.mark.skipif(
@@ -160,3 +161,51 @@ def test_a_compiled_step_on_a_gpu_has_the_losses_of_the_cpu(new_torch_job):
     plain = new_torch_job(columns, 32, **functions())
     compiled = new_torch_job(columns, 32, device="cuda:0", torch_compile=True, **functions())
     np.testing.assert_allclose(compiled.train(columns, 32), plain.train(columns, 32), rtol=1e-3)
+
+
+class Recurrent(nn.Module):
+    """Its weights go to other memory with each call on a GPU; features come in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.lstm = Embedding(40, 4), nn.LSTM(4, 6, batch_first=True)
+        self.out = nn.Linear(11, 2)
+
+    def forward(self, features):
+        ids, x = features
+        self.lstm.flatten_parameters()
+        return self.out(torch.cat([self.lstm(self.words(ids))[0][:, -1], x], 1))
+
+
+def of_lists():
+    def feed(dataset, mode, metadata):
+        features = [dataset.columns["ids"], dataset.columns["x"]]
+        return (features, dataset.columns["y"][:, 0].astype(np.int64))
+
+    return {
+        "model": Recurrent,
+        "feed": feed,
+        "loss": nn.CrossEntropyLoss(torch.tensor([1.0, 3.0])),
+        "optimizer": lambda parameters: clip_grad_norm(torch.optim.SGD(parameters, lr=0.1), 1.0),
+        "eval_metrics_fn": lambda: {"right": lambda labels, p: p.argmax(1) == labels},
+    }
+
+
+def train_both(new_torch_job, columns, device):
+    jobs = [new_torch_job(columns, 32, device=name, **of_lists()) for name in ("cpu", device)]
+    for job in jobs:
+        for epoch in range(3):
+            job.train(columns, 32, seed=epoch)
+    np.testing.assert_allclose(jobs[1].losses, jobs[0].losses, rtol=1e-2)
+    np.testing.assert_allclose(jobs[1].parameters()[0], jobs[0].parameters()[0], atol=1e-2)
+    assert jobs[1].evaluate(columns, 50).keys() == {"right"}
+    assert jobs[0].losses[-1] != jobs[0].losses[0]
+
+
+def test_lists_weights_of_a_loss_and_an_lstm_train_alike_twice(new_torch_job):
+    train_both(new_torch_job, make_columns(), "cpu")
+
+
+@needs_gpu
+def test_lists_weights_of_a_loss_and_an_lstm_are_where_a_gpu_needs_them(new_torch_job):
+    train_both(new_torch_job, make_columns(), "cuda:0")
