@@ -270,8 +270,6 @@ class JobConfig(Section):
             "--get_model_steps": training.get_model_steps > 1,
             "--staleness_lr_modulation": training.staleness_lr_modulation,
             "--pretrained_rows": bool(checkpoint.pretrained_rows),
-            "a URL as --checkpoint_dir": _is_url(checkpoint.checkpoint_dir),
-            "a URL as --checkpoint_dir_for_init": _is_url(checkpoint.checkpoint_dir_for_init),
             "--ps_recovery=latest": checkpoint.ps_recovery == "latest",
         }
         given = [flag for flag, is_given in refused.items() if is_given]

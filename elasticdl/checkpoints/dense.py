@@ -8,10 +8,12 @@ both are in the same files. A new job begins with either form, and takes the par
 
 from __future__ import annotations
 
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from elasticdl._core import Progress, Store
-from elasticdl.checkpoints.remote import restore
+from elasticdl.checkpoints.remote import fetch, restore
 from elasticdl.locations import Location, is_remote, reaching
 
 DENSE = "dense"
@@ -50,8 +52,21 @@ def begin_from(
     apart = is_apart(checkpoint)
     if has_rows and has_dense and not apart:
         return restore(checkpoint, replica, num_replicas, False, progress, scratch)
-    assert not is_remote(checkpoint), "jobs that take parts are refused checkpoints behind URLs"
-    rows = str(checkpoint) if has_rows else None
     dense = checkpoint / DENSE if apart else checkpoint
-    vectors = str(dense) if has_dense else None
-    return Store.restore_parts(rows, vectors, replica, num_replicas, progress)
+
+    with ExitStack() as stack:
+
+        def here(part: Location, is_of_rows: bool) -> str:
+            """Return the folder of a part, here for as long as it is read."""
+            if not is_remote(part):
+                return str(part)
+            if scratch is not None:
+                scratch.mkdir(parents=True, exist_ok=True)
+            into = tempfile.TemporaryDirectory(prefix="elasticdl-restore-", dir=scratch)
+            needed = {"are_rows_needed": is_of_rows, "are_vectors_needed": not is_of_rows}
+            fetched = Path(stack.enter_context(into))
+            return str(fetch(part, replica, num_replicas, fetched, progress, **needed))
+
+        rows = here(checkpoint, True) if has_rows else None
+        vectors = here(dense, False) if has_dense else None
+        return Store.restore_parts(rows, vectors, replica, num_replicas, progress)

@@ -1,7 +1,8 @@
 """What a ps replica writes when it is asked to end: all that it holds, for its successor alone.
 
 It lies where the job's recovery checkpoints do, in a folder of its own. It is whole once its
-manifest is there. A checkpoint of all replicas has another form and another name.
+manifest is there. A checkpoint of all replicas has another form and another name. The dense
+parameters in a checkpoint of a hybrid job have this form too, and may lie behind a URL.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import json
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from elasticdl.checkpoints.versions import MANIFEST
-from elasticdl.checkpoints.writing import sync_folder, write_durably
+from elasticdl.checkpoints.writing import check_sent, sync_folder, write_durably
 from elasticdl.errors import CheckpointError
+from elasticdl.locations import Location, is_remote, reaching
 
 _NAME = "hand-over"
 _FORMAT = 1
@@ -27,26 +30,36 @@ def hand_over_folder(directory: Path, index: int, session: str) -> Path:
     return directory / f"{_NAME}-{index}-{digits}"
 
 
-def write_hand_over(folder: Path, write: Callable[[str], str]) -> int:
+def write_hand_over(folder: Location, write: Callable[[str], str]) -> int:
     """Write all that a replica holds, and return its version.
 
     Args:
         folder: As of `hand_over_folder`.
         write: `Store.checkpoint`: writes its files into a folder and returns its manifest entry.
+            Behind a URL they are there when it returns.
 
     Raises:
         CheckpointError: A file cannot be written; says which and why.
     """
+    if is_remote(folder):
+        with reaching(folder):
+            entry = json.loads(write(str(folder)))
+            check_sent(folder, [entry])
+            (folder / MANIFEST).write_text(_manifest(entry))
+        return int(entry["version"])
     try:
         folder.mkdir(parents=True)
         entry = json.loads(write(str(folder)))
-        manifest = {"format": _FORMAT, "is_part": True, "replicas": [entry]}
-        write_durably(folder / MANIFEST, json.dumps(manifest, indent=1))
+        write_durably(folder / MANIFEST, _manifest(entry))
         sync_folder(folder)
         sync_folder(folder.parent)
     except OSError as error:
         raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from error
     return int(entry["version"])
+
+
+def _manifest(entry: dict[str, Any]) -> str:
+    return json.dumps({"format": _FORMAT, "is_part": True, "replicas": [entry]}, indent=1)
 
 
 def delete_hand_overs(directory: Path, kept: Collection[Path]) -> None:

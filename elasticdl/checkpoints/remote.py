@@ -113,6 +113,9 @@ def fetch(
     num_replicas: int,
     scratch: Path,
     progress: Progress | None = None,
+    *,
+    are_rows_needed: bool = True,
+    are_vectors_needed: bool = True,
 ) -> Path:
     """Fetch what a replica needs of a checkpoint into a folder; return its own folder there.
 
@@ -122,13 +125,17 @@ def fetch(
     assert is_remote(source)
     entries = _fetch_manifest(source, scratch)
     try:
-        wanted = {source.name: files_needed(entries, replica, num_replicas)}
+        wanted = {
+            source.name: files_needed(
+                entries, replica, num_replicas, are_rows_needed, are_vectors_needed
+            )
+        }
         based = [entry for entry in entries if "base" in entry]
         for folder in {entry["base"]["folder"] for entry in based}:
             own = [e["replica"] for e in based if e["base"]["folder"] == folder]
             there = _fetch_manifest(source.parent / folder, scratch)
             there = [entry for entry in there if entry["replica"] in own]
-            wanted[folder] = files_needed(there, replica, num_replicas, are_vectors_needed=False)
+            wanted[folder] = files_needed(there, replica, num_replicas, are_rows_needed, False)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{source / MANIFEST}: expected a manifest, found another form ({error!r})"
@@ -144,6 +151,7 @@ def files_needed(
     entries: list[dict[str, Any]],
     replica: int,
     num_replicas: int,
+    are_rows_needed: bool = True,
     are_vectors_needed: bool = True,
 ) -> list[str]:
     """Return the names of the files that a replica reads of a checkpoint.
@@ -157,6 +165,8 @@ def files_needed(
         is_same = entry["num_replicas"] == num_replicas
         if are_vectors_needed and (entry["replica"] == replica or not is_same):
             needed += [file["name"] for file in entry["files"] if file.get("slots") is None]
+        if not are_rows_needed:
+            continue
         split = [*entry["files"], *entry.get("names", [])]
         needed += [
             file["name"]

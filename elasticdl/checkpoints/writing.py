@@ -128,7 +128,7 @@ def _write_remote(
             if base is not None:
                 (target / BASE).write_text(json.dumps({"base": base.name}))
             entries = [json.loads(entry) for entry in write(target)]
-            _check_sent(target, entries)
+            check_sent(target, entries)
             if base is not None:
                 (target / BASE).unlink()
             (target / MANIFEST).write_text(manifest(entries))
@@ -139,7 +139,7 @@ def _write_remote(
         (target / _UNFINISHED).unlink()
 
 
-def _check_sent(target: Url, entries: list[dict[str, Any]]) -> None:
+def check_sent(target: Url, entries: list[dict[str, Any]]) -> None:
     """Check that all files are there, each with all of its bytes.
 
     Raises:

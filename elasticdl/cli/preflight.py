@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticdl.checkpoints.dense import is_apart
 from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
@@ -222,20 +221,11 @@ def _check_data(flag: str, config: JobConfig) -> Iterator[str]:
 
 def _check_sources(config: JobConfig) -> None:
     if config.checkpoint.checkpoint_dir_for_init is not None:
-        _check_form(resolve(config.checkpoint.checkpoint_dir_for_init))
+        resolve(config.checkpoint.checkpoint_dir_for_init)
     sources_of(config.checkpoint.pretrained_rows)
     saved_model = config.checkpoint.saved_model
     if saved_model is not None and not saved_model.exists():
         raise ConfigError(f"--saved_model: expected an exported model, found none at {saved_model}")
-
-
-def _check_form(checkpoint: Location) -> None:
-    """Check that a checkpoint of a hybrid job, whose parts are put together, is on a disk."""
-    if is_remote(checkpoint) and is_apart(checkpoint):
-        raise ConfigError(
-            f"--checkpoint_dir_for_init: {checkpoint} is of a hybrid job, expected it in a folder "
-            "of a file system, found a URL: copy it to a folder that the processes of the job see"
-        )
 
 
 def _check_destinations(config: JobConfig) -> None:

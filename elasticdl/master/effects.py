@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +14,7 @@ from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.errors import UnavailableError
 from elasticdl.job import PsRoute, Role, TaskAudit
-from elasticdl.locations import Location
+from elasticdl.locations import Location, parse
 from elasticdl.master.lacks import Applied
 from elasticdl.master.parameters.proof import Replicas
 
@@ -117,10 +116,9 @@ class HybridAccess:
         Raises:
             CheckpointError: A file cannot be written.
         """
-        assert isinstance(directory, Path), "no hybrid job has checkpoints behind URLs"
 
         def write(folder: str) -> str:
-            (entry,) = self._dense.checkpoint(Path(folder))
+            (entry,) = self._dense.checkpoint(parse(folder))
             return entry
 
         write_hand_over(directory / DENSE, write)

@@ -181,6 +181,7 @@ def join_world(
         training.global_batch_size,
         DENSE if arguments.config.num_ps else "",
         partial(UpdateOrder.of, training),
+        sender.folder,
     )
     listener = RingListener(listening.bind, 0, arguments.token, tls=tls)
     member = RingMember(

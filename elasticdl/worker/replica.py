@@ -57,6 +57,7 @@ class Replica:
         global_batch_size: int | None = None,
         part: str = "",
         order_updates: Callable[[int], UpdateOrder | None] = lambda per_epoch: None,
+        scratch: Path | None = None,
     ) -> None:
         """Have none yet.
 
@@ -67,7 +68,9 @@ class Replica:
             part: The folder in a checkpoint that has these parameters; "": all of it.
             order_updates: Given the tasks of an epoch, says which make which update of a
                 deterministic job.
+            scratch: For what is fetched from URLs.
         """
+        self._scratch = scratch
         self._serve = serve
         self._init = init
         self.global_batch_size = global_batch_size
@@ -159,10 +162,10 @@ class Replica:
         """
         if checkpoint:
             own = parse(checkpoint) / self._part if self._part else parse(checkpoint)
-            self._restore(lambda: restore(own))
+            self._restore(lambda: restore(own, scratch=self._scratch))
         elif self._init is not None:
             init = resolve(self._init)
-            self._restore(lambda: begin_from(init, has_rows=not self._part))
+            self._restore(lambda: begin_from(init, has_rows=not self._part, scratch=self._scratch))
         else:
             self._take(*self._take_first(), None)
         self._find_next_update()

@@ -9,6 +9,7 @@ import signal
 import numpy as np
 import pytest
 
+from elasticdl.checkpoints.versions import versions
 from tests.elastic.visits_job import VisitsJob, check_hashes, check_stages
 
 
@@ -172,6 +173,41 @@ def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
     with hybrid_job(other, num_records=480, checkpoint_dir_for_init=checkpoints) as job:
         assert job.process.wait() == 1
     assert "the checkpoint belongs to another model" in job.printed()
+
+
+@pytest.mark.timeout(400)
+def test_checkpoints_behind_a_url_are_restored_and_begun_from(tmp_path, webhdfs):
+    checkpoints = f"{webhdfs.url}/jobs/checkpoints"
+    there = webhdfs.folder / "jobs" / "checkpoints"
+    settings = {"checkpoint_dir": checkpoints, "checkpoint_steps": 40, "keep_checkpoint_max": 2}
+    # Nothing else is kept, so what is restored comes from there.
+    with hybrid_job(
+        tmp_path / "first", num_records=9_000, seconds=0.02, recovery_seconds=0, **settings
+    ) as job:
+        job.until_trained(2_000, also=lambda: versions(there))
+        for worker in job.processes("worker"):
+            worker.kill()
+        job.send("ps", 1)
+        summary = job.finish()
+    check_counts(job, summary)
+    assert len(job.events("world restored")) == 1
+    assert len(summary["recoveries"]) == 2  # of the world, and of a ps replica
+    assert all(recovery["version"] > 0 for recovery in summary["recoveries"])
+    assert len(versions(there)) == 2
+    assert list((job.job_dir / "scratch").rglob("*.safetensors")) == []
+
+    strategies = {"HybridStrategy": 2, "ParameterServerStrategy": 3, "Local": None}
+    for strategy, num_ps in strategies.items():
+        flags = {"distribution_strategy": strategy, "num_ps_pods": num_ps}
+        flags["num_workers"] = num_ps and 2
+        folder = tmp_path / strategy
+        with hybrid_job(
+            folder, num_records=9_000, seconds=0.0, checkpoint_dir_for_init=checkpoints, **flags
+        ) as job:
+            job.finish()
+        model = job.model()
+        np.testing.assert_array_equal(model["dense/visits"], np.full(9_000, 2.0))
+        np.testing.assert_array_equal(model["table/rows/rows"], np.full((9_000, 1), 2.0))
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 import json
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,8 +18,11 @@ from elasticdl.backends.base import (
 )
 from elasticdl.checkpoints.dense import DENSE, begin_from
 from elasticdl.checkpoints.hand_over import write_hand_over
+from elasticdl.checkpoints.remote import Sender
 from elasticdl.checkpoints.versions import MANIFEST
+from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.errors import CheckpointError
+from elasticdl.locations import parse
 
 TOKEN = b"a token of this test"
 ADAM = OptimizerSpec("adam")
@@ -104,17 +108,69 @@ def test_rows_and_vectors_of_one_checkpoint_go_on_apart(serve, tmp_path):
 
 
 @pytest.mark.parametrize("num_replicas", [1, 3])
-def test_rows_and_vectors_that_lie_apart_go_on_together(num_replicas, serve, tmp_path):
-    write_apart(serve, tmp_path, num_updates=3)
+def test_rows_and_vectors_that_lie_apart_go_on_together(num_replicas, serve, place, tmp_path):
+    checkpoint = written_apart(serve, place, tmp_path, num_updates=3)
     expected = serve(MODEL, Store())
     train(expected, MODEL, 1, 3)
     train(expected, MODEL, 2, 3)
 
-    stores = [begin_from(tmp_path, part, num_replicas) for part in range(num_replicas)]
+    stores = [begin_from(checkpoint, part, num_replicas) for part in range(num_replicas)]
     together = serve(MODEL, *stores)
     train(together, MODEL, 1, 3)
 
     assert_equal(values(together, MODEL), values(expected, MODEL))
+
+
+def test_a_job_that_wants_one_part_takes_it_from_a_url(serve, tmp_path):
+    place = parse(f"memory://{tmp_path}")
+    checkpoint = written_apart(serve, place, tmp_path, num_updates=3)
+    scratch = tmp_path / "fetched"
+
+    stores = [begin_from(checkpoint, part, 3, has_dense=False) for part in range(3)]
+    rows = serve(OF_ROWS, *stores)
+    vectors = serve(OF_VECTORS, begin_from(checkpoint, has_rows=False, scratch=scratch))
+
+    together = serve(MODEL, begin_from(checkpoint))
+    version, of_rows, dense, state = values(together, MODEL)
+    assert_equal(values(rows, OF_ROWS), [version, of_rows, NOTHING, NOTHING])
+    assert_equal(values(vectors, OF_VECTORS), [version, dense, state])
+    assert list(scratch.iterdir()) == []  # nothing of what was fetched stays
+
+
+def test_vectors_alone_are_fetched_of_a_checkpoint_that_has_both(serve, tmp_path):
+    place = parse(f"memory://{tmp_path}")
+    store = Store()
+    client = serve(MODEL, store)
+    train(client, MODEL, 1, 3)
+    sender = Sender(tmp_path / "scratch")
+
+    def write(folder):
+        return sender.write(folder, lambda here: [store.checkpoint(here)])
+
+    checkpoint = write_checkpoint(place, 3, "m", write)
+    for file in checkpoint.glob("*rows*"):
+        file.unlink()
+
+    vectors = serve(OF_VECTORS, begin_from(checkpoint, has_rows=False))
+
+    version, _, dense, state = values(client, MODEL)
+    assert_equal(values(vectors, OF_VECTORS), [version, dense, state])
+
+
+def test_dense_parameters_that_lack_a_byte_are_no_checkpoint(serve, tmp_path):
+    place = parse(f"memory://{tmp_path}")
+    store, sender = Store(), Sender(tmp_path / "scratch")
+    train(serve(OF_VECTORS, store), OF_VECTORS, 1, 1)
+
+    def write(folder):
+        (entry,) = sender.write(parse(folder), lambda here: [store.checkpoint(here)])
+        (vectors,) = parse(folder).glob("*vectors*")
+        vectors.write_bytes(vectors.read_bytes()[:-1])
+        return entry
+
+    with pytest.raises(CheckpointError, match=r"vectors.* expected \d+ bytes, found \d+"):
+        write_hand_over(place / DENSE, write)
+    assert not (place / DENSE / MANIFEST).exists()
 
 
 def test_the_version_is_that_of_the_vectors_where_rows_count_more(serve, tmp_path):
@@ -149,3 +205,23 @@ def write_apart(serve, folder, num_updates):
     store = Store()
     train(serve(OF_VECTORS, store), OF_VECTORS, 1, num_updates)
     write_hand_over(folder / DENSE, store.checkpoint)
+
+
+def written_apart(serve, place, scratch, num_updates):
+    """Write such a checkpoint as a job does, in a folder or behind a URL; return where it is."""
+    rows = [Store(0, 2), Store(1, 2)]
+    train(serve(OF_ROWS, *rows), OF_ROWS, 1, 3)
+    dense = Store()
+    train(serve(OF_VECTORS, dense), OF_VECTORS, 1, num_updates)
+    senders = [Sender(scratch / name) for name in ("ps-0", "ps-1", "worker")]
+
+    def entries_of(store, sender, folder):
+        return sender.write(folder, lambda here: [store.checkpoint(here)])
+
+    def write(folder):
+        own = partial(entries_of, dense, senders[2])
+        write_hand_over(folder / DENSE, lambda part: own(parse(part))[0])
+        parts = zip(rows, senders[:2], strict=True)
+        return [entry for part in parts for entry in entries_of(*part, folder)]
+
+    return write_checkpoint(place, 3, "m", write)

@@ -149,8 +149,6 @@ def test_all_reduce_has_no_ps_replicas_to_count():
         ("get_model_steps", "2"),
         ("staleness_lr_modulation", "true"),
         ("pretrained_rows", "users=checkpoints"),
-        ("checkpoint_dir", "s3://bucket/checkpoints"),
-        ("checkpoint_dir_for_init", "s3://bucket/checkpoints"),
         ("ps_recovery", "latest"),
         ("global_batch_size", "64"),
     ],
