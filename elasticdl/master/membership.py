@@ -287,11 +287,13 @@ class Membership:
             self._apply_plan(role, index)
             member = self._members[Role(role), index]
         self._alive = None
+        if member.session or member.gone or member.has_exited:
+            # Somebody new at this index, whatever became of the one before. A process that was
+            # asked to end while it was being started is the one that was asked.
+            member.gone, member.has_exited = "", False
+            member.is_stopping = member.is_leaving = False
         member.session, member.pid, member.address = session, pid, address
         member.incarnation += 1
-        # Somebody new at this index, whatever became of the one before.
-        member.gone, member.has_exited = "", False
-        member.is_stopping = member.is_leaving = False
 
     def _apply_stopping(self, role: str, index: int) -> None:
         self._members[Role(role), index].is_stopping = True

@@ -120,7 +120,8 @@ class Processes:
             self._members.stopping(member)
             text = f"{member.name} is to leave"
             self._act(Note(kinds.ProcessStopping(member.name), text))
-            if member.pending:
+            if member.pending or (member.handle and not member.session):
+                # It holds nothing yet. One without a handle ends when it has registered.
                 self._act(StopProcess(ProcessHandle(member.role, member.index, member.handle)))
 
     def replaced(self, member: Member, now: float) -> None:

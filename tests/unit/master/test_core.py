@@ -323,6 +323,29 @@ def test_workers_are_taken_away_when_they_have_done_what_they_hold(master_kit):
     assert play.do(StartProcess) == [StartProcess(Role.WORKER, 3)]
 
 
+def test_a_worker_that_is_taken_away_while_it_starts_is_given_nothing(master_kit):
+    play = start(master_kit, num_workers=1)
+    play.core.set_num_workers(2, 0.0)
+    assert play.do(StartProcess) == [StartProcess(Role.WORKER, 1)]
+    play.core.set_num_workers(1, 0.0)
+    play.register(1)
+    assert isinstance(play.lease(1), Finished)
+    exits(play, 1, reason=ExitReason.FINISHED, code=0)
+    assert play.do(StartProcess) == []
+
+
+def test_a_worker_that_has_not_spoken_yet_is_ended_when_it_is_taken_away(master_kit):
+    play = start(master_kit, num_workers=1)
+    play.core.set_num_workers(2, 0.0)
+    handle = ProcessHandle(Role.WORKER, 1, "worker 1")
+    play.core.process_started(handle, 0.0)
+    play.core.set_num_workers(1, 0.0)
+    assert play.do(StopProcess) == [StopProcess(handle)]
+    exits(play, 1, code=-15)
+    assert [member.index for member in play.core.members.present(Role.WORKER)] == [0]
+    assert play.core.history.failures == 0
+
+
 def test_job_needs_a_worker(master_kit):
     play = start(master_kit)
     with pytest.raises(ElasticdlError, match="at least one worker, found 0"):
