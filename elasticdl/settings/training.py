@@ -126,7 +126,10 @@ class TrainingSection(Section):
     ] = False
     on_nan: Annotated[
         Literal["stop", "skip"],
-        Field(description="When a loss is NaN or infinite: stop the job or skip the minibatch."),
+        Field(
+            description="When a loss or its gradient is NaN or infinite: stop the job or skip the "
+            "minibatch."
+        ),
         _TRAIN,
     ] = "stop"
     max_task_retries: Annotated[

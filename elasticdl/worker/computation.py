@@ -9,7 +9,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from elasticdl.backends.base import Minibatch, Predictor
+import numpy as np
+
+from elasticdl.backends.base import Minibatch, Predictor, StepResult
 from elasticdl.config import JobConfig
 from elasticdl.errors import ModelError, NonFiniteLossError
 from elasticdl.job import Lease, MetricStates, TaskKind, TaskReport
@@ -76,8 +78,8 @@ class Computation:
                 minibatch, given.rows, given.dense, given.state
             )
         self._budget.computed(time.perf_counter() - began)
-        if not math.isfinite(item.result.loss):
-            self._refuse_loss(item, item.result.loss)
+        if problem := _problem(item.result):
+            self._refuse(item, problem)
 
     def measure(self, item: Item) -> None:
         """Take a trained minibatch into the metrics of its lease, if the budget allows it."""
@@ -117,10 +119,10 @@ class Computation:
             return report
         return replace(report, num_measured=running.measured, metric_states=states)
 
-    def _refuse_loss(self, item: Item, loss: float) -> None:
+    def _refuse(self, item: Item, problem: str) -> None:
         task = item.running.lease.task
         what = (
-            f"loss is {loss} in task {task.id} (records {task.shard.start} to "
+            f"{problem} in task {task.id} (records {task.shard.start} to "
             f"{task.shard.end} of {task.shard.name}), minibatch {item.index}"
         )
         if self._config.training.on_nan == "stop":
@@ -176,3 +178,18 @@ class Computation:
             for which, states in ranges.items()
             for name, value in self._model.metric_results(states).items()
         }
+
+
+def _problem(result: StepResult) -> str:
+    """Say why a minibatch must not be trained; "" if it may.
+
+    A gradient is looked at too: of a finite loss it may be NaN, as that of the square root of 0.
+    One such update would make all parameters NaN that it reaches.
+    """
+    if not math.isfinite(result.loss):
+        return f"loss is {result.loss}"
+    if not np.isfinite(result.dense_grad).all():
+        return f"loss is {result.loss:g}, and its gradient of dense parameters has NaN or infinity"
+    if not all(np.isfinite(rows).all() for rows in result.row_grads):
+        return f"loss is {result.loss:g}, and its gradient of embedding rows has NaN or infinity"
+    return ""

@@ -72,14 +72,14 @@ class CollectingSink:
         self.written[task.id] = np.concatenate([part.outputs for part in minibatches])
 
 
-def counting_model(nan_label=-1):
+def counting_model(nan_label=-1, nan_grad_label=-1):
     return ArrayModel(
         tables=[ArrayTable("count", 1, Initializer("constant", {"value": 0.0}))],
         ids=lambda features: [features],
         predict=lambda dense, rows, features: rows[0][:, 0],
         gradients=lambda dense, rows, features, labels: (
             math.nan if (labels == nan_label).any() else 0.5,
-            [np.full_like(rows[0], -1.0)],
+            [np.full_like(rows[0], math.nan if (labels == nan_grad_label).any() else -1.0)],
             {},
         ),
     )
@@ -104,6 +104,22 @@ SPEC = ModelSpec(
 )
 
 NAN_SPEC = dataclasses.replace(SPEC, model=lambda: counting_model(nan_label=13))
+NAN_GRAD_SPEC = dataclasses.replace(SPEC, model=lambda: counting_model(nan_grad_label=13))
+
+
+def dense_model(value):
+    """A model without tables, whose gradient has a certain number in it."""
+    return ArrayModel(
+        tables=[],
+        ids=lambda features: [],
+        predict=lambda dense, rows, features: features,
+        gradients=lambda dense, rows, features, labels: (
+            0.5,
+            [],
+            {"w": np.array([1.0, value], np.float32)},
+        ),
+        dense={"w": np.zeros(2, np.float32)},
+    )
 
 
 def training(task_id, start, end, number=1):
@@ -299,8 +315,29 @@ def test_a_loss_that_is_nan_is_reported_with_task_and_minibatch():
     assert "--on_nan=skip" in report.message
 
 
-def test_a_minibatch_whose_loss_is_nan_can_be_skipped():
-    run = Run([training(7, 0, 20)], spec=NAN_SPEC, on_nan="skip")()
+@pytest.mark.parametrize(
+    ("model", "what"),
+    [
+        (lambda: counting_model(nan_grad_label=13), "embedding rows"),
+        (lambda: dense_model(math.inf), "dense parameters"),
+        (lambda: dense_model(math.nan), "dense parameters"),
+    ],
+)
+def test_a_gradient_that_is_not_finite_stops_the_job_though_its_loss_is(model, what):
+    run = Run([training(7, 0, 20)], spec=dataclasses.replace(SPEC, model=model))()
+    (report,) = run.master.reports
+    assert report.fatal
+    said = f"loss is 0.5, and its gradient of {what} has NaN or infinity in task 7"
+    assert said in report.message
+    assert "--on_nan=skip" in report.message
+    rows = run.client.pull([(0, np.arange(40))], False).rows if "rows" in what else []
+    values = [*rows, run.client.pull([], False).dense]
+    assert all(np.isfinite(array).all() for array in values)
+
+
+@pytest.mark.parametrize("spec", [NAN_SPEC, NAN_GRAD_SPEC], ids=["loss", "gradient"])
+def test_a_minibatch_that_is_not_finite_can_be_skipped(spec):
+    run = Run([training(7, 0, 20)], spec=spec, on_nan="skip")()
     (report,) = run.master.reports
     assert report.outcome is Outcome.DONE
     assert len(report.skipped) == 1
