@@ -334,7 +334,7 @@ class JobCore:
         if member.is_stopping or member.is_leaving:
             return Finished()
         if self.phase is Phase.TRAINING and not self.history.failing:
-            numbers = self.training_metrics.lease(now, is_last=self.course.is_trained)
+            numbers = self.training_metrics.lease(worker_id, now, is_last=self.course.is_trained)
             if numbers is not None:
                 return numbers
         has_work = self.phase is not Phase.PENDING and self.ledger.next_id(worker_id) is not None
@@ -462,6 +462,8 @@ class JobCore:
 
     def _carry_out(self, member: Member, loss: Loss, now: float) -> None:
         """Do what follows for the tasks and the job from the loss of a process."""
+        if member.role is Role.WORKER:
+            self.training_metrics.lost(member.index)
         if loss.task_id is not None and not self.has_ended:
             task = self.tasks.task(loss.task_id)
             report = TaskReport(task.id, 0, Outcome.FAILED, loss.message)

@@ -50,6 +50,7 @@ class TrainingMetrics:
         self._window_records = 0
         self._number = 0  # of the last lease
         self._asked_at: float | None = None  # while a worker is to answer
+        self._asked = -1  # which
         self._asked_of = Measured()
         self._next = 0.0
         self._is_given_up = False
@@ -69,10 +70,11 @@ class TrainingMetrics:
         while self._window_records - self._window[0].num_trained >= WINDOW_RECORDS:
             self._window_records -= self._window.popleft().num_trained
 
-    def lease(self, now: float, is_last: bool) -> Lease | None:
+    def lease(self, worker_id: int, now: float, is_last: bool) -> Lease | None:
         """Return a METRICS task for the worker that asks, if it is time for one.
 
         Args:
+            worker_id: Who asks.
             now: The time.
             is_last: Nothing more will be trained: the numbers are wanted at once.
         """
@@ -80,6 +82,7 @@ class TrainingMetrics:
         if not self.is_behind or waits_for_answer or (now < self._next and not is_last):
             return None
         self._asked_at, self._next = now, now + _PERIOD_SECONDS
+        self._asked = worker_id
         self._asked_of = Measured(self._epoch, self._num_records)
         self._number += 1
         recent: MetricStates = {}
@@ -89,6 +92,11 @@ class TrainingMetrics:
         states |= {f"{_WINDOW}/{name}": arrays for name, arrays in recent.items()}
         task = Task(TASK_ID, TaskKind.METRICS, Shard("", 0, 0), self._epoch)
         return Lease(task, self._number, metric_states=states)
+
+    def lost(self, worker_id: int) -> None:
+        """A worker is lost: if it was to answer, nobody waits for it."""
+        if worker_id == self._asked:
+            self._asked_at = None
 
     def answered(self, report: TaskReport) -> bool:
         """Take in the numbers; return whether they are new."""
