@@ -35,6 +35,7 @@ class ParameterGiving:
         Raises:
             RingError: A rank is lost.
             CheckpointError: The parameters cannot be written or read.
+            ModelMismatchError: This rank has another model than those that give it theirs.
         """
         replica = self._replica
         if not any(seat.are_behind):

@@ -29,6 +29,7 @@ from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, parse
+from elasticdl.worker.agreement import check_agreement, described
 from elasticdl.worker.staging import Giver, Stage
 
 _HEADER_BYTES = 8
@@ -206,7 +207,9 @@ class Replica:
         return Layout(dense.size, state.size, store.num_slots)
 
     def _pack(self, files: Sequence[tuple[str, bytes]], store_outline: str = "") -> bytes:
+        assert self._model is not None
         header: dict[str, Any] = {
+            "model": described(self._model),
             "store": store_outline,
             "files": [[name, len(content)] for name, content in files],
             "marks": self.marks.rows(),
@@ -227,8 +230,9 @@ class Replica:
 
         Raises:
             CheckpointError: It does not fit together.
+            ModelMismatchError: The other worker has another model.
         """
-        header, offset = _header_of(data)
+        header, offset = self._header_of(data)
         self._spare = self._left = None
         with tempfile.TemporaryDirectory(prefix="elasticdl-given-") as scratch:
             for name, size in header["files"]:
@@ -238,6 +242,14 @@ class Replica:
                 offset += size
             self._take_given(Store.restore(scratch), Marks.of(header["marks"]))
         self._take_outline(header, data[offset:])
+
+    def _header_of(self, data: bytes) -> tuple[dict[str, Any], int]:
+        """Return what was packed with the arrays, and where these begin."""
+        end = _HEADER_BYTES + int.from_bytes(data[:_HEADER_BYTES], "little")
+        header = json.loads(data[_HEADER_BYTES:end])
+        assert self._model is not None
+        check_agreement(self._model, header["model"])
+        return header, end
 
     def _take_outline(self, header: dict[str, Any], sums: bytes) -> None:
         self.marks = Marks.of(header["marks"])
@@ -260,8 +272,12 @@ class Replica:
         return self._stage is not None
 
     def begin_stage(self, outline: bytes) -> Stage:
-        """Take part in rounds from here on; return what the parameters come to."""
-        header, offset = _header_of(outline)
+        """Take part in rounds from here on; return what the parameters come to.
+
+        Raises:
+            ModelMismatchError: The worker that gives them has another model.
+        """
+        header, offset = self._header_of(outline)
         self._take_outline(header, outline[offset:])
         self.version = header["version"]
         # What a store holds is of no matter here: all of it is replaced.
@@ -419,9 +435,3 @@ def _marks_in(client: PsClient) -> Marks:
     """Return what a store has of each task."""
     (applied,) = client.audit()
     return Marks.of([task, 0, next_index] for task, next_index, _ in applied.tolist())
-
-
-def _header_of(data: bytes) -> tuple[dict[str, Any], int]:
-    """Return what was packed with the arrays, and where these begin."""
-    length = int.from_bytes(data[:_HEADER_BYTES], "little")
-    return json.loads(data[_HEADER_BYTES : _HEADER_BYTES + length]), _HEADER_BYTES + length

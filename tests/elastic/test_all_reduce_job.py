@@ -1,5 +1,6 @@
 """Jobs of all-reduce lose workers at every point of a step, and gain some; nothing counts twice."""
 
+import json
 import signal
 from functools import partial
 
@@ -199,3 +200,23 @@ def test_a_model_with_tables_is_refused_by_name(tmp_path):
         assert job.process.wait() == 1
     assert "'rows'" in job.printed()
     assert "ParameterServerStrategy" in job.printed()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("piece_bytes", [0, 16_000], ids=["at once", "in pieces"])
+def test_a_joiner_whose_model_was_changed_is_refused_and_the_others_go_on(tmp_path, piece_bytes):
+    with VisitsJob(
+        tmp_path, num_records=12_000, seconds=0.02, max_relaunches=1, piece_bytes=piece_bytes
+    ) as job:
+        job.until_trained(2_000, also=partial(job.has_world_of, 3))
+        settings = job.zoo / "settings.json"
+        changed = json.loads(settings.read_text()) | {"num_records": 12_016}
+        settings.write_text(json.dumps(changed))
+        job.send("worker")
+        job.until_event("not replaced")
+        summary = job.finish()
+    check_counts(job, summary)
+    check_hashes(job)
+    said = "dense variable 'visits' has shape [12016] here, [12000] in the other workers"
+    assert said in job.printed()
