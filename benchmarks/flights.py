@@ -9,7 +9,9 @@ Each side is run in a fresh process, in turn with the others, on an otherwise id
 - `fit, by hand`: through the pipeline that an expert writes: records batched first, then
   `tf.io.parse_example`;
 - `fit, memory`: Keras `fit` on minibatches that were parsed before and are held in memory;
-- `1 + 1`, `1 + 2`: `elasticdl train` with one worker and one or two ps replicas, from RecordIO.
+- `1 + 1`, `1 + 2`: `elasticdl train` with one worker and one or two ps replicas, from RecordIO;
+- `1 + 1, hybrid`: the same with `--distribution_strategy=HybridStrategy`, which keeps the dense
+  parameters in the worker.
 
 `fit` has every core; so has the job as a whole, whose worker computes with one thread. Figures are
 records/s in the steady state: of `fit` without start-up and the first steps, of a job without its
@@ -26,6 +28,12 @@ from report import compare, interleave, write_results
 from workloads import FLIGHTS, fit, prepare
 
 MINIBATCH_SIZE = 512
+HYBRID = "1 + 1, hybrid"
+JOBS = {  # number of ps replicas, and strategy
+    "1 + 1": (1, "ParameterServerStrategy"),
+    "1 + 2": (2, "ParameterServerStrategy"),
+    HYBRID: (1, "HybridStrategy"),
+}
 FIT_STEPS = {"records": 200, "parallel": 200, "by hand": 800, "memory": 800}  # some seconds each
 
 
@@ -37,13 +45,13 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="one short run of each, not kept")
     args = parser.parse_args()
     prepare(FLIGHTS)
-    runs, epochs = (1, 2) if args.short else (args.runs, args.epochs)
+    runs, epochs = (1, 4) if args.short else (args.runs, args.epochs)
     shorter = 10 if args.short else 1
-    jobs: dict[int, list[JobRun]] = {1: [], 2: []}
+    jobs: dict[str, list[JobRun]] = {what: [] for what in JOBS}
 
-    def job(num_ps: int) -> float:
-        run = run_flights(num_ps, epochs)
-        jobs[num_ps].append(run)
+    def job(what: str) -> float:
+        run = run_flights(*JOBS[what], epochs)
+        jobs[what].append(run)
         return run.records_per_second
 
     peers = {
@@ -52,7 +60,7 @@ def main() -> None:
         )
         for source, steps in FIT_STEPS.items()
     }
-    sides = interleave({**peers, "1 + 1": lambda: job(1), "1 + 2": lambda: job(2)}, runs)
+    sides = interleave({**peers, **{what: partial(job, what) for what in JOBS}}, runs)
     rows = [
         compare(
             f"{what} against Keras fit {'' if source == 'by hand' else 'from '}{source}",
@@ -60,24 +68,25 @@ def main() -> None:
             sides[what],
             sides[f"fit, {source}"],
         )
-        for what in ("1 + 1", "1 + 2")
+        for what in JOBS
         for source in FIT_STEPS
     ]
+    rows.append(compare("1 + 1, hybrid, against 1 + 1", "records/s", sides[HYBRID], sides["1 + 1"]))
     stages = {
-        f"1 + {num_ps}": max(runs, key=lambda run: run.records_per_second).stages
-        for num_ps, runs in jobs.items()
+        what: max(runs, key=lambda run: run.records_per_second).stages
+        for what, runs in jobs.items()
     }
     notes = {"minibatch_size": MINIBATCH_SIZE, "microseconds a record by stage": stages}
     write_results("flights", rows, notes, keep=not args.short)
     print_stages(stages)
 
 
-def run_flights(num_ps: int, epochs: int) -> JobRun:
+def run_flights(num_ps: int, strategy: str, epochs: int) -> JobRun:
     """Run a job of one worker and `num_ps` ps replicas."""
     return run_job(
         "--model_def=flights.deepfm.forward",
         f"--training_data={FLIGHTS.folder}",
-        "--distribution_strategy=ParameterServerStrategy",
+        f"--distribution_strategy={strategy}",
         "--num_workers=1",
         f"--num_ps_pods={num_ps}",
         f"--minibatch_size={MINIBATCH_SIZE}",
