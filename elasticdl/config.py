@@ -269,7 +269,6 @@ class JobConfig(Section):
             "--max_staleness": training.max_staleness is not None,
             "--get_model_steps": training.get_model_steps > 1,
             "--staleness_lr_modulation": training.staleness_lr_modulation,
-            "--pretrained_rows": bool(checkpoint.pretrained_rows),
             "--ps_recovery=latest": checkpoint.ps_recovery == "latest",
         }
         given = [flag for flag, is_given in refused.items() if is_given]

@@ -76,6 +76,9 @@ class HybridExchange:
     def declare(self, model: ModelDescription) -> None:
         """Declare the tables to the ps replicas, and go to the rendezvous with the rest.
 
+        Each half is clipped by itself: of the rows the gradient of a minibatch, of the dense
+        parameters the mean one of an update.
+
         Raises:
             ModelError: The model does not fit the strategy.
         """
@@ -85,10 +88,10 @@ class HybridExchange:
                 f"{strategy} keeps rows of elasticdl.layers.Embedding on ps replicas, and the "
                 f"model has none: expected --distribution_strategy={Strategy.ALLREDUCE}"
             )
-        if model.clip is not None:
+        if model.clip is not None and model.clip.kind == "global_norm":
             raise ModelError(
-                f"the optimizer clips gradients ({model.clip.kind}), and with {strategy} nobody "
-                "has a whole one: expected an optimizer that does not clip, or "
+                "the optimizer clips by the norm of all gradients together (global_clipnorm), and "
+                f"with {strategy} nobody has them together: expected clipnorm or clipvalue, or "
                 f"--distribution_strategy={Strategy.PARAMETER_SERVER}"
             )
         self._rows.declare(replace(model, dense=(), state=()))

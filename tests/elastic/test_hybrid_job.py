@@ -119,6 +119,22 @@ def test_a_ps_replica_that_is_killed_is_given_its_half_again(tmp_path, recovery_
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
+def test_tables_begin_with_pretrained_rows_also_after_a_kill(tmp_path):
+    keys = np.arange(9_000)
+    pretrained = tmp_path / "rows.npz"
+    np.savez(pretrained, keys=keys, rows=1000 + keys[:, None].astype(np.float32))
+    flags = {"pretrained_rows": f"rows={pretrained}", "recovery_seconds": 0}
+    with hybrid_job(tmp_path, num_records=9_000, seconds=0.02, **flags) as job:
+        job.until_trained(2_000)
+        job.send("ps", 1)
+        job.finish()
+    model = job.model()
+    np.testing.assert_array_equal(model["table/rows/rows"][:, 0], 1001 + keys)
+    np.testing.assert_array_equal(model["dense/visits"], np.ones(9_000))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
 def test_a_worker_and_a_ps_replica_are_killed_at_once(tmp_path):
     with hybrid_job(tmp_path, num_records=12_000, seconds=0.02, recovery_seconds=0.3) as job:
         job.until_trained(2_000)

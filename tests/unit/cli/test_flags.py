@@ -148,7 +148,6 @@ def test_all_reduce_has_no_ps_replicas_to_count():
         ("max_staleness", "4"),
         ("get_model_steps", "2"),
         ("staleness_lr_modulation", "true"),
-        ("pretrained_rows", "users=checkpoints"),
         ("ps_recovery", "latest"),
         ("global_batch_size", "64"),
     ],
