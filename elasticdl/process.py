@@ -238,6 +238,11 @@ def process_name(role: Role, index: int) -> str:
     return str(role) if role is Role.MASTER else f"{role}-{index}"
 
 
+def scratch_folder(job_dir: Path, role: Role, index: int) -> Path:
+    """Return where a process has files that are on their way; nobody needs them after its end."""
+    return job_dir / "scratch" / process_name(role, index)
+
+
 def rotate_log(config: JobConfig, job_dir: Path) -> None:
     """Begin a new log file, if this process has one in the job's folder and it is full."""
     log_lines.rotate_if_full(job_dir / LOG_FOLDER, config.seeing.log_file_bytes)

@@ -28,8 +28,6 @@ from elasticdl.rpc.client import GrpcMasterClient
 
 log = logging.getLogger(__name__)
 
-SCRATCH = "scratch"  # in the job's folder: files on their way to and from URLs
-
 
 def main() -> None:
     """Restore or create the store, serve it, and tell the master where."""
@@ -46,7 +44,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
     departure = Departure(master, arguments.index, lambda: labels.enter(Label.CHECKPOINT))
     process.when_asked_to_end(departure.begin)
     heartbeats = Heartbeats(master, arguments.index, seconds, labels)
-    sender = Sender(arguments.job_dir / SCRATCH / process.process_name(Role.PS, arguments.index))
+    sender = Sender(process.scratch_folder(arguments.job_dir, Role.PS, arguments.index))
 
     def restore_point(index: int, num_unsound: int, problem: str) -> str:
         folder = master.restore_point(index, num_unsound, problem)

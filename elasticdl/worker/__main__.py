@@ -37,7 +37,6 @@ from elasticdl.worker.watchdog import Watchdog
 _PS_DEADLINE_SECONDS = 600.0  # a replica that died has to be started and to load its checkpoint
 _PS_CONNECT_SECONDS = 20.0  # the master has said that it is there
 _TELL_SECONDS = 3.0  # for the master to answer a worker that leaves
-SCRATCH = "scratch"  # in the job's folder: files on their way to URLs
 
 
 def main() -> None:
@@ -163,10 +162,7 @@ def join_world(
 ) -> RingExchange:
     """Return a worker's part in a job of all-reduce; nothing happens before it is declared."""
     listening, checkpoint = arguments.listening, arguments.config.checkpoint
-    sender = Sender(
-        arguments.job_dir / SCRATCH / process.process_name(Role.WORKER, arguments.index)
-    )
-
+    sender = Sender(process.scratch_folder(arguments.job_dir, Role.WORKER, arguments.index))
     tls = arguments.tls.as_tuple() if arguments.tls else None
 
     def serve(store: Store) -> PsServer:

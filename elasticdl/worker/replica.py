@@ -69,7 +69,8 @@ class Replica:
             part: The folder in a checkpoint that has these parameters; "": all of it.
             order_updates: Given the tasks of an epoch, says which make which update of a
                 deterministic job.
-            scratch: For what is fetched from URLs.
+            scratch: For files on their way, from URLs and from and to other workers; None: the
+                system's folder for temporary files.
         """
         self._scratch = scratch
         self._serve = serve
@@ -177,7 +178,7 @@ class Replica:
 
     def dump(self) -> bytes:
         """Return all of it: parameters, optimizer slots, state, watermarks, marks."""
-        with tempfile.TemporaryDirectory(prefix="elasticdl-give-") as scratch:
+        with self._scratch_folder("give") as scratch:
             folder = Path(scratch) / "parameters"
             self.write(folder)
             return self._pack([(file.name, file.read_bytes()) for file in sorted(folder.iterdir())])
@@ -191,6 +192,11 @@ class Replica:
         assert self._store is not None
         store = self._store
         write_hand_over(folder, lambda to: store.checkpoint(to, _BUSY_SECONDS))
+
+    def _scratch_folder(self, what: str) -> tempfile.TemporaryDirectory[str]:
+        if self._scratch is not None:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+        return tempfile.TemporaryDirectory(prefix=f"elasticdl-{what}-", dir=self._scratch)
 
     def outline(self) -> bytes:
         """Return all but the vectors: watermarks, marks, position, and what is pending."""
@@ -234,7 +240,7 @@ class Replica:
         """
         header, offset = self._header_of(data)
         self._spare = self._left = None
-        with tempfile.TemporaryDirectory(prefix="elasticdl-given-") as scratch:
+        with self._scratch_folder("given") as scratch:
             for name, size in header["files"]:
                 if Path(name).name != name:
                     raise CheckpointError(f"a worker gave a file called {name!r}, expected a name")

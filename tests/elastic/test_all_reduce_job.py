@@ -43,6 +43,7 @@ def test_workers_killed_at_every_point_of_a_step_cost_no_record(tmp_path):
     check_counts(job, summary)
     assert not job.events("world restored")
     check_hashes(job)
+    assert list((job.job_dir / "scratch").rglob("*give*")) == []  # one was killed while it gave
 
 
 STAGE_FAULTS = [  # one worker always has the parameters: what follows the second kills joiners

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from elasticdl.addresses import Listening
 from elasticdl.errors import LaunchError
+from elasticdl.job import Role
 from elasticdl.launchers.base import (
     Exited,
     ExitReason,
@@ -34,7 +36,7 @@ from elasticdl.launchers.process.children import spawn
 from elasticdl.launchers.process.logs import last_words, log_path, of_a_build
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import open_same, parse_ref, ref_of
-from elasticdl.process import inherited_lifeline, process_name
+from elasticdl.process import inherited_lifeline, process_name, scratch_folder
 
 if TYPE_CHECKING:
     from elasticdl.credentials.job_authority import JobAuthority
@@ -213,6 +215,9 @@ class ProcessLauncher:
 
     def _report(self, watched: _Watched) -> None:
         exited = self._exited(watched)
+        if watched.handle.role is Role.WORKER:  # its index is never used again
+            left = scratch_folder(self._job_dir, Role.WORKER, watched.handle.index)
+            shutil.rmtree(left, ignore_errors=True)
         with self._lock:
             del self._watched[watched.handle.ref]
         self._tell(exited)

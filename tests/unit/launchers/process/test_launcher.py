@@ -20,7 +20,7 @@ from elasticdl.launchers.process.logs import last_words, log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import ref_of
 from elasticdl.proc import start_time
-from elasticdl.process import LIFELINE_VARIABLE
+from elasticdl.process import LIFELINE_VARIABLE, scratch_folder
 
 SECONDS = 30.0
 
@@ -60,6 +60,22 @@ def test_what_a_process_leaves_in_its_group_ends_with_it(tmp_path, launcher, exi
     assert readable
     assert os.read(read_end, 1) == b""  # nobody holds the other end: the grandchild is gone
     os.close(read_end)
+
+
+@pytest.mark.parametrize(("role", "stays"), [(Role.WORKER, False), (Role.PS, True)])
+def test_files_on_their_way_go_with_a_killed_worker(tmp_path, launcher, exits, role, stays):
+    # A successor of a ps replica may have files there already.
+    folder = scratch_folder(tmp_path, role, 0)
+    body = (
+        "import os, pathlib, signal\n"
+        f"folder = pathlib.Path({str(folder)!r}) / 'elasticdl-give-1'\n"
+        "folder.mkdir(parents=True)\n"
+        "(folder / 'vectors').touch()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    launcher.start(ProcessSpec(role, 0, (sys.executable, "-c", body)))
+    assert exits.get(timeout=SECONDS).reason is ExitReason.KILLED
+    assert folder.exists() == stays
 
 
 def test_a_process_does_not_get_the_terminals_signals(tmp_path):
