@@ -36,7 +36,7 @@ def write_tables(
     Raises:
         CheckpointError: A file cannot be written; says which and why.
     """
-    partial = directory.absolute().with_name(f"{directory.name}.partial-{attempt}")
+    partial = partial_folder(directory.absolute(), attempt)
     request = {"directory": str(partial), "threshold": threshold, "since_version": since_version}
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
@@ -54,8 +54,13 @@ def write_tables(
     return sum(file["rows"] for table in manifest["tables"] for file in table["files"])
 
 
+def partial_folder(directory: Path, attempt: int) -> Path:
+    """Return where an attempt writes what is to have a name once it is complete."""
+    return directory.with_name(f"{directory.name}.partial-{attempt}")
+
+
 def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
-    """Give a complete folder its name.
+    """Give a complete folder its name, and remove what attempts before have left half-written.
 
     Args:
         partial: The folder, beside its place.
@@ -69,6 +74,8 @@ def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
         else:
             shutil.rmtree(directory)
     partial.rename(directory)
+    for earlier in range(1, attempt):  # of processes that were killed
+        shutil.rmtree(partial_folder(directory, earlier), ignore_errors=True)
 
 
 def send_model(scratch: Path, output: Url, attempt: int) -> None:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from elasticdl.backends.base import TableSource, Trainer
-from elasticdl.checkpoints.exports import put_in_place, send_model
+from elasticdl.checkpoints.exports import partial_folder, put_in_place, send_model
 from elasticdl.config import CheckpointSection
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import Lease
@@ -54,7 +54,7 @@ def _export_model(
             if _write_model(exchange, trainer, Path(scratch), lease, exchange):
                 send_model(Path(scratch), output, lease.number)
         return
-    partial = output.with_name(f"{output.name}.partial-{lease.number}")
+    partial = partial_folder(output, lease.number)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     if settings.output_tables == "parquet":

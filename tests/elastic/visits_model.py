@@ -183,6 +183,7 @@ def _watch_stages():
 
 
 def _watch():
+    from elasticdl.backends.numpy import NumpyTrainer
     from elasticdl.collective.group import Group
     from elasticdl.worker.exchange import StoreExchange
     from elasticdl.worker.replica import Replica
@@ -197,6 +198,7 @@ def _watch():
     _before(Group, "mean", "before reduction")
     _before(Group, "give", "giving parameters")
     _before(RingMember, "_meet", "rendezvous")
+    _after(NumpyTrainer, "export", "export")
     _before(StoreExchange, "push", "before rows")
     _after(StoreExchange, "push", "after rows")
 
