@@ -6,16 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, TableSource
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, describe
 from elasticdl.backends.keras.metrics.kinds import mask_of
-from elasticdl.backends.keras.model.placed import PlacedModel, Table, accepting_dicts
+from elasticdl.backends.keras.model.placed import PlacedModel, accepting_dicts
+from elasticdl.backends.keras.saved_tables import saved_table, write_rows
 from elasticdl.errors import ModelError
-from elasticdl.layers.initializer import centre
 from elasticdl.layers.lookup import looking_up
 
 ENDPOINT = "serve"
@@ -34,14 +32,14 @@ def export_model(
 
     The model's own variables take the values (training never reads them). Tables become part
     of the graph: with `input_dim` an ordinary one, as `keras.layers.Embedding` has it, and
-    otherwise the trained ids in order, and their rows.
+    otherwise the trained ids in order, and their rows. Rows are written in parts, once the rest is.
     """
     placed.dense.assign(dense)
     placed.state.assign(state)
-    lookups = [_table_lookup(table, tables, index) for index, table in enumerate(placed.tables)]
+    saved = [saved_table(table) for table in placed.tables]
 
     def lookup(layer: Any, ids: Any) -> Any:
-        return lookups[placed.table_of(layer)](ids)
+        return saved[placed.table_of(layer)](ids)
 
     def serve(features: Any) -> Any:
         with looking_up(lookup), accepting_dicts():
@@ -51,12 +49,20 @@ def export_model(
     served = tf.Module()
     served.serve = tf.function(serve, input_signature=[specs], autograph=False)
     # The model itself is not a part: saving it would trace it again in other ways.
-    served.used_variables = list(served.serve.get_concrete_function().graph.variables)
+    of_tables = {id(variable) for table in saved for variable in table.variables}
+    served.used_variables = [
+        variable
+        for variable in served.serve.get_concrete_function().graph.variables
+        if id(variable) not in of_tables
+    ]
+    served.tables = saved
     served.used_resources = resources_of(placed.model)
     signatures = {}
     if all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(specs)):
         signatures["serving_default"] = _signature(served.serve, specs)
     tf.saved_model.save(served, str(directory), signatures=signatures)
+    if saved:
+        write_rows(saved, tables, directory)
     notes = directory / NOTES
     notes.parent.mkdir(exist_ok=True)
     has_masks = any(mask_of(leaf) is not None for leaf in tf.nest.flatten(placed.sample_outputs))
@@ -106,53 +112,6 @@ class Exported:
                 f"the model of --saved_model={self._directory} cannot be called on what feed "
                 f"gives, {describe(minibatch.features)}: {' '.join(str(error).split())[:1000]}"
             ) from error
-
-
-class _OrdinaryTable(tf.Module):  # type: ignore[misc]  # tensorflow has no types
-    """All rows from id 0 on."""
-
-    def __init__(self, rows: Float32) -> None:
-        super().__init__()
-        self.rows = tf.Variable(rows, trainable=False)
-
-    def __call__(self, ids: Any) -> Any:
-        return tf.gather(self.rows, ids)
-
-
-class _SortedTable(tf.Module):  # type: ignore[misc]  # tensorflow has no types
-    """The trained ids in ascending order and their rows; others read as `unseen`."""
-
-    def __init__(self, keys: NDArray[np.int64], rows: Float32, unseen: float) -> None:
-        super().__init__()
-        order = np.argsort(keys)
-        self.keys = tf.Variable(keys[order], trainable=False)
-        self.rows = tf.Variable(rows[order], trainable=False)
-        self._unseen = unseen
-
-    def __call__(self, ids: Any) -> Any:
-        flat = tf.reshape(ids, [-1])
-        place = tf.searchsorted(self.keys, flat)
-        place = tf.minimum(place, tf.size(self.keys) - 1)
-        known = tf.equal(tf.gather(self.keys, place), flat)
-        rows = tf.where(known[:, None], tf.gather(self.rows, place), self._unseen)
-        return tf.reshape(rows, tf.concat([tf.shape(ids), [self.rows.shape[1]]], 0))
-
-
-def _table_lookup(table: Table, source: TableSource, index: int) -> Any:
-    unseen = centre(table.initializer.kind, table.initializer.params)
-    if table.input_dim is not None:
-        full = np.full((table.input_dim, table.dim), unseen, np.float32)
-        for keys, rows in source.scan(index):
-            full[keys] = rows
-        return _OrdinaryTable(full)
-    # An id that no one can ask for keeps the table from being empty.
-    chunks = [(np.array([-1], np.int64), np.full((1, table.dim), unseen, np.float32))]
-    chunks += list(source.scan(index))
-    return _SortedTable(
-        np.concatenate([keys for keys, _ in chunks]),
-        np.concatenate([rows for _, rows in chunks]),
-        unseen,
-    )
 
 
 def resources_of(model: Any) -> list[Any]:

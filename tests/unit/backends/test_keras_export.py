@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 from elasticdl import Mode
+from elasticdl.backends import sorted_rows
+from elasticdl.backends.keras.saved_tables import hash_of
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import ModelError
 from elasticdl.layers import Embedding
@@ -198,6 +200,98 @@ def test_sparse_features_are_served_too(new_job, tmp_path):
     served = loaded.serve(minibatch.features)
 
     np.testing.assert_allclose(served, expected, rtol=1e-5)
+
+
+class ManyRows:
+    """Tables of more rows than a part has, in an order that is not that of their keys."""
+
+    COUNT, DIM = 30_000, 4
+
+    def __init__(self):
+        self.keys = {
+            0: np.random.default_rng(0).permutation(self.COUNT) * 1_000_000_007,
+            1: np.random.default_rng(1).permutation(self.COUNT)[: self.COUNT // 3],
+            2: np.zeros(0, np.int64),
+        }
+
+    def rows(self, keys):
+        return (keys[:, None] % 10_007 + np.arange(self.DIM)).astype(np.float32)
+
+    def scan(self, table):
+        for start in range(0, len(self.keys[table]), 1000):
+            keys = self.keys[table][start : start + 1000]
+            yield keys, self.rows(keys)
+
+
+def many_rows_model():
+    ids = keras.Input((), dtype="int64", name="ids")
+    ones = {"embeddings_initializer": "ones"}
+    free = Embedding(4, name="free", **ones)(ids)
+    known = Embedding(4, input_dim=ManyRows.COUNT, name="known", **ones)(ids % ManyRows.COUNT)
+    empty = Embedding(4, name="empty", **ones)(ids)
+    scale = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones", name="scale")
+    x = keras.layers.Concatenate()([free, known, empty])
+    return keras.Model({"ids": ids}, {"rows": x, "sum": scale(x)})
+
+
+@pytest.fixture
+def many_rows(new_job, tmp_path, monkeypatch):
+    """Export tables in parts of 64 KiB; return the folder and the tables."""
+    monkeypatch.setattr(sorted_rows, "PART_BYTES", 1 << 16)
+    job = new_job(
+        {"ids": np.arange(4), "label": np.zeros(4, np.float32)}, 2, threshold=0,
+        model=many_rows_model, loss=lambda y, p: tf.reduce_sum(p["sum"]),
+        feed=lambda dataset, mode, metadata: dataset.map(lambda r: ({"ids": r["ids"]}, r["label"])),
+        optimizer=lambda: keras.optimizers.SGD(0.5),
+    )  # fmt: skip
+    assert [table.name for table in job.description.tables] == ["free", "known", "empty"]
+    job.backend.export(tmp_path / "model", *job.parameters(), ManyRows())
+    return tmp_path / "model", ManyRows()
+
+
+def test_tables_that_are_written_in_parts_have_all_rows(many_rows):
+    folder, tables = many_rows
+    ids = np.concatenate([tables.keys[0], np.arange(1, tables.COUNT)])
+
+    loaded = tf.saved_model.load(str(folder))  # it holds the variables
+    served = loaded.serve({"ids": tf.constant(ids)})
+
+    rows = served["rows"].numpy()
+    is_trained = [np.isin(ids, tables.keys[0]), np.isin(ids % tables.COUNT, tables.keys[1])]
+    expected = [
+        np.where(is_trained[0][:, None], tables.rows(ids), 1.0),
+        np.where(is_trained[1][:, None], tables.rows(ids % tables.COUNT), 1.0),
+        np.ones((len(ids), 4)),
+    ]
+    np.testing.assert_array_equal(rows, np.concatenate(expected, axis=1))
+    np.testing.assert_allclose(served["sum"][:, 0], rows.sum(axis=1), rtol=1e-5)
+    assert 0 < is_trained[0].sum() < len(ids)
+    assert 0 < is_trained[1].sum() < len(ids)
+
+
+def test_the_loader_of_tensorflow_serving_reads_tables_that_were_written_in_parts(many_rows):
+    folder, tables = many_rows
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        loaded = tf.compat.v1.saved_model.load(session, ["serve"], str(folder))
+        signature = loaded.signature_def["serving_default"]
+        given = {signature.inputs["ids"].name: tables.keys[0][:9]}
+        rows = session.run(signature.outputs["rows"].name, given)
+
+    np.testing.assert_array_equal(rows[:, :4], tables.rows(tables.keys[0][:9]))
+
+
+def test_an_export_leaves_nothing_but_the_model_and_its_fingerprint_is_right(many_rows):
+    folder, _ = many_rows
+    found = tf.saved_model.experimental.read_fingerprint(str(folder))
+    index = (folder / "variables" / "variables.index").read_bytes()
+    shards = sorted(path.name for path in (folder / "variables").glob("*.data-*"))
+
+    assert found.checkpoint_hash == hash_of(index)
+    assert {path.name for path in folder.iterdir()} == {
+        "assets", "assets.extra", "fingerprint.pb", "saved_model.pb", "variables",
+    }  # fmt: skip
+    assert shards == [f"variables.data-{n:05d}-of-{len(shards):05d}" for n in range(len(shards))]
+    assert len(shards) > 10
 
 
 def test_a_folder_that_is_no_saved_model_is_named(tmp_path, spec_of):
