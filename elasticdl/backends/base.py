@@ -38,6 +38,17 @@ class Initializer:
     kind: str
     params: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def centre(self) -> float:
+        """What a row that was never trained reads as in an evaluation or an export."""
+        match self.kind:
+            case "constant":
+                return self.params["value"]
+            case "uniform":
+                return (self.params["low"] + self.params["high"]) / 2
+            case _:
+                return self.params["mean"]
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSpec:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from elasticdl.backends.base import Trainer
+from elasticdl.backends.exported import ExportKind, kind_of_export
 from elasticdl.backends.handover import Handover
 from elasticdl.backends.script import AskingTrainer
 from elasticdl.data.base import Metadata
@@ -17,6 +18,7 @@ from elasticdl.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from elasticdl.backends.keras.predictor import SavedModelPredictor
+    from elasticdl.backends.numpy_predictor import SavedArraysPredictor
     from elasticdl.backends.torch.predictor import ExportedPredictor
 
 
@@ -138,19 +140,25 @@ def load_saved_model(
     directory: Path,
     num_threads: int,
     device: str | None = None,
-) -> SavedModelPredictor | ExportedPredictor:
+) -> SavedModelPredictor | ExportedPredictor | SavedArraysPredictor:
     """Return an exported model, importing its framework only now.
 
     Raises:
         ModelError: The folder holds no export of a framework, or there is no such device.
     """
-    if (directory / "model.safetensors").is_file():
+    kind = kind_of_export(directory)
+    if kind is ExportKind.NUMPY:
+        from elasticdl.backends.numpy import ArrayModel
+        from elasticdl.backends.numpy_predictor import SavedArraysPredictor
+
+        model = _call(spec, 0, num_threads)
+        if not isinstance(model, ArrayModel):
+            raise _of_another(kind, directory, model)
+        return SavedArraysPredictor(spec, model, metadata, directory)
+    if kind is ExportKind.TORCH:
         model = _call(spec, 0, num_threads)
         if not _is_a(model, "torch.nn", "Module"):
-            raise ModelError(
-                f"--saved_model={directory} is an export of PyTorch, but the model function "
-                f"returns {type(model).__module__}.{type(model).__qualname__}"
-            )
+            raise _of_another(kind, directory, model)
         from elasticdl.backends.torch.device import open_device
         from elasticdl.backends.torch.predictor import ExportedPredictor
 
@@ -160,6 +168,13 @@ def load_saved_model(
 
     compute_with(num_threads, device)
     return SavedModelPredictor(spec, metadata, directory)
+
+
+def _of_another(kind: ExportKind, directory: Path, model: Any) -> ModelError:
+    return ModelError(
+        f"--saved_model={directory} is an export of {kind}, but the model function "
+        f"returns {type(model).__module__}.{type(model).__qualname__}"
+    )
 
 
 class ScriptFrameworks:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from elasticdl.backends.exported import is_export, kind_of_export
 from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
@@ -220,12 +221,27 @@ def _check_data(flag: str, config: JobConfig) -> Iterator[str]:
 
 
 def _check_sources(config: JobConfig) -> None:
-    if config.checkpoint.checkpoint_dir_for_init is not None:
-        resolve(config.checkpoint.checkpoint_dir_for_init)
+    checkpoint = config.checkpoint.checkpoint_dir_for_init
+    if checkpoint is not None:
+        _check_is_no_export(checkpoint, config)
+        resolve(checkpoint)
     sources_of(config.checkpoint.pretrained_rows)
     saved_model = config.checkpoint.saved_model
-    if saved_model is not None and not saved_model.exists():
-        raise ConfigError(f"--saved_model: expected an exported model, found none at {saved_model}")
+    if saved_model is not None:
+        kind_of_export(saved_model)
+
+
+def _check_is_no_export(checkpoint: Location, config: JobConfig) -> None:
+    if isinstance(checkpoint, Path) and is_export(checkpoint):
+        remedy = (
+            "training goes on from what --checkpoint_dir of a job has"
+            if config.command == "train"
+            else "give it as --saved_model"
+        )
+        raise ConfigError(
+            f"--checkpoint_dir_for_init: expected a checkpoint, found an exported model at "
+            f"{checkpoint}: {remedy}"
+        )
 
 
 def _check_destinations(config: JobConfig) -> None:

@@ -55,15 +55,6 @@ def has_array(initializer: Any) -> bool:
     return is_constant and not _is_number(initializer.value) and np.ndim(initializer.value) > 0
 
 
-def centre(kind: str, params: dict[str, float]) -> float:
-    """Return what a row that was never trained reads as: the centre of its distribution."""
-    if kind == "constant":
-        return params["value"]
-    if kind == "uniform":
-        return (params["low"] + params["high"]) / 2
-    return params["mean"]
-
-
 def _variance_scaling(
     initializer: Any, layer: str, dim: int, input_dim: int | None
 ) -> tuple[str, dict[str, float]]:

@@ -78,11 +78,6 @@ class Exported:
     """
 
     def __init__(self, directory: Path) -> None:
-        if (directory / "model.json").is_file() and (directory / "saved_model").is_dir():
-            raise ModelError(
-                f"--saved_model={directory}: its rows lie beside it (--output_tables=parquet), for "
-                "others to look up; give the checkpoint (--checkpoint_dir_for_init) instead"
-            )
         try:
             self._loaded = tf.saved_model.load(str(directory))
         except (OSError, ValueError) as error:

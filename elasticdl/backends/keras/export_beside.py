@@ -20,7 +20,6 @@ from elasticdl.backends.keras.model.placed import (
 )
 from elasticdl.backends.keras.model.variables import Variables
 from elasticdl.errors import ModelError
-from elasticdl.layers.initializer import centre
 from elasticdl.layers.lookup import looking_up
 
 DESCRIPTION, DENSE, MODEL = "model.json", "dense.npz", "saved_model"
@@ -100,7 +99,7 @@ def _describe(placed: PlacedModel, sites: list[Site]) -> dict[str, Any]:
             {
                 "name": table.name,
                 "dim": table.dim,
-                "unseen": centre(table.initializer.kind, table.initializer.params),
+                "unseen": table.initializer.centre,
                 "input_dim": table.input_dim,
             }
             for table in placed.tables

@@ -21,7 +21,6 @@ from elasticdl.backends import sorted_rows
 from elasticdl.backends.base import Float32, TableSource
 from elasticdl.backends.keras.model.placed import Table
 from elasticdl.backends.sorted_rows import SortedRows, sort_rows
-from elasticdl.layers.initializer import centre
 
 _PREFIX = "variables"  # folder and file name of a SavedModel's variables
 _FINGERPRINT = "fingerprint.pb"
@@ -79,7 +78,7 @@ SavedTable = _OrdinaryTable | _SortedTable
 
 def saved_table(table: Table) -> SavedTable:
     """Return a table that can be looked up in a graph; `write_rows` gives it its rows."""
-    unseen = centre(table.initializer.kind, table.initializer.params)
+    unseen = table.initializer.centre
     if table.input_dim is not None:
         return _OrdinaryTable(table.input_dim, table.dim, unseen)
     return _SortedTable(table.dim, unseen)

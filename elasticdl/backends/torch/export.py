@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from elasticdl.backends.base import Float32, TableSource
+from elasticdl.backends.base import Float32, Initializer, TableSource
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import PlacedModel, Table
 from elasticdl.backends.torch.structures import leaves, map_leaves
@@ -101,11 +101,6 @@ def read_export(directory: Path) -> tuple[dict[str, Any], dict[str, ExportedTabl
         ModelError: A file is missing or no safetensors file.
     """
     load_file = _safetensors().load_file
-    if (directory / "score.pt2").is_file():
-        raise ModelError(
-            f"--saved_model={directory}: its rows lie beside it (--output_tables=parquet), for "
-            "others to look up; give the checkpoint (--checkpoint_dir_for_init) instead"
-        )
     tables = {}
     try:
         notes = json.loads((directory / NOTES).read_text())
@@ -156,18 +151,9 @@ def _exported(table: Table, source: TableSource, number: int) -> ExportedTable:
     padding = table.layer.padding_idx
     if padding is not None:
         rows[keys == padding] = 0.0
-    return ExportedTable(table.name, keys, rows, centre(*table.weight.table_initializer))
-
-
-def centre(kind: str, params: dict[str, float]) -> float:
-    """Return what a row that was never trained reads as: the centre of its distribution."""
-    match kind:
-        case "constant":
-            return params["value"]
-        case "uniform":
-            return (params["low"] + params["high"]) / 2
-        case _:
-            return params["mean"]
+    return ExportedTable(
+        table.name, keys, rows, Initializer(*table.weight.table_initializer).centre
+    )
 
 
 def _write_program(

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from elasticdl.backends.torch.export import centre, export_weights, twice
+from elasticdl.backends.base import Initializer
+from elasticdl.backends.torch.export import export_weights, twice
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import PlacedModel
 from elasticdl.backends.torch.structures import leaves, map_leaves
@@ -131,7 +132,7 @@ def _describe(placed: PlacedModel) -> dict[str, Any]:
             {
                 "name": table.name,
                 "dim": table.dim,
-                "unseen": centre(*table.weight.table_initializer),
+                "unseen": Initializer(*table.weight.table_initializer).centre,
                 "input_dim": table.layer.num_embeddings,
             }
             for table in placed.tables

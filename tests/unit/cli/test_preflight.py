@@ -27,7 +27,9 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "zoo" / "mnist").mkdir(parents=True)
     (tmp_path / "zoo" / "mnist" / "model.py").write_text(MODEL)
     (tmp_path / "data.csv").write_text("1,2\n")
+    (tmp_path / "none").mkdir()
     (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "saved_model.pb").touch()
     return tmp_path
 
 
@@ -79,9 +81,9 @@ def test_a_package_may_hold_the_functions_itself(place):
         ({"statistics": "data.csv"}, DataError, "data.csv: not a file of `elasticdl data analyze`"),
         ({"training_data": "nowhere"}, DataError, "--training_data: nowhere: no such file"),
         ({"training_data": "*.rec"}, DataError, r"--training_data: \*.rec: no file matches"),
-        ({"training_data": "saved"}, DataError, "--training_data: saved: this folder has no data"),
+        ({"training_data": "none"}, DataError, "--training_data: none: this folder has no data"),
         ({"data_reader_params": "colour=1"}, ConfigError, "--data_reader_params"),
-        ({"checkpoint_dir_for_init": "saved"}, CheckpointError, "expected a checkpoint"),
+        ({"checkpoint_dir_for_init": "none"}, CheckpointError, "expected a checkpoint"),
         ({"output": "zoo"}, ConfigError, "--output: expected a folder that is new or empty"),
         ({"output": "data.csv"}, ConfigError, "--output: expected a folder, found the file"),
         ({"output": "data.csv/x"}, ConfigError, "--output: expected a folder, found the file"),
@@ -108,9 +110,40 @@ def test_images_in_a_folder_for_each_class_are_better_mixed(place):
     assert check(config(training_data="data.csv")) == []
 
 
-def test_an_exported_model_must_be_there(place):
-    with pytest.raises(ConfigError, match="--saved_model: expected an exported model"):
-        check(config("evaluate", saved_model="nowhere"))
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ("nowhere", "found none"),
+        ("data.csv", "found a file"),
+        ("empty", "found an empty folder"),
+        ("zoo", "found mnist"),
+        ("versions", "found one in a folder of it; did you mean versions/1"),
+        ("checkpoints", "found a checkpoint, which is given as --checkpoint_dir_for_init"),
+        ("beside", "its rows lie beside it"),
+    ],
+)
+def test_what_is_no_exported_model_is_told_by_what_it_is(place, found, says):
+    (place / "empty").mkdir()
+    make(place, "versions/1/saved_model.pb", "checkpoints/version-00000003/manifest.json")
+    make(place, "beside/tables/manifest.json", "beside/tables/_SUCCESS", "beside/model.json")
+    with pytest.raises(ModelError, match=f"--saved_model={found}: .*{says}"):
+        check(config("evaluate", saved_model=found))
+
+
+@pytest.mark.parametrize("file", ["saved_model.pb", "model.safetensors", "model.npz"])
+def test_a_model_of_each_framework_is_an_exported_one_and_no_checkpoint(place, file):
+    make(place, f"model/{file}")
+    check(config("evaluate", saved_model="model"))
+    for command, says in (("evaluate", "give it as --saved_model"), ("train", "training goes on")):
+        words = {"saved_model": None, "checkpoint_dir_for_init": "model"}
+        with pytest.raises(ConfigError, match=f"expected a checkpoint, found an exported.*{says}"):
+            check(config(command, **words))
+
+
+def make(place, *files):
+    for file in files:
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+        (place / file).touch()
 
 
 def test_an_evaluation_needs_metrics(place):

@@ -2,7 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from elasticdl.layers.initializer import centre, describe_initializer
+from elasticdl.backends.base import Initializer
+from elasticdl.layers.initializer import describe_initializer
 
 pytestmark = pytest.mark.keras
 
@@ -28,7 +29,7 @@ def test_the_distribution_has_the_moments_and_bounds_of_keras_own_draws(name, ki
     found, params = describe_initializer(initializer, "layer", 16, 4000)
 
     assert found == kind
-    assert np.mean(drawn) == pytest.approx(centre(kind, params), abs=2e-3)
+    assert np.mean(drawn) == pytest.approx(Initializer(kind, params).centre, abs=2e-3)
     stddev = {
         "uniform": lambda p: (p["high"] - p["low"]) / 12**0.5,
         "normal": lambda p: p["stddev"],
