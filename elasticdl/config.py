@@ -15,6 +15,7 @@ from elasticdl.settings import devices, reader_params
 from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.cluster import ClusterSection
 from elasticdl.settings.data import DataSection
+from elasticdl.settings.destinations import check_destinations
 from elasticdl.settings.deterministic import check_deterministic
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
@@ -114,6 +115,7 @@ class JobConfig(Section):
         self._check_state()
         self._check_data()
         self._check_output()
+        self._check_destinations()
         self._check_checkpoint()
         self._check_trained_model()
         return self
@@ -175,6 +177,18 @@ class JobConfig(Section):
             raise ValueError(
                 "--output_tables=parquet is for tables on ps replicas; "
                 f"{self.training.distribution_strategy} has none"
+            )
+
+    def _check_destinations(self) -> None:
+        if self.command == "train":
+            check_destinations(
+                {
+                    "output": self.checkpoint.output,
+                    "export_tables": self.checkpoint.export_tables,
+                    "checkpoint_dir": self.checkpoint.checkpoint_dir,
+                    "job_dir": self.cluster.job_dir,
+                    "tensorboard_log_dir": self.seeing.tensorboard_log_dir,
+                }
             )
 
     def _check_checkpoint(self) -> None:

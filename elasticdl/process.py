@@ -281,9 +281,13 @@ def write_whole(path: Path, text: str, mode: int = 0o666) -> None:
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
-    partial.touch(mode)
-    partial.write_text(text)
-    partial.replace(path)
+    try:
+        partial.touch(mode)
+        partial.write_text(text)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # of a disk that is full, what was written
+        raise
 
 
 def write_token(path: Path) -> bytes:

@@ -67,12 +67,20 @@ def put_in_place(partial: Path, directory: Path, attempt: int) -> None:
         directory: Its place: nothing, or an empty folder.
         attempt: After the first, what an earlier one has left there is replaced; nobody may have
             heard that it was complete.
+
+    Raises:
+        CheckpointError: Something else has come to its place meanwhile; that is left as it is.
     """
+    there = {entry.name for entry in directory.iterdir()} if directory.is_dir() else set()
+    replaced = {entry.name for entry in partial.iterdir()} if attempt > 1 else set()
+    others = sorted(there - replaced)
+    if others:
+        raise CheckpointError(
+            f"{directory}: expected a folder that is new or empty, as it was when the job began, "
+            f"found {', '.join(others[:5])} in it; nothing is written"
+        )
     if directory.is_dir():
-        if attempt == 1:
-            directory.rmdir()  # of what is not empty, nothing is lost
-        else:
-            shutil.rmtree(directory)
+        shutil.rmtree(directory)
     partial.rename(directory)
     for earlier in range(1, attempt):  # of processes that were killed
         shutil.rmtree(partial_folder(directory, earlier), ignore_errors=True)

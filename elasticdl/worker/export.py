@@ -10,7 +10,7 @@ from pathlib import Path
 from elasticdl.backends.base import TableSource, Trainer
 from elasticdl.checkpoints.exports import partial_folder, put_in_place, send_model
 from elasticdl.config import CheckpointSection
-from elasticdl.errors import ElasticdlError
+from elasticdl.errors import CheckpointError, ElasticdlError
 from elasticdl.job import Lease
 from elasticdl.locations import Location, is_remote
 from elasticdl.worker.exchange import Exchange
@@ -55,18 +55,24 @@ def _export_model(
                 send_model(Path(scratch), output, lease.number)
         return
     partial = partial_folder(output, lease.number)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    if settings.output_tables == "parquet":
-        every_row = settings.model_copy(
-            update={"export_threshold": None, "export_since_version": None}
-        )
-        exchange.export_tables(partial / TABLES, every_row, lease.number)
-    tables = exchange if settings.output_tables == "inside" else None
-    if _write_model(exchange, trainer, partial, lease, tables):
-        put_in_place(partial, output, lease.number)
-    else:
-        shutil.rmtree(partial)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+        partial.mkdir(parents=True)
+        if settings.output_tables == "parquet":
+            every_row = settings.model_copy(
+                update={"export_threshold": None, "export_since_version": None}
+            )
+            exchange.export_tables(partial / TABLES, every_row, lease.number)
+        tables = exchange if settings.output_tables == "inside" else None
+        if _write_model(exchange, trainer, partial, lease, tables):
+            put_in_place(partial, output, lease.number)
+    except OSError as error:
+        raise CheckpointError(
+            f"--output={output}: the model cannot be written: {error.strerror or error} "
+            f"({error.filename or partial})"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write_model(

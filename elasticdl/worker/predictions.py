@@ -11,9 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from elasticdl.backends.base import Int64
-from elasticdl.errors import ConfigError, ModelError
+from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.job import Task
 from elasticdl.model_spec import ModelSpec
+
+_TAKEN = {"source", "record", "file", "allow_pickle"}  # by a row's record, and by NumPy
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +90,26 @@ class FileSink:
             name: np.concatenate([np.asarray(part[name]) for part in named])[order]
             for name in (named[0] if named else ())
         }
-        self._directory.mkdir(parents=True, exist_ok=True)
-        final = self._directory / f"predictions-{task.id:08d}.npz"
-        partial = final.with_suffix(".partial")
-        with partial.open("wb") as file:
-            np.savez(
-                file,
-                allow_pickle=False,
-                source=np.array(task.shard.name),
-                record=records[order],
-                **arrays,
+        told = {"source": np.array(task.shard.name), "record": records[order]}
+        taken = sorted(arrays.keys() & _TAKEN)
+        if taken:
+            raise ModelError(
+                f"the model has an output named {taken[0]!r}, which a file of predictions uses "
+                "itself: give the output another name"
             )
-        partial.rename(final)
+        self._save(f"predictions-{task.id:08d}", told | arrays)
+
+    def _save(self, name: str, arrays: dict[str, Any]) -> None:
+        final = self._directory / f"{name}.npz"
+        partial = final.with_suffix(".partial")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+            partial.rename(final)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise DataError(f"{final}: cannot be written: {error.strerror or error}") from error
 
 
 def make_sink(spec: ModelSpec, worker_id: int, output: Path | None) -> PredictionSink:

@@ -7,6 +7,7 @@ the ids it looks up, `model.step` computes, `metrics` evaluates, `export` writes
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +54,7 @@ from elasticdl.backends.keras.optimizer import (
     rule_of_table,
 )
 from elasticdl.data.base import Metadata, Records
-from elasticdl.errors import ModelError
+from elasticdl.errors import CheckpointError, ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.model_spec import ModelSpec
 
@@ -332,15 +333,24 @@ class KerasTrainer:
     def export(
         self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
     ) -> None:
-        """Write a SavedModel that serves without elasticdl; the backend is not usable after."""
+        """Write a SavedModel that serves without elasticdl; the backend is not usable after.
+
+        Raises:
+            ModelError: The model cannot be exported so.
+            CheckpointError: A file cannot be written, such as on a disk that is full.
+        """
         if self._sample is None:
             raise ModelError("a model is exported after it was built; call build first")
         tf.config.run_functions_eagerly(False)  # an export is a traced model
-        if tables is None:
-            sites = Collector(self._placed, self._sample, training=False).sites
-            export_beside(self._placed, self._sample, sites, directory, dense, state)
-        else:
-            export_model(self._placed, self._sample, directory, dense, state, tables)
+        try:
+            if tables is None:
+                sites = Collector(self._placed, self._sample, training=False).sites
+                export_beside(self._placed, self._sample, sites, directory, dense, state)
+            else:
+                export_model(self._placed, self._sample, directory, dense, state, tables)
+        except tf.errors.ResourceExhaustedError as error:  # what TensorFlow calls a full disk
+            why = re.sub(r"\{\{.*?\}\} |\[Op:.*?\]", "", error.message).strip()
+            raise CheckpointError(f"{directory}: the model cannot be written: {why}") from error
 
     def _make_gradient(self) -> LossGradient | None:
         if self._spec.loss is None:

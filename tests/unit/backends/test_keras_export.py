@@ -13,7 +13,7 @@ from elasticdl import Mode
 from elasticdl.backends import sorted_rows
 from elasticdl.backends.keras.saved_tables import hash_of
 from elasticdl.data.base import Metadata, Records
-from elasticdl.errors import ModelError
+from elasticdl.errors import CheckpointError, ModelError
 from elasticdl.layers import Embedding
 
 pytestmark = pytest.mark.keras
@@ -267,6 +267,18 @@ def test_tables_that_are_written_in_parts_have_all_rows(many_rows):
     np.testing.assert_allclose(served["sum"][:, 0], rows.sum(axis=1), rtol=1e-5)
     assert 0 < is_trained[0].sum() < len(ids)
     assert 0 < is_trained[1].sum() < len(ids)
+
+
+def test_a_disk_that_is_full_is_told_in_words(trained, tmp_path, monkeypatch):
+    def save(*args, **kwargs):
+        place = "{{function_node __wrapped__SaveV2_device_/job:localhost/device:CPU:0}} "
+        raise tf.errors.ResourceExhaustedError(
+            None, None, f"{place}{tmp_path}/part; No space left on device [Op:SaveV2]"
+        )
+
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", save)
+    with pytest.raises(CheckpointError, match=f"cannot be written: {tmp_path}/part; No space left"):
+        trained.export(tmp_path / "model")
 
 
 def test_the_loader_of_tensorflow_serving_reads_tables_that_were_written_in_parts(many_rows):

@@ -1,6 +1,8 @@
 """A worker, real ps replicas on sockets, and one of them that is lost and comes back elsewhere."""
 
+import errno
 import json
+import os
 import threading
 
 import numpy as np
@@ -239,6 +241,40 @@ def test_export_that_met_a_successor_is_given_back_and_made_again(replicas, tmp_
     assert {path.name for path in tmp_path.glob("out*")} == {"out"}
     with np.load(output / "model.npz") as arrays:
         assert len(arrays["table/count/keys"]) == 20
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_export_leaves_alone_what_has_come_to_its_place(replicas, tmp_path, number):
+    output = tmp_path / "out"
+    lease = Lease(Task(9, TaskKind.EXPORT, Shard("", 0, 0)), number)
+    job = Job(replicas, [training(1, 0, 20), lease], output)
+    output.mkdir()
+    (output / "mine").write_text("of somebody else")
+
+    job.worker.run()
+
+    (report,) = [report for report in job.master.reports if report.task_id == 9]
+    assert report.outcome is Outcome.FAILED
+    assert f"{output}: expected a folder that is new or empty" in report.message
+    assert (output / "mine").read_text() == "of somebody else"
+    assert {path.name for path in tmp_path.glob("out*")} == {"out"}
+
+
+def test_export_that_cannot_be_written_leaves_nothing(replicas, tmp_path):
+    output = tmp_path / "out"
+    lease = Lease(Task(9, TaskKind.EXPORT, Shard("", 0, 0)), 1)
+    job = Job(replicas, [training(1, 0, 20), lease], output)
+
+    def fill_the_disk(folder, dense, state, source):
+        (folder / "half").write_text("half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "half"))
+
+    job.trainer.export = fill_the_disk
+    job.worker.run()
+
+    (report,) = [report for report in job.master.reports if report.task_id == 9]
+    assert f"--output={output}: the model cannot be written: No space left" in report.message
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_lease_of_a_newer_route_waits_until_the_worker_knows_it(replicas):

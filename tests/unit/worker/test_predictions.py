@@ -1,9 +1,12 @@
 """Each prediction stands beside the record that it is of, or is refused."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 
-from elasticdl.errors import ModelError
+from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Shard, Task, TaskKind
 from elasticdl.worker.predictions import FileSink, Predicted, ProcessorSink
 
@@ -35,6 +38,24 @@ def written(folder, *minibatches):
     FileSink(folder).write(TASK, minibatches)
     with np.load(folder / "predictions-00000007.npz") as file:
         return {name: file[name].tolist() for name in file.files}
+
+
+def test_a_disk_that_is_full_is_named_and_nothing_is_left(tmp_path, monkeypatch):
+    def save(file, **arrays):
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(np, "savez", save)
+    with pytest.raises(DataError, match=r"predictions-00000007.npz: cannot be written: No space"):
+        written(tmp_path, predicted(10, 11, 12, 13))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["record", "source", "file"])
+def test_an_output_of_a_name_that_is_taken_is_refused(tmp_path, name):
+    outputs = {name: np.zeros(4, np.float32)}
+    with pytest.raises(ModelError, match=f"has an output named '{name}'"):
+        written(tmp_path, predicted(10, 11, 12, 13, outputs=outputs))
 
 
 def test_a_file_has_each_row_beside_its_record(tmp_path):
