@@ -1,8 +1,9 @@
 """Score records of the DeepFM from what `--output_tables=parquet` wrote, with NumPy alone.
 
-    python -m criteo.score EXPORT records.npz scores.npz
+    python -m criteo.score EXPORT records.npz scores.npz [float64]
 
-`records.npz` has numbers (n, 13) and ids (n, 26). Nothing of TensorFlow or elasticdl is imported:
+`records.npz` has numbers (n, 13) and ids (n, 26). Sums are float32, as those of the SavedModel, or
+float64, of which the logits of both are roundings. Nothing of TensorFlow or elasticdl is imported:
 the rows are Parquet, the dense weights and the biases are in `dense.npz`, and `model.json` says
 what an id reads as that was never trained. `docs/export.md` describes the files.
 """
@@ -18,37 +19,39 @@ import pyarrow.parquet as parquet
 class Table:
     """The rows of a table, sorted by their keys."""
 
-    def __init__(self, folder: Path, dim: int, unseen: float) -> None:
+    def __init__(self, folder: Path, dim: int, unseen: float, dtype=np.float32) -> None:
         rows = parquet.read_table(folder)
         keys = rows["key"].to_numpy()
         order = np.argsort(keys)
         self.keys = keys[order]
         weights = rows["weights"].combine_chunks().flatten().to_numpy()
         self.weights = weights.reshape(-1, dim)[order]
-        self.unseen = np.float32(unseen)
+        self.unseen, self.dtype = np.float32(unseen), dtype
 
     def __getitem__(self, ids):
         """Return the rows of ids of any shape; those that have none read as `unseen`."""
         if not len(self.keys):
-            return np.full((*ids.shape, self.weights.shape[1]), self.unseen)
+            return np.full((*ids.shape, self.weights.shape[1]), self.unseen, self.dtype)
         places = np.minimum(np.searchsorted(self.keys, ids), len(self.keys) - 1)
         known = self.keys[places] == ids
-        return np.where(known[..., None], self.weights[places], self.unseen)
+        rows = np.where(known[..., None], self.weights[places], self.unseen)
+        return rows.astype(self.dtype)
 
 
-def load(folder: Path):
-    """Return the tables and the dense weights of an export."""
+def load(folder: Path, dtype=np.float32):
+    """Return the tables and the dense weights of an export, to compute with in `dtype`."""
     model = json.loads((folder / "model.json").read_text())
-    tables = {
-        table["name"]: Table(folder / "tables" / table["name"], table["dim"], table["unseen"])
-        for table in model["tables"]
-    }
+    tables = {}
+    for said in model["tables"]:
+        of_table = folder / "tables" / said["name"]
+        tables[said["name"]] = Table(of_table, said["dim"], said["unseen"], dtype)
     with np.load(folder / "dense.npz") as dense:
-        return tables, dict(dense)
+        return tables, {name: values.astype(dtype) for name, values in dense.items()}
 
 
 def score(tables, dense, numbers, ids):
-    """Return the logits, float32 (n, 1): the formulas of `deepfm.py`."""
+    """Return the logits, (n, 1): the formulas of `deepfm.py`."""
+    numbers = numbers.astype(dense["dense/kernel"].dtype)
     weights, vectors = tables["weights"][ids], tables["vectors"][ids]
     scaled = numbers[:, :, None] * dense["scaled_vectors/vectors"]
     vectors = np.concatenate([scaled, vectors], axis=1)
@@ -61,10 +64,10 @@ def score(tables, dense, numbers, ids):
     return linear + pairs + hidden @ dense["dense_3/kernel"] + dense["dense_3/bias"]
 
 
-def main(folder: str, records: str, output: str) -> None:
+def main(folder: str, records: str, output: str, dtype: str = "float32") -> None:
     """Run from the command line."""
     with np.load(records) as given:
-        logits = score(*load(Path(folder)), given["numbers"], given["ids"])
+        logits = score(*load(Path(folder), np.dtype(dtype)), given["numbers"], given["ids"])
     np.savez(output, logits=logits)
 
 

@@ -50,19 +50,63 @@ def test_parquet_and_numpy_give_what_the_saved_model_gives(num_ps, commands, loa
     np.savez(records, numbers=columns["numbers"], ids=columns["ids"])
 
     run_script(criteo.folder, "-m", "criteo.score", "beside", records, "scores.npz")
+    run_script(criteo.folder, "-m", "criteo.score", "beside", records, "exact.npz", "float64")
     run_script(criteo.folder, "-c", SERVE, ZOO, criteo.folder, records, "served.npz")
 
     by_numpy = np.load(criteo.folder / "scores.npz")["logits"]
+    exact = np.load(criteo.folder / "exact.npz")["logits"]
     served = np.load(criteo.folder / "served.npz")
-    assert by_numpy.dtype == np.float32
-    np.testing.assert_allclose(by_numpy, served["beside"], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(served["beside"], served["inside"], rtol=1e-6, atol=1e-7)
+    assert (by_numpy.dtype, exact.dtype) == (np.float32, np.float64)
+    terms = sum_of_terms(load_zoo("criteo.score"), criteo.folder / "beside", columns)
+    for logits in (by_numpy, served["beside"], served["inside"]):
+        assert differ_in_the_last_bits(logits, exact, terms)
     assert np.ptp(by_numpy) > 0.1
     with np.load(criteo.folder / "beside" / "dense.npz") as dense:
         assert "dense_3/bias" in dense.files
     manifest = json.loads((criteo.folder / "beside" / "tables" / "manifest.json").read_text())
     files = {table["name"]: len(table["files"]) for table in manifest["tables"]}
     assert files == {"weights": max(1, num_ps), "vectors": max(1, num_ps)}
+
+
+def sum_of_terms(zoo, folder, columns):
+    """What the logit would be if no term had a sign: how large the sums are that are rounded."""
+    tables, dense = zoo.load(folder, np.float64)
+    for table in tables.values():
+        table.weights, table.unseen = np.abs(table.weights), np.abs(table.unseen)
+    dense = {name: np.abs(values) for name, values in dense.items()}
+    return zoo.score(tables, dense, np.abs(columns["numbers"]), columns["ids"])
+
+
+def differ_in_the_last_bits(logits, exact, terms, share=1 / 8):
+    """Whether logits are those of exact sums, but for a share of float32's last bit of terms."""
+    return np.all(np.abs(logits - exact) < np.finfo(np.float32).eps * share * terms)
+
+
+def test_a_logit_that_is_wrong_by_more_than_its_last_bits_is_told(load_zoo):
+    rng = np.random.default_rng(0)
+    numbers = rng.normal(size=(50, 13)).astype(np.float32)
+    zoo = load_zoo("criteo.score")
+    shapes = {
+        "scaled_vectors/vectors": (13, 4), "dense/kernel": (13, 1),
+        "dense_1/kernel": (39 * 4, 8), "dense_1/bias": (8,),
+        "dense_2/kernel": (8, 8), "dense_2/bias": (8,),
+        "dense_3/kernel": (8, 1), "dense_3/bias": (1,),
+    }  # fmt: skip
+    dense = {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+    shapes = {"weights": (100, 1), "vectors": (100, 4)}
+    rows = {name: rng.normal(0, 0.1, shape).astype(np.float32) for name, shape in shapes.items()}
+    ids = rng.integers(0, 100, (50, 26))
+    exact_of = [{k: v.astype(np.float64) for k, v in d.items()} for d in (rows, dense)]
+    sizes = [{k: np.abs(v) for k, v in d.items()} for d in exact_of]
+
+    exact = zoo.score(*exact_of, numbers, ids)
+    terms = zoo.score(*sizes, np.abs(numbers), ids)
+    rounded = zoo.score(rows, dense, numbers, ids)
+
+    assert rounded.dtype == np.float32
+    assert not np.array_equal(rounded, exact)
+    assert differ_in_the_last_bits(rounded, exact, terms, share=1)
+    assert not differ_in_the_last_bits(rounded + 1e-6 * terms, exact, terms, share=1)
 
 
 def run_script(folder, *words):
