@@ -173,9 +173,14 @@ class JobConfig(Section):
                 "--output_tables=parquet: each ps replica writes its rows to a folder that the "
                 f"processes share; expected a path as --output, found {output or 'none'}"
             )
-        if self.checkpoint.output_tables == "parquet" and self.has_worlds and not self.num_ps:
+        of_tables = {
+            "--output_tables=parquet": self.checkpoint.output_tables == "parquet",
+            "--export_tables": self.checkpoint.export_tables is not None,
+        }
+        given = [flag for flag, is_given in of_tables.items() if is_given]
+        if given and self.has_worlds and not self.num_ps:
             raise ValueError(
-                "--output_tables=parquet is for tables on ps replicas; "
+                f"{given[0]} is for tables on ps replicas; "
                 f"{self.training.distribution_strategy} has none"
             )
 
@@ -194,6 +199,8 @@ class JobConfig(Section):
     def _check_checkpoint(self) -> None:
         if self.checkpoint.checkpoint_steps and self.checkpoint.checkpoint_dir is None:
             raise ValueError("--checkpoint_steps needs --checkpoint_dir, where to write them")
+        if self.checkpoint.checkpoint_full_every > 1 and self.checkpoint.checkpoint_dir is None:
+            raise ValueError("--checkpoint_full_every needs --checkpoint_dir, where to write them")
         filters = (self.checkpoint.export_threshold, self.checkpoint.export_since_version)
         if filters != (None, None) and self.checkpoint.export_tables is None:
             raise ValueError(

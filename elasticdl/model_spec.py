@@ -72,6 +72,8 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
             raise ModelError(_missing(module, name))
         return found
 
+    for name in section.named().values():
+        find(name, required=True)
     model = find(model_name, required=True)
     optimizer = find(section.optimizer)
     feed = find(section.feed) or find("dataset_fn")

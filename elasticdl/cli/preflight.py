@@ -179,6 +179,8 @@ def _needs(config: JobConfig) -> Iterator[_Need]:
     model = config.model
     yield _Need("model_def", (model.model_def.rpartition(".")[2],))
     yield _Need("feed", (model.feed, "dataset_fn"))
+    for flag, name in model.named().items():
+        yield _Need(flag, (name,))
     if config.command == "train":
         yield _Need("optimizer", (model.optimizer,))
     if config.command == "evaluate":
@@ -195,10 +197,18 @@ def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
                 f"{path}: expected a function {expected} (--{need.flag}), found none{hint}"
             )
     processor = config.model.prediction_outputs_processor
-    if config.command == "predict" and config.checkpoint.output is None and processor not in names:
+    if config.command != "predict":
+        return
+    output = config.checkpoint.output
+    if output is None and processor not in names:
         raise ConfigError(
             f"elasticdl predict needs --output, where to write predictions, because {path} "
             f"defines no {processor}"
+        )
+    if output is not None and processor in names:
+        raise ConfigError(
+            f"--output={output}: {path} defines {processor}, which takes the predictions, so no "
+            "file would be written: leave out --output, or the class"
         )
 
 

@@ -13,6 +13,16 @@ _TRAIN = Only(("train",))
 _EVALUATE = Only(("train", "evaluate"))
 _PREDICT = Only(("predict",))
 
+_NAMES = (
+    "loss",
+    "optimizer",
+    "eval_metrics_fn",
+    "weighted_metrics_fn",
+    "callbacks",
+    "prediction_outputs_processor",
+    "custom_data_reader",
+)
+
 STATISTICS_VARIABLE = "ELASTICDL_STATISTICS"
 """Environment variable with the path of `--statistics`, for model files."""
 
@@ -87,3 +97,14 @@ class ModelSection(Section):
         NonNegativeInt,
         Field(description="Keras Embedding tables above this size are moved to the ps replicas."),
     ] = 2 * 1024 * 1024
+
+    def named(self) -> dict[str, str]:
+        """Return, by flag, the names that must be there since somebody has asked for them.
+
+        A model file may leave out what has the default name. `feed` has another name too.
+        """
+        fields = type(self).model_fields
+        given = {flag: str(getattr(self, flag)) for flag in _NAMES}
+        return {
+            flag: name for flag, name in given.items() if name not in ("", fields[flag].default)
+        }

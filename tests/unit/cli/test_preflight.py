@@ -159,6 +159,24 @@ def test_predictions_need_somewhere_to_go(place):
     with (place / "zoo" / "mnist" / "model.py").open("a") as file:
         file.write("class PredictionOutputsProcessor: ...\n")
     check(config("predict"))
+    with pytest.raises(ConfigError, match="PredictionOutputsProcessor, which takes the pred"):
+        check(config("predict", output="predictions"))
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        ("train", "callbacks"),
+        ("train", "eval_metrics_fn"),
+        ("train", "custom_data_reader"),
+        ("evaluate", "weighted_metrics_fn"),
+        ("predict", "prediction_outputs_processor"),
+    ],
+)
+def test_a_name_that_was_asked_for_must_be_there(place, command, flag):
+    words = {"output": "predictions"} if command == "predict" else {}
+    with pytest.raises(ModelError, match=rf"model.py: expected a function 'typo' .--{flag}"):
+        check(config(command, **words, **{flag: "typo"}))
 
 
 def test_data_of_the_users_own_reader_is_the_readers_business(place):

@@ -41,6 +41,24 @@ def test_destinations_that_are_apart_pass(words):
     assert str(settings.checkpoint.output) == words["output"]
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"export_tables": "t"}, "--export_tables is for tables on ps replicas; Allreduce"),
+        ({"output": "m", "output_tables": "parquet"}, "--output_tables=parquet is for tables on"),
+    ],
+)
+def test_tables_of_workers_that_have_none_are_refused(words, says):
+    with pytest.raises(ConfigError, match=says):
+        config(distribution_strategy="AllreduceStrategy", **words)
+
+
+def test_partial_checkpoints_need_a_place():
+    with pytest.raises(ConfigError, match="--checkpoint_full_every needs --checkpoint_dir"):
+        config(checkpoint_full_every=5)
+    assert config(checkpoint_full_every=5, checkpoint_dir="c").checkpoint.checkpoint_full_every == 5
+
+
 def test_predictions_are_written_file_by_file(tmp_path):
     words = {"model_zoo": "zoo", "model_def": "a.forward", "prediction_data": "data"}
     words |= {"saved_model": "m", "output": "p", "job_dir": "p/job"}
