@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,9 +51,9 @@ def read_blocks(
     for path in paths:
         line = 1
         for text, num_bytes in _texts(path):
-            lines = text
+            lines = text.removeprefix(codecs.BOM_UTF8) if line == 1 else text
             if line == 1 and has_header:
-                header, _, lines = text.partition(b"\n")
+                header, _, lines = lines.partition(b"\n")
                 on_header(path, header.rstrip(b"\r"))
                 line = 2
             num_lines = lines.count(b"\n") + (not lines.endswith(b"\n") and lines != b"")

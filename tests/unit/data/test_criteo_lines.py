@@ -137,12 +137,13 @@ def test_another_seed_chooses_others_and_other_blocks_the_same(convert, monkeypa
     assert records_of("zero/val") == records_of("blocks/val")
 
 
-@pytest.mark.parametrize("suffix", ["gz", "zst", "crlf"])
+@pytest.mark.parametrize("suffix", ["gz", "zst", "crlf", "bom"])
 def test_compressed_files_and_those_of_windows_give_the_same(convert, suffix):
     raw = Path("train.txt").read_bytes()
     made = {
         "gz": gzip.compress(raw[:50_000]) + gzip.compress(raw[50_000:]),  # as `cat a.gz b.gz`
         "zst": pa.compress(raw, "zstd", asbytes=True),
+        "bom": b"\xef\xbb\xbf" + raw,
         "crlf": raw.replace(b"\n", b"\r\n"),
     }
     Path(f"train.{suffix}").write_bytes(made[suffix])
