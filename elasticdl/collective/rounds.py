@@ -42,6 +42,7 @@ class Offer:
         (`collective/giving.py`). Before the first round the latter says that it gives all at once,
         since it has not trained yet.
     lacks_parameters: It is being given them. It may have a task, and offers nothing of it yet.
+    is_out_of_work: The master has no task for it, and has said so in this world.
     """
 
     position: int
@@ -51,6 +52,7 @@ class Offer:
     num_piece_bytes: int = 0
     is_last_piece: bool = False
     lacks_parameters: bool = False
+    is_out_of_work: bool = False
 
 
 class Verdict(Enum):
@@ -155,7 +157,7 @@ class Marks:
 _NEW = Mark()
 # flags, task, lease, index, records, bytes of a piece, learning rate, position
 _OFFER = struct.Struct("<IQIIIIdq")
-_HAS, _SKIPPED, _LAST, _ENDS_TASK, _LAST_PIECE, _LACKS = 1, 2, 4, 8, 16, 32
+_HAS, _SKIPPED, _LAST, _ENDS_TASK, _LAST_PIECE, _LACKS, _OUT_OF_WORK = 1, 2, 4, 8, 16, 32, 64
 
 OFFER_BYTES = _OFFER.size
 
@@ -169,6 +171,7 @@ def pack(offer: Offer) -> bytes:
     flags |= _ENDS_TASK if minibatch.ends_task else 0
     flags |= _LAST_PIECE if offer.is_last_piece else 0
     flags |= _LACKS if offer.lacks_parameters else 0
+    flags |= _OUT_OF_WORK if offer.is_out_of_work else 0
     return _OFFER.pack(
         flags,
         minibatch.task_id,
@@ -198,4 +201,5 @@ def unpack(data: bytes) -> Offer:
         num_bytes,
         bool(flags & _LAST_PIECE),
         bool(flags & _LACKS),
+        bool(flags & _OUT_OF_WORK),
     )

@@ -102,6 +102,10 @@ class RingExchange:
         """Return rank and size of the newest world; None before there is one."""
         return self._member.place()
 
+    def out_of_work(self, is_out_of_work: bool) -> None:
+        """An update of `--global_batch_size` is made of fewer records once all ranks are."""
+        self._member.out_of_work(is_out_of_work)
+
     def rest(self) -> None:
         """Others go on without this worker, unless it has something in hand."""
         self._member.rest()

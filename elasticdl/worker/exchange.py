@@ -177,6 +177,10 @@ class Exchange(ParameterSource, Protocol):
         """Return when all functions given to `when_settled` have been called."""
         ...
 
+    def out_of_work(self, is_out_of_work: bool) -> None:
+        """Say whether the master has no task for this worker just now; after each answer of it."""
+        ...
+
     def rest(self) -> None:
         """Nothing more will be pushed but what is computed: nobody need wait for this worker."""
         ...
@@ -354,6 +358,9 @@ class StoreExchange:
 
     def settle(self) -> None:
         """Nothing is under way."""
+
+    def out_of_work(self, is_out_of_work: bool) -> None:
+        """Nobody waits for anything here."""
 
     def rest(self) -> None:
         """Replicas are told with `end_task`."""

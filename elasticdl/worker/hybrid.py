@@ -119,6 +119,10 @@ class HybridExchange:
         """Wait for these calls."""
         self._ring.settle()
 
+    def out_of_work(self, is_out_of_work: bool) -> None:
+        """Say so to the ring."""
+        self._ring.out_of_work(is_out_of_work)
+
     def rest(self) -> None:
         """Others go on without this worker, unless it has something in hand."""
         self._ring.rest()

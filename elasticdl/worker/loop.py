@@ -271,6 +271,8 @@ class Worker:
             self._activity.feed(Label.IDLE)
             with self._clock.measure("lease"):
                 answer = self._master.lease(self._worker_id)
+            if self._training is not None:
+                self._training.exchange.out_of_work(isinstance(answer, Wait))
             match answer:
                 case Lease():
                     self._activity.feed(Label.WAIT_FOR_DATA)

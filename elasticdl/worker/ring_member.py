@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _FORM_SECONDS = 5.0
 _SILENCE_SECONDS = 5.0
 _IDLE_SECONDS = 0.02  # between two rounds in which nobody had anything
-_IDLE_ROUNDS = 10  # of these, after which an update is made of fewer records than wanted
+_IDLE_ROUNDS = 10  # of these, after which it is looked whether anything more will come
 _FAREWELL_SECONDS = 3.0
 _TRIES_AT_ONCE = 3  # to form a ring in which no round comes about; then it is tried less often
 _AGAIN_SECONDS = 1.0
@@ -125,7 +125,7 @@ class RingMember:
         self._num_in_vain = 0  # worlds without a round, one after the other
         self._num_idle = 0  # rounds in which nobody had anything
         self._num_standstills = 0  # how often there were many of these, one after the other
-        self._is_out = self._is_leaving = self._is_resting = False
+        self._is_out = self._is_leaving = self._is_resting = self._is_out_of_work = False
         self._error: BaseException | None = None
         self._tell_forming: Callable[[bool], None] = lambda _: None
         self._is_forming = True
@@ -187,6 +187,11 @@ class RingMember:
             self._is_resting = True
             self._busy.clear()
             self._changed.notify_all()
+
+    def out_of_work(self, is_out_of_work: bool) -> None:
+        """Say whether the master has no task for this worker; it is asked again and again."""
+        with self._changed:
+            self._is_out_of_work = is_out_of_work
 
     def hand_in(self, handing: Handing) -> Verdict:
         """Have a minibatch counted; returns what became of it.
@@ -322,8 +327,9 @@ class RingMember:
         if not self._to_tell or self._is_out:
             return bool(self._to_tell)
         first = self._to_tell[0]
-        if self._is_resting and self._replica.updates and self._num_idle >= _IDLE_ROUNDS:
-            return True  # nobody is left to complete the update
+        is_incomplete = self._replica.updates or self._replica.pending.minibatches
+        if self._is_resting and is_incomplete and self._num_idle >= _IDLE_ROUNDS:
+            return True  # nobody completes the update for now: what it lacks is given back
         has_settled = self._settled >= first.position or self._settled_course > first.course
         return self._num_rounds > first.num_rounds and has_settled
 
@@ -422,6 +428,7 @@ class RingMember:
 
     def _begin_world(self, group: Group, seat: Seat) -> None:
         self._num_idle = 0  # all begin a world alike
+        self._is_out_of_work = False  # somebody may have been lost, whose tasks are to be had
         if self._giving.begin(group, seat, self._num_rounds > 0):
             self._has_got_parameters(seat)
 
@@ -473,6 +480,7 @@ class RingMember:
                 is_last,
                 *self._giving.next_piece(),
                 lacks_parameters=replica.is_staging,
+                is_out_of_work=self._is_out_of_work,
             )
         )
         with self._changed:
@@ -508,7 +516,7 @@ class RingMember:
                 values = None if handing is None else handing.values
                 self._count_each(group, seat.rank, values, offers, verdicts)
         elif not any(offer.lacks_parameters for offer in offers):
-            self._rest_together()
+            self._rest_together(all(offer.is_out_of_work for offer in offers))
         with self._changed:
             if handing is not None and mine is not Verdict.LATER:
                 handing.verdict = mine
@@ -519,9 +527,10 @@ class RingMember:
             self._has_got_parameters(seat)
         return len(counted)
 
-    def _rest_together(self) -> None:
+    def _rest_together(self, are_out_of_work: bool) -> None:
         """Nobody had anything; after some such rounds an update is made of what is pending.
 
+        Only if the master has no task for anybody: it may be away, or slow.
         In a deterministic job an update waits for its own tasks, so those who hold others give them
         back, to be given what comes first.
         """
@@ -532,7 +541,7 @@ class RingMember:
             if self._replica.updates is not None:
                 self._num_standstills += 1
                 self._changed.notify_all()
-            elif self._replica.pending.minibatches:
+            elif self._replica.pending.minibatches and are_out_of_work:
                 self._replica.position += 1
                 self._replica.flush()
 

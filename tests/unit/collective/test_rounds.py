@@ -66,8 +66,10 @@ def test_judging_changes_nothing():
         Offer(2**40, is_last=True),
         Offer(5, Minibatch(2**33, 4, 5, 6), 0.25),
         Offer(5, Minibatch(1, 2, 3, 0, is_skipped=True), 0.0, is_last=True),
+        Offer(5, lacks_parameters=True),
+        Offer(5, is_out_of_work=True),
     ],
-    ids=["nothing", "last", "minibatch", "skipped"],
+    ids=["nothing", "last", "minibatch", "skipped", "staging", "out of work"],
 )
 def test_an_offer_comes_out_as_it_went_in(said):
     assert len(pack(said)) == OFFER_BYTES
