@@ -43,10 +43,14 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What `feed` may know about the data: its columns and their types, when the format has any."""
+    """What `feed` may know about the data.
+
+    Its columns and their types, when the format has any, and what is between the fields of a line.
+    """
 
     column_names: tuple[str, ...] = ()
     column_dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
+    delimiter: str = ","
 
 
 class DataReader(Protocol):

@@ -74,8 +74,8 @@ class TextReader(FileReader):
     def metadata(self) -> Metadata:
         """The names of the columns, as given or as the first file's header says."""
         if self._column_names or not self._skip_header:
-            return Metadata(self._column_names)
-        return Metadata(self._header(self._paths[0]))
+            return Metadata(self._column_names, delimiter=self._delimiter)
+        return Metadata(self._header(self._paths[0]), delimiter=self._delimiter)
 
     def shards(self) -> list[Shard]:
         """List the files with their numbers of records.

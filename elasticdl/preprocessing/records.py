@@ -103,7 +103,14 @@ def _typed(value: Any, kind: ColumnType) -> Any:
 def _check_names(types: Mapping[str, ColumnType], names: Sequence[str]) -> None:
     lacking = [name for name in types if name not in names]
     if lacking:
+        others = [mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]]
+        hint = (
+            f". The fields seem to have {others[0]!r} between them: say delimiter=tab, semicolon "
+            "or pipe in --data_reader_params"
+            if others
+            else ""
+        )
         raise ModelError(
             f"Table: the data has no column {', '.join(map(repr, lacking))}; it has "
-            f"{', '.join(names)}"
+            f"{', '.join(names)}{hint}"
         )

@@ -22,6 +22,8 @@ def forward():
 
 from __future__ import annotations
 
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -115,13 +117,15 @@ Column = Number | Bucket | Category | Cross | Tags
 class Label:
     """What is to be predicted.
 
-    positive: Words that mean 1.0, of which all others mean 0.0; None: the column has numbers.
-    dtype: Of a column of numbers.
+    positive: Words that mean 1.0, of which all others mean 0.0.
+    classes: Words that mean 0, 1, 2, ... (int64); another word is an error.
+    dtype: Of a column of numbers, which it is with neither of both.
     """
 
     name: str
     positive: str | Sequence[str] | None = None
     dtype: Literal["float32", "int64"] = "float32"
+    classes: Sequence[str] | None = None
 
 
 class Table:
@@ -134,7 +138,8 @@ class Table:
             `--data_reader_params="columns=..."` says them.
         records: "csv": a record is a line. "example": it is a serialised `tf.train.Example`. Rows
             of Parquet files and tables come as columns, and need neither.
-        delimiter: Between the fields of a line.
+        delimiter: Between the fields of a line; None: what `--data_reader_params` says, a comma
+            without it.
         missing: A word that stands for a missing number in a line, beside the empty one.
     """
 
@@ -144,15 +149,14 @@ class Table:
         label: Label,
         file_columns: Sequence[str] = (),
         records: Literal["csv", "example"] = "csv",
-        delimiter: str = ",",
+        delimiter: str | None = None,
         missing: str = "",
     ) -> None:
         self.columns = list(columns)
         self.label = label
         self._types = dict(_types(self.columns))
-        self._label_type = ColumnType(
-            "string" if label.positive is not None else label.dtype, 0 if not label.positive else ""
-        )
+        is_word = label.positive is not None or label.classes is not None
+        self._label_type = ColumnType("string", "") if is_word else ColumnType(label.dtype, 0)
         self._file_columns = tuple(file_columns)
         self._records = records
         self._delimiter = delimiter
@@ -170,8 +174,9 @@ class Table:
         types = dict(self._types)
         if mode != Mode.PREDICTION:
             types[self.label.name] = self._label_type
+        delimiter = self._delimiter or str(getattr(metadata, "delimiter", ","))
         parse = parser_of(
-            dataset.element_spec, types, names, self._records, self._delimiter, self._missing
+            dataset.element_spec, types, names, self._records, delimiter, self._missing
         )
 
         def example(record: Any) -> Any:
@@ -184,10 +189,7 @@ class Table:
 
     def inputs(self) -> dict[str, Any]:
         """Return a `keras.Input` of shape (1,) for each column of the data that is used."""
-        return {
-            name: keras.Input((1,), dtype=kind.dtype, name=name)
-            for name, kind in self._types.items()
-        }
+        return {name: _input(name, kind.dtype) for name, kind in self._types.items()}
 
     def encode(self, inputs: dict[str, Any]) -> EncodedTable:
         """Return the inputs as numbers, as ids of one range, and as lists of ids."""
@@ -201,7 +203,8 @@ class Table:
         lists = []
         for column in self.columns:
             if isinstance(column, Tags):
-                values = ToRagged(column.sep, name=f"{column.name}_list")(inputs[column.name])
+                to_lists = ToRagged(column.sep, name=f"{_layer_name(column.name)}_list")
+                values = to_lists(inputs[column.name])
                 layer, size = _by(column.by, column.name)
                 lists.append((column, layer(values), size))
         offsets = [sum(sizes[:k]) for k in range(len(sizes))]
@@ -234,12 +237,20 @@ class Table:
 
     def _label_of(self, columns: dict[str, Any]) -> Any:
         value, positive = columns[self.label.name], self.label.positive
+        if self.label.classes is not None:
+            return _class_of(tf.strings.strip(value), list(self.label.classes))[None]
         if positive is None:
             return value[None]
         words = [positive] if isinstance(positive, str) else list(positive)
         return tf.cast(tf.reduce_any(tf.equal(tf.strings.strip(value), words)), tf.float32)[None]
 
     def _check(self) -> None:
+        label = self.label
+        if label.classes is not None and (label.positive is not None or len(label.classes) < 2):
+            raise ModelError(
+                f"Label({label.name!r}) has positive={label.positive!r} and classes="
+                f"{list(label.classes)}; say either of both, and two classes or more"
+            )
         known = [(type(c), c.name) for c in self.columns]
         for kind, name in known:
             if known.count((kind, name)) > 1:
@@ -285,7 +296,7 @@ class EncodedTable:
                 _rows(size, dim),
                 dim,
                 combiner=column.combiner,
-                name=f"{name}_{column.name}",
+                name=f"{name}_{_layer_name(column.name)}",
                 **settings,
             )
             found.append(keras.layers.Reshape((1, dim))(layer(ids)))
@@ -363,9 +374,33 @@ def _boundaries(column: Bucket) -> list[float]:
 def _by(by: int | Sequence[str] | Sequence[int], name: str) -> tuple[Any, int]:
     """Return the layer that makes ids of values, and how many there can be."""
     if isinstance(by, int):
-        return keras.layers.Hashing(by, name=f"{name}_id"), by
-    layer = IndexLookup(by, name=f"{name}_id")
+        return keras.layers.Hashing(by, name=f"{_layer_name(name)}_id"), by
+    layer = IndexLookup(by, name=f"{_layer_name(name)}_id")
     return layer, layer.vocab_size()
+
+
+def _input(column: str, dtype: str) -> Any:
+    """Return an input that is called like a column, though Keras takes no `/` in a layer's name."""
+    tensor = keras.Input((1,), dtype=dtype, name=column.replace("/", "_"))
+    tensor.name = column  # which Keras compares with the key of a dict
+    return tensor
+
+
+def _layer_name(column: str) -> str:
+    """Return a name for the layers of a column; TensorFlow takes ASCII letters, digits and _.-."""
+    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column)
+    if plain == column:
+        return column
+    # Names of other columns may leave as little: 年龄 and 城市 leave nothing.
+    return f"{plain.strip('_') or 'column'}_{zlib.crc32(column.encode()):08x}"
+
+
+def _class_of(word: Any, classes: list[str]) -> Any:
+    """Return the place of a word among the classes; one that is none of them does not parse."""
+    is_one = tf.equal(word, classes)
+    said = tf.strings.join(["the label '", word, f"' is none of the classes {classes}"])
+    place = tf.as_string(tf.argmax(tf.cast(is_one, tf.int32), output_type=tf.int64))
+    return tf.strings.to_number(tf.where(tf.reduce_any(is_one), place, said), tf.int64)
 
 
 def _rows(num_ids: int, dim: int) -> int | None:

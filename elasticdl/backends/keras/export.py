@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from elasticdl.layers.lookup import looking_up
 
 ENDPOINT = "serve"
 NOTES = Path("assets.extra", "elasticdl.json")  # a folder that TensorFlow leaves to others
+_log = logging.getLogger(__name__)
 
 
 def export_model(
@@ -138,7 +142,7 @@ def _renamed(spec: Any, name: str) -> Any:
 def _signature(serve: Any, specs: Any) -> Any:
     """Wrap the endpoint for clients that pass named tensors and get named tensors."""
     flat = tf.nest.flatten(specs)
-    names = [spec.name or f"features_{k}" for k, spec in enumerate(flat)]
+    names = _signature_names([spec.name or f"features_{k}" for k, spec in enumerate(flat)])
     flat = [_renamed(spec, name) for spec, name in zip(flat, names, strict=True)]
 
     @tf.function(input_signature=flat, autograph=False)  # type: ignore[untyped-decorator]
@@ -149,3 +153,27 @@ def _signature(serve: Any, specs: Any) -> Any:
         return {f"output_{k}": value for k, value in enumerate(tf.nest.flatten(outputs))}
 
     return serving_default
+
+
+def _signature_names(names: list[str]) -> list[str]:
+    """Return names that a signature may have, all different: `Income (EUR)` is `Income_EUR`.
+
+    TensorFlow takes ASCII letters, digits and `_.-`, and no `_` at the beginning. A name that has
+    none of them is `features_K`, of the K-th feature.
+    """
+    made: list[str] = []
+    for k, name in enumerate(names):
+        plain = name
+        if not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9_.-]*", name):
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_-") or f"features_{k}"
+        same = itertools.chain([plain], (f"{plain}_{k}" for k in itertools.count(1)))
+        taken = {*made, *names} - {name}
+        made.append(next(one for one in same if one not in taken))
+    changed = [f"{old!r} is {new}" for old, new in zip(names, made, strict=True) if old != new]
+    if changed:
+        _log.warning(
+            "names of inputs in the exported signature serving_default: %s; the endpoint serve "
+            "takes them as they are",
+            ", ".join(changed),
+        )
+    return made

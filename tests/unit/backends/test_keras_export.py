@@ -306,6 +306,54 @@ def test_an_export_leaves_nothing_but_the_model_and_its_fingerprint_is_right(man
     assert len(shards) > 10
 
 
+def test_columns_of_any_name_have_one_in_the_signature(new_job, tmp_path):
+    from elasticdl.preprocessing.tabular import Category, Label, Number, Table, Tags
+
+    table = Table(
+        [Number("Income (EUR)"), Number("CO2/km"), Category("城市", 5), Tags("爱好", 9)],
+        label=Label("y"),
+    )
+    names = ("Income (EUR)", "CO2/km", "城市", "爱好")
+
+    def forward():
+        inputs = table.inputs()
+        return keras.Model(inputs, table.encode(inputs).linear())
+
+    rows = {
+        "Income (EUR)": np.array([1.0, 2.0], np.float32),
+        "CO2/km": np.array([3.0, 4.0], np.float32),
+        "城市": np.array(["北京", "上海"], object),
+        "爱好": np.array(["球|书", ""], object),
+        "y": np.zeros(2, np.float32),
+    }
+    job = new_job(
+        rows, 2, model=forward, loss=lambda y, p: tf.reduce_mean(p), feed=table.feed,
+        optimizer=lambda: keras.optimizers.SGD(0.5),
+    )  # fmt: skip
+    job.train(rows, 2)
+    job.export(tmp_path)
+    loaded = tf.saved_model.load(str(tmp_path))
+    signature = loaded.signatures["serving_default"]
+
+    features = {name: tf.constant(rows[name])[:, None] for name in names}
+    by_name = dict(zip(names, ["Income_EUR", "CO2_km", None, None], strict=True))
+    given = set(signature.structured_input_signature[1])
+    left = sorted(given - set(by_name.values()))
+    assert len(given) == 4
+    assert all(name.startswith("features_") for name in left)
+    by_name |= dict(zip(sorted(names[2:]), left, strict=True))  # features are in this order
+    served = signature(**{by_name[name]: value for name, value in features.items()})
+    np.testing.assert_array_equal(served["output_0"], loaded.serve(features))
+
+
+def test_names_of_a_signature_differ():
+    from elasticdl.backends.keras.export import _signature_names
+
+    names = ["a b", "a_b", "a-b", "a/b", "_x", "é", "features_5"]
+    made = ["a_b_1", "a_b", "a-b", "a_b_2", "x", "features_5_1", "features_5"]
+    assert _signature_names(names) == made
+
+
 def test_a_folder_that_is_no_saved_model_is_named(tmp_path, spec_of):
     from elasticdl.backends.keras.predictor import SavedModelPredictor
 

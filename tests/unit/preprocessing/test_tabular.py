@@ -113,6 +113,41 @@ def test_names_of_fields_and_words_for_what_is_missing_may_be_in_the_model_file(
     assert features["age"].numpy().tolist() == [[-1.0]]
 
 
+def test_the_delimiter_is_that_of_the_reader():
+    lines = [line.replace(",", ";") for line in LINES]
+    dataset = tf.data.Dataset.from_tensor_slices(lines)
+    metadata = Metadata(NAMES, delimiter=";")
+
+    features, _ = next(iter(table().feed(dataset, Mode.EVALUATION, metadata).batch(10)))
+
+    assert features["city"].numpy().tolist() == [[b"Oslo"], [b"Rome"], [b"Oslo"]]
+
+
+def test_words_of_a_label_are_classes():
+    one = Table([Number("x")], Label("kind", classes=["young", "old"]))
+
+    _, labels = batch_of(one, ["1,old", "2, young ", "3,old"], names=("x", "kind"))
+
+    assert labels.numpy().tolist() == [[1], [0], [1]]
+    assert labels.dtype == tf.int64
+    with pytest.raises(tf.errors.OpError, match=r"'odl' is none of the classes \['young', 'old'\]"):
+        batch_of(one, ["1,odl"], names=("x", "kind"))
+
+
+def test_columns_of_any_name_have_layers_of_their_own():
+    one = Table(
+        [Category("城市", 5), Tags("爱好", 9), Tags("年/龄", 9), Category("a b", ["x"])], Label("y")
+    )
+    inputs = one.inputs()
+    features = {name: tf.constant([["x"]]) for name in ("城市", "爱好", "年/龄", "a b")}
+
+    model = keras.Model(inputs, one.encode(inputs).linear())
+
+    assert model(features).shape == (1, 1)
+    names = [layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    assert all(name.isascii() and not {" ", "/"} & set(name) for name in names)
+
+
 def test_a_linear_model_and_vectors_have_a_place_for_each_column():
     inputs = table().inputs()
     columns = table().encode(inputs)
@@ -180,6 +215,12 @@ def test_numbers_and_buckets_come_from_the_statistics(tmp_path, monkeypatch):
             lambda: batch_of(table(), LINES, names=("age", "income")),
             "no column 'city', 'shop', 'tags'; it has age, income",
         ),
+        (
+            lambda: batch_of(table(), LINES, names=("age;income",)),
+            "it has age;income. The fields seem to have ';' between them: say delimiter=",
+        ),
+        (lambda: Table([], Label("y", "a", classes=["a", "b"])), "say either of both"),
+        (lambda: Table([], Label("y", classes=["a"])), "two classes or more"),
         (lambda: batch_of(table(), LINES, names=()), "the lines have no names of columns"),
         (
             lambda: Table([Bucket("a")], LABEL).encode({"a": keras.Input((1,))}),

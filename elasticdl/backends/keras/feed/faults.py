@@ -15,6 +15,7 @@ from elasticdl.errors import DataError, ModelError
 # record's bytes are no UTF-8.
 RUN_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _NODES = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|name: *$")
+_NO_NUMBER = re.compile(r"Field \d+ in record \d+ is not a valid \w+: (.*)$")
 _PREAMBLE = re.compile(
     r"^Graph execution error: .*?<stack traces unavailable> "
     r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
@@ -54,5 +55,12 @@ def reason(error: Any) -> str:
     else:
         message = error.message
     text = " ".join(_NODES.sub(" ", message).split())
-    readable = "".join(c if c.isprintable() else "?" for c in _PREAMBLE.sub("", text))
-    return readable[:300]
+    readable = "".join(c if c.isprintable() else "?" for c in _PREAMBLE.sub("", text))[:300]
+    word = _NO_NUMBER.search(readable)
+    if word is None:
+        return readable
+    return (
+        f"{readable} (fields count from 0). In a Table, a word for missing numbers is said by "
+        f"missing={word[1]!r}, a column of words is a Category, and a label of words has positive= "
+        "or classes="
+    )
