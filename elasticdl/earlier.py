@@ -7,6 +7,9 @@ it is asked for from where it is now; what is gone is refused with what to write
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -39,8 +42,16 @@ _NO_COLUMNS = (
 )
 
 MOVED: dict[str, dict[str, str]] = {
-    "elasticdl.python.common.constants": {"Mode": "elasticdl.Mode"},
+    "elasticdl.python.common.constants": {
+        "Mode": "elasticdl.Mode",
+        "MaxComputeConfig": "elasticdl.earlier.MaxComputeConfig",
+        "ODPSConfig": "elasticdl.earlier.MaxComputeConfig",
+    },
     "elasticdl.python.common.log_utils": {"default_logger": "elasticdl.earlier.default_logger"},
+    "elasticdl.python.data.odps_io": {
+        "ODPSWriter": "elasticdl.earlier.ODPSWriter",
+        "is_odps_configured": "elasticdl.earlier.is_odps_configured",
+    },
     "elasticdl.python.elasticdl.callbacks": {
         "LearningRateScheduler": "elasticdl.callbacks.LearningRateScheduler"
     },
@@ -48,7 +59,7 @@ MOVED: dict[str, dict[str, str]] = {
     "elasticdl.python.elasticdl.layers.embedding": _EMBEDDING,
     "elasticdl.python.keras.layers": _EMBEDDING,
     "elasticdl.python.worker.prediction_outputs_processor": {
-        "BasePredictionOutputsProcessor": "builtins.object"
+        "BasePredictionOutputsProcessor": "elasticdl.earlier.BasePredictionOutputsProcessor"
     },
     "elasticdl_preprocessing.layers": {**_PREPROCESSING, **_EMBEDDING},
     **{
@@ -77,8 +88,8 @@ GONE: dict[str, str] = {
     "callback that sets self.model.stop_training",
     "elasticdl.python.elasticdl.callbacks.SavedModelExporter": "leave it out, and say --output",
     "elasticdl.python.elasticdl.feature_column": _NO_COLUMNS,
-    "elasticdl.python.data.odps_io": "give --training_data=odps://PROJECT/tables/TABLE, or write "
-    "custom_data_reader in the model file",
+    "elasticdl.python.data.odps_io.ODPSReader": "give --training_data=odps://PROJECT/tables/TABLE, "
+    "or write custom_data_reader in the model file",
     "elasticdl.python.data.reader": "write custom_data_reader in the model file",
     "elasticdl_preprocessing.feature_column": _NO_COLUMNS,
     "elasticdl_preprocessing.utils.decorators": "make a keras.Input for each feature in the model "
@@ -91,10 +102,41 @@ GONE: dict[str, str] = {
 _ROOTS = ("elasticdl.python", "elasticdl_preprocessing", "elasticai_api")
 
 
+class MaxComputeConfig:
+    """Names of the environment variables that say how to reach MaxCompute."""
+
+    PROJECT_NAME = "MAXCOMPUTE_PROJECT"
+    ACCESS_ID = "MAXCOMPUTE_AK"
+    ACCESS_KEY = "MAXCOMPUTE_SK"
+    ENDPOINT = "MAXCOMPUTE_ENDPOINT"
+    TUNNEL_ENDPOINT = "MAXCOMPUTE_TUNNEL_ENDPOINT"
+
+
+class BasePredictionOutputsProcessor:
+    """Of a class that says so, `process` is given arrays with the method `numpy` of tensors."""
+
+
+def is_odps_configured() -> bool:
+    """Whether the environment says how to reach MaxCompute."""
+    names = ("PROJECT_NAME", "ACCESS_ID", "ACCESS_KEY", "ENDPOINT")
+    return all(getattr(MaxComputeConfig, name) in os.environ for name in names)
+
+
+class ODPSWriter:
+    """Stands for what wrote predictions to a table: it can be imported, and not made."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        raise ModelError(
+            "ODPSWriter is of ElasticDL 0.x, and is gone: say --output, which writes predictions "
+            "as files, or write them in process(predictions, worker_id), with pyodps for example"
+        )
+
+
 def offer_earlier_modules() -> None:
     """Let model files import modules of ElasticDL 0.x by their names of then."""
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())  # last: a package that is installed is taken
+    for kind in (_Finder, _ZooFinder):
+        if not any(type(finder) is kind for finder in sys.meta_path):
+            sys.meta_path.append(kind())  # last: a package that is installed is taken
 
 
 class _Finder(MetaPathFinder):
@@ -128,6 +170,38 @@ class _Loader(Loader):
             return pkgutil.resolve_name(names[name])
 
         module.__getattr__ = find  # type: ignore[method-assign]
+
+
+class _ZooFinder(MetaPathFinder):
+    """Finds `model_zoo.a.b` as the module `a.b`, so that a file is one module by both names.
+
+    The folder of `--model_zoo` is on the import path. Images of ElasticDL 0.x had the folder above
+    it there, too, so that files of a zoo import each other as `model_zoo.census.features`.
+    """
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        root, _, name = fullname.partition(".")
+        if root != "model_zoo":
+            return None
+        if not name:
+            return ModuleSpec(fullname, _Loader(), is_package=True)
+        found = importlib.util.find_spec(name)
+        return None if found is None else ModuleSpec(fullname, _SameModule(name))
+
+
+class _SameModule(Loader):
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module = importlib.import_module(self._name)
+        self._own_spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._own_spec  # it ran as the other name
 
 
 def _remedy(name: str) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
 from elasticdl.earlier import offer_earlier_modules
+from elasticdl.earlier_calls import check_metrics_fn, feed_of_three, loss_of_labels_first
 from elasticdl.errors import ModelError
 from elasticdl.start_up import quiet_tensorflow
 
@@ -79,6 +80,8 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     feed = find(section.feed) or find("dataset_fn")
     if feed is None:
         raise ModelError(_missing(module, section.feed))
+    eval_metrics_fn = find(section.eval_metrics_fn)
+    check_metrics_fn(eval_metrics_fn, module.__file__)
     if optimizer is not None and learning_rate is not None:
         plain_optimizer = optimizer
 
@@ -88,10 +91,10 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
     params = parse_params(section.model_params, "--model_params")
     return ModelSpec(
         model=(lambda: model(**params)) if params else model,
-        loss=find(section.loss),
+        loss=loss_of_labels_first(find(section.loss)),
         optimizer=optimizer,
-        feed=feed,
-        eval_metrics_fn=find(section.eval_metrics_fn),
+        feed=feed_of_three(feed),
+        eval_metrics_fn=eval_metrics_fn,
         callbacks=find(section.callbacks),
         prediction_outputs_processor=find(section.prediction_outputs_processor),
         custom_data_reader=find(section.custom_data_reader),
@@ -146,6 +149,8 @@ def _import_module(section: ModelSection) -> tuple[ModuleType, str]:
         raise ModelError(
             f"{path}.py imports {error.name!r}, which is not installed{hint}"
         ) from error
+    except ImportError as error:
+        raise ModelError(f"{path}.py: {error}") from error
     except SyntaxError as error:
         raise ModelError(f"{error.filename}:{error.lineno}: {error.msg}") from error
 

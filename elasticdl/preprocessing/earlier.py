@@ -8,6 +8,25 @@ from typing import Any
 import keras
 
 
-def Discretization(bins: Sequence[float], **kwargs: Any) -> Any:
-    """Return Keras' layer, whose setting is called `bin_boundaries`."""
-    return keras.layers.Discretization(bins, **kwargs)
+@keras.saving.register_keras_serializable(package="elasticdl")
+class Discretization(keras.layers.Discretization):  # type: ignore[misc]  # keras has no types
+    """Keras' layer, whose boundaries are called `bins`, and which says how many bins there are."""
+
+    def __init__(self, bins: Sequence[float], **kwargs: Any) -> None:
+        super().__init__([float(boundary) for boundary in bins], **kwargs)
+        self.bins = list(self.bin_boundaries)
+        del self.num_bins  # Keras' own, which says into how many bins `adapt` cuts; None here
+
+    def num_bins(self) -> int:
+        """Return how many ids there are."""
+        return len(self.bins) + 1
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {
+            "bins": self.bins,
+            "output_mode": self.output_mode,
+            "sparse": self.sparse,
+            "name": self.name,
+            "dtype": self.dtype,
+        }

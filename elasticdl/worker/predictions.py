@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from elasticdl.backends.base import Int64
+from elasticdl.earlier import BasePredictionOutputsProcessor
+from elasticdl.earlier_calls import as_tensors
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.job import Task
 from elasticdl.model_spec import ModelSpec
@@ -52,6 +54,7 @@ class ProcessorSink:
         self._processor = processor
         self._worker_id = worker_id
         names = inspect.signature(processor.process).parameters
+        self._wants_tensors = isinstance(processor, BasePredictionOutputsProcessor)
         self._asks_source, self._asks_record = "source" in names, "record" in names
 
     def write(self, task: Task, minibatches: Sequence[Predicted]) -> None:
@@ -66,7 +69,8 @@ class ProcessorSink:
                 told["source"] = task.shard.name
             if self._asks_record:
                 told["record"] = part.record_numbers
-            self._processor.process(part.outputs, self._worker_id, **told)
+            outputs = as_tensors(part.outputs) if self._wants_tensors else part.outputs
+            self._processor.process(outputs, self._worker_id, **told)
 
 
 class FileSink:

@@ -186,6 +186,29 @@ def optimizer(lr=0.1): return tf.keras.optimizers.Adam(lr=lr)
         make_optimizer(spec.optimizer)
 
 
+def test_all_lines_of_a_model_function_that_keras_3_lacks_are_told_at_once(tmp_path):
+    from elasticdl.backends.keras.model.placed import _make
+
+    text = """
+import tensorflow as tf
+from tensorflow.keras import backend as K
+
+def custom_model():
+    x = tf.keras.Input((4,), name="x")
+    y = tf.reshape([x, x], (-1, 8))
+    y = tf.keras.layers.Dense(1)(y)
+    z = K.sum(K.square(y))
+    return tf.keras.Model(x, keras.ops.relu(z))
+
+def feed(dataset, mode, metadata): return dataset
+"""
+    spec = load(tmp_path, text, "all_lines")
+
+    says = r"all_lines.py:7: write keras.ops.reshape, .*function, too: 9: K.sum, K.square$"
+    with pytest.raises(ModelError, match=says):
+        _make(spec.model)
+
+
 def test_a_folder_that_is_imported_by_its_own_name_is_told(tmp_path):
     zoo = tmp_path / "my_zoo"
     zoo.mkdir()

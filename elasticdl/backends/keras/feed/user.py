@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -51,6 +52,7 @@ class UserFeed:
         except Exception as error:
             raise ModelError(
                 f"{self.name} raised {type(error).__name__} in mode {self.mode}: {error}"
+                f"{self._fields_hint(error, records)}"
             ) from error
         if not isinstance(dataset, tf.data.Dataset):
             raise ModelError(
@@ -65,6 +67,22 @@ class UserFeed:
                 f"--minibatch_size is {self._minibatch_size}: leave batch() out of {self.name}"
             )
         return dataset
+
+    def _fields_hint(self, error: Exception, records: Any) -> str:
+        """Say how to make a vector of fields, where `feed` takes a record for one."""
+        if isinstance(records, dict):
+            is_mistaken = isinstance(error, KeyError | TypeError) and re.search(
+                r"unhashable type: 'slice'|^-?\d+$|of type 'dict' instead", str(error)
+            )
+            made = "record = tf.stack([tf.as_string(value) for value in record.values()])"
+            found = f"a dict of the columns {', '.join(records)}"
+        else:
+            is_mistaken = re.search("slice scalar|slice index .* of dimension|rank 0", str(error))
+            made = 'record = tf.strings.split(record, ",")'
+            found = "a string, of CSV a line"
+        if not is_mistaken:
+            return ""
+        return f"; a record is {found}; write {made} to have a vector of its fields"
 
     def batched(self, dataset: NotedDataset) -> Any:
         """Return the plain pipeline of a dataset that `self` gave, with minibatches made."""

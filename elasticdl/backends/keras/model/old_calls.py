@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
 
 import keras
 
@@ -40,11 +40,35 @@ def remedy_of(error: BaseException) -> str:
         return f"; {place}: {_COLUMNS}"
     missing = re.search(r"module '[\w.]*backend[\w.]*' has no attribute '(\w+)'", text)
     if missing:
-        return f"; {place}: {_instead(missing[1])}"
-    if _SYMBOLIC in text:
+        return f"; {place}: {_instead(missing[1])}{_others(error)}"
+    if _SYMBOLIC in text or "object of type 'KerasTensor'" in text:
         calls = [name for _module, name in _CALL.findall(line)]
-        return f"; {place}: {_instead(*calls)}"
+        return f"; {place}: {_instead(*calls)}{_others(error)}"
+    absent = re.search(r'Missing data for input "(input_layer\w*)"', text)
+    if absent:
+        return (
+            "; the inputs of the model have no names of their own: give each that of its feature, "
+            "keras.Input(..., name=NAME), or let feed give a tensor instead of a dict"
+        )
     return ""
+
+
+def _others(error: BaseException) -> str:
+    """Name the other calls of the same kind that the function has after the line that raised."""
+    frame = _own_frame(error.__traceback__)
+    if frame is None:
+        return ""
+    name, code, number = frame
+    last = max((line for _a, _b, line in code.co_lines() if line), default=number)
+    later = [
+        f"{line}: {', '.join(f'{module}.{call}' for module, call in calls)}"
+        for line in range(number + 1, last + 1)
+        if (calls := _CALL.findall(linecache.getline(name, line)))
+        and not all("keras" in module and "backend" not in module for module, _call in calls)
+    ]
+    if not later:
+        return ""
+    return f". Look at these lines of the function, too: {'; '.join(later)}"
 
 
 def _instead(*names: str) -> str:
@@ -61,14 +85,22 @@ def _instead(*names: str) -> str:
 
 def _place(traceback: TracebackType | None) -> tuple[str, str]:
     """Return the last line of the user's own code, as FILE:LINE, and its text."""
-    place, line = "the model file", ""
+    frame = _own_frame(traceback)
+    if frame is None:
+        return "the model file", ""
+    name, _code, number = frame
+    return f"{name}:{number}", linecache.getline(name, number).strip()
+
+
+def _own_frame(traceback: TracebackType | None) -> tuple[str, CodeType, int] | None:
+    """Return file, code and line of the last frame of the user's own code."""
+    found = None
     while traceback is not None:
-        name = traceback.tb_frame.f_code.co_filename
-        if not _is_library(name):
-            number = traceback.tb_lineno
-            place, line = f"{name}:{number}", linecache.getline(name, number).strip()
+        code = traceback.tb_frame.f_code
+        if not _is_library(code.co_filename):
+            found = code.co_filename, code, traceback.tb_lineno
         traceback = traceback.tb_next
-    return place, line
+    return found
 
 
 def _is_library(filename: str) -> bool:

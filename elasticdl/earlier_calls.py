@@ -1,0 +1,103 @@
+"""Functions of model files for earlier versions, made callable as they are called now."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from elasticdl.errors import ModelError
+
+_log = logging.getLogger(__name__)
+
+_PREDICTIONS = {"output", "outputs", "predictions", "preds", "logits", "y_pred"}
+_LABELS = {"label", "labels", "target", "targets", "y_true"}
+
+
+def feed_of_three(feed: Callable[..., Any]) -> Callable[[Any, Any, Any], Any]:
+    """Return a `feed` of (dataset, mode, metadata), made of one that takes fewer of them.
+
+    That of ElasticDL 0.1 was `dataset_fn(dataset)`, then `dataset_fn(dataset, mode)`.
+    """
+    taken = _positional(feed)
+    if taken is None or len(taken) not in (1, 2):
+        return feed
+
+    @functools.wraps(feed)
+    def feed_now(*given: Any) -> Any:
+        return feed(*given[: len(taken)])
+
+    return feed_now
+
+
+def loss_of_labels_first(loss: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """Return a loss of (labels, predictions), made of one whose names say the other order.
+
+    That of ElasticDL 0.1 was `loss(output, labels)`. Called the other way round, a cross-entropy
+    would train something else without a word.
+    """
+    names = _positional(loss) if inspect.isfunction(loss) else None
+    if loss is None or names is None or len(names) < 2:
+        return loss
+    if not (names[0].lower() in _PREDICTIONS and names[1].lower() in _LABELS):
+        return loss
+    _log.info("loss(%s, %s) is given the predictions first, as its names say", *names[:2])
+    swapped: Callable[..., Any] = loss
+
+    @functools.wraps(loss)
+    def loss_now(labels: Any, predictions: Any, *rest: Any, **weights: Any) -> Any:
+        return swapped(predictions, labels, *rest, **weights)
+
+    return loss_now
+
+
+def check_metrics_fn(function: Callable[..., Any] | None, file: str | None) -> None:
+    """Refuse an `eval_metrics_fn` that wants the predictions, as that of ElasticDL 0.1 did.
+
+    Raises:
+        ModelError: It has parameters without defaults; says what to write.
+    """
+    if function is None:
+        return
+    needed = _positional(function, needed=True)
+    if needed:
+        raise ModelError(
+            f"{file}: {getattr(function, '__name__', 'eval_metrics_fn')}({', '.join(needed)}) is "
+            "called without arguments; let it return metrics of Keras, or functions of them: "
+            '{"accuracy": lambda labels, predictions: ...}'
+        )
+
+
+def _positional(function: Any, needed: bool = False) -> list[str] | None:
+    """Return the names of a function's positional parameters; None where they cannot be told."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters) and not needed:
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [
+        p.name for p in parameters if p.kind in kinds and not (needed and p.default is not p.empty)
+    ]
+
+
+class TensorLike(np.ndarray[Any, Any]):
+    """An array that is asked for its values as a tensor of TensorFlow is."""
+
+    def numpy(self) -> Any:
+        """Return the array."""
+        return self.view(np.ndarray)
+
+
+def as_tensors(outputs: Any) -> Any:
+    """Return an array, or a dict or list of arrays, with the method `numpy` that tensors have."""
+    if isinstance(outputs, Mapping):
+        return {name: as_tensors(value) for name, value in outputs.items()}
+    if isinstance(outputs, list | tuple):
+        return type(outputs)(map(as_tensors, outputs))
+    return np.asarray(outputs).view(TensorLike)
