@@ -71,6 +71,40 @@ def test_a_broken_link_and_a_test_that_is_gone_are_found(tmp_path, monkeypatch):
     ]
 
 
+def commands_of(text):
+    """Return the commands in a page's blocks, in order, each on one line; outputs are left out."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S)
+    plain = "\n".join(block for language, block in blocks if not language)
+    joined = re.sub(r"\s*\\\n\s*", " ", plain)
+    program = re.compile(
+        r"^(?:\$ )?((?:\w+=\S+ )*(?:elasticdl|make|python|ls|\S*/python) .*?)(?: +#.*)?$"
+    )
+    return [found[1] for line in joined.splitlines() if (found := program.match(line))]
+
+
+def test_both_readmes_have_the_same_commands_and_links():
+    english, chinese = ((ROOT / name).read_text() for name in ("README.md", "README_cn.md"))
+
+    assert commands_of(chinese) == commands_of(english)
+    assert len(commands_of(english)) > 15
+    assert english.startswith("English | [简体中文](README_cn.md)\n")
+    assert chinese.startswith("[English](README.md) | 简体中文\n")
+    links = [{target for target, _ in LINK.findall(page)} for page in (english, chinese)]
+    assert links[0] - {"README_cn.md"} <= links[1]
+    (listed,) = re.findall(r"╭─ Commands ─.*?╰─", english, re.S)
+    named = {
+        word
+        for row in re.findall(r"^\| (`.*?) \|", chinese, re.M)
+        for word in re.findall(r"`(\w+)`", row)
+    }
+    assert named == set(re.findall(r"^│ (\w+)  ", listed, re.M))
+
+
+def test_a_command_that_one_readme_lacks_is_seen():
+    page = "```\n$ elasticdl train \\\n    --a=1\n...\nmetrics 1\nmake x  # to do it\n```\n`make y`"
+    assert commands_of(page) == ["elasticdl train --a=1", "make x"]
+
+
 @pytest.mark.parametrize("words", [[], ["train"]], ids=["elasticdl", "elasticdl train"])
 def test_the_readme_shows_the_help_as_it_is_printed(words):
     done = subprocess.run(
