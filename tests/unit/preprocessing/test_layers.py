@@ -162,6 +162,65 @@ def test_a_functional_model_and_its_copy_give_what_the_layer_gives(case, structu
         assert model.output.dtype == make()(inputs).dtype.name
 
 
+ID_LISTS = [[1, 4, 7], [0, 2, 9], [3, 3, 5]]
+# What is not in CASES: the layers of several values, on the same structures.
+OTHERS = {
+    "HashedCross": (lambda x: preprocessing.HashedCross(10**12)([x, x]), WORDS),
+    "HashedCross of integers": (lambda x: preprocessing.HashedCross(10**12)([x, x]), INTEGERS),
+    "ToRagged": (lambda x: preprocessing.ToRagged("o")(x), WORDS),
+    "ToSparse": (lambda x: preprocessing.ToSparse()(x), INTEGERS),
+    "ToDense": (lambda x: preprocessing.ToDense(newest=2)(x), ID_LISTS),
+    "ConcatenateWithOffset": (
+        lambda x: preprocessing.ConcatenateWithOffset([0, 9])([x, x]),
+        ID_LISTS,
+    ),
+} | {
+    f"SparseEmbedding, {combiner}": (
+        lambda x, combiner=combiner: preprocessing.SparseEmbedding(
+            10, 2, combiner=combiner, max_ids=2 if combiner == "tile" else None
+        )(x),
+        ID_LISTS,
+    )
+    for combiner in ("sum", "mean", "sqrtn", "tile")
+}
+ALL = {name: (lambda x, make=make: make()(x), values) for name, (make, values, _) in CASES.items()}
+SPECS = {
+    "dense": lambda x: tf.TensorSpec([None, 3], x.dtype),
+    "sparse": lambda x: tf.SparseTensorSpec([None, 6], x.dtype),
+    "ragged": lambda x: tf.RaggedTensorSpec([None, None], x.dtype),
+}
+
+
+@pytest.mark.parametrize("structure", SPECS)
+@pytest.mark.parametrize("case", [*ALL, *OTHERS])
+def test_a_saved_model_gives_what_the_layer_gives(case, structure, tmp_path):
+    call, values = (ALL | OTHERS)[case]
+    inputs = STRUCTURES[structure](values)
+    symbolic = keras.Input(
+        (3,) if structure == "dense" else (None,),
+        dtype=inputs.dtype.name,
+        sparse=structure == "sparse",
+        ragged=structure == "ragged",
+    )
+    model = keras.Model(symbolic, call(symbolic))
+    module = tf.Module()
+    module.serve = tf.function(
+        lambda x: model(x), input_signature=[SPECS[structure](inputs)], autograph=False
+    )
+    module.variables_of_graph = list(module.serve.get_concrete_function().graph.variables)
+    module.tables = [layer.table for layer in model.layers if hasattr(layer, "table")]
+
+    tf.saved_model.save(module, str(tmp_path))
+
+    loaded = tf.saved_model.load(str(tmp_path))  # it holds the variables
+    expected, found = model(inputs), loaded.serve(inputs)
+    assert type(found) is type(expected)
+    if flat(expected).dtype == np.float32:
+        np.testing.assert_allclose(flat(found), flat(expected), rtol=1e-6)
+    else:
+        np.testing.assert_array_equal(flat(found), flat(expected))
+
+
 def test_the_hash_of_a_string_is_its_id_in_the_store():
     strings = ["", "a", "user-0123456789", *("é" * n for n in range(1, 140)), "0", "-17"]
 
