@@ -1,8 +1,13 @@
 """The flags of jobs on Kubernetes, and what is printed for it."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 import yaml
 
+from elasticdl.cli.flags import flags
 from elasticdl.cli.main import run_command
 
 COMMAND = (  # of the original's tutorial
@@ -128,3 +133,47 @@ def test_clear_text_between_pods_has_to_be_accepted(capsys):
     code, out, _ = run(capsys, *COMMAND, "--tls=off", "--insecure", "--dry_run")
     assert code == 0
     assert "authority" not in out
+
+
+class TestTutorial:
+    """The commands of `docs/tutorials/kubernetes.md`, as far as they go without a cluster."""
+
+    def commands(self):
+        page = Path("docs/tutorials/kubernetes.md").read_text()
+        blocks = "\n".join(re.findall(r"^```\n(.*?)^```", page, re.M | re.S))
+        lines = re.sub(r"\\\n", " ", blocks).splitlines()
+        words = [shlex.split(line, comments=True) for line in lines]
+        return [of[1:] for of in words if of and of[0] == "elasticdl"]
+
+    def test_its_jobs_are_printed(self, capsys):
+        trained = [of for of in self.commands() if of[0] == "train"]
+        (job,) = (of for of in trained if "..." not in of)
+        (tls,) = (of[of.index("...") + 1 :] for of in trained if "..." in of)
+
+        for words in (job, [*(w for w in job if not w.startswith("--volume")), *tls]):
+            code, out, err = run(capsys, *words, "--dry_run")
+            assert code == 0, err
+            kinds = [item["kind"] for item in yaml.safe_load_all(out)]
+            assert {"ConfigMap", "Service", "Job"} <= set(kinds)
+
+    def test_its_other_commands_are_understood(self, capsys, monkeypatch, tmp_path):
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        others = [of[: of.index("|")] if "|" in of else of for of in self.commands()]
+        others = [of for of in others if of[0] != "train"]
+
+        assert [of[0] for of in others] == ["rbac", "attach", "status", "logs", "scale", "stop"]
+        for words in others:
+            code, _, err = run(capsys, *words)
+            if words[0] == "rbac":
+                assert code == 0
+            else:  # there is no cluster, which is the only complaint
+                assert code == 1, err
+                assert "flights" in err
+                assert "cluster" in err
+
+    def test_its_flags_are_known(self):
+        page = Path("docs/tutorials/kubernetes.md").read_text()
+        known = {f"--{flag.name}" for flag in flags()} | {"--dry_run", "--insecure"}
+        kubectl = {"--namespace", "--uid", "--gid", "--current", "--from-file", "--workers"}
+        assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page)) <= known | kubectl
