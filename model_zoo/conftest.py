@@ -13,7 +13,10 @@ ZOO = Path(__file__).parent
 STRATEGIES = {
     "Local": [],
     "ParameterServerStrategy": ["--num_workers=1", "--num_ps_pods=2"],
+    "AllreduceStrategy": ["--num_workers=2"],
+    "HybridStrategy": ["--num_workers=2", "--num_ps_pods=1"],
 }
+DENSE = ("cifar10", "iris", "mnist")  # models without embedding tables
 # Nothing of elasticdl can be imported here.
 SCORE = """
 import json, sys
@@ -87,7 +90,16 @@ def commands(tmp_path):
     return lambda model_def: Commands(model_def, tmp_path)
 
 
-@pytest.fixture(params=STRATEGIES)
+def pytest_generate_tests(metafunc):
+    """Run a test that has `strategy` with each strategy that suits its model."""
+    if "strategy" in metafunc.fixturenames:
+        is_dense = Path(metafunc.module.__file__).parent.name in DENSE
+        left_out = "HybridStrategy" if is_dense else "AllreduceStrategy"
+        suiting = [name for name in STRATEGIES if name != left_out]
+        metafunc.parametrize("strategy", suiting, indirect=True)
+
+
+@pytest.fixture
 def strategy(request):
     """Return the flags of each strategy in turn."""
     return [f"--distribution_strategy={request.param}", *STRATEGIES[request.param]]

@@ -82,15 +82,19 @@ def test_learns_in_a_plain_python_session(spec, records):
 
 
 @pytest.mark.long
+def test_trains_by_each_strategy(spec, digits, tmp_path, strategy):
+    train_and_check(digits, tmp_path, "mnist.model.custom_model", strategy)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "model_def",
-    [
-        "mnist.model.custom_model",
-        "mnist.mnist_functional_api.custom_model",
-        "mnist.mnist_subclass.CustomModel",
-    ],
+    "model_def", ["mnist.mnist_functional_api.custom_model", "mnist.mnist_subclass.CustomModel"]
 )
-def test_trains_in_a_local_job(spec, digits, tmp_path, model_def):
+def test_trains_by_its_other_names(spec, digits, tmp_path, model_def):
+    train_and_check(digits, tmp_path, model_def)
+
+
+def train_and_check(digits, tmp_path, model_def, flags=()):
     from mnist.prepare import write
 
     num_training, num_validation = write(digits, tmp_path, validation_share=0.1)
@@ -107,6 +111,7 @@ def test_trains_in_a_local_job(spec, digits, tmp_path, model_def):
         "--num_epochs=2",
         f"--output={tmp_path / 'export'}",
         f"--summary={tmp_path / 'summary.json'}",
+        *flags,
     ]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
