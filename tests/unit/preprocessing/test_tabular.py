@@ -232,3 +232,14 @@ def test_what_cannot_be_is_said(make, words, monkeypatch):
     monkeypatch.delenv("ELASTICDL_STATISTICS", raising=False)
     with pytest.raises(ModelError, match=words):
         make()
+
+
+def test_a_word_where_a_number_is_expected_is_answered_with_what_to_write():
+    from elasticdl.backends.keras.feed.faults import reason
+
+    found = reason(
+        tf.errors.InvalidArgumentError(None, None, "Field 1 in record 0 is not a valid float: NA")
+    )
+
+    assert "valid float: NA (fields count from 0). In a Table," in found
+    assert "missing='NA'" in found
