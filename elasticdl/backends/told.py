@@ -21,13 +21,18 @@ def telling(tell: Callable[[str], object], below: int = logging.CRITICAL) -> Ite
     handler = _Handler(tell)
     handler.addFilter(lambda record: record.levelno < below)
     logger = logging.getLogger(__package__)
-    logger.addHandler(handler)
+    handlers: list[logging.Handler] = [handler]
+    if not logger.hasHandlers() and logging.lastResort is not None:
+        handlers.append(logging.lastResort)  # not used by itself where there is any other
+    for one in handlers:
+        logger.addHandler(one)
     if logger.level == logging.NOTSET and logger.getEffectiveLevel() > logging.INFO:
         logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        for one in handlers:
+            logger.removeHandler(one)
 
 
 class _Handler(logging.Handler):

@@ -75,6 +75,31 @@ def split(record):
     return tf.strings.to_number(parts[0]), tf.strings.to_number(parts[1])
 
 
+def split_one_of_several(record):
+    parts = tf.strings.split([record, record], ",")
+    return parts.values, tf.strings.to_number(parts[1, 0])
+
+
+def split_as_before(record):
+    parts = tf.compat.v1.string_split([record], ",").values
+    return tf.strings.join([parts[2], "x", parts[0]], "_"), tf.strings.to_number(parts[1])
+
+
+def cut(record):
+    return tf.strings.substr(record, 0, 2), 0.0
+
+
+def looked_up(record):
+    words = tf.constant([f"name{i}" for i in range(5)])
+    numbers = tf.range(5, dtype=tf.int64)
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(words, numbers), -1)
+    return table.lookup(tf.strings.split(record, ",")[2:]), 0.0
+
+
+def zeros(record):
+    return tf.size(tf.strings.split(record, "0")), 0.0
+
+
 def noisy(record):
     features, label = parse(record)
     return {"x": tf.cast(features["x"], tf.float32) + tf.random.normal([2])}, label
@@ -128,7 +153,8 @@ def complaints(caplog):
     ("function", "values"),
     [
         (parse, EXAMPLES), (branch, EXAMPLES), (various, EXAMPLES), (csv, LINES), (texts, LINES),
-        (raw, BYTES),
+        (raw, BYTES), (split, LINES), (split_one_of_several, LINES), (split_as_before, LINES),
+        (cut, LINES), (looked_up, LINES),
     ],
     ids=lambda v: getattr(v, "__name__", ""),
 )  # fmt: skip
@@ -148,10 +174,10 @@ def test_maps_of_tensors_run_vectorised_and_give_what_tensorflow_gives(function,
 @pytest.mark.parametrize(
     ("function", "values", "why"),
     [
-        (split, LINES, "StringSplitV2 has no vectorised form"),
+        (zeros, LINES, "split into different numbers of parts"),
         (by_python, LINES, "PyFunc has no vectorised form"),
     ],
-    ids=["split", "python"],
+    ids=["uneven", "python"],
 )
 def test_what_has_no_vectorised_form_runs_record_by_record_and_is_said_once(
     function, values, why, caplog

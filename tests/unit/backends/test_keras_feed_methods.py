@@ -71,7 +71,8 @@ def bucketed(dataset):
 
 EVERY_RECORD_ONCE = {
     "vectorised": lambda d: d.shuffle(50).map(number),
-    "compiled": lambda d: d.map(lambda r: number(tf.strings.split(r, ",")[0])).shuffle(50),
+    "compiled": lambda d: d.map(lambda r: number(tf.strings.unicode_encode(
+        tf.strings.unicode_decode(r, "UTF-8"), "UTF-8"))).shuffle(50),
     "drawing": lambda d: d.map(number).shuffle(50).map(noisy),
     "minibatches": lambda d: by_batch(d.map(number).shuffle(50)),
     "shuffled minibatches": lambda d: by_batch(d.map(number)).shuffle(50),

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import tensorflow as tf
 
+from elasticdl.backends.keras.feed.converters import CONVERTERS
 from elasticdl.backends.keras.feed.dataset import Noted, seeds_reaching_into_maps
 
 _DRAWS = re.compile(
     r"^(Random|Multinomial|TruncatedNormal|ParameterizedTruncatedNormal"
     r"|Stateful(?!PartitionedCall)|Rng"
     r"|SampleDistortedBoundingBox|AnonymousSeedGenerator|.*CandidateSampler$)"
-)
-_ELEMENTWISE = (
-    "AsString",
-    "RegexFullMatch",
-    "RegexReplace",
-    "StaticRegexFullMatch",
-    "StaticRegexReplace",
-    "StringLength",
-    "StringLower",
-    "StringStrip",
-    "StringToHashBucket",
-    "StringToHashBucketFast",
-    "StringToHashBucketStrong",
-    "StringToNumber",
-    "StringUpper",
 )
 
 
@@ -62,30 +48,13 @@ def draws(graph: Any) -> bool:
 
 @cache
 def register_converters() -> None:
-    """Teach `tf.vectorized_map` string operations that treat each element by itself.
-
-    TensorFlow has no converter for them; for an operation that maps every element of its first
-    input, whatever the shape, the converter is the operation itself. `DecodeRaw` is one more as
-    long as the strings are equally long, and says so if they are not.
-    """
+    """Teach `tf.vectorized_map` operations that TensorFlow has no converter for."""
     try:
-        from tensorflow.python.framework import op_def_registry
         from tensorflow.python.ops.parallel_for import pfor
     except ImportError:  # not a public module; without it more feeds run record by record
         return
-
-    def convert(pfor_input: Any) -> Any:
-        op = pfor_input.op
-        inputs = [pfor_input.stacked_input(0)]
-        inputs += [pfor_input.unstacked_input(i) for i in range(1, len(op.inputs))]
-        definition = op_def_registry.get(op.type)
-        attrs = {a.name: op.get_attr(a.name) for a in definition.attr}
-        names = [argument.name for argument in definition.input_arg]
-        raw = getattr(tf.raw_ops, op.type)
-        return pfor.wrap(raw(**dict(zip(names, inputs, strict=True)), **attrs), True)
-
-    for name in (*_ELEMENTWISE, "DecodeRaw"):
+    for name, converter in CONVERTERS.items():
         try:
-            pfor.RegisterPFor(name)(convert)
+            pfor.RegisterPFor(name)(partial(converter, pfor))
         except (AssertionError, KeyError, ValueError):  # TensorFlow has its own by now
             continue

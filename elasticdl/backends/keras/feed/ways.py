@@ -337,6 +337,8 @@ def _first_line(error: Exception) -> str:
     match = re.search(r"No pfor vectorization defined for (\w+)", text)
     if match:
         return f"{match[1]} has no vectorised form"
+    if isinstance(error, tf.errors.OpError):
+        return reason(error)[:200]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:200]
 
