@@ -89,7 +89,8 @@ reader_params = click.option(
     type=click.Choice(["raw", "example"]),
     default="raw",
     show_default=True,
-    help="Write records as they are, or rows of CSV or Parquet as tf.train.Example.",
+    help="Write records as they are, or rows of columns (CSV, Parquet, LIBSVM, tables, images) "
+    "as tf.train.Example.",
 )
 @types_option
 @missing_option
@@ -173,6 +174,7 @@ def _convert_records(
     params: str,
     overwrite: bool,
 ) -> None:
+    from elasticdl.data.base import KeepsMissing
     from elasticdl.data.convert import Target
     from elasticdl.data.convert import convert as write
     from elasticdl.data.open import open_reader
@@ -185,6 +187,8 @@ def _convert_records(
     _check_destination(destination, records_per_file, overwrite)
     target = Target(destination, name, codec or "zstd", records_per_file)
     reader = open_reader(source, params)
+    if encoding == "example" and isinstance(reader, KeepsMissing):
+        reader = reader.keeping_missing()
     num_records = sum(shard.num_records for shard in reader.shards())
     with record_progress("converting", num_records) as on_progress:
         encode = _encoder(reader, encoding, types, missing)

@@ -18,7 +18,8 @@ from elasticdl.cli.convert import convert, reader_params
 from elasticdl.errors import DataError
 
 if TYPE_CHECKING:  # the commands import what they need, so that --help need not wait
-    from elasticdl.data.base import Records
+    from elasticdl.data.base import DataReader, Records
+    from elasticdl.job import Shard
 
 _SHOWN_BYTES = 64
 _SHOWN_VALUES = 6
@@ -72,10 +73,16 @@ def count(source: str, params: str) -> None:
 def inspect(context: click.Context, source: str, num_shown: int, verify: bool, params: str) -> None:
     """Show what files of SOURCE hold: size, blocks, index, torn tails and the first records.
 
-    The exit code is 1 if a file is torn or damaged.
+    The exit code is 1 if a file is torn or damaged. Of a database, tables of MaxCompute and a
+    folder of images it shows the columns and the first records.
     """
+    from elasticdl.data.open import format_of_whole
     from elasticdl.data.paths import expand_paths
 
+    whole = format_of_whole(source, params)
+    if whole:
+        _inspect_whole(source, whole, num_shown, verify, params)
+        return
     are_whole = [_inspect(path, num_shown, verify, params) for path in expand_paths(source)]
     context.exit(0 if all(are_whole) else 1)
 
@@ -103,6 +110,30 @@ def _inspect(path: str, num_shown: int, verify: bool, params: str) -> bool:
         problem = str(error)
     _print_facts(path, facts, records, problem)
     return not problem
+
+
+def _inspect_whole(
+    source: str, format_name: str, num_shown: int, verify: bool, params: str
+) -> None:
+    """Show what is no list of files; what is wrong with it is raised."""
+    from elasticdl.data.open import open_reader
+
+    reader = open_reader(source, params)
+    shards = reader.shards()
+    facts = {
+        "format": format_name,
+        "records": f"{sum(shard.num_records for shard in shards):,}",
+        "shards": f"{len(shards):,}",
+    } | _columns(reader)
+    if verify:
+        _read_all(source, params)
+    _print_facts(source, facts, _first_of(reader, shards[:1], num_shown), "")
+
+
+def _columns(reader: DataReader) -> dict[str, str]:
+    names, dtypes = reader.metadata.column_names, reader.metadata.column_dtypes
+    named = ", ".join(f"{name} {dtypes[name]}" if name in dtypes else name for name in names)
+    return {"columns": named} if named else {}
 
 
 def _recordio_facts(path: str, facts: dict[str, str], verify: bool) -> str:
@@ -147,11 +178,7 @@ def _other_facts(path: str, facts: dict[str, str], params: str) -> None:
     if facts["format"] == "tfrecord":
         state = TFRecordReader(readable(path)).index_state
         facts["index"] = f"{path}.idx" if state != "in memory" else state
-    names, dtypes = reader.metadata.column_names, reader.metadata.column_dtypes
-    if names:
-        facts["columns"] = ", ".join(
-            f"{name} {dtypes[name]}" if name in dtypes else name for name in names
-        )
+    facts.update(_columns(reader))
 
 
 def _first_records(path: str, params: str, num_shown: int, format_name: str) -> list[str]:
@@ -159,15 +186,21 @@ def _first_records(path: str, params: str, num_shown: int, format_name: str) -> 
     from elasticdl.data.copies import readable
     from elasticdl.data.files import CHUNK_BYTES
     from elasticdl.data.open import open_reader
-    from elasticdl.job import Shard
 
     if format_name == "recordio":  # also of a file whose tail is torn
         file = RecordReader(readable(path), allow_torn=True)
         end = min(num_shown, file.num_records)
         return [_readable(record) for record in file.read(0, end, CHUNK_BYTES)]
     reader = open_reader(path, params)
+    by_name = {shard.name: shard for shard in reversed(reader.shards())}
+    return _first_of(reader, list(by_name.values()), num_shown)
+
+
+def _first_of(reader: DataReader, shards: list[Shard], num_shown: int) -> list[str]:
+    from elasticdl.job import Shard
+
     shown: list[str] = []
-    for shard in {shard.name: shard for shard in reversed(reader.shards())}.values():
+    for shard in shards:
         first = Shard(shard.name, shard.start, min(shard.end, shard.start + num_shown))
         for records in reader.read(first):
             shown += _readable_all(records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,4 +71,13 @@ class DataReader(Protocol):
     @property
     def metadata(self) -> Metadata:
         """What `feed` is told about the data."""
+        ...
+
+
+@runtime_checkable
+class KeepsMissing(Protocol):
+    """A reader of columns that can tell a number that is missing from one that is NaN."""
+
+    def keeping_missing(self) -> DataReader:
+        """Return a reader whose columns of numbers with null are objects, None for null."""
         ...

@@ -15,9 +15,8 @@ from typing import Literal
 
 from elasticdl._core import RecordWriter, TFRecordWriter
 from elasticdl.data.base import DataReader, Records
-from elasticdl.data.csv_columns import KINDS, CsvColumns
+from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
 from elasticdl.data.example import encode_examples
-from elasticdl.data.parquet import ParquetReader
 from elasticdl.data.text import TextReader
 from elasticdl.errors import ConfigError, DataError
 
@@ -55,6 +54,8 @@ def convert(
     Raises:
         DataError: A record cannot be read or encoded, or a file cannot be written.
     """
+    if not reader.shards():
+        raise DataError(f"{target.path}: not written, for there are no records")
     batches = _encoded(reader, encode, on_progress)
     if target.records_per_file is None:
         _require_folder(target.path.parent)
@@ -64,8 +65,6 @@ def convert(
         return [target.path]
     with staged_folder(target.path) as folder:
         names = _write_parts(batches, folder, target, target.records_per_file)
-        if not names:
-            raise DataError(f"{target.path}: not written, for there are no records")
     return [target.path / name for name in names]
 
 
@@ -151,16 +150,18 @@ def as_examples(
         return _csv_encoder(reader, kinds, missing, on_progress)
     if kinds:
         raise ConfigError("--types is for CSV; other files have types of their own")
-    if isinstance(reader, ParquetReader):
+    if reader.metadata.column_dtypes:
         return _encode_columns
-    raise ConfigError("--as example is for CSV and Parquet: other records are bytes already")
+    raise ConfigError("--as example is for records of columns: these records are bytes already")
 
 
 def _encode_columns(records: Records, source: str) -> list[bytes]:
     try:
         return encode_examples(records.columns)
     except ValueError as error:
-        raise DataError(f"{source}: {error}") from error
+        raise DataError(
+            f"{source}: {error}; or choose other columns by --data_reader_params=columns=..."
+        ) from error
 
 
 def _csv_encoder(
@@ -178,6 +179,7 @@ def _csv_encoder(
                 f"--types: {name}={kind}: expected a column ({', '.join(names)}) and "
                 f"a type ({', '.join(KINDS)})"
             )
+    require_names(names)
     lines = CsvColumns(names, reader.delimiter, missing)
     found = dict(kinds)
     if set(kinds) != set(names):

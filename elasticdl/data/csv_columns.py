@@ -16,6 +16,22 @@ from elasticdl.errors import DataError
 KINDS = ("int64", "float", "bytes")  # each can hold what those before it can
 
 
+def require_names(names: Sequence[str]) -> None:
+    """Refuse names of columns of which one would hide another, or that say nothing.
+
+    Raises:
+        DataError: Two are the same, or one is empty.
+    """
+    for number, name in enumerate(names, 1):
+        if not name.strip() or names.index(name) != number - 1:
+            what = f"is called {name!r} as an earlier one is" if name.strip() else "has no name"
+            raise DataError(
+                f"column {number} of {len(names)} ({','.join(names)}) {what}; name them by "
+                "--data_reader_params=columns=a,b,c (with skip_header=true if the first line "
+                "has names)"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class CsvColumns:
     """How lines become columns.
@@ -67,7 +83,7 @@ class CsvColumns:
         present = [value for value in values if value not in self.missing]
         for wider in KINDS[KINDS.index(kind) :]:
             if wider == "bytes" or _numbers(present, wider) is not None:
-                return wider
+                return "bytes" if wider == "float" and _are_large_ids(present) else wider
         raise AssertionError("bytes hold everything")
 
     def typed(
@@ -104,6 +120,12 @@ class CsvColumns:
         column = np.empty(len(out), dtype=object)
         column[:] = out
         return column
+
+
+def _are_large_ids(values: Sequence[str]) -> bool:
+    """Tell whole numbers, such as ids, of which int64 does not hold all, and float none exactly."""
+    digits = [value[1:] if value[:1] in ("+", "-") else value for value in values]
+    return all(map(str.isdecimal, digits)) and _numbers(values, "int64") is None
 
 
 def _numbers(values: Sequence[str], kind: str) -> np.ndarray[Any, Any] | None:

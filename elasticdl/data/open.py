@@ -80,6 +80,11 @@ def _open(place: str, settings: Params) -> tuple[str, DataReader]:
     if is_maxcompute(place):
         return "MaxCompute", MaxComputeReader.from_params(place, settings)
     name = settings.text("format", "")
+    if name == _IMAGES and remote.is_url(place):
+        raise ConfigError(
+            f"{place}: folders of images are read from the file system alone; mount it, or make "
+            "records of the images: elasticdl data convert FOLDER images.recordio --as example"
+        )
     if name == _IMAGES or (not name and is_image_folder(place)):
         return _IMAGES, ImageFolderReader(os.path.abspath(os.path.expanduser(place)))
     paths = expand_paths(place)
@@ -88,6 +93,16 @@ def _open(place: str, settings: Params) -> tuple[str, DataReader]:
     if make is None:
         raise ConfigError(f"{FLAG}: format={name}: expected one of {', '.join(FORMATS)}")
     return name, make(paths, settings)
+
+
+def format_of_whole(place: str, params: str = "") -> str:
+    """Return the name of what is no list of files: a database, tables, images; else nothing."""
+    if is_database(place):
+        return "SQL"
+    if is_maxcompute(place):
+        return "MaxCompute"
+    given = Params(params).text("format", "")
+    return _IMAGES if given == _IMAGES or (not given and is_image_folder(place)) else ""
 
 
 def format_of(paths: Sequence[str]) -> str:

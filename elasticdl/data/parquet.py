@@ -11,6 +11,7 @@ from elasticdl.data import remote
 from elasticdl.data.arrow_columns import Convert, column_converter
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
+from elasticdl.data.strings import Column
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 from elasticdl.settings.reader_params import FLAG
@@ -31,10 +32,14 @@ class ParquetReader:
     Args:
         paths: The files; a shard is one or more row groups of a file.
         columns: Which columns to read, in this order; all without it.
+        keeps_missing: Numbers with null are arrays of objects instead, with None.
     """
 
-    def __init__(self, paths: Sequence[str], columns: Sequence[str] = ()) -> None:
+    def __init__(
+        self, paths: Sequence[str], columns: Sequence[str] = (), *, keeps_missing: bool = False
+    ) -> None:
         self._arrow, self._parquet = import_pyarrow()
+        self._keeps_missing = keeps_missing
         self._paths = tuple(paths)
         self._schema = self._open(self._paths[0]).schema_arrow
         self._columns = tuple(columns) or tuple(self._schema.names)
@@ -44,7 +49,17 @@ class ParquetReader:
                 f"{FLAG}: columns={missing[0]}: {self._paths[0]} has "
                 f"{', '.join(self._schema.names)}"
             )
+        for name in self._columns:
+            if self._schema.names.count(name) > 1:
+                raise DataError(
+                    f"{self._paths[0]}: several columns are called {name!r}; rename them, or "
+                    "choose others by --data_reader_params=columns=..."
+                )
         self._cached_converters: dict[str, tuple[Convert, np.dtype[Any]]] = {}
+
+    def keeping_missing(self) -> ParquetReader:
+        """Return a reader of the same columns that has None where a number is null."""
+        return ParquetReader(self._paths, self._columns, keeps_missing=True)
 
     @property
     def metadata(self) -> Metadata:
@@ -76,7 +91,8 @@ class ParquetReader:
         try:
             yield from self._read_rows(file, shard)
         except (self._arrow.ArrowException, OSError) as error:
-            raise DataError(f"{shard.name}: cannot be read: {error}") from error
+            said = " ".join(str(error).split())
+            raise DataError(f"{shard.name}: cannot be read: {said}") from error
 
     def _read_rows(self, file: Any, shard: Shard) -> Iterator[Records]:
         groups, row = _groups_of(file.metadata, shard)
@@ -85,14 +101,19 @@ class ParquetReader:
             start, end = max(shard.start, row), min(shard.end, row + batch.num_rows)
             if start < end:
                 part = batch.slice(start - row, end - start)
-                columns = {
-                    name: convert(part.column(name))
-                    for name, (convert, _) in self._converters().items()
-                }
-                yield Records(start, columns=columns)
+                yield Records(start, columns=self._to_columns(part, shard.name))
             row += batch.num_rows
             if row >= shard.end:
                 return  # the rest of the row group is not decoded
+
+    def _to_columns(self, rows: Any, path: str) -> dict[str, Column]:
+        try:
+            return {
+                name: convert(rows.column(name))
+                for name, (convert, _) in self._converters().items()
+            }
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
 
     def _open(self, path: str) -> Any:
         try:
@@ -108,17 +129,23 @@ class ParquetReader:
         if not self._cached_converters:
             nullable = self._columns_with_nulls()
             self._cached_converters = {
-                name: column_converter(self._arrow, self._schema.field(name), name in nullable)
-                for name in self._columns
+                name: self._converter(name, name in nullable) for name in self._columns
             }
         return self._cached_converters
+
+    def _converter(self, name: str, has_nulls: bool) -> tuple[Convert, np.dtype[Any]]:
+        field = self._schema.field(name)
+        try:
+            return column_converter(self._arrow, field, has_nulls, self._keeps_missing)
+        except DataError as error:
+            raise DataError(f"{self._paths[0]}: {error}") from error
 
     def _columns_with_nulls(self) -> set[str]:
         names: set[str] = set()
         for path in self._paths:
             file = self._open(path)
             self._check_types(path, file.schema_arrow)
-            names |= _columns_with_nulls(file.metadata)
+            names |= _columns_with_nulls(file.metadata, file.schema_arrow.names)
         return names
 
     def _check_types(self, path: str, schema: Any) -> None:
@@ -174,7 +201,7 @@ def _groups_of(metadata: Any, shard: Shard) -> tuple[list[int], int]:
     return groups, first_row
 
 
-def _columns_with_nulls(metadata: Any) -> set[str]:
+def _columns_with_nulls(metadata: Any, columns: Sequence[str]) -> set[str]:
     """Names of the top-level columns that have nulls, or may have for all that the footer says."""
     names = set()
     for group in range(metadata.num_row_groups):
@@ -186,5 +213,10 @@ def _columns_with_nulls(metadata: Any) -> set[str]:
             if may_be_null and (
                 statistics is None or not statistics.has_null_count or statistics.null_count > 0
             ):
-                names.add(chunk.path_in_schema.split(".")[0])
+                names.update(_top_level(chunk.path_in_schema, columns))
     return names
+
+
+def _top_level(path: str, columns: Sequence[str]) -> list[str]:
+    """Return the column that a path is in; the names of columns may have dots, as paths have."""
+    return [name for name in columns if path == name or path.startswith(f"{name}.")]

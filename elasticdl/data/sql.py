@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +48,7 @@ class SqlReader:
     ) -> None:
         self._alchemy = _import_sqlalchemy()
         self._rows_per_shard = rows_per_shard
+        self._keeps_missing = False
         try:
             given = {name: word for name, word in (login or {}).items() if word}
             address = self._alchemy.make_url(url).set(**given)
@@ -76,6 +78,13 @@ class SqlReader:
         login = {"username": params.text("user", ""), "password": params.text("password", "")}
         rows = params.number("rows_per_shard", ROWS_PER_SHARD)
         return cls(url, tables, params.text("key", ""), params.names("columns"), rows, login)
+
+    def keeping_missing(self) -> SqlReader:
+        """Return a reader of the same columns that has None where a number is null."""
+        reader = copy(self)
+        reader.__dict__.pop("_dtypes", None)
+        reader._keeps_missing = True
+        return reader
 
     @property
     def metadata(self) -> Metadata:
@@ -220,13 +229,24 @@ class SqlReader:
         query = self._alchemy.select(table.c[name]).where(table.c[name].is_(None)).limit(1)
         return any(len(rows) > 0 for rows in self._chunks(query))
 
+    def _array(self, name: str, values: Sequence[Any], dtype: np.dtype[Any]) -> Any:
+        types = self._alchemy.types
+        kind = next(iter(self._tables.values())).c[name].type
+        is_whole = isinstance(kind, types.Integer | types.Boolean)
+        if not self._keeps_missing or dtype.kind != "f":
+            return _array(values, dtype)
+        out = np.empty(len(values), dtype=object)
+        numbers = (value if is_whole or value is None else float(value) for value in values)
+        out[:] = list(numbers)
+        return out
+
     def _to_columns(self, rows: Sequence[Any], shard: str) -> dict[str, Any]:
         columns: dict[str, Any] = {}
         for (name, dtype), values in zip(
             self._dtypes.items(), zip(*rows, strict=True), strict=True
         ):
             try:
-                columns[name] = _array(values, dtype)
+                columns[name] = self._array(name, values, dtype)
             except (TypeError, ValueError) as error:
                 raise DataError(
                     f"{self._place}: {shard}: column {name!r}: expected {dtype}: {error}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from elasticdl.data.base import DataReader
 from elasticdl.data.copies import readable
-from elasticdl.data.csv_columns import KINDS
+from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
 from elasticdl.data.parquet import ParquetReader, import_pyarrow
 from elasticdl.data.spool import ROW, spool
 from elasticdl.data.text import TextReader
@@ -159,6 +159,7 @@ def _copy_csv(
             "statistics need names for the columns: give --data_reader_params=skip_header=true if "
             "the first line has them, or columns=a,b,c"
         )
+    require_names(names)
     for name, kind in types.items():
         if name not in names or kind not in KINDS:
             raise ConfigError(
@@ -181,7 +182,9 @@ def _copy_csv(
         )
         lines.create(_LINES)
     except duckdb.Error as error:
+        _require_lines(reader, names)
         raise DataError(_csv_message(error)) from error
+    _require_as_many(connection, reader)
     kinds = {name: _SQL_KINDS[kind] for name, kind in types.items()}
     columns = [_typed(connection, name, kinds.get(name)) for name in names]
     run(
@@ -190,10 +193,30 @@ def _copy_csv(
     )
 
 
+def _require_lines(reader: TextReader, names: tuple[str, ...]) -> None:
+    """Find the line that does not parse: its number and reason are what a user can act on."""
+    lines = CsvColumns(names, reader.delimiter, frozenset())
+    for shard in reader.shards():
+        for records in reader.read(shard):
+            lines.parse(records, shard.name)
+
+
+def _require_as_many(connection: Any, reader: TextReader) -> None:
+    """Refuse quoted line feeds of which the reader does not know: training would cut records."""
+    num_lines = sum(shard.num_records for shard in reader.shards())
+    (num_rows,) = run(connection, f"SELECT count(*) FROM {_LINES}").fetchone()
+    if num_rows < num_lines:
+        name = reader.shards()[0].name
+        raise DataError(
+            f"{name}: {num_lines:,} records by its lines, {num_rows:,} by its quotes: fields have "
+            "line feeds; give --data_reader_params=quoted_newlines=true, for training too"
+        )
+
+
 def _typed(connection: Any, name: str, kind: str | None) -> str:
     """Return the column with the narrowest type that all its values have, or the one given."""
     column = quoted(name)
-    narrowest = "BIGINT" if kind == "VARCHAR" else _narrowest(connection, column)
+    narrowest = "BIGINT" if kind == "VARCHAR" else _narrowest(connection, column, kind)
     order = list(_SQL_KINDS.values())
     if kind is not None and order.index(kind) < order.index(narrowest):
         given = KINDS[order.index(kind)]
@@ -203,20 +226,25 @@ def _typed(connection: Any, name: str, kind: str | None) -> str:
     return f"{column}::{kind or narrowest} AS {column}"
 
 
-def _narrowest(connection: Any, column: str) -> str:
+def _narrowest(connection: Any, column: str, asked_for: str | None) -> str:
     present = f"FROM {_LINES} WHERE {column} IS NOT NULL"
     # Most columns of text show it at once; the others' different values are looked at.
     for values in (
         f"(SELECT {column} AS v {present} LIMIT 1000)",
         f"(SELECT DISTINCT {column} AS v {present})",
     ):
-        whole, real = run(
+        digits, whole, real = run(
             connection,
-            f"SELECT bool_and(regexp_full_match(v, '[+-]?[0-9]{{1,18}}')), "
-            f"bool_and(TRY_CAST(v AS DOUBLE) IS NOT NULL) FROM {values}",
+            "SELECT bool_and(regexp_full_match(v, '[+-]?[0-9]+')), "
+            "bool_and(regexp_full_match(v, '[+-]?[0-9]{1,19}') AND TRY_CAST(v AS BIGINT) IS NOT "
+            f"NULL), bool_and(TRY_CAST(v AS DOUBLE) IS NOT NULL) FROM {values}",
         ).fetchone()
         if real is False:
             return "VARCHAR"
+    if (
+        digits and not whole and asked_for != "DOUBLE"
+    ):  # ids that are too large: of DOUBLE several would be one
+        return "VARCHAR"
     return "BIGINT" if whole is not False else "DOUBLE"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from elasticdl import Mode
+from elasticdl import Mode, batched
 from elasticdl.backends.keras.feed import proof, ways
 from elasticdl.backends.keras.feed.proof import Proof
 from elasticdl.backends.keras.feed.runner import FeedRunner
@@ -169,6 +169,41 @@ def test_maps_of_tensors_run_vectorised_and_give_what_tensorflow_gives(function,
             same = np.asarray(a).dtype.kind in "SUO"
             (np.testing.assert_array_equal if same else nearly)(a, b)
     assert [mb.num_records for mb in minibatches] == [16, 16, 16, 2]
+
+
+def lists_and_times():
+    """Columns as LIBSVM files, lists in Parquet files and tables with times have them."""
+    lists = np.empty(6, object)
+    for number in range(6):
+        lists[number] = np.arange(number % 3, dtype=np.int64)
+    days = np.arange("2024-01-01", "2024-01-07", dtype="datetime64[D]")
+    return iter([Records(0, columns={"lists": lists, "day": days})])
+
+
+def of_one(record):
+    return {"n": tf.reduce_sum(record["lists"]), "day": record["day"]}, 0.0
+
+
+@batched
+def of_many(records, mode, metadata):
+    assert isinstance(records["lists"], tf.RaggedTensor)
+    sums = tf.reduce_sum(records["lists"], 1)
+    return {"n": sums, "day": records["day"]}, tf.zeros_like(sums)
+
+
+@pytest.mark.parametrize("feed", [mapped(of_one), of_many], ids=["a record", "batched"])
+@pytest.mark.parametrize("mode", [Mode.TRAINING, Mode.EVALUATION])
+def test_columns_of_lists_and_of_times_reach_the_feed(feed, mode):
+    runner = FeedRunner(feed, Metadata())
+    minibatches = list(runner.minibatches(lists_and_times(), mode, 4, 3))
+    assert [mb.num_records for mb in minibatches] == [4, 2]
+    found = {
+        int(day): int(total)
+        for mb in minibatches
+        for day, total in zip(mb.features["day"], mb.features["n"], strict=True)
+    }
+    first = int(np.datetime64("2024-01-01").astype(int))
+    assert found == {first + number: [0, 0, 1][number % 3] for number in range(6)}
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,13 @@ def test_types_may_be_given_and_what_is_missing_too(analyze):
 @pytest.mark.parametrize(
     ("name", "content", "words", "said"),
     [
-        ("x.csv", "a,b\n1,2\n3\n", ("skip_header=true",), "x.csv"),
+        (
+            "x.csv",
+            "a,b\n1,2\n3\n",
+            ("skip_header=true",),
+            "x.csv: record 1 has 1 fields",
+        ),
+        ("x.csv", 'a\n"1\n2"\n', ("skip_header=true",), "2 records by its lines, 1 by its quotes"),
         ("x.csv", "1,2\n", ("",), "names for the columns"),
         ("x.txt", "hello\nyou\n", ("",), "names for the columns"),
         ("x.csv", "", ("skip_header=true",), "there are no records"),
@@ -286,6 +292,21 @@ def test_bad_data_is_told_and_no_file_is_written(analyze, name, content, words, 
     assert code == 1
     assert said in captured.err
     assert not Path("s.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("ids", "kind", "distinct"),
+    [
+        (["1234567890123456788", "1234567890123456789"], "int64", 2),
+        (["99999999999999999998", "99999999999999999999"], "text", 2),
+        (["99999999999999999998", "0.5"], "float", 2),
+    ],
+)
+def test_large_ids_are_told_apart(analyze, ids, kind, distinct):
+    Path("ids.csv").write_text("\n".join(["id", *ids]) + "\n")
+    assert analyze("ids.csv", "--data_reader_params=skip_header=true")[0] == 0
+    column = read_statistics("s.json").columns["id"]
+    assert (column.kind, column.distinct.count) == (kind, distinct)
 
 
 def test_a_value_that_is_not_of_the_given_type_is_told(analyze):

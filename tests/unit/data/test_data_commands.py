@@ -1,4 +1,5 @@
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,86 @@ def test_rows_of_parquet_become_examples(run):
     assert decode_example(RecordReader("out.rio").read(1, 2)[0]) == {"t": [b"b"], "x": [2]}
 
 
+def test_a_number_that_is_null_has_no_feature_and_the_others_stay_what_they_are(run):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = {
+        "id": [123456789, None],
+        "is": [None, True],
+        "x": [float("nan"), None],
+    }  # both are missing
+    pq.write_table(pa.table(columns), "in.parquet")
+    assert run("convert", "in.parquet", "out.rio", "--as", "example")[0] == 0
+    first, second = map(decode_example, RecordReader("out.rio").read(0, 2))
+    assert (first, second) == ({"id": [123456789]}, {"is": [1]})
+
+
+def test_rows_of_a_table_become_examples_of_one_type_in_every_chunk(run):
+    pytest.importorskip("sqlalchemy")
+    with sqlite3.connect("in.db") as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n INT, x REAL, s TEXT)")
+        rows = [(n, None if n == 9999 else n, None if n == 3 else n / 2, "a") for n in range(10000)]
+        database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
+    place = ("sqlite:///in.db", "--data_reader_params=table=t")
+    assert run("convert", place[0], "out.rio", "--as=example", place[1])[0] == 0
+    found = [decode_example(record) for record in RecordReader("out.rio").read(0, 10000)]
+    assert found[3] == {"id": [3], "n": [3], "s": [b"a"]}
+    assert found[9999] == {"id": [9999], "s": [b"a"], "x": [4999.5]}
+    assert {type(value) for one in found for value in one.get("n", [])} == {int}
+    code, out, _ = run("inspect", *place)
+    assert code == 0
+    assert "id int64, n float64, x float64, s object" in out
+    assert "id=0  n=0.0  x=0.0  s=a" in out
+
+
+def test_libsvm_becomes_examples(run):
+    Path("in.svm").write_text("1 3:0.5 10:2\n0\n")
+    assert run("convert", "in.svm", "out.rio", "--as=example")[0] == 0
+    assert [decode_example(record) for record in RecordReader("out.rio").read(0, 2)] == [
+        {"ids": [3, 10], "label": [1.0], "values": [0.5, 2.0]},
+        {"label": [0.0]},
+    ]
+
+
+def test_whole_numbers_that_int64_does_not_hold_stay_as_they_are(run):
+    Path("in.csv").write_text("id\n1\n99999999999999999999\n")
+    words = ("--as=example", "--data_reader_params=skip_header=true")
+    assert run("convert", "in.csv", "out.rio", *words)[0] == 0
+    assert [decode_example(record) for record in RecordReader("out.rio").read(0, 2)] == [
+        {"id": [b"1"]},
+        {"id": [b"99999999999999999999"]},
+    ]
+
+
+def test_images_are_inspected(run):
+    for name in ("cat", "dog"):
+        Path("images", name).mkdir(parents=True)
+        Path("images", name, "1.png").write_bytes(b"an image")
+    code, out, _ = run("inspect", "images", "--verify", "--records=1")
+    assert code == 0
+    assert ("images" in out, "label=0  path=cat/1.png" in out) == (True, True)
+    Path("images", "dog", "1.png").write_bytes(b"")
+    code, _, err = run("inspect", "images", "--verify")
+    assert (code, "dog/1.png: is empty" in err) == (1, True)
+
+
+@pytest.mark.parametrize(("header", "said"), [("a,a", "is called 'a'"), ("a,", "has no name")])
+def test_columns_that_would_hide_each_other_are_refused(run, header, said):
+    Path("in.csv").write_text(f"{header}\n1,2\n")
+    for words in (["convert", "in.csv", "out.rio", "--as=example"], ["analyze", "in.csv"]):
+        extra = ["--output=s.json"] if words[0] == "analyze" else []
+        code, _, err = run(*words, *extra, "--data_reader_params=skip_header=true")
+        assert (code, said in err, "columns=a,b,c" in err) == (1, True, True)
+
+
+@pytest.mark.parametrize("content", ["", "a,b\n"])
+def test_a_conversion_of_no_records_writes_no_file(run, content):
+    Path("in.csv").write_text(content)
+    before = files()
+    code, _, err = run("convert", "in.csv", "out.rio", "--data_reader_params=skip_header=true")
+    assert (code, "out.rio: not written, for there are no records" in err) == (1, True)
+    assert files() == before
+
+
 def test_records_go_to_files_of_a_size_and_back(run):
     code, _, _ = run("convert", "in.rio", "parts", "--format=tfrecord", "--records_per_file=100")
     assert code == 0
@@ -104,7 +185,7 @@ def test_a_failed_conversion_leaves_nothing_and_names_the_record(run):
         (["in.rio", "no/out.rio"], "no: no such folder"),
         (["in.rio", "in.csv", "--records_per_file=9"], "in.csv: exists and is not an empty folder"),
         (["in.rio", "out.tfrecord", "--codec=zstd"], "TFRecord files are not compressed"),
-        (["in.rio", "out.rio", "--as=example"], "--as example is for CSV and Parquet"),
+        (["in.rio", "out.rio", "--as=example"], "--as example is for records of columns"),
         (["in.csv", "out.rio", "--as=example"], "--as example needs names for the columns"),
         (["in.csv", "out.rio", "--types=id=int64"], "--types is for --as example"),
         (

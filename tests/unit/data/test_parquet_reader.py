@@ -117,6 +117,57 @@ def test_a_type_without_an_array_is_named(tmp_path):
         open_reader(path).shards()
 
 
+@pytest.mark.parametrize(
+    "values", [[[[1], [2, 3]]], [[{"x": 1}]]], ids=["lists of lists", "lists of structs"]
+)
+def test_lists_of_what_is_no_value_are_refused_before_they_are_read(tmp_path, values):
+    path = write(tmp_path / "a.parquet", {"x": values})
+    with pytest.raises(DataError, match=r"a\.parquet: column 'x' has the type list"):
+        open_reader(path).shards()
+
+
+def test_lists_have_one_type_whatever_is_in_them(tmp_path):
+    lists = {
+        "whole": pa.array([[], [1, 2], None], pa.list_(pa.int32())),
+        "real": pa.array([[None], [0.5], []], pa.large_list(pa.float32())),
+        "text": pa.array([["a", None], [], None], pa.list_(pa.string())),
+    }
+    path = write(tmp_path / "a.parquet", lists)
+    columns = read(path)
+    assert [row.dtype for row in columns["whole"]] == [np.int32] * 3
+    assert [row.tolist() for row in columns["whole"]] == [[], [1, 2], []]
+    assert [row.dtype for row in columns["real"]] == [np.float32] * 3
+    assert [str(row.tolist()) for row in columns["real"]] == ["[nan]", "[0.5]", "[]"]
+    assert [row.tolist() for row in columns["text"]] == [["a", ""], [], []]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (pa.array([[1, None]], pa.list_(pa.int64())), "has null in a list"),
+        (pa.array([[1.0], None], pa.list_(pa.float32(), 1)), "has null in place of a vector"),
+    ],
+)
+def test_null_that_no_array_can_have_is_told(tmp_path, values, said):
+    path = write(tmp_path / "a.parquet", {"x": values})
+    with pytest.raises(DataError, match=rf"a\.parquet: column 'x' .* {said}"):
+        read(path)
+
+
+def test_columns_of_one_name_are_refused(tmp_path):
+    table = pa.table([pa.array([1]), pa.array([2]), pa.array([3])], names=["x", "x", "y"])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: several columns are called 'x'"):
+        open_reader(str(tmp_path / "a.parquet"))
+
+
+def test_null_is_seen_in_a_column_whose_name_has_a_dot(tmp_path):
+    path = write(tmp_path / "a.parquet", {"user.id": [1, None]})
+    reader = open_reader(path)
+    assert reader.metadata.column_dtypes["user.id"] == np.float64
+    assert str(read(path)["user.id"].tolist()) == "[1.0, nan]"
+
+
 def test_without_pyarrow_the_remedy_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "a.parquet", {"x": [1]})
     monkeypatch.setitem(sys.modules, "pyarrow", None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from elasticdl.backends.keras.feed.columns import num_rows, spec_for_any_number
 from elasticdl.backends.keras.feed.dataset import Noted, unpacked
 from elasticdl.backends.keras.feed.records import RecordBatch
 from elasticdl.backends.keras.feed.vectorize import register_converters
@@ -17,7 +18,7 @@ def compile_one_by_one(noted: Noted, sample: RecordBatch) -> Any:
     """Return a function of raw records that runs the maps on one record after the other."""
 
     def run(records: Any) -> Any:
-        count = tf.shape(tf.nest.flatten(records)[0], tf.int64)[0]
+        count = num_rows(tf.nest.flatten(records)[0])
         dataset = tf.data.Dataset.from_tensor_slices(records)
         for function in noted.record_maps:
             dataset = dataset.map(function, tf.data.AUTOTUNE)
@@ -75,4 +76,4 @@ def as_element(result: Any) -> Any:
 
 def relaxed(tensors: Any) -> Any:
     """Return the specs of tensors, for any number of records."""
-    return tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), tensors)
+    return tf.nest.map_structure(spec_for_any_number, tensors)

@@ -66,7 +66,7 @@ def _join(pfor: Any, given: Any) -> Any:
     return pfor.wrap(joined, True)
 
 
-def _wrapped(pfor: Any, given: Any, inputs: list[tf.Tensor]) -> Any:
+def _wrapped(pfor: Any, given: Any, inputs: list[Any]) -> Any:
     """Run the operation itself on other inputs."""
     from tensorflow.python.framework import op_def_registry
 
@@ -101,9 +101,7 @@ def _split(pfor: Any, given: Any) -> list[Any]:
     return [pfor.wrap(indices, False), pfor.wrap(values, True), pfor.wrap(shape, False)]
 
 
-def _by_record(
-    indices: tf.Tensor, values: tf.Tensor, num_records: tf.Tensor, num_strings: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
+def _by_record(indices: Any, values: Any, num_records: Any, num_strings: Any) -> tuple[Any, Any]:
     """Return where each record has its parts, shape (n, 2), and the parts, shape (records, n)."""
     num_values = tf.size(values, tf.int64)
     num_parts = num_values // num_records
@@ -117,7 +115,7 @@ def _by_record(
         return tf.identity(places[0]), tf.reshape(values, by_record)
 
 
-def _require(truth: tf.Tensor) -> Any:
+def _require(truth: Any) -> Any:
     return tf.debugging.Assert(truth, [UNEVEN])
 
 

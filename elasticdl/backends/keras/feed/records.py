@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from elasticdl.backends.keras.feed.strings import column_tensor
+from elasticdl.backends.keras.feed.columns import column_tensor
 from elasticdl.data.base import Records
 from elasticdl.data.strings import concatenate
 

@@ -9,8 +9,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from elasticdl.data.strings import Column, Strings
-
 SEPARATOR = b"\x1f"  # the "unit separator" of ASCII: text does not have it
 
 
@@ -24,11 +22,6 @@ def string_tensor(data: bytes, offsets: NDArray[np.int64]) -> Any:
         return _one_by_one(data, offsets)
     joined = np.insert(np.frombuffer(data, np.uint8), offsets[1:-1], SEPARATOR[0])
     return split(joined.tobytes(), count, lambda: _one_by_one(data, offsets))
-
-
-def column_tensor(column: Column) -> Any:
-    """Return a tensor of a column of records."""
-    return tf.constant(column.as_bytes() if isinstance(column, Strings) else column)
 
 
 def split(joined: bytes, count: int, otherwise: Any) -> Any:
