@@ -170,13 +170,13 @@ def _recordio_facts(path: str, facts: dict[str, str], verify: bool) -> str:
 
 def _other_facts(path: str, facts: dict[str, str], params: str) -> None:
     from elasticdl._core import TFRecordReader
-    from elasticdl.data.copies import readable
     from elasticdl.data.open import open_reader
+    from elasticdl.data.tfrecord import unpacked
 
     reader = open_reader(path, params)
     facts["records"] = f"{sum(shard.num_records for shard in reader.shards()):,}"
     if facts["format"] == "tfrecord":
-        state = TFRecordReader(readable(path)).index_state
+        state = TFRecordReader(unpacked(path)).index_state
         facts["index"] = f"{path}.idx" if state != "in memory" else state
     facts.update(_columns(reader))
 

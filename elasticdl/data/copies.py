@@ -19,26 +19,29 @@ from elasticdl.errors import ConfigError, DataError
 
 CACHE_VARIABLE = "ELASTICDL_DATA_CACHE"
 COMPRESSED = (".gz", ".zst")
-_MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_MAGICS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _COPY_BYTES = 1 << 20
 
 
-def readable(path: str) -> str:
+def readable(path: str, by_content: bool = False) -> str:
     """Return the file itself, or its copy: not compressed, and not behind a URL.
 
     All processes of a machine share the copy. It is made anew when the file has changed.
 
+    Args:
+        path: Of the file.
+        by_content: A file may be compressed without a name that says so.
+
     Raises:
         DataError: The file is cut short or damaged, or there is no room for the copy.
     """
-    if remote.is_url(path):
-        path = _fetched(path)
-    codec = _codec_of(path)
+    packed = _fetched(path) if remote.is_url(path) else path
+    codec = _codec_of(packed, path, by_content)
     if codec is None:
-        return path
-    copy = _copy_of(path)
+        return packed
+    copy = _copy_of(packed)
     if not copy.exists():
-        _unpack(path, codec, copy)
+        _unpack(packed, codec, copy, path)
     return str(copy)
 
 
@@ -58,18 +61,27 @@ def cache_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"elasticdl-data-{os.getuid()}"
 
 
-def _codec_of(path: str) -> str | None:
-    if not path.lower().endswith(COMPRESSED):
+def _codec_of(path: str, called: str, by_content: bool) -> str | None:
+    """Return what a file, or the copy of one that is called otherwise, is compressed by."""
+    says_so = path.lower().endswith(COMPRESSED)
+    if not says_so and not by_content:
         return None
+    codec, is_empty = _compression_of(path)
+    if codec is None and says_so:
+        what = "is empty" if is_empty else "is not compressed by gzip or zstd, as its name says"
+        raise DataError(f"{called}: {what}; {'make it anew' if is_empty else 'rename it'}")
+    return codec
+
+
+def _compression_of(path: str) -> tuple[str | None, bool]:
+    """Return what a file's first bytes say that it is compressed by, and whether it is empty."""
     try:
         with open(path, "rb") as file:
             start = file.read(4)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-    for magic, codec in _MAGICS.items():
-        if start.startswith(magic):
-            return codec
-    raise DataError(f"{path}: is not compressed by gzip or zstd, as its name says; rename it")
+    codecs = (codec for magic, codec in _MAGICS.items() if start.startswith(magic))
+    return next(codecs, None), not start
 
 
 def _copy_of(path: str) -> Path:
@@ -95,13 +107,13 @@ def _fetched(url: str) -> str:
     return str(copy)
 
 
-def _unpack(path: str, codec: str, copy: Path) -> None:
+def _unpack(path: str, codec: str, copy: Path, called: str) -> None:
     try:
         with _new(copy) as target, open(path, "rb") as source:
             stream: Any = gzip.GzipFile(fileobj=source) if codec == "gzip" else _zstd_stream(source)
             shutil.copyfileobj(stream, target, _COPY_BYTES)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be unpacked: {error}") from error
+        raise DataError(f"{called}: cannot be unpacked: {error}") from error
 
 
 @contextmanager

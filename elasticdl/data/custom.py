@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,7 +13,7 @@ import numpy as np
 
 from elasticdl.data.base import DataReader, Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
-from elasticdl.errors import DataError, ModelError
+from elasticdl.errors import DataError, ElasticdlError, ModelError
 from elasticdl.job import Shard
 
 
@@ -37,7 +38,7 @@ def make_custom_reader(
                 f"{name}(data_path=..., {', '.join(params)}): {keyword_error}; the further "
                 "arguments are those of --data_reader_params"
             ) from keyword_error
-    return adapt_reader(function(*call.args, **call.kwargs), name)
+    return adapt_reader(_called(name, function, *call.args, **call.kwargs), name)
 
 
 def adapt_reader(reader: Any, name: str = "custom_data_reader") -> DataReader:
@@ -50,7 +51,7 @@ def adapt_reader(reader: Any, name: str = "custom_data_reader") -> DataReader:
         ModelError: It has neither; says what it is.
     """
     if _has(reader, "shards", "read"):
-        return reader if hasattr(reader, "metadata") else _WithoutMetadata(reader)
+        return OwnReader(reader)
     if _has(reader, "create_shards", "read_records"):
         return OlderReader(reader)
     raise ModelError(
@@ -63,19 +64,65 @@ def _has(reader: Any, *methods: str) -> bool:
     return all(callable(getattr(reader, method, None)) for method in methods)
 
 
-class _WithoutMetadata:
+def _called(what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of the user's; what it raises is told in one line."""
+    try:
+        return function(*args, **kwargs)
+    except ElasticdlError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ModelError(
+            f"{what} raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})"
+        ) from error
+
+
+class OwnReader:
+    """A reader with `shards` and `read`, which is told what it gets wrong."""
+
     def __init__(self, reader: Any) -> None:
         self._reader = reader
-
-    def shards(self) -> list[Shard]:
-        return list(self._reader.shards())
-
-    def read(self, shard: Shard) -> Iterator[Records]:
-        yield from self._reader.read(shard)
+        self._name = type(reader).__name__
 
     @property
     def metadata(self) -> Metadata:
-        return Metadata()
+        """What the reader knows of its columns, if it says so."""
+        found = getattr(self._reader, "metadata", None)
+        if found is not None and not isinstance(found, Metadata):
+            raise ModelError(
+                f"{self._name}.metadata is {type(found).__name__}: expected "
+                "elasticdl.data.base.Metadata, or no metadata"
+            )
+        return found or Metadata()
+
+    def shards(self) -> list[Shard]:
+        """List the shards, each of another range."""
+        found: list[Shard] = _called(f"{self._name}.shards()", lambda: list(self._reader.shards()))
+        for shard in found:
+            if not isinstance(shard, Shard):
+                raise ModelError(
+                    f"{self._name}.shards() has {shard!r}: expected "
+                    "elasticdl.job.Shard(name, start, end)"
+                )
+        return found
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield what the reader yields for a range, checking that it is all of it."""
+        num_read = 0
+        for records in self._reader.read(shard):
+            if not isinstance(records, Records):
+                raise ModelError(
+                    f"{self._name}.read yields {type(records).__name__}: expected "
+                    "elasticdl.data.base.Records(start, values=[...]) or "
+                    "Records(start, columns={...})"
+                )
+            num_read += len(records)
+            yield records
+        if num_read != shard.num_records:
+            raise DataError(
+                f"{shard.name}: {self._name}.read gave {num_read} records for "
+                f"[{shard.start}, {shard.end}), expected {shard.num_records}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,10 @@ class LibsvmReader:
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self._lines = FileReader(paths, lambda path: LineReader(readable(path), False, True, False))
+        def open_file(path: str) -> LineReader:
+            return LineReader(readable(path, by_content=True), skip_blank=True)
+
+        self._lines = FileReader(paths, open_file)
 
     @property
     def metadata(self) -> Metadata:
@@ -97,8 +100,9 @@ def _require_pairs(line: bytes, number: int, source: str) -> None:
     try:
         float(label)
     except ValueError:
+        found = _shown(label) if label else "a line with a comment alone; remove it"
         raise DataError(
-            f"{source}: record {number}: expected a label that is a number, found {_shown(label)}"
+            f"{source}: record {number}: expected a label that is a number, found {found}"
         ) from None
     for pair in pairs:
         index, _, value = pair.partition(b":")

@@ -123,6 +123,8 @@ def read_range(url: str, start: int, end: int) -> bytes:
         try:
             with _Telling(url, at):
                 part = bytes(fs.cat_file(path, start=at, end=stop, **_exactly(url)))
+                if len(part) > stop - at:
+                    part = _cut(url, part, at, stop)
                 if len(part) != stop - at:
                     raise OSError(f"{stop - at:,} bytes were asked for, {len(part):,} came")
         except _Interrupted:
@@ -136,6 +138,22 @@ def read_range(url: str, start: int, end: int) -> bytes:
         parts.append(part)
         at = stop
     return b"".join(parts)
+
+
+def _cut(url: str, content: bytes, start: int, end: int) -> bytes:
+    """Cut a range out of what a server sent that was asked for the range alone.
+
+    Raises:
+        DataError: It is not the whole file, or too large to be sent for each range.
+    """
+    size = describe(url).num_bytes
+    if len(content) != size or size > RANGE_BYTES:
+        raise DataError(
+            f"{url}: {end - start:,} bytes were asked for, {len(content):,} of {size:,} came: the "
+            "server does not send ranges of a file (python -m http.server is one that does not); "
+            "download the file first"
+        )
+    return content[start:end]
 
 
 def _exactly(url: str) -> dict[str, Any]:
@@ -260,3 +278,5 @@ def _reach(url: str) -> tuple[Any, str]:
         ) from error
     except ValueError as error:
         raise ConfigError(f"{url}: {error}") from error
+    except Exception as error:  # some drivers connect here, and raise what they like
+        raise DataError(f"{url}: cannot be reached: {_said(error)}") from error

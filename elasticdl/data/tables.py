@@ -132,7 +132,7 @@ def _fill(
         raise DataError(f"{source}: there are no records")
     paths = _names(reader)
     if isinstance(reader, ParquetReader | TextReader):
-        paths = [readable(path) for path in paths]
+        paths = [readable(path, by_content=isinstance(reader, TextReader)) for path in paths]
     if isinstance(reader, ParquetReader):
         reader.metadata  # noqa: B018 - compares the files' schemas
         columns = ", ".join(map(quoted, reader.metadata.column_names))

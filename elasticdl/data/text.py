@@ -39,7 +39,9 @@ class TextReader(FileReader):
         column_names: Sequence[str] = (),
     ) -> None:
         def open_file(path: str) -> LineReader:
-            return LineReader(readable(path), skip_header, skip_blank, quoted_newlines)
+            return LineReader(
+                readable(path, by_content=True), skip_header, skip_blank, quoted_newlines
+            )
 
         super().__init__(paths, open_file)
         self._open_lines = open_file

@@ -1,4 +1,6 @@
 import gzip
+import re
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +154,69 @@ def test_older_readers_may_give_text_or_rows():
     (records,) = adapt_reader(Older([(1, "x"), (2, "y")])).read(Shard("s", 0, 2))
     assert records.columns["a"].tolist() == [1, 2]
     assert records.columns["b"].tolist() == ["x", "y"]
+
+
+def reader_of_the_page():
+    """Return `custom_data_reader` as docs/data.md has it, and how many lines that takes."""
+    page = (Path(__file__).parents[3] / "docs/data.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    names = {}
+    exec(compile(code, "data.md", "exec"), names)
+    return names["custom_data_reader"], sum(1 for line in code.splitlines() if line.strip())
+
+
+def test_a_reader_of_ones_own_takes_twenty_lines(tmp_path):
+    function, num_lines = reader_of_the_page()
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"age": {n}, "label": {n % 2}}}\n' for n in range(10)))
+    reader = open_reader(str(path), custom_data_reader=function)
+    assert reader.shards() == [Shard(str(path), 0, 10)]
+    (records,) = reader.read(Shard(str(path), 3, 6))
+    assert records.columns["age"].tolist() == [3, 4, 5]
+    assert num_lines <= 20
+
+
+class Own:
+    """A reader of one's own that may be wrong."""
+
+    def __init__(self, shards, chunks=()):
+        self.shards = lambda: shards
+        self.read = lambda shard: iter(chunks)
+
+
+def raising(data_path):
+    raise OSError("no such host")
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "said"),
+    [
+        (lambda: open_reader("x", "", raising), ModelError,
+         r"raising raised OSError: no such host \(.*test_open_reader.py:\d+\)"),
+        (lambda: adapt_reader(Own({"a": (0, 5)})).shards(), ModelError,
+         r"Own.shards\(\) has 'a': expected elasticdl.job.Shard"),
+        (lambda: adapt_reader(Own(None)).shards(), ModelError, r"Own.shards\(\) raised TypeError"),
+        (lambda: list(adapt_reader(Own([], [[b"x"]])).read(Shard("s", 0, 1))), ModelError,
+         "Own.read yields list: expected elasticdl.data.base.Records"),
+        (lambda: list(adapt_reader(Own([], [Records(0, [b"x"])])).read(Shard("s", 0, 2))),
+         DataError,
+         r"s: Own.read gave 1 records for \[0, 2\), expected 2"),
+    ],
+    ids=["raises", "no shards", "nothing", "no records", "too few"],
+)  # fmt: skip
+def test_what_a_reader_of_ones_own_gets_wrong_is_told(use, error, said):
+    with pytest.raises(error, match=said):
+        use()
+
+
+def test_a_compressed_file_needs_no_name_that_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELASTICDL_DATA_CACHE", str(tmp_path / "_cache"))
+    with TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        writer.write_many([b"x", b"y"])
+    plain = (tmp_path / "a.tfrecord").read_bytes()
+    for name, content in (("b.tfrecord", plain), ("b.csv", b"x\ny\n"), ("b.svm", b"1 1:1\n0\n")):
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(content))
+        assert open_reader(str(path)).shards() == [Shard(str(path), 0, 2)]
+    assert open_reader(str(tmp_path / "a.tfrecord")).shards()[0].num_records == 2
+    assert len(list((tmp_path / "_cache").glob("*-b.*"))) >= 3

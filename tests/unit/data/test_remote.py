@@ -30,6 +30,7 @@ class FaultyServer:
         self.faults: deque[tuple[str, int]] = deque()
         self.asked: list[tuple[int, int]] = []
         self.met: list[str] = []
+        self.knows_ranges = True
         self.done = threading.Event()
         outer = self
 
@@ -53,11 +54,12 @@ class FaultyServer:
                     return self.head(404, 0)
                 content = outer.files[name]
                 start, end = 0, len(content)
-                asked = self.headers.get("Range")
+                asked = self.headers.get("Range") if outer.knows_ranges else None
                 if asked:
                     first, _, last = asked.removeprefix("bytes=").partition("-")
                     start, end = int(first), min(len(content), int(last) + 1 if last else 2**62)
-                self.head(206 if asked else 200, end - start, (start, end, len(content)))
+                place = (start, end, len(content)) if outer.knows_ranges else None
+                self.head(206 if asked else 200, end - start, place)
                 if not send:
                     return None
                 outer.asked.append((start, end))
@@ -75,7 +77,8 @@ class FaultyServer:
             def head(self, status, length, place=None):
                 self.send_response(status)
                 self.send_header("Content-Length", str(length))
-                self.send_header("Accept-Ranges", "bytes")
+                if outer.knows_ranges:
+                    self.send_header("Accept-Ranges", "bytes")
                 if place:
                     self.send_header("Content-Range", f"bytes {place[0]}-{place[1] - 1}/{place[2]}")
                 self.end_headers()
@@ -208,6 +211,34 @@ def test_a_copy_is_kept_until_the_file_changes(server):
 def test_what_is_not_given_is_told(server, capsys, name, said):
     assert run_command(["data", "count", server.url(name)]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_a_server_without_ranges_is_read_where_files_are_small_and_told_else(server, capsys):
+    server.knows_ranges = False
+    server.files |= {"small.csv": b"1\n2\n", "large.csv": text()}
+    assert read_lines(server.url("small.csv")) == [b"1", b"2"]
+    num_asked = len(server.asked)
+
+    assert run_command(["data", "count", server.url("large.csv")]) == 1
+
+    assert "the server does not send ranges of a file" in capsys.readouterr().err
+    assert len(server.asked) == num_asked + 1  # and is not asked again
+
+
+def test_what_a_copy_of_a_file_lacks_is_told_of_its_url(server, capsys):
+    server.files |= {"cut.csv.gz": gzip.compress(b"1\n2\n")[:-4], "empty.csv.gz": b""}
+    for name, said in (("cut.csv.gz", "cannot be unpacked"), ("empty.csv.gz", "is empty")):
+        assert run_command(["data", "count", server.url(name)]) == 1
+        assert f"{server.url(name)}: {said}" in capsys.readouterr().err
+
+
+def test_a_driver_that_connects_at_once_is_told(capsys, monkeypatch):
+    def refused(*_):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(remote, "reach", refused)
+    assert run_command(["data", "count", "ftp://nowhere/x.csv"]) == 1
+    assert "ftp://nowhere/x.csv: cannot be reached: ConnectionRefused" in capsys.readouterr().err
 
 
 def test_a_url_without_a_driver_names_what_to_install(capsys):
