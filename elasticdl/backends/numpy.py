@@ -27,7 +27,7 @@ from elasticdl.backends.base import (
     TableSource,
     VariableDescription,
 )
-from elasticdl.data.base import Metadata, Records
+from elasticdl.data.base import Metadata, Records, columns_there_are
 from elasticdl.errors import DataError, ModelError, place_of
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
@@ -164,7 +164,8 @@ class NumpyTrainer:
         except Exception as error:
             number, error = self._culprit(pick, chosen, mode, numbers, error)
             raise DataError(
-                f"feed() failed on record {number}: {type(error).__name__}: {error} "
+                f"feed() failed on record {number}: {type(error).__name__}: {error}"
+                f"{columns_there_are(error, self._metadata.column_dtypes)} "
                 f"({place_of(error)})",
                 number,
             ) from error

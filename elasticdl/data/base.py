@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -51,6 +51,14 @@ class Metadata:
     column_names: tuple[str, ...] = ()
     column_dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
     delimiter: str = ","
+
+
+def columns_there_are(error: Exception, columns: Iterable[str]) -> str:
+    """Return what to add to an error of a `feed` that asked for a column that is not there."""
+    names = tuple(columns)
+    if isinstance(error, KeyError) and names and error.args and error.args[0] not in names:
+        return f"; the records have the columns {', '.join(names)}"
+    return ""
 
 
 class DataReader(Protocol):

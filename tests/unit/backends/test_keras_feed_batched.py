@@ -124,7 +124,7 @@ def one_number(columns, mode, metadata):
         (drawing, "drawing is batched and draws random numbers"),
         (a_dataset, "gives features and labels, and no dataset"),
         (no_labels, r"no_labels must give \(features, labels\)"),
-        (raising, "raising raised KeyError in mode training: 'z'"),
+        (raising, "^raising raised KeyError in mode training: 'z'; the records have the columns "),
         (one_number, "expected one row for each record"),
     ],
 )

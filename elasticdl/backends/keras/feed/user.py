@@ -15,7 +15,7 @@ from elasticdl.backends.keras.feed.faults import RUN_ERRORS
 from elasticdl.backends.keras.feed.methods import foreign
 from elasticdl.backends.keras.feed.minibatch import Structure, describe
 from elasticdl.backends.keras.feed.records import RecordBatch
-from elasticdl.data.base import Metadata
+from elasticdl.data.base import Metadata, columns_there_are
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.job import Mode
 
@@ -51,8 +51,9 @@ class UserFeed:
             raise
         except Exception as error:
             raise ModelError(
-                f"{self.name} raised {type(error).__name__} in mode {self.mode}: {error}"
-                f"{self._fields_hint(error, records)}"
+                f"{self.name} raised {type(error).__name__} in mode {self.mode}: "
+                f"{' '.join(str(error).split())}"
+                f"{self._fields_hint(error, records) or _columns_hint(error, records)}"
             ) from error
         if not isinstance(dataset, tf.data.Dataset):
             raise ModelError(
@@ -112,7 +113,9 @@ class UserFeed:
             raise
         except Exception as error:
             raise ModelError(
-                f"{self.name} raised {type(error).__name__} in mode {self.mode}: {error}"
+                f"{self.name} raised {type(error).__name__} in mode {self.mode}: "
+                f"{' '.join(str(error).split())}"
+                f"{_columns_hint(error, records)}"
             ) from error
 
     def structure_of(self, minibatch: Any) -> Structure:
@@ -160,3 +163,7 @@ class UserFeed:
                     f"{self.name} gives as its third element sample weights, which must be "
                     f"numbers, one for each record; found {found}"
                 )
+
+
+def _columns_hint(error: Exception, records: Any) -> str:
+    return columns_there_are(error, records if isinstance(records, dict) else ())

@@ -267,7 +267,10 @@ def choose_batched(user: UserFeed, sample: RecordBatch, run_eagerly: bool) -> Wa
     if run_eagerly:
         structure = user.structure_of(user.call(sample.tensors()))
         return Compiled(user, structure, lambda b: user.call(b.tensors()), is_training, True)
-    whole = StructuredFunction(user.call, relaxed(sample.tensors()))
+    try:
+        whole = StructuredFunction(user.call, relaxed(sample.tensors()))
+    except ModelError as error:  # AutoGraph puts a stack before what was said
+        raise ModelError(str(error).rpartition(f"{ModelError.__name__}: ")[2].strip()) from error
     if has_draws(whole.concrete.graph) or draws(whole.concrete.graph):
         raise ModelError(
             f"{user.name} is batched and draws random numbers, which a task that is done again "
