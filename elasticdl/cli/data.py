@@ -291,10 +291,22 @@ def repair(context: click.Context, file: Path, yes: bool) -> None:
 
 
 def _repairer(format_name: str) -> Callable[[Path, bool], tuple[int, int, bool]]:
-    from elasticdl._core import repair_recordio, repair_tfrecord
+    from elasticdl._core import repair_tfrecord
 
     if format_name == "recordio":
-        return repair_recordio
+        return _repair_recordio
     if format_name == "tfrecord":
         return repair_tfrecord
     raise DataError(f"a {format_name} file cannot be repaired, only RecordIO and TFRecord")
+
+
+def _repair_recordio(file: Path, dry_run: bool) -> tuple[int, int, bool]:
+    """Repair a file whose writer has not closed it; one that was closed has no torn tail."""
+    from elasticdl._core import RecordReader, repair_recordio
+
+    found = repair_recordio(file, True)
+    (_, _, is_needed) = found
+    reader = RecordReader(str(file), allow_torn=True)
+    if is_needed and reader.index_state == "stored":
+        reader.verify()  # a last block that is damaged is told, and not cut off
+    return found if dry_run else repair_recordio(file, False)

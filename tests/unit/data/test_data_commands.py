@@ -285,3 +285,14 @@ def test_damage_in_the_middle_is_found_but_not_repaired(run):
     code, _, err = run("repair", "in.rio", "--yes")
     assert (code, "are lost, the next whole block is at offset" in err) == (1, True)
     assert Path("in.rio").read_bytes() == data
+
+
+def test_damage_in_the_last_block_of_a_file_that_was_closed_is_no_torn_tail(run):
+    block = RecordReader("in.rio").blocks()[-1]
+    data = bytearray(Path("in.rio").read_bytes())
+    data[block.offset + 40] ^= 1
+    Path("in.rio").write_bytes(data)
+    for words in ([], ["--yes"]):
+        code, _, err = run("repair", "in.rio", *words)
+        assert (code, f"in.rio: damaged at offset {block.offset}" in err) == (1, True)
+    assert Path("in.rio").read_bytes() == data
