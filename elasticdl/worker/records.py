@@ -46,8 +46,13 @@ def sample_minibatch(
         while start < shard.end:
             part = Shard(shard.name, start, min(shard.end, start + size))
             log.info("%s%s [%d, %d)", BUILDS_FROM, part.name, part.start, part.end)
-            for minibatch in model.minibatches(reader.read(part), mode, minibatch_size, seed=0):
-                return minibatch
+            try:
+                for minibatch in model.minibatches(reader.read(part), mode, minibatch_size, seed=0):
+                    return minibatch
+            except DataError as error:
+                if error.record is None:
+                    raise
+                raise _with_place(reader, part, error, error.record) from error
             num_records += part.num_records
             start, size = part.end, min(2 * size, _MAX_SAMPLE_RECORDS)
     if num_records:
@@ -56,6 +61,14 @@ def sample_minibatch(
             "is none to build the model from"
         )
     raise DataError("expected at least one record to build the model from, found none")
+
+
+def _with_place(reader: DataReader, shard: Shard, error: DataError, record: int) -> DataError:
+    """Return the error of a record with the name of its file, which `feed` is not told."""
+    if isinstance(reader, ShuffledReader):
+        name, number = reader.place_of(record)
+        return DataError(f"{error} (record {number} of {name})", record)
+    return DataError(f"{shard.name}: {error}", record)
 
 
 def read_all(reader: DataReader, task: Task) -> Iterator[Records]:
