@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -155,10 +158,25 @@ def convert(
         raise ConfigError(f"{flag} {'does not go' if raw_format else 'goes only'} with --from")
     for name in _ONLY_RECORDS if raw_format else _ONLY_RAW:
         del words[name]
-    if raw_format is None:
-        _convert_records(source, destination, **words)
-    else:
-        convert_raw(source, destination, **words)
+    with _told_to_end():
+        if raw_format is None:
+            _convert_records(source, destination, **words)
+        else:
+            convert_raw(source, destination, **words)
+
+
+@contextmanager
+def _told_to_end() -> Iterator[None]:
+    """Let SIGTERM end the command as an error does: what it has written is removed."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _convert_records(

@@ -1,4 +1,5 @@
 import os
+import signal
 import sqlite3
 from pathlib import Path
 
@@ -136,6 +137,21 @@ def test_columns_that_would_hide_each_other_are_refused(run, header, said):
         extra = ["--output=s.json"] if words[0] == "analyze" else []
         code, _, err = run(*words, *extra, "--data_reader_params=skip_header=true")
         assert (code, said in err, "columns=a,b,c" in err) == (1, True, True)
+
+
+@pytest.mark.parametrize("options", [["out.rio"], ["parts", "--records_per_file=2"]])
+def test_a_conversion_that_is_told_to_end_leaves_nothing(run, options, monkeypatch):
+    def told_to_end(records, source):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return records.values
+
+    monkeypatch.setattr("elasticdl.data.convert.raw", told_to_end)
+    before, handler = files(), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        run("convert", "in.rio", *options)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert files() == before
+    assert signal.getsignal(signal.SIGTERM) == handler
 
 
 @pytest.mark.parametrize("content", ["", "a,b\n"])
