@@ -44,9 +44,9 @@ def batched(feed: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], A
 
     `feed(records, mode, metadata)` is given a vector of serialised records or lines, or a dict of
     columns (of Parquet files and tables), in the tensors of TensorFlow or the arrays of NumPy as
-    the model is; in PyTorch a list of records, or a dict of arrays. It returns (features, labels), and features alone in predictions, with as many
-    rows as there are records. In training the records of a task come in an order drawn from its
-    seed.
+    the model is; in PyTorch a list of records, or a dict of arrays. It returns (features, labels),
+    and features alone in predictions, with as many rows as there are records. In training the
+    records of a task come in an order drawn from its seed.
     """
     feed.is_batched = True  # type: ignore[attr-defined]
     return feed
