@@ -90,8 +90,9 @@ class HybridExchange:
             )
         if model.clip is not None and model.clip.kind == "global_norm":
             raise ModelError(
-                "the optimizer clips by the norm of all gradients together (global_clipnorm), and "
-                f"with {strategy} nobody has them together: expected clipnorm or clipvalue, or "
+                "the optimizer clips by the norm of all gradients together (global_clipnorm, in "
+                f"PyTorch clip_grad_norm), and with {strategy} nobody has them together: expected "
+                "clipnorm or clipvalue (in PyTorch clip_grad_value), or "
                 f"--distribution_strategy={Strategy.PARAMETER_SERVER}"
             )
         self._rows.declare(replace(model, dense=(), state=()))

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from elasticdl.layers.torch import Embedding
+from elasticdl.optimizers.torch import clip_grad_value
 
 NUM_IDS, DIM = 8, 4
 
@@ -44,8 +45,8 @@ def loss(labels, predictions):
 
 
 def optimizer(parameters, lr=0.05):
-    """Return a scheduler of an optimizer."""
-    made = torch.optim.Adam(parameters, lr=lr)
+    """Return a scheduler of an optimizer that clips."""
+    made = clip_grad_value(torch.optim.Adam(parameters, lr=lr), 0.02)
     return torch.optim.lr_scheduler.StepLR(made, step_size=7, gamma=0.5)
 
 
