@@ -96,17 +96,23 @@ def check_given(config: JobConfig, given: Container[str]) -> None:
     """Refuse flags that were given and would have no effect.
 
     Raises:
-        ConfigError: A flag counts processes that the strategy does not start.
+        ConfigError: A flag is about processes that the strategy does not start, or about files
+            that are not written.
     """
+    if "keep_checkpoint_max" in given and config.checkpoint.checkpoint_dir is None:
+        raise ConfigError("--keep_checkpoint_max needs --checkpoint_dir, where they are written")
     strategy = config.training.distribution_strategy
-    if strategy is Strategy.ALLREDUCE and "num_ps_pods" in given:
-        raise ConfigError(
-            f"--num_ps_pods has no effect with --distribution_strategy={strategy}, where workers "
-            f"hold the parameters; expected --distribution_strategy={Strategy.PARAMETER_SERVER}"
-        )
+    if strategy is Strategy.ALLREDUCE:
+        for name in ("num_ps_pods", "ps_recovery"):
+            if name in given:
+                raise ConfigError(
+                    f"--{name} has no effect with --distribution_strategy={strategy}, where "
+                    "workers hold the parameters; expected "
+                    f"--distribution_strategy={Strategy.PARAMETER_SERVER}"
+                )
     if strategy is not Strategy.LOCAL:
         return
-    for name in ("num_workers", "num_ps_pods", "master_port", "dashboard_port"):
+    for name in ("num_workers", "num_ps_pods", "ps_recovery", "master_port", "dashboard_port"):
         if name in given:
             raise ConfigError(
                 f"--{name} has no effect with --distribution_strategy=Local, which uses one "

@@ -121,6 +121,21 @@ def test_processes_are_not_counted_where_there_is_one():
     check_given(config, set())
 
 
+def test_checkpoints_are_not_kept_where_none_are_written():
+    words = TRAIN | {"keep_checkpoint_max": "2"}
+    with pytest.raises(ConfigError, match="--keep_checkpoint_max needs --checkpoint_dir"):
+        check_given(build_config("train", words), {"keep_checkpoint_max"})
+    config = build_config("train", words | {"checkpoint_dir": "checkpoints"})
+    check_given(config, {"keep_checkpoint_max", "checkpoint_dir"})
+
+
+@pytest.mark.parametrize("strategy", ["Local", "AllreduceStrategy"])
+def test_ps_replicas_do_not_recover_where_there_are_none(strategy):
+    words = TRAIN | {"distribution_strategy": strategy, "ps_recovery": "replay"}
+    with pytest.raises(ConfigError, match="--ps_recovery has no effect"):
+        check_given(build_config("train", words), {"ps_recovery"})
+
+
 @pytest.mark.parametrize(
     ("flag", "word", "complaint"),
     [
