@@ -3,6 +3,7 @@
 import pytest
 
 from elasticdl.checkpoints.exports import partial_folder, put_in_place
+from elasticdl.errors import CheckpointError
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def test_what_killed_attempts_have_left_goes_once_one_is_complete(tmp_path, writ
 def test_a_first_attempt_takes_the_place_of_nothing_but_an_empty_folder(tmp_path, write):
     (tmp_path / "model").mkdir()
     put_in_place(write(1, "first"), tmp_path / "model", 1)
-    with pytest.raises(OSError, match="not empty"):
+    with pytest.raises(CheckpointError, match="expected a folder that is new or empty"):
         put_in_place(write(1, "again"), tmp_path / "model", 1)
     put_in_place(write(2, "second"), tmp_path / "model", 2)
     assert (tmp_path / "model" / "weights").read_text() == "second"
