@@ -78,14 +78,6 @@ def test_learns_in_a_plain_loop_of_pytorch(spec, columns):
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.05
 
 
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        ["--distribution_strategy=Local"],
-        ["--distribution_strategy=ParameterServerStrategy", "--num_workers=1", "--num_ps_pods=2"],
-    ],
-    ids=["Local", "ParameterServerStrategy"],
-)
 def test_trains_in_a_job(strategy, columns, tmp_path):
     records = encode_examples(columns)
     for name, part in (("train", records[4000:]), ("validation", records[:4000])):
