@@ -72,7 +72,10 @@ def _whole_versions(directory: Location) -> Iterator[WholeVersion]:
             manifest = _manifest(entry)
             written = manifest.get("written")
             if not isinstance(written, float):
-                written = modified(entry / MANIFEST)
+                try:
+                    written = modified(entry / MANIFEST)
+                except FileNotFoundError:
+                    continue  # its job has deleted it meanwhile, as one too many
             job = str(manifest.get("job", ""))
             yield WholeVersion(entry, int(match[1]), job, written)
 
