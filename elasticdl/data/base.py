@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.data.strings import Column
+from elasticdl.errors import DataError
 from elasticdl.job import Shard
 
 
@@ -89,3 +90,25 @@ class KeepsMissing(Protocol):
     def keeping_missing(self) -> DataReader:
         """Return a reader whose columns of numbers with null are objects, None for null."""
         ...
+
+
+def all_of(chunks: Iterable[Records], shard: Shard, reader: str) -> Iterator[Records]:
+    """Yield what a reader gives for a range, and make sure that it is all of it and no more.
+
+    Args:
+        chunks: What it gives.
+        shard: The range.
+        reader: What the reader is called in an error.
+
+    Raises:
+        DataError: It is another number of records.
+    """
+    num_records = 0
+    for chunk in chunks:
+        num_records += len(chunk)
+        yield chunk
+    if num_records != shard.num_records:
+        raise DataError(
+            f"{shard.name}: {reader}.read gave {num_records} records for "
+            f"[{shard.start}, {shard.end}), expected {shard.num_records}"
+        )

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.data.base import DataReader, Metadata, Records
+from elasticdl.data.base import DataReader, Metadata, Records, all_of
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.errors import DataError, ElasticdlError, ModelError
 from elasticdl.job import Shard
@@ -108,7 +108,9 @@ class OwnReader:
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield what the reader yields for a range, checking that it is all of it."""
-        num_read = 0
+        return all_of(self._records(shard), shard, self._name)
+
+    def _records(self, shard: Shard) -> Iterator[Records]:
         for records in self._reader.read(shard):
             if not isinstance(records, Records):
                 raise ModelError(
@@ -116,13 +118,7 @@ class OwnReader:
                     "elasticdl.data.base.Records(start, values=[...]) or "
                     "Records(start, columns={...})"
                 )
-            num_read += len(records)
             yield records
-        if num_read != shard.num_records:
-            raise DataError(
-                f"{shard.name}: {self._name}.read gave {num_read} records for "
-                f"[{shard.start}, {shard.end}), expected {shard.num_records}"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from itertools import accumulate
 import numpy as np
 
 from elasticdl.config import TrainingSection
-from elasticdl.data.base import DataReader, Metadata, Records
+from elasticdl.data.base import DataReader, Metadata, Records, all_of
 from elasticdl.data.order import Order
 from elasticdl.data.strings import concatenate
 from elasticdl.errors import DataError
@@ -134,15 +134,11 @@ class ShuffledReader:
             name, start = self.place_of(first)
             at = bisect_right(self._ends, first)
             count = min(end, self._ends[at]) - first
-            num_read = 0
-            for chunk in self._reader.read(Shard(name, start, start + count)):
-                yield Records(first + num_read, chunk.values, chunk.columns)
-                num_read += len(chunk)
-            if num_read != count:
-                raise DataError(
-                    f"{name}: {type(self._reader).__name__}.read gave {num_read} records for "
-                    f"[{start}, {start + count}), expected {count}"
-                )
+            piece = Shard(name, start, start + count)
+            number = first
+            for chunk in all_of(self._reader.read(piece), piece, type(self._reader).__name__):
+                yield Records(number, chunk.values, chunk.columns)
+                number += len(chunk)
             first += count
 
 

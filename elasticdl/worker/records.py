@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from elasticdl.backends.base import Minibatch, Predictor
-from elasticdl.data.base import DataReader, Records
+from elasticdl.data.base import DataReader, Records, all_of
 from elasticdl.data.shuffled import ShuffledReader
 from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode, Shard, Task
@@ -72,22 +72,14 @@ def _with_place(reader: DataReader, shard: Shard, error: DataError, record: int)
 
 
 def read_all(reader: DataReader, task: Task) -> Iterator[Records]:
-    """Yield the records of a task, and make sure that it is all of them and no more.
+    """Return the records of a task, and make sure that it is all of them and no more.
 
     Raises:
         DataError: The reader gave another number of records.
     """
-    num_records, shard = 0, task.shard
     if isinstance(reader, ShuffledReader):
         reader = reader.of_epoch(task.epoch)
-    for chunk in reader.read(shard):
-        num_records += len(chunk)
-        yield chunk
-    if num_records != shard.num_records:
-        raise DataError(
-            f"{shard.name}: {type(reader).__name__}.read gave {num_records} records for "
-            f"[{shard.start}, {shard.end}), expected {shard.num_records}"
-        )
+    return all_of(reader.read(task.shard), task.shard, type(reader).__name__)
 
 
 def with_ends(minibatches: Iterator[Minibatch]) -> Iterator[tuple[Minibatch, bool]]:
