@@ -70,7 +70,7 @@ $(VENV)/.extension: $(RUST_SOURCES) pyproject.toml $(VENV)/.packages
 
 wheel: $(VENV)/.packages ## Build a wheel into dist/, which installs without Rust.
 	@scripts/doctor.sh
-	@rm -f dist/elasticdl-*.whl
+	@rm -f dist/elasticdl_train-*.whl
 	$(VENV)/bin/maturin build --release --locked --out dist
 
 # A wheel in dist/ is taken as it is; then the image is built without Rust.
@@ -82,7 +82,7 @@ IMAGE ?= elasticdl:$(VERSION)
 image: ## Build the image of elasticdl with ENGINE (docker; podman, buildah), from dist/ if it has a wheel.
 	$(ENGINE) build --file=deploy/Dockerfile --tag=$(IMAGE) --build-arg=BASE_IMAGE=$(BASE_IMAGE) \
 	    --build-arg=EXTRAS=$(EXTRAS) \
-	    $(if $(wildcard dist/elasticdl-*.whl),--build-arg=BUILD_IMAGE=$(BASE_IMAGE)) .
+	    $(if $(wildcard dist/elasticdl_train-*.whl),--build-arg=BUILD_IMAGE=$(BASE_IMAGE)) .
 
 fmt: build ## Format Python and Rust.
 	$(VENV)/bin/ruff check --fix .

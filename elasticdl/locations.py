@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, ValidationInfo
 
+from elasticdl.distribution import install
 from elasticdl.errors import CheckpointError, ConfigError, ElasticdlError
 
 if TYPE_CHECKING:
@@ -259,7 +260,7 @@ def reaching(location: Location) -> Iterator[None]:
 def _missing(location: Url, error: ImportError) -> str:
     extra = _EXTRAS.get(location.scheme)
     why = f"its driver is not installed where this process runs: {error}"
-    return f"{why}; pip install 'elasticdl[{extra}]'" if extra else why
+    return f"{why}; {install(extra)}" if extra else why
 
 
 def modified(location: Location) -> float:

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from elasticdl.distribution import WHEEL_PREFIX
+
 USER = "1000:1000"  # of the pods too; a number, so that a cluster sees that it is not root
 MODEL_DIR = "/model_zoo"
 CLUSTER_SPEC_DIR = "/cluster_spec"
@@ -100,7 +102,7 @@ def _of_model_zoo(contents: Contents) -> Iterator[str]:
 
 def is_elasticdl(wheel: str) -> bool:
     """Whether a wheel is elasticdl's own."""
-    return wheel.rsplit("/", 1)[-1].startswith("elasticdl-")
+    return wheel.rsplit("/", 1)[-1].startswith(WHEEL_PREFIX)
 
 
 def dockerignore(contents: Contents) -> str:

@@ -23,6 +23,7 @@ from elasticdl.cli.script import run_script
 from elasticdl.cli.top import top
 from elasticdl.cli.zoo import zoo
 from elasticdl.config import Command
+from elasticdl.distribution import DISTRIBUTION
 from elasticdl.errors import ConfigError, ElasticdlError
 
 _FAILED, _WRONG_USAGE, _INTERRUPTED = 1, 2, 130
@@ -68,7 +69,7 @@ class _InOrder(click.RichGroup):
 
 
 @click.group(name="elasticdl", cls=_InOrder, context_settings=_CONTEXT, help=_ROOT_HELP)
-@click.version_option(package_name="elasticdl", message="elasticdl %(version)s")
+@click.version_option(package_name=DISTRIBUTION, message="elasticdl %(version)s")
 @click.rich_config(help_config={"max_width": 100, "text_paragraph_linebreaks": "\n\n"})
 def cli() -> None:
     """The root of all commands."""

@@ -21,6 +21,7 @@ from elasticdl.cli.job_folder import holds_job
 from elasticdl.config import JobConfig
 from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.open import open_reader
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
@@ -79,8 +80,7 @@ def _check_packages(config: JobConfig) -> None:
         missing = [name for name in packages if importlib.util.find_spec(name) is None]
         if getattr(config.seeing, flag) is not None and missing:
             raise ConfigError(
-                f"--{flag} needs a package that is missing ({', '.join(missing)}): "
-                f"pip install 'elasticdl[{extra}]'"
+                f"--{flag} needs a package that is missing ({', '.join(missing)}): {install(extra)}"
             )
 
 

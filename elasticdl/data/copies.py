@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from elasticdl.data import remote
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 
 CACHE_VARIABLE = "ELASTICDL_DATA_CACHE"
@@ -141,8 +142,7 @@ def _zstd_stream(source: IO[bytes]) -> Any:
         import pyarrow
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "files compressed by zstd need pyarrow, which is not installed: "
-            "pip install 'elasticdl[parquet]'"
+            f"files compressed by zstd need pyarrow, which is not installed: {install('parquet')}"
         ) from error
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(source, mode="r"), "zstd")
 

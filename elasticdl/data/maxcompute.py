@@ -20,6 +20,7 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.data.params import Params
 from elasticdl.data.strings import Strings
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 from elasticdl.settings.reader_params import FLAG
@@ -403,8 +404,7 @@ def _import_pyodps() -> Any:
         import odps.tunnel
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "tables of MaxCompute need pyodps, which is not installed: "
-            "pip install 'elasticdl[maxcompute]'"
+            f"tables of MaxCompute need pyodps, which is not installed: {install('maxcompute')}"
         ) from error
     # At DEBUG it logs the headers of requests, with signatures and tokens.
     logging.getLogger("odps").setLevel(logging.WARNING)

@@ -12,6 +12,7 @@ from elasticdl.data.arrow_columns import Convert, column_converter
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.data.strings import Column
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 from elasticdl.settings.reader_params import FLAG
@@ -170,7 +171,7 @@ def import_pyarrow(what: str = "Parquet files") -> tuple[Any, Any]:
         import pyarrow.parquet
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{what} need pyarrow, which is not installed: pip install 'elasticdl[parquet]'"
+            f"{what} need pyarrow, which is not installed: {install('parquet')}"
         ) from error
     return pyarrow, pyarrow.parquet
 

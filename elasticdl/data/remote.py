@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.locations import reach
 
@@ -274,7 +275,7 @@ def _reach(url: str) -> tuple[Any, str]:
         scheme = url.partition("://")[0]
         raise ConfigError(
             f"{url}: reading {scheme}:// needs a package that is not installed ({error}); "
-            "pip install 'elasticdl[remote]', and the driver of fsspec for the scheme (s3fs, gcsfs)"
+            f"{install('remote')}, and the driver of fsspec for the scheme (s3fs, gcsfs)"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{url}: {error}") from error

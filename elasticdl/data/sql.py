@@ -14,6 +14,7 @@ import numpy as np
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.data.params import Params
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 from elasticdl.settings.reader_params import FLAG
@@ -303,7 +304,6 @@ def _import_sqlalchemy() -> Any:
         import sqlalchemy
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "tables of a database need SQLAlchemy, which is not installed: "
-            "pip install 'elasticdl[sql]'"
+            f"tables of a database need SQLAlchemy, which is not installed: {install('sql')}"
         ) from error
     return sqlalchemy

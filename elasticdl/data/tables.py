@@ -15,6 +15,7 @@ from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
 from elasticdl.data.parquet import ParquetReader, import_pyarrow
 from elasticdl.data.spool import ROW, spool
 from elasticdl.data.text import TextReader
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
 
 TABLE = "data"
@@ -107,7 +108,7 @@ def _import_duckdb() -> Any:
         import duckdb
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "statistics need DuckDB, which is not installed: pip install 'elasticdl[statistics]'"
+            f"statistics need DuckDB, which is not installed: {install('statistics')}"
         ) from error
     import_pyarrow("statistics")
     return duckdb

@@ -25,6 +25,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
@@ -184,7 +185,7 @@ class Dashboard:
             started.put(
                 ConfigError(
                     f"--dashboard_port needs a package that is missing ({error.name}): "
-                    "pip install 'elasticdl[dashboard]'"
+                    f"{install('dashboard')}"
                 )
             )
             return

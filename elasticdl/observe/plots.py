@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
 
 Format = Literal["svg", "png"]
@@ -29,9 +30,7 @@ def write_plots(board: Mapping[str, Any], folder: Path, formats: Sequence[Format
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError(
-            "--svg and --png need Matplotlib: pip install 'elasticdl[plots]'"
-        ) from error
+        raise ConfigError(f"--svg and --png need Matplotlib: {install('plots')}") from error
     written = []
     series, step = board["series"], board["grid"]["step"]
     for name, label in (("throughput", "records/s"), ("loss", "loss")):

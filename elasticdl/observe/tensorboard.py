@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import JobStatus
 
@@ -52,7 +53,7 @@ class Summaries:
             from tensorboardX import SummaryWriter
         except ImportError as error:
             raise ConfigError(
-                "--tensorboard_log_dir needs tensorboardX: pip install 'elasticdl[tensorboard]'"
+                f"--tensorboard_log_dir needs tensorboardX: {install('tensorboard')}"
             ) from error
         try:
             self._writer: SummaryWriter = SummaryWriter(str(folder), flush_secs=_FLUSH_SECONDS)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from elasticdl.distribution import version
 from elasticdl.job import Role
 from elasticdl.settings import pods
 from elasticdl.settings.section import Section
@@ -53,7 +53,7 @@ def _affinity(word: str) -> str:
     return json.dumps(affinity)
 
 
-STOCK_IMAGE = f"elasticdl:{version('elasticdl')}"
+STOCK_IMAGE = f"elasticdl:{version()}"
 """The image with elasticdl, TensorFlow and no model; `make image` builds it."""
 
 _NAME = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"

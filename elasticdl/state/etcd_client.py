@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, StateError
 from elasticdl.rpc.channel import CLIENT_OPTIONS
 
@@ -20,7 +21,7 @@ try:
     from aetcd import rpc as rpc
 except ImportError as error:
     raise ConfigError(
-        "--state=etcd://... needs aetcd, which is not installed: pip install 'elasticdl[etcd]'"
+        f"--state=etcd://... needs aetcd, which is not installed: {install('etcd')}"
     ) from error
 
 ATTEMPT_SECONDS = 5.0

@@ -77,7 +77,7 @@ def test_each_worker_of_a_job_in_pytorch_has_a_trace_of_its_own_operations(tmp_p
 
 @pytest.mark.keras
 def test_each_worker_of_a_job_in_keras_has_a_trace_of_its_own_operations(tmp_path):
-    pytest.importorskip("tensorflow", reason="this needs elasticdl[tensorflow]")
+    pytest.importorskip("tensorflow", reason="this needs elasticdl-train[tensorflow]")
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     profiled(tmp_path, "flights.deepfm.forward")

@@ -12,7 +12,7 @@ import pytest
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="Playwright is missing: make build installs it"
 )
-pytest.importorskip("aiohttp", reason="the page needs elasticdl[dashboard]")
+pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
 
 pytestmark = pytest.mark.timeout(300)
 

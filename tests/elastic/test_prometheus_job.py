@@ -15,7 +15,7 @@ import yaml
 
 from tests.elastic.prometheus import WAIT_SECONDS, Prometheus, needs_prometheus
 
-pytest.importorskip("prometheus_client", reason="metrics need elasticdl[dashboard]")
+pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 
 pytestmark = pytest.mark.timeout(400)
 

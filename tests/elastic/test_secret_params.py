@@ -116,7 +116,7 @@ def test_a_password_that_is_not_there_is_named_by_its_setting(tmp_path):
 
 
 def test_the_secrets_of_a_job_are_logged_nowhere(tmp_path):
-    pytest.importorskip("aiohttp", reason="the page needs elasticdl[dashboard]")
+    pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
     flags = {"dashboard_port": 0, "process_log_format": "json"}
     done = train(tmp_path, f"password={PASSWORD}", flags)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -138,7 +138,7 @@ def base_image(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def wheel() -> Path:
-    wheels = sorted((ROOT / "dist").glob("elasticdl-*.whl"))
+    wheels = sorted((ROOT / "dist").glob("elasticdl_train-*.whl"))
     if not wheels:
         pytest.skip("dist has no wheel: make wheel")
     return wheels[-1]

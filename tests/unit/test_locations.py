@@ -69,8 +69,8 @@ def test_predictions_need_a_path():
 @pytest.mark.parametrize(
     ("url", "module", "said"),
     [
-        ("s3://bucket/a", "s3fs", r"pip install 'elasticdl\[s3\]'"),
-        ("gs://bucket/a", "gcsfs", r"pip install 'elasticdl\[gcs\]'"),
+        ("s3://bucket/a", "s3fs", r"pip install 'elasticdl-train\[s3\]'"),
+        ("gs://bucket/a", "gcsfs", r"pip install 'elasticdl-train\[gcs\]'"),
         ("adl://a/b", "adlfs", r"its driver is not installed .*adl"),
     ],
 )

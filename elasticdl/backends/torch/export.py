@@ -24,6 +24,7 @@ from elasticdl.backends.base import Float32, Initializer, TableSource
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import PlacedModel, Table
 from elasticdl.backends.torch.structures import leaves, map_leaves
+from elasticdl.distribution import install
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
 from elasticdl.layers.torch import Embedding, EmbeddingBag, TableParameter
@@ -123,7 +124,7 @@ def _safetensors() -> Any:
     except ImportError as error:
         raise ModelError(
             "the export of a PyTorch model needs the package safetensors, which is not installed; "
-            "pip install 'elasticdl[torch]' has it"
+            f"{install('torch')} has it"
         ) from error
     return safetensors.torch
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, ElasticdlError
 
 _CONNECT_SECONDS = 5.0
@@ -55,8 +56,7 @@ def library() -> ModuleType:
         import kubernetes.config
     except ImportError as error:
         raise ConfigError(
-            "jobs on Kubernetes need its Python client: pip install 'elasticdl[kubernetes]' "
-            f"({error})"
+            f"jobs on Kubernetes need its Python client: {install('kubernetes')} ({error})"
         ) from error
     return kubernetes
 

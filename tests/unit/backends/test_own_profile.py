@@ -16,7 +16,7 @@ def test_without_a_framework_there_is_no_profile(tmp_path, monkeypatch):
 
 
 def test_tensorflow_writes_what_its_profile_plugin_reads(tmp_path):
-    tf = pytest.importorskip("tensorflow", reason="this needs elasticdl[tensorflow]")
+    tf = pytest.importorskip("tensorflow", reason="this needs elasticdl-train[tensorflow]")
     end = own_profile._tensorflow(tmp_path / "own")
     tf.reduce_sum(tf.matmul(tf.ones((64, 64)), tf.ones((64, 64)))).numpy()
     end()
@@ -26,7 +26,7 @@ def test_tensorflow_writes_what_its_profile_plugin_reads(tmp_path):
 
 
 def test_tensorflow_tells_the_operations_of_functions_that_a_worker_calls(tmp_path):
-    tf = pytest.importorskip("tensorflow", reason="this needs elasticdl[tensorflow]")
+    tf = pytest.importorskip("tensorflow", reason="this needs elasticdl-train[tensorflow]")
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     from elasticdl.backends.keras.model.function import FlatFunction, StructuredFunction
@@ -46,7 +46,7 @@ def test_tensorflow_tells_the_operations_of_functions_that_a_worker_calls(tmp_pa
 
 
 def test_pytorch_writes_a_chrome_trace(tmp_path):
-    torch = pytest.importorskip("torch", reason="this needs elasticdl[torch]")
+    torch = pytest.importorskip("torch", reason="this needs elasticdl-train[torch]")
     end = own_profile._torch(tmp_path / "own")
     torch.ones(64, 64).matmul(torch.ones(64, 64))
     end()

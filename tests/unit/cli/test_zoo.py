@@ -48,7 +48,7 @@ def test_the_dockerfile_has_the_model_folder_its_packages_and_a_user_by_number()
 def test_each_flag_of_init_is_in_the_dockerfile(project, capsys):
     (project / "spec.py").write_text("")
     (project / "dist").mkdir()
-    (project / "dist" / "elasticdl-1.0-cp311-abi3-linux_x86_64.whl").write_text("")
+    (project / "dist" / "elasticdl_train-1.0-cp311-abi3-linux_x86_64.whl").write_text("")
     (project / "dist" / "other-1.0-py3-none-any.whl").write_text("")
     code = run_command(
         [
@@ -64,7 +64,7 @@ def test_each_flag_of_init_is_in_the_dockerfile(project, capsys):
     )
     assert code == 0
     text = (project / "Dockerfile").read_text()
-    wheel = "/packages/elasticdl-1.0-cp311-abi3-linux_x86_64.whl"
+    wheel = "/packages/elasticdl_train-1.0-cp311-abi3-linux_x86_64.whl"
     assert "FROM base:1\n" in text
     assert "ARG PIP_EXTRA_INDEX_URL=https://index.example/simple\n" in text
     assert f'RUN python -m pip install --no-cache-dir "{wheel}[$EXTRAS]" /packages/other' in text
@@ -73,7 +73,7 @@ def test_each_flag_of_init_is_in_the_dockerfile(project, capsys):
     assert (project / ".dockerignore").read_text().splitlines()[1:6] == [
         "*",
         "!model_zoo",
-        "!dist/elasticdl-1.0-cp311-abi3-linux_x86_64.whl",
+        "!dist/elasticdl_train-1.0-cp311-abi3-linux_x86_64.whl",
         "!dist/other-1.0-py3-none-any.whl",
         "!spec.py",
     ]
@@ -133,9 +133,9 @@ def test_a_path_that_a_dockerfile_reads_otherwise_is_refused(project, capsys):
 
 def test_two_wheels_of_elasticdl_are_refused(project, capsys):
     for version in ("1.0", "1.1"):
-        (project / f"elasticdl-{version}-cp311-abi3-linux_x86_64.whl").write_text("")
+        (project / f"elasticdl_train-{version}-cp311-abi3-linux_x86_64.whl").write_text("")
     err = refused(capsys, "init", "--local_pkg_path=.")
-    assert "expected one wheel of elasticdl, found elasticdl-1.0" in err
+    assert "expected one wheel of elasticdl, found elasticdl_train-1.0" in err
 
 
 def test_commands_are_lists_in_which_a_name_cannot_be_a_flag(tmp_path, capsys):

@@ -12,8 +12,8 @@ import pytest
 from elasticdl.errors import ConfigError
 from elasticdl.observe.dashboard import Dashboard, page_token
 
-pytest.importorskip("aiohttp", reason="the page needs elasticdl[dashboard]")
-pytest.importorskip("prometheus_client", reason="the page needs elasticdl[dashboard]")
+pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
+pytest.importorskip("prometheus_client", reason="the page needs elasticdl-train[dashboard]")
 
 TOKEN = page_token(b"secret")
 PATHS = ("/", "/board", "/metrics", "/main.js", "/nothing", "/../etc/passwd", "/?token=wrong")

@@ -9,7 +9,7 @@ import pytest
 from elasticdl.credentials.authority import Authority, Identity
 from elasticdl.job import Label, Role, Usage
 
-pytest.importorskip("prometheus_client", reason="metrics need elasticdl[dashboard]")
+pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 
 from elasticdl.observe.own_metrics import MetricsServer, OwnMetrics
 

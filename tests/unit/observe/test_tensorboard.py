@@ -10,7 +10,7 @@ from elasticdl.errors import CheckpointError
 from elasticdl.job import no_status
 from elasticdl.observe.tensorboard import Summaries
 
-pytest.importorskip("tensorboardX", reason="this needs elasticdl[tensorboard]")
+pytest.importorskip("tensorboardX", reason="this needs elasticdl-train[tensorboard]")
 
 
 def scalars(folder):
