@@ -349,14 +349,13 @@ def _may_listen(words: argparse.Namespace, config: JobConfig) -> Listening:
     """Return where the process listens. What forbids it to listen there is checked here alone."""
     listening = Listening(words.bind_address, words.advertise_address)
     listening.check()
-    if words.tls_dir is None:  # else the job's own certificates are used
-        mode = credentials.mode_of(config.cluster, listening.is_exposed)
-        if listening.is_exposed and mode == "job":
-            raise ConfigError(
-                f"--bind_address={listening.bind}: other machines could read the data and the "
-                "job's secret, in clear text: expected --tls_dir, the folder with certificates "
-                "that were made for this job, or --tls=off and --insecure in its settings"
-            )
+    # With the folder it speaks by the job's own certificates.
+    if words.tls_dir is None and credentials.mode_of(config.cluster, listening.is_exposed) == "job":
+        raise ConfigError(
+            "--tls_dir: expected the folder with certificates that were made for this job: without "
+            "them this process would tell the job's secret to whoever listens at the master's "
+            "port; or start the job with --tls=off --insecure"
+        )
     return listening
 
 

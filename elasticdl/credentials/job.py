@@ -34,13 +34,19 @@ def mode_of(cluster: ClusterSection, is_exposed: bool) -> TlsMode:
         is_exposed: Whether other machines can reach its processes.
 
     Raises:
-        ConfigError: What it says would leave the machine in clear text.
+        ConfigError: What it says would have secrets told to whoever is there.
     """
-    mode = cluster.tls or ("job" if is_exposed else "off")
-    if mode == "off" and is_exposed and not cluster.insecure:
+    mode = cluster.tls or "job"
+    if mode == "off" and not cluster.insecure:
+        where = (
+            "records, parameters and the job's secret would cross the network in clear text, and "
+            "any machine there"
+            if is_exposed
+            else "the job's secret would be told to whoever listens at the port of a master that "
+            "died, and any other user of this machine"
+        )
         raise ConfigError(
-            "--tls=off: records, parameters and the job's secret would cross the network in clear "
-            "text, and any machine there could pose as a process of the job. Leave --tls away "
+            f"--tls=off: {where} could pose as a process of the job. Leave --tls away "
             "(certificates are then made for the job), or accept this with --insecure"
         )
     return mode

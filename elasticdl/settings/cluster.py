@@ -100,7 +100,7 @@ class ClusterSection(Section):
         Field(
             description="How processes prove who they are and encrypt what they say. job: by "
             "certificates that the job makes; files: by --tls_ca, --tls_cert and --tls_key; off: "
-            "not at all [default: job, or off if all processes are on this machine]."
+            "not at all, which needs --insecure [default: job]."
         ),
     ] = None
     tls_ca: Annotated[
@@ -127,8 +127,8 @@ class ClusterSection(Section):
     insecure: Annotated[
         bool,
         Field(
-            description="Accept --tls=off where processes are on several machines: whoever is on "
-            "the network reads the data and the job's secret."
+            description="Accept --tls=off: whoever is on the network, or listens at the port of a "
+            "process that died, reads the data and the job's secret."
         ),
     ] = False
     max_relaunches: Annotated[

@@ -82,6 +82,8 @@ def run(
         flags["state"] = state
     if tls is not None:
         flags["tls"] = tls
+    if tls == "off":
+        flags["insecure"] = "true"
     files = make_ids(seed, mode)
     write_data(directory / "data", files)
     words = {name: str(value) for name, value in flags.items()}

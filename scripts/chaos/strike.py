@@ -22,9 +22,12 @@ from typing import TypeVar
 import psutil
 
 from elasticdl import process
+from elasticdl.config import JobConfig
+from elasticdl.credentials import job as credentials
+from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.job import Role
 from elasticdl.master.phases import ENDED
-from elasticdl.process import LIFELINE_VARIABLE
+from elasticdl.process import CONFIG_FILE, LIFELINE_VARIABLE
 from elasticdl.rpc.client import JobClient
 
 from .faults import MASTER_STOP_SECONDS, Fault, Struck, Victim
@@ -239,9 +242,14 @@ class Striker:
         index = _FIRST_BY_HAND + len(self._by_hand)
         address = json.loads((self._job_dir / "master.json").read_text())["address"]
         environment = {n: v for n, v in os.environ.items() if n != LIFELINE_VARIABLE}
+        cluster = JobConfig.read(self._job_dir / CONFIG_FILE).cluster
+        tls_dir = credentials.folder_of(cluster, self._job_dir)
+        if tls_dir is not None:
+            life_seconds = cluster.tls_certificate_seconds
+            JobAuthority.of_job(tls_dir, cluster.job_name, life_seconds).issue(Role.WORKER, index)
         with log_path(self._job_dir, index).open("ab") as log:
             worker = subprocess.Popen(
-                process.command(Role.WORKER, index, self._job_dir, address),
+                process.command(Role.WORKER, index, self._job_dir, address, tls_dir=tls_dir),
                 stdout=log,
                 stderr=log,
                 env=environment,

@@ -51,6 +51,7 @@ def fake_command(role, index, job_dir, master="", tls_dir=None):
     words += ["--config", str(job_dir / process.CONFIG_FILE)]
     words += ["--token_file", str(job_dir / process.TOKEN_FILE)]
     words += ["--job_dir", str(job_dir), "--index", str(index)]
+    words += ["--tls_dir", str(tls_dir or job_dir / "tls")]
     return (*words, "--master", master) if master else tuple(words)
 
 
@@ -92,9 +93,11 @@ def run_master():
     """Start workers, or find those of the master before; serve; end as told."""
     import grpc  # here, so that the workers are up sooner
 
+    from elasticdl.credentials.job_authority import JobAuthority
     from elasticdl.launchers.base import ProcessHandle
     from elasticdl.launchers.process.launcher import ProcessLauncher
     from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
+    from elasticdl.rpc.security import add_port
 
     arguments = process.start(Role.MASTER, sys.argv[2:])
     handles_path = arguments.job_dir / "handles.json"
@@ -108,7 +111,10 @@ def run_master():
     wanted = "127.0.0.1:0"
     if restarted:
         wanted = json.loads((arguments.job_dir / "master.json").read_text())["address"]
-    address = f"127.0.0.1:{server.add_insecure_port(wanted)}"
+    authority = JobAuthority.of_job(arguments.tls_dir, "job", 3600)
+    address = f"127.0.0.1:{add_port(server, wanted, authority.issue(Role.MASTER, 0))}"
+    for n in range(NUM_WORKERS):
+        authority.issue(Role.WORKER, n)
     if restarted:
         for ref in json.loads(handles_path.read_text()):
             launcher.adopt(ProcessHandle(Role.WORKER, 0, ref))

@@ -15,6 +15,7 @@ import pytest
 
 from elasticdl import process
 from elasticdl.cli.flags import build_config
+from elasticdl.credentials import job as credentials
 from elasticdl.job import Role
 from elasticdl.launchers.process import folder
 from elasticdl.observe.events import read_events
@@ -31,6 +32,7 @@ class Masters:
     """Masters of one job, each started by hand, as two machines would."""
 
     def __init__(self, config, job_dir):
+        self.config = config
         self.job_dir = job_dir
         self.token = process.read_token(job_dir / process.TOKEN_FILE)
         self.started = []
@@ -41,7 +43,7 @@ class Masters:
         environment = {k: v for k, v in os.environ.items() if k != LIFELINE_VARIABLE}
         with log.open("w") as file:
             master = subprocess.Popen(
-                process.command(Role.MASTER, 0, self.job_dir),
+                process.command(Role.MASTER, 0, self.job_dir, tls_dir=self.job_dir / "tls"),
                 stdout=file,
                 stderr=file,
                 env=environment,
@@ -101,7 +103,9 @@ def masters(etcd_of_its_own, chaos, tmp_path):
 def records_done(masters):
     if not masters.address():
         return 0
-    client = JobClient(masters.address(), masters.token)
+    cluster = masters.config.cluster
+    tls = credentials.for_user(cluster, credentials.folder_of(cluster, masters.job_dir))
+    client = JobClient(masters.address(), masters.token, tls=tls)
     try:
         return client.status(give_up_seconds=60.0).records_done
     finally:

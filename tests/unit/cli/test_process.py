@@ -10,7 +10,7 @@ import pytest
 
 from elasticdl import process
 from elasticdl.addresses import Listening
-from elasticdl.config import DataSection, JobConfig, ModelSection
+from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role
 
@@ -18,6 +18,7 @@ CONFIG = JobConfig(
     command="train",
     model=ModelSection(model_def="counting.model.forward"),
     data=DataSection(training_data="data.rec"),
+    cluster=ClusterSection(tls="off", insecure=True),
 )
 
 
@@ -87,15 +88,16 @@ def test_roles_that_listen_are_told_where(job_dir):
     assert process.command(Role.WORKER, 0, job_dir, "m:1", listening)[-4:] == words[-4:]
 
 
-def test_who_listens_off_this_machine_without_tls_says_that_it_is_accepted(job_dir, run_role):
-    listening = Listening("0.0.0.0", "a.ps")
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_process_without_certificates_begins_only_where_that_is_accepted(job_dir, run_role, host):
+    listening = Listening(host, "a.ps")
+    cluster = ClusterSection()
+    CONFIG.model_copy(update={"cluster": cluster}).write(job_dir / process.CONFIG_FILE)
     child = run_role(job_dir, "", Role.PS, listening)
     _, err = child.communicate()
     assert child.returncode == 1
-    assert "ConfigError: --bind_address=0.0.0.0: other machines could read the data" in err
-    assert "expected --tls_dir" in err
-    cluster = CONFIG.cluster.model_copy(update={"tls": "off", "insecure": True})
-    CONFIG.model_copy(update={"cluster": cluster}).write(job_dir / process.CONFIG_FILE)
+    assert "ConfigError: --tls_dir: expected the folder with certificates" in err
+    CONFIG.write(job_dir / process.CONFIG_FILE)
     child = run_role(job_dir, "print(arguments.listening.at(5))", Role.PS, listening)
     assert child.communicate() == ("a.ps:5\n", "")
 

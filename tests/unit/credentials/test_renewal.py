@@ -40,14 +40,14 @@ def test_certificate_is_renewed_again_and_again_and_after_failures(tmp_path):
     assert expiry(files.certificate.read_bytes()) >= first
 
 
-def test_tls_is_the_default_off_loopback_and_off_has_to_be_accepted():
-    assert mode_of(ClusterSection(), is_exposed=True) == "job"
-    assert mode_of(ClusterSection(), is_exposed=False) == "off"
-    assert mode_of(ClusterSection(tls="job"), is_exposed=False) == "job"
-    assert mode_of(ClusterSection(tls="off"), is_exposed=False) == "off"
-    with pytest.raises(ConfigError, match=r"in clear text.*--insecure"):
-        mode_of(ClusterSection(tls="off"), is_exposed=True)
-    assert mode_of(ClusterSection(tls="off", insecure=True), is_exposed=True) == "off"
+@pytest.mark.parametrize(
+    ("is_exposed", "words"), [(True, "in clear text"), (False, "any other user of this machine")]
+)
+def test_tls_is_the_default_and_off_has_to_be_accepted(is_exposed, words):
+    assert mode_of(ClusterSection(), is_exposed) == "job"
+    with pytest.raises(ConfigError, match=rf"{words}.*--insecure"):
+        mode_of(ClusterSection(tls="off"), is_exposed)
+    assert mode_of(ClusterSection(tls="off", insecure=True), is_exposed) == "off"
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_new_job_gets_its_authority_once(tmp_path):
     before = (folder / "ca.pem").read_bytes()
     prepare(cluster, tmp_path)
     assert (folder / "ca.pem").read_bytes() == before
-    assert folder_of(ClusterSection(), tmp_path) is None
+    assert folder_of(ClusterSection(tls="off", insecure=True), tmp_path) is None
 
 
 def test_files_of_the_user_are_those_of_every_process(tmp_path):

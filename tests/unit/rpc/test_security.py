@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from concurrent import futures
 
 import grpc
 import pytest
@@ -41,7 +42,8 @@ class Answers(MasterServicer):
 class Server:
     """A master's server in an event loop of its own thread."""
 
-    def __init__(self, tls, authority):
+    def __init__(self, tls, authority, port=0):
+        self._port = port
         self.servicer = Answers()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -52,11 +54,13 @@ class Server:
         self._server = grpc.aio.server(interceptors=[Authentication(TOKEN)], options=SERVER_OPTIONS)
         add_MasterServicer_to_server(self.servicer, self._server)
         add_CertificatesServicer_to_server(Renewals(authority), self._server)
-        port = add_port(self._server, "127.0.0.1:0", tls)
+        port = add_port(self._server, f"127.0.0.1:{self._port}", tls)
         await self._server.start()
         return port
 
     def close(self):
+        if self._loop.is_closed():
+            return
         self._run(self._server.stop(None))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -79,8 +83,8 @@ class Job:
         identity = Identity(self.authority.job, role, index)
         return self.authority.authority.issue(self.authority.folder, identity, life_seconds)
 
-    def serve(self, tls):
-        server = Server(tls, self.authority)
+    def serve(self, tls, port=0):
+        server = Server(tls, self.authority, port)
         self._stack.callback(server.close)
         return server
 
@@ -179,6 +183,48 @@ def test_master_without_tls_is_not_believed(make_job):
     with pytest.raises(AuthenticationError, match="expected TLS, found something else"):
         client.heartbeat(Role.WORKER, 0)
     assert server.servicer.seen == []
+
+
+class Thief(grpc.GenericRpcHandler):
+    """A process of another user: it answers whatever it is called, and keeps what it is told."""
+
+    def __init__(self, port, tls):
+        self.told = []
+        self._server = grpc.server(futures.ThreadPoolExecutor(2), [self], options=SERVER_OPTIONS)
+        add_port(self._server, f"127.0.0.1:{port}", tls)
+        self._server.start()
+
+    def service(self, handler_call_details):
+        self.told.append(handler_call_details.invocation_metadata)
+        return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+
+    def close(self):
+        self._server.stop(None).wait()
+
+
+@pytest.mark.parametrize("its_job", [None, "other"])
+def test_who_takes_the_port_of_a_master_that_died_is_told_no_secret(make_job, its_job):
+    job = make_job()
+    tls = job.files(Role.MASTER)
+    server = job.serve(tls)
+    port = int(server.address.rpartition(":")[2])
+    unheard = threading.Event()
+    client = job.client(server, job.files(Role.WORKER), attempt_seconds=IN_VAIN_SECONDS)
+    client._connection._on_unreachable = lambda words: unheard.set()
+    client.heartbeat(Role.WORKER, 0)
+    server.close()
+
+    thief = Thief(port, make_job(its_job).files(Role.MASTER) if its_job else None)
+    with futures.ThreadPoolExecutor(1) as pool:
+        beat = pool.submit(client.heartbeat, Role.WORKER, 0)
+        assert unheard.wait(30)
+        assert not beat.done()
+        told = thief.told
+        thief.close()
+        successor = job.serve(tls, port)
+        beat.result(30)  # it goes on with the master that comes back
+    assert told == []
+    assert len(successor.servicer.seen) == 1
 
 
 def test_a_proxy_that_hangs_up_is_no_matter_of_tls(make_job):
