@@ -80,6 +80,17 @@ class JobConfig(Section):
         return is_theirs and not self.checkpoint.saved_model
 
     @property
+    def is_local(self) -> bool:
+        """Whether the job is one process, without a journal."""
+        return self.training.distribution_strategy is Strategy.LOCAL
+
+    @property
+    def keeps_own_checkpoints(self) -> bool:
+        """Whether the job has a folder that lasts, where it can keep what it has trained."""
+        has_folder = self.cluster.job_dir is not None
+        return has_folder and (self.is_local or self.checkpoint.recovery_seconds > 0)
+
+    @property
     def is_synchronous(self) -> bool:
         """Whether several workers' gradients make one update, so that they wait for each other."""
         return self.has_worlds or not self.training.use_async

@@ -1,6 +1,10 @@
 """The exceptions that elasticdl raises. Each message says what was expected, found, and to do."""
 
+import errno
+import os
 import traceback
+
+_STORAGE_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE)
 
 
 class ElasticdlError(Exception):
@@ -108,6 +112,22 @@ class TakenOverError(StateError):
 
 class JobFailedError(ElasticdlError):
     """The job ended without doing all of its work; the message names what is missing."""
+
+
+def is_of_storage(error: BaseException | None) -> bool:
+    """Whether an error, or what it came of, is that of a disk or a store outside of the job.
+
+    Frameworks and libraries have exceptions of their own for a full disk, with the kernel's words.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError | CheckpointError):
+            return True
+        if any(os.strerror(code) in str(error) for code in _STORAGE_CODES):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def place_of(error: BaseException) -> str:

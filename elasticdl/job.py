@@ -237,7 +237,8 @@ class TaskReport:
     `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
     is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
     of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at
-    once (e.g. `--on_nan=stop`).
+    once (e.g. `--on_nan=stop`). `may_pass`: what failed is outside of the job, such as a disk that
+    is full, and may be well again later.
     """
 
     task_id: int
@@ -245,6 +246,7 @@ class TaskReport:
     outcome: Outcome
     message: str = ""
     fatal: bool = False
+    may_pass: bool = False
     num_records: int = 0
     loss_sum: float = 0.0
     model_version: int = 0

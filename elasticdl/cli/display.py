@@ -101,6 +101,8 @@ class Display:
 
     def note(self, event: str) -> None:
         """Tell of something that happened, such as that a process was replaced."""
+        if self.events and self.events[-1].text == event:
+            return  # an event that is in the picture of the job as well
         self._keep(event)
         self._print(event, style="dim")
 

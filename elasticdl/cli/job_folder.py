@@ -16,7 +16,9 @@ _INIT = "checkpoint_dir_for_init"
 
 
 def holds_job(config: JobConfig) -> bool:
-    """Whether `--job_dir` holds this very job, begun before and not ended.
+    """Whether `--job_dir` holds this very job, begun before, with which one can go on.
+
+    It has not ended; or it has failed of what may be well again, and `reopen` has it go on.
 
     Raises:
         ConfigError: It holds another job, or one that has ended.
@@ -28,6 +30,26 @@ def holds_job(config: JobConfig) -> bool:
     _check_settings(job_dir, config)
     _check_not_ended(job_dir, config)
     return True
+
+
+def reopen(config: JobConfig) -> None:
+    """Have a job in `--job_dir` that has failed go on, if it can; see `holds_job`.
+
+    Raises:
+        LaunchError: The job is running now.
+        StateError: Its journal cannot be read or written.
+    """
+    from elasticdl.master import durable
+    from elasticdl.state.open import open_state, state_file
+
+    job_dir = config.cluster.job_dir
+    if job_dir is None or config.is_on_kubernetes:
+        return
+    path = state_file(config.cluster.state, job_dir)
+    if path is not None and not path.is_file():
+        return  # it is a new one
+    with held(job_dir), contextlib.closing(open_state(config.cluster.state, job_dir)) as state:
+        durable.reopen(state)
 
 
 def _check_settings(job_dir: Path, config: JobConfig) -> None:
@@ -74,15 +96,14 @@ def _check_not_ended(job_dir: Path, config: JobConfig) -> None:
         raise ConfigError(
             f"--job_dir={job_dir}: cannot go on with the job in this folder: {error}"
         ) from error
-    if end is None:
+    if end is None or end.goes_on:
         return
-    how, message = end
     directory = config.checkpoint.checkpoint_dir
     later = ""
     if config.command == "train" and directory is not None:
         later = f"; --checkpoint_dir_for_init={directory} begins where it has ended"
-    why = f" ({message})" if message else ""
+    why = f" ({end.message})" if end.message else ""
     raise ConfigError(
-        f"--job_dir={job_dir}: the job in this folder has {how}{why}; name another folder for a "
-        f"new job{later}"
+        f"--job_dir={job_dir}: the job in this folder has {end.how}{why}; name another folder for "
+        f"a new job{later}"
     )

@@ -22,6 +22,7 @@ from elasticdl.cli.display import Display
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader
 from elasticdl.job import JobStatus, Shard, TaskKind
+from elasticdl.launchers.process.folder import new_folder
 from elasticdl.locations import Location
 from elasticdl.master.durable import JobData
 from elasticdl.master.effects import audits, expired_text
@@ -47,6 +48,9 @@ def run(config: JobConfig, display: Display) -> JobStatus:
     Raises:
         ElasticdlError: The job could not begin.
     """
+    if config.cluster.job_dir is None:  # it is made if there is something to be kept in it
+        cluster = config.cluster.model_copy(update={"job_dir": new_folder(config)})
+        config = config.model_copy(update={"cluster": cluster})
     with tempfile.TemporaryDirectory(prefix="elasticdl-") as scratch:
         return _run(config, display, Sender(Path(scratch)))
 
@@ -153,6 +157,8 @@ class _Job:
                     is_ending=False,
                 ):
                     worker.run()
+                    while not self._master.has_ended:  # it waits for a disk
+                        time.sleep(_SECONDS_BETWEEN_PICTURES)
         except BaseException as error:
             self.error = error
         finally:

@@ -11,7 +11,7 @@ from enum import StrEnum
 import rich_click as click
 
 from elasticdl.checkpoints.in_use import claimed
-from elasticdl.cli import preflight, summary
+from elasticdl.cli import job_folder, preflight, summary
 from elasticdl.cli.display import Display
 from elasticdl.cli.plain_display import JsonDisplay, QuietDisplay
 from elasticdl.cli.view import LeftError, view
@@ -102,6 +102,7 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
     for note in choose.notes(config):
         display.note(note)
     since = time.time()
+    job_folder.reopen(config)
     job = choose.submitter_for(config).submit(config, is_tied=stay is Stay.TIED)
     places |= job.places
     return view(job, display, since)
@@ -125,6 +126,7 @@ def _start_only(config: JobConfig) -> int:
             "place of --detach, or `elasticdl status --json` after the end"
         )
     _tell([*preflight.check(config), *choose.notes(config)])
+    job_folder.reopen(config)
     job = choose.submitter_for(config).submit(config, is_tied=False)
     for line in _ways_to(job.name):
         click.echo(line)

@@ -41,6 +41,8 @@ from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.parameters.choose import make_holder
 from elasticdl.master.parameters.holder import Answer, Audited, RestorePoint, Seating
+from elasticdl.master.parameters.schedule import RECOVERY_FOLDER
+from elasticdl.master.patience import Patience, told
 from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
@@ -51,6 +53,8 @@ from elasticdl.master.training_metrics import TrainingMetrics
 from elasticdl.observe import kinds
 from elasticdl.observe.kinds import Kind
 
+_MADE_ANEW = frozenset({TaskKind.EVALUATION, TaskKind.METRICS, TaskKind.EXPORT})  # by their phases
+_WRITING = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})
 _LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
 _WAIT_SECONDS_PER_WORKER = 0.002  # so that a thousand waiting workers do not drown the master
@@ -92,6 +96,8 @@ class JobCore:
         self.meter = Meter(self.journal, tasks.per_epoch)
         self.training_metrics = TrainingMetrics()
         self.counters = Counters(self.journal)
+        self.patience = Patience(self.journal, "results")  # with the export, and with predictions
+        self.journal.handle("reopened", self._apply_reopened)
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.callbacks = Callbacks(
@@ -166,6 +172,9 @@ class JobCore:
         self.processes.resume()
         if self.has_ended:
             return
+        if self.history.is_reopened:
+            self.processes.complete(now)
+            self.history.taken_up()
         self.counters.resumed_job()
         self._note(kinds.Resumed(), f"the job goes on, {self.ledger.num_done} tasks are done")
         self.holder.resumed(now)
@@ -191,9 +200,16 @@ class JobCore:
         self._advance(now)
 
     def stop(self, reason: str, now: float) -> None:
-        """Cancel the job."""
-        if not self.has_ended:
-            self._fail(f"stopped: {reason}", now)
+        """Cancel the job; what is trained to its end is kept in a last checkpoint."""
+        if self.has_ended:
+            return
+        message = f"stopped: {reason}"
+        is_trained = self.phase in (Phase.EVALUATING, Phase.EXPORTING, Phase.CHECKPOINTING)
+        if self.config.command == "train" and is_trained and self.holder.is_complete:
+            self._fail_after_checkpoint(message, now, hurries=True)
+            self._advance(now)
+        else:
+            self._fail(message, now, is_cancelled=True)
 
     @property
     def has_ended(self) -> bool:
@@ -337,7 +353,8 @@ class JobCore:
             numbers = self.training_metrics.lease(worker_id, now, is_last=self.course.is_trained)
             if numbers is not None:
                 return numbers
-        has_work = self.phase is not Phase.PENDING and self.ledger.next_id(worker_id) is not None
+        next_id = None if self.phase is Phase.PENDING else self.ledger.next_id(worker_id)
+        has_work = next_id is not None and self._may_write(next_id, now)
         if not has_work or self.history.failing or not self.holder.is_complete:
             return self._wait()
         self.history.begin(now)
@@ -362,20 +379,37 @@ class JobCore:
         report = self.results.checked(task, report)
         if task.kind is TaskKind.TRAINING:
             self.meter.reported(worker_id, report, now)
+        may_pass = report.may_pass and report.outcome is Outcome.FAILED
+        pause = self.patience.failed(now) if may_pass else None
         settled = self.ledger.report(
             worker_id,
             task.id,
             report.lease,
-            report.outcome,
+            report.outcome if pause is None else Outcome.RETURNED,
             report.message,
             report.end_index,
             report.num_examples,
+            is_last_try=may_pass,
         )
+        if pause is not None:
+            self._wait_for_storage(task, report.message, pause)
+        elif task.kind in _WRITING and self.patience.is_waiting:
+            self.patience.succeeded()
+            self.history.say("")
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             self.counters.finished(report)
         self._settle(task, report, settled, now)
         self._advance(now)
         return True
+
+    def _may_write(self, task_id: int, now: float) -> bool:
+        """Whether a task may be leased, as far as the place of its results is known to be well."""
+        return self.patience.may_try(now) or self.tasks.task(task_id).kind not in _WRITING
+
+    def _wait_for_storage(self, task: Task, message: str, pause: float) -> None:
+        text = told(message, pause, "the export" if task.kind is TaskKind.EXPORT else "the task")
+        self.history.say(text)
+        self._note(kinds.ResultsWait(task.id, pause), text, is_warning=True)
 
     def attend(self, worker_id: int, session: str, said: Attendance, now: float) -> Seating:
         """A worker comes to the rendezvous of an all-reduce job."""
@@ -511,15 +545,25 @@ class JobCore:
         evaluation_id = self.evaluations.start(self.meter.model_version)
         self.ledger.queue(self.tasks.evaluation_ids(evaluation_id))
 
-    def _fail_after_checkpoint(self, message: str, now: float) -> None:
-        """Fail, once what has been trained is in a checkpoint, if the job writes any."""
+    def _fail_after_checkpoint(self, message: str, now: float, hurries: bool = False) -> None:
+        """Fail, once what has been trained is in a checkpoint, if the job can write any."""
         if self.has_ended or self.history.failing:
             return
-        has_trained = self.phase in (Phase.TRAINING, Phase.EVALUATING, Phase.EXPORTING)
-        if not has_trained or not self.course.needs(Phase.CHECKPOINTING):
-            self._fail(message, now)
+        has_trained = self.phase in (
+            Phase.TRAINING,
+            Phase.EVALUATING,
+            Phase.EXPORTING,
+            Phase.CHECKPOINTING,
+        )
+        is_for_user = self.course.needs(Phase.CHECKPOINTING)
+        is_kept = self.config.keeps_own_checkpoints and self.ledger.training_records_done > 0
+        is_held = bool(self.members.present(Role.WORKER)) or not self.config.has_worlds
+        if not (has_trained and is_held and (is_for_user or is_kept)):
+            self._fail(message, now, is_cancelled=hurries)
             return
-        self.history.fail_after_checkpoint(message)
+        self.history.fail_after_checkpoint(message, hurries)
+        if hurries:
+            self.holder.schedule.patience.succeeded()  # what it waits for is tried now, once
         self._note(kinds.JobStopping(), f"{message}; writing a last checkpoint", is_warning=True)
 
     def _finish(self, now: float) -> None:
@@ -531,10 +575,36 @@ class JobCore:
             self.history.end(Phase.FINISHED, message, now)
             self._note(kinds.JobEnded(str(Phase.FINISHED)), "the job is finished")
 
-    def _fail(self, message: str, now: float) -> None:
-        self.history.end(Phase.FAILED, message, now)
+    def _fail(self, message: str, now: float, is_cancelled: bool = False) -> None:
+        goes_on = not (is_cancelled or self.history.hurries) and self._can_go_on
+        job_dir, newest = self.config.cluster.job_dir, self.holder.schedule.newest
+        if goes_on:
+            message += f"; the same command with --job_dir={job_dir} goes on"
+        elif newest is not None and newest.is_private and self.config.is_local:
+            folder = f"{job_dir}/{RECOVERY_FOLDER}"
+            message += f"; what was trained is in {folder}, where --checkpoint_dir_for_init begins"
+        self.history.end(Phase.FAILED, message, now, goes_on)
         ended = kinds.JobEnded(str(Phase.FAILED))
         self._note(ended, f"the job failed: {message}", is_warning=True)
+
+    @property
+    def _can_go_on(self) -> bool:
+        """Whether another master can make good what this job has failed for.
+
+        It tries again what was set aside, and then what comes after. A job that has trained nothing
+        is begun anew; and where the proof has found fault, nothing could be trusted.
+        """
+        config = self.config
+        is_resumable = config.cluster.job_dir is not None and not config.is_local
+        has_trained = config.command == "train" and self.ledger.training_records_done > 0
+        return is_resumable and has_trained and not self.history.is_unproved
+
+    def _apply_reopened(self) -> None:
+        self.history.reopened()
+        self.ledger.reopened(lambda task_id: self.tasks.task(task_id).kind in _MADE_ANEW)
+        self.evaluations.reopened()
+        self.holder.schedule.reopened()
+        self.patience.reset()
 
     def _forget_worker(self, worker_id: int) -> None:
         """Keep only the sums of a worker that has long been dead; a part of a fact."""
@@ -577,6 +647,7 @@ class JobCore:
             "meter": self.meter.snapshot(),
             "holder": self.holder.snapshot(),
             "counters": self.counters.snapshot(),
+            "patience": self.patience.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -589,3 +660,4 @@ class JobCore:
         self.meter.restore(snapshot["meter"])
         self.holder.restore(snapshot["holder"])
         self.counters.restore(snapshot["counters"])
+        self.patience.restore(snapshot["patience"])

@@ -73,7 +73,8 @@ class Course:
                 wanted = checkpoint.output or checkpoint.export_tables
                 return command == "train" and wanted is not None and is_sound
             case Phase.CHECKPOINTING:
-                return command == "train" and checkpoint.checkpoint_dir is not None
+                is_kept = not is_sound and self._config.keeps_own_checkpoints
+                return command == "train" and (checkpoint.checkpoint_dir is not None or is_kept)
             case Phase.AUDITING:
                 return command == "train"
             case _:

@@ -229,21 +229,50 @@ def _data(shards: list[list[list[Any]]]) -> JobData:
     return JobData(training, validation, prediction)
 
 
-def end_of_job(state: State) -> tuple[str, str] | None:
-    """Return how the job in a journal has ended ("finished" or "failed") and what was said of it.
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a job has ended ("finished" or "failed"), and what was said of it.
+
+    goes_on: the same command may go on with it: see `reopen`.
+    """
+
+    how: str
+    message: str
+    goes_on: bool = False
+
+
+def end_of_job(state: State) -> End | None:
+    """Return how the job in a journal has ended; None if it has not.
 
     Raises:
         StateError: The journal cannot be read.
     """
     snapshot, facts = state.load()
-    for fact in reversed(facts):
-        if fact[0] == "ended":
-            return fact[1], fact[2]
+    for name, *values in reversed(facts):
+        if name == "reopened":
+            return None
+        if name == "ended":
+            how, message, _, *goes_on = values
+            return End(how, message, any(goes_on))
     if snapshot is not None:
         history = snapshot["core"]["history"]
         if history["phase"] in ENDED:
-            return history["phase"], history["message"]
+            _, goes_on, *_ = history.get("ways_on", [False, False])
+            return End(history["phase"], history["message"], goes_on)
     return None
+
+
+def reopen(state: State) -> None:
+    """Have the next master go on with a job that has failed, if it can.
+
+    What was set aside is tried again, and what comes after training is done anew.
+
+    Raises:
+        StateError: The journal cannot be read or written.
+    """
+    end = end_of_job(state)
+    if end is not None and end.goes_on:
+        state.append([["reopened"]])
 
 
 def differing_flags(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

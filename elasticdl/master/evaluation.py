@@ -106,6 +106,10 @@ class Evaluations:
         """Give up the evaluation under way, and start no other one."""
         self._journal.record("evaluation abandoned")
 
+    def reopened(self) -> None:
+        """Forget the evaluation that was under way when the job failed; a part of a fact."""
+        self._running, self.was_abandoned = None, False
+
     # --- questions -------------------------------------------------------------------------------
 
     @property

@@ -19,7 +19,10 @@ class JobHistory:
     training_began: when the first lease was given, of whatever kind. failures: of processes.
     deaths_of_tasks: of workers that died of a task that they held.
     problems: what will fail the job at its end. failing: why the job fails as soon as its last
-    checkpoint is written; "" if it does not. ledger: filled by the proof.
+    checkpoint is written; "" if it does not. hurries: that checkpoint is not waited for long.
+    goes_on: the job has failed, and the same command goes on with it. is_reopened: that was done,
+    and its processes are not yet planned. is_unproved: the proof has found fault. ledger: filled by
+    the proof.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -32,6 +35,10 @@ class JobHistory:
         self.deaths_of_tasks = 0
         self.problems: list[str] = []
         self.failing = ""
+        self.hurries = False
+        self.goes_on = False
+        self.is_reopened = False
+        self.is_unproved = False
         self.message = ""
         self.ledger: tuple[EpochLedger, ...] = ()
         self._last_words: deque[str] = deque(maxlen=_LAST_WORDS_KEPT)
@@ -44,6 +51,7 @@ class JobHistory:
         journal.handle("problem", self._apply_problem)
         journal.handle("failing", self._apply_failing)
         journal.handle("message", self._apply_message)
+        journal.handle("taken up", self._apply_taken_up)
         journal.handle("proof", self._apply_proof)
 
     # --- events ----------------------------------------------------------------------------------
@@ -57,9 +65,14 @@ class JobHistory:
         """Go on to a phase in which the job has not ended."""
         self._journal.record("phase", str(phase), now)
 
-    def end(self, phase: Phase, message: str, now: float) -> None:
-        """End the job as finished or failed."""
-        self._journal.record("ended", str(phase), message, now)
+    def end(self, phase: Phase, message: str, now: float, goes_on: bool = False) -> None:
+        """End the job as finished or failed; `goes_on`: the same command may take it up again."""
+        self._journal.record("ended", str(phase), message, now, goes_on)
+
+    def taken_up(self) -> None:
+        """Note that the processes of a job that was reopened are planned."""
+        if self.is_reopened:
+            self._journal.record("taken up")
 
     def process_failed(self) -> None:
         """Count a failure of a process."""
@@ -74,13 +87,13 @@ class JobHistory:
         if words:
             self._journal.record("last words", words)
 
-    def add_problem(self, message: str) -> None:
+    def add_problem(self, message: str, is_of_proof: bool = False) -> None:
         """Note what will fail the job at its end."""
-        self._journal.record("problem", message)
+        self._journal.record("problem", message, is_of_proof)
 
-    def fail_after_checkpoint(self, message: str) -> None:
+    def fail_after_checkpoint(self, message: str, hurries: bool = False) -> None:
         """Note what fails the job as soon as its last checkpoint is written."""
-        self._journal.record("failing", message)
+        self._journal.record("failing", message, hurries)
 
     def say(self, message: str) -> None:
         """Set what is to be said of the job now."""
@@ -112,8 +125,9 @@ class JobHistory:
     def _apply_began(self, now: float) -> None:
         self.training_began = now
 
-    def _apply_ended(self, phase: str, message: str, now: float) -> None:
+    def _apply_ended(self, phase: str, message: str, now: float, goes_on: bool = False) -> None:
         self.phase = Phase(phase)
+        self.goes_on = goes_on
         self.message = message
         self.ended_seconds = now
         if self.training_ended is None:
@@ -125,11 +139,12 @@ class JobHistory:
     def _apply_death_of_task(self) -> None:
         self.deaths_of_tasks += 1
 
-    def _apply_problem(self, message: str) -> None:
+    def _apply_problem(self, message: str, is_of_proof: bool = False) -> None:
         self.problems.append(message)
+        self.is_unproved |= is_of_proof
 
-    def _apply_failing(self, message: str) -> None:
-        self.failing = message
+    def _apply_failing(self, message: str, hurries: bool = False) -> None:
+        self.failing, self.hurries = message, hurries
 
     def _apply_message(self, message: str) -> None:
         self.message = message
@@ -137,6 +152,18 @@ class JobHistory:
     def _apply_proof(self, lines: list[list[int]], note: str) -> None:
         self.ledger = tuple(EpochLedger(*line) for line in lines)
         self.message = note
+
+    def reopened(self) -> None:
+        """Go on with a job that had failed; a part of a fact."""
+        self.phase, self.is_reopened = Phase.TRAINING, True
+        self.goes_on = self.hurries = False
+        self.failing = self.message = ""
+        self.problems.clear()
+        self.failures = self.deaths_of_tasks = 0
+        self._last_words.clear()
+
+    def _apply_taken_up(self) -> None:
+        self.is_reopened = False
 
     # --- snapshot --------------------------------------------------------------------------------
 
@@ -150,6 +177,7 @@ class JobHistory:
             "last_words": list(self._last_words),
             "problems": list(self.problems),
             "failing": self.failing,
+            "ways_on": [self.hurries, self.goes_on, self.is_reopened, self.is_unproved],
             "message": self.message,
             "proof": [list(astuple(line)) for line in self.ledger],
         }
@@ -163,5 +191,6 @@ class JobHistory:
         self._last_words.extend(snapshot["last_words"])
         self.problems = list(snapshot["problems"])
         self.failing = snapshot["failing"]
+        self.hurries, self.goes_on, self.is_reopened, self.is_unproved = snapshot["ways_on"]
         self.message = snapshot["message"]
         self.ledger = tuple(EpochLedger(*line) for line in snapshot["proof"])

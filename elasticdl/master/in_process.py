@@ -86,7 +86,7 @@ class InProcessMaster:
             self._core,
             _StoreAccess(audit, checkpoint, expire),
             processes=None,
-            job_dir=None,
+            job_dir=config.cluster.job_dir,
             job_id=self._job.id,
             tell=self._note,
             event=lambda event: self._do(lambda: event(self._now())),
@@ -168,6 +168,12 @@ class InProcessMaster:
     def close(self) -> None:
         """Let go of the state."""
         self._job.close()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the job has finished or failed."""
+        with self._lock:
+            return self._core.has_ended
 
     @property
     def job_id(self) -> str:

@@ -36,11 +36,10 @@ from elasticdl.master.parameters.holder import (
     WatermarksFailed,
 )
 from elasticdl.master.parameters.proof import Replicas
+from elasticdl.master.parameters.schedule import RECOVERY_FOLDER
 from elasticdl.observe.kinds import RowsExpired
 
 log = logging.getLogger(__name__)
-
-RECOVERY_FOLDER = "recovery"  # in the job's folder: the checkpoint to restore a ps replica from
 
 WORKERS = "workers"  # in that folder: what the last worker of a world has handed over
 

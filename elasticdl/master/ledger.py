@@ -163,6 +163,7 @@ class Ledger:
         message: str = "",
         end_index: int = -1,
         num_examples: int = -1,
+        is_last_try: bool = False,
     ) -> Settled:
         """End a lease.
 
@@ -174,6 +175,7 @@ class Ledger:
             message: Of a failure.
             end_index: Minibatches that the task has, -1 if not known.
             num_examples: Examples that are in them, -1 if not known: as many as records.
+            is_last_try: A failure sets the task aside, whatever tries are left.
         """
         if not self.is_current(worker_id, task_id, number):
             return Settled.STALE
@@ -189,7 +191,7 @@ class Ledger:
         if outcome is Outcome.RETURNED:
             self._journal.record("return", task_id)
             return Settled.REQUEUED
-        if self._failures.get(task_id, 0) < self._max_retries:
+        if self._failures.get(task_id, 0) < self._max_retries and not is_last_try:
             self._journal.record("retry", task_id)
             return Settled.REQUEUED
         self._journal.record("quarantine", task_id, message)
@@ -470,6 +472,31 @@ class Ledger:
         if task_id < self._num_training:
             self.training_settled[task_id // self._per_epoch] += 1
             self._num_settled += 1
+
+    def reopened(self, is_dropped: Callable[[int], bool]) -> None:
+        """Try what was set aside again, and end all leases: the processes are gone.
+
+        A part of a fact.
+
+        Args:
+            is_dropped: Whether a task that waits is forgotten: its phase begins anew.
+        """
+        for task_id in sorted(self.quarantined):
+            if task_id >= self._num_training:
+                continue
+            self.training_settled[task_id // self._per_epoch] -= 1
+            self._num_settled -= 1
+            self._put_back(task_id, first=False)
+        self._first_open = 0
+        self.quarantined.clear()
+        self._failures.clear()
+        for task_id in sorted(self._doing, reverse=True):
+            self._come_back(task_id)
+            self._put_back(task_id, first=True)
+        for line in (self._queued, self._waiting_suspects):
+            kept = [task_id for task_id in line if not is_dropped(task_id)]
+            line.clear()
+            line.extend(kept)
 
     def _apply_suspect(self, task_id: int) -> None:
         self._suspects.add(task_id)

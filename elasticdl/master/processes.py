@@ -98,6 +98,16 @@ class Processes:
             elif not (member.handle or member.session or member.gone or self._history.has_ended):
                 self._act(StartProcess(member.role, member.index))
 
+    def complete(self, now: float) -> None:
+        """Plan what a job that was reopened lacks of the processes with which it began."""
+        for index in range(self._holder.num_processes):
+            member = self._members.find(Role.PS, index)
+            if member is None or member.gone:
+                self._plan(Role.PS, now, index)
+        present = [m for m in self._members.present(Role.WORKER) if not m.is_departing]
+        for _ in range(self._settings.num_workers - len(present)):
+            self._plan(Role.WORKER, now)
+
     def set_num_workers(self, num_workers: int, now: float) -> None:
         """Go on with this number of workers.
 

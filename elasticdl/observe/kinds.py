@@ -402,6 +402,15 @@ class TaskFailed(Kind):
 
 
 @dataclass(frozen=True)
+class ResultsWait(Kind):
+    """Results cannot be written where they belong; the job waits and tries again."""
+
+    event: ClassVar[str] = "results wait"
+    task: TaskId
+    seconds: Annotated[float, "seconds until the next try"]
+
+
+@dataclass(frozen=True)
 class TaskSetAside(Kind):
     """A task failed too often and is left out; the job will fail."""
 

@@ -243,6 +243,7 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         metrics=report.metrics,
         callbacks=None if report.callbacks is None else _result_to_message(report.callbacks),
         num_measured=report.num_measured,
+        may_pass=report.may_pass,
     )
 
 
@@ -275,6 +276,7 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         if message.HasField("callbacks")
         else None,
         num_measured=message.num_measured,
+        may_pass=message.may_pass,
     )
 
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elasticdl.backends.base import Int64, Minibatch, StepResult
-from elasticdl.errors import DataError, ElasticdlError, MemoryLimitError, NonFiniteLossError
+from elasticdl.errors import (
+    DataError,
+    ElasticdlError,
+    MemoryLimitError,
+    NonFiniteLossError,
+    is_of_storage,
+)
 from elasticdl.job import (
     STALENESS_BUCKETS,
     Lease,
@@ -20,6 +26,8 @@ from elasticdl.job import (
 from elasticdl.worker.exchange import Committed, Parameters
 from elasticdl.worker.predictions import Predicted
 from elasticdl.worker.stages import Place
+
+_WRITE = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})  # results, to a disk or a store
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +105,7 @@ class Running:
             Outcome.FAILED,
             message=f"{error}" if named else f"{task}: {kind}{error}",
             fatal=fatal,
+            may_pass=task.kind in _WRITE and is_of_storage(error),
         )
 
 

@@ -41,14 +41,10 @@ def prepare(config: JobConfig) -> Path:
     Raises:
         ConfigError: It cannot be made.
     """
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    job_dir = config.cluster.job_dir or JOBS / f"{config.cluster.job_name}-{stamp}"
-    number = 1
+    job_dir = (config.cluster.job_dir or JOBS).absolute()
     try:
-        while config.cluster.job_dir is None and job_dir.exists():
-            number += 1
-            job_dir = job_dir.with_name(f"{config.cluster.job_name}-{stamp}-{number}")
-        job_dir = job_dir.absolute()
+        if config.cluster.job_dir is None:
+            job_dir = new_folder(config)
         job_dir.mkdir(parents=True, exist_ok=True)
         if not (job_dir / process.TOKEN_FILE).exists():
             process.write_token(job_dir / process.TOKEN_FILE)
@@ -59,6 +55,17 @@ def prepare(config: JobConfig) -> Path:
             process.write_whole(path, _settled(config, job_dir).model_dump_json(indent=2), 0o600)
     except OSError as error:
         raise ConfigError(f"--job_dir={job_dir}: cannot be made: {error}") from error
+    return job_dir
+
+
+def new_folder(config: JobConfig) -> Path:
+    """Return where a job without --job_dir has its folder; makes nothing."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    job_dir = JOBS.absolute() / f"{config.cluster.job_name}-{stamp}"
+    number = 1
+    while job_dir.exists():
+        number += 1
+        job_dir = job_dir.with_name(f"{config.cluster.job_name}-{stamp}-{number}")
     return job_dir
 
 

@@ -34,6 +34,7 @@ from elasticdl.master.parameters.holder import (
 )
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
 from elasticdl.master.parameters.schedule import CheckpointSchedule
+from elasticdl.master.patience import told
 from elasticdl.master.phases import CLOSING, Phase
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
@@ -117,6 +118,8 @@ class Requests:
 
     def ask_what_is_due(self, now: float) -> None:
         """Request what is due in the job's phase, unless something is under way."""
+        if not self.schedule.patience.may_try(now):
+            return
         if self._history.failing and self._parts.is_complete:
             self._ask(Purpose.LAST_CHECKPOINT, now)
         elif self._history.failing:
@@ -162,7 +165,8 @@ class Requests:
         if purpose is Purpose.PROOF:
             self._act(AskAudit(self._prover()))
             return
-        is_private = purpose is Purpose.RECOVERY
+        is_last = purpose is Purpose.LAST_CHECKPOINT
+        is_private = self.schedule.is_last_private if is_last else purpose is Purpose.RECOVERY
         if not is_private:
             self.schedule.begin(version)
         self._act(ExpireRows())  # what has come to its end need not be written
@@ -202,24 +206,35 @@ class Requests:
         self.schedule.ended(now - request.began, now)
         if not self._history.has_ended:
             self._history.say("")
-        if request.purpose is Purpose.RECOVERY:
+        is_last = request.purpose is Purpose.LAST_CHECKPOINT
+        # Else a replica that was back may not have had all of it yet.
+        verdict = Verdict(is_last and request.generation == self._parts.generation)
+        if is_last:
+            self.schedule.patience.succeeded()
+        if request.purpose is Purpose.RECOVERY or (is_last and self.schedule.is_last_private):
             self.schedule.written_for_recovery(version)
             self._act(DeleteCheckpoints((version,), is_private=True))
-            return Verdict()
+            return verdict
         self.schedule.written(version)
         text = f"checkpoint of version {version} is written"
         self._act(Note(kinds.CheckpointWritten(version), text))
         if self._config.checkpoint.keep_checkpoint_max:
             self._act(DeleteCheckpoints(tuple(self.schedule.kept)))
-        is_last = request.purpose is Purpose.LAST_CHECKPOINT
-        # Else a replica that was back may not have had all of it yet.
-        return Verdict(is_last and request.generation == self._parts.generation)
+        return verdict
 
     def _not_written(self, request: _Request, answer: CheckpointFailed, now: float) -> Verdict:
-        """Go on without it, unless it is the last one of the job, which must be there."""
+        """Go on without it, unless it is the last one of the job, which must be there.
+
+        That one is tried for long, and then in the job's own folder.
+        """
         is_again = self._end(answer.was_unreachable)
         self.schedule.ended(now - request.began, now)
         text = f"checkpoint of version {answer.version}: {answer.message}"
+        is_last = request.purpose is Purpose.LAST_CHECKPOINT and not self._history.has_ended
+        may_wait = is_last and not is_again and not self._history.hurries
+        pause = self.schedule.patience.failed(now) if may_wait else None
+        if pause is not None:
+            text = told(text, pause, "it")
         self._act(Note(kinds.CheckpointFailed(answer.version), text, is_warning=True))
         if request.purpose is Purpose.RECOVERY or self._history.has_ended:
             return Verdict()
@@ -227,9 +242,12 @@ class Requests:
         if is_again:
             self.schedule.repeat()
             return Verdict()
-        if request.purpose is Purpose.CHECKPOINT:
+        if pause is not None or not is_last:
             return Verdict()
         self._history.add_problem(text)
+        if not self.schedule.is_last_private and self._config.keeps_own_checkpoints:
+            self.schedule.give_up_users_place()
+            return Verdict()
         return Verdict(is_phase_over=True)
 
     def _prover(self) -> Callable[[Replicas], Proof]:
@@ -251,7 +269,7 @@ class Requests:
             return Verdict()
         self._history.proved(found.ledger, found.note)
         if found.problem:
-            self._history.add_problem(f"ledger: {found.problem}")
+            self._history.add_problem(f"ledger: {found.problem}", is_of_proof=True)
         return Verdict(is_phase_over=True)
 
     def _end(self, was_unreachable: bool) -> bool:

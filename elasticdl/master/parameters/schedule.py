@@ -8,6 +8,10 @@ from typing import Any
 
 from elasticdl.config import CheckpointSection
 from elasticdl.master.journal import Journal
+from elasticdl.master.patience import Patience
+
+RECOVERY_FOLDER = "recovery"
+"""In the job's folder: the checkpoint to restore a ps replica from, or what a job has trained."""
 
 _SHARE_OF_TIME = 0.05  # that recovery checkpoints may take, beyond
 _RESTS_SECONDS = 10.0  # for which a replica that writes one lets updates go first, at most
@@ -27,7 +31,8 @@ class CheckpointSchedule:
     There are two kinds: those that the user asked for (`--checkpoint_steps`), and the **recovery
     checkpoint** in the job's own folder, so that the loss of a replica costs little.
 
-    kept: versions of the user's that are there. newest: the newest of both kinds.
+    kept: versions of the user's that are there. newest: the newest of both kinds. patience: with
+    the last one, which must be written. is_last_private: that goes to the job's own folder.
     """
 
     def __init__(self, journal: Journal, settings: CheckpointSection) -> None:
@@ -37,6 +42,8 @@ class CheckpointSchedule:
         self._next_version = settings.checkpoint_steps
         self._is_again = False  # the last one came to nothing, through no fault of the files
         self._next_recovery: float | None = None  # time
+        self.patience = Patience(journal, "last checkpoint")
+        self.is_last_private = settings.checkpoint_dir is None
         self.kept: list[int] = []
         self.newest: WholeCheckpoint | None = None
         journal.handle("checkpoint", self._apply_written)
@@ -44,6 +51,7 @@ class CheckpointSchedule:
         journal.handle("checkpoint due", self._apply_due)
         journal.handle("checkpoint again", self._apply_again)
         journal.handle("recovery checkpoint due", self._apply_recovery_due)
+        journal.handle("last checkpoint elsewhere", self._apply_elsewhere)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -80,6 +88,15 @@ class CheckpointSchedule:
         if not self._is_again:
             self._journal.record("checkpoint again")
 
+    def give_up_users_place(self) -> None:
+        """Have the last checkpoint written into the job's own folder."""
+        self._journal.record("last checkpoint elsewhere")
+
+    def reopened(self) -> None:
+        """Go on with a job that had failed; a part of a fact."""
+        self.patience.reset()
+        self.is_last_private = self._settings.checkpoint_dir is None
+
     # --- questions -------------------------------------------------------------------------------
 
     def is_due(self, version: int) -> bool:
@@ -111,6 +128,9 @@ class CheckpointSchedule:
     def _apply_again(self) -> None:
         self._is_again = True
 
+    def _apply_elsewhere(self) -> None:
+        self.is_last_private = True
+
     def _apply_recovery_due(self, at: float) -> None:
         self._next_recovery = at
 
@@ -131,6 +151,8 @@ class CheckpointSchedule:
             "is_again": self._is_again,
             "next_recovery": self._next_recovery,
             "newest": None if self.newest is None else list(astuple(self.newest)),
+            "patience": self.patience.snapshot(),
+            "is_last_private": self.is_last_private,
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -141,6 +163,8 @@ class CheckpointSchedule:
         self._next_recovery = snapshot["next_recovery"]
         newest = snapshot["newest"]
         self.newest = None if newest is None else WholeCheckpoint(*newest)
+        self.patience.restore(snapshot["patience"])
+        self.is_last_private = snapshot["is_last_private"]
 
 
 def to_delete(versions: Sequence[int], keep: int) -> list[int]:

@@ -530,7 +530,9 @@ def test_checkpoint_that_ends_after_the_job_changes_nothing(master_kit):
 def test_job_without_its_last_checkpoint_fails(master_kit):
     play = start(master_kit, checkpoint_dir=Path("c"))
     play.run()
-    play.core.answered(CheckpointFailed(6, "disk full"), 0.0)
+    for now in (0.0, 200.0, 400.0, 600.0):
+        play.core.tick(now)
+        play.core.answered(CheckpointFailed(6, "disk full"), now)
     play.audit()
     assert play.core.phase is Phase.FAILED
     assert play.core.message == "checkpoint of version 6: disk full"

@@ -1,5 +1,6 @@
 """A job in one process, as `Local` runs it."""
 
+import itertools
 import threading
 
 import pytest
@@ -10,6 +11,7 @@ from elasticdl.job import (
     Finished,
     Lease,
     Outcome,
+    Progress,
     PsRoute,
     Role,
     Shard,
@@ -91,10 +93,14 @@ def test_job_runs_to_its_end(master_kit, tmp_path):
 
 
 def test_full_disk_fails_the_job_at_its_end_only(master_kit, tmp_path):
-    job = Job(master_kit.config(checkpoint_dir=tmp_path, checkpoint_steps=3))
+    times = itertools.count(step=10)
+    config = master_kit.config(checkpoint_dir=tmp_path, checkpoint_steps=3)
+    job = Job(config, clock=lambda: next(times))
     job.problem = "rows: No space left on device"
     job.master.register_worker(0, 1)
     job.work_off()
+    while not job.master.has_ended:  # it waits for the disk
+        job.master.heartbeat(Role.WORKER, 0, Progress())
     status = job.master.status()
     assert status.status == "failed"
     assert status.message == "checkpoint of version 9: rows: No space left on device"
