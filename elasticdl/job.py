@@ -41,6 +41,14 @@ class Mode(StrEnum):
     PREDICTION = "prediction"
 
 
+class DataCheckTurn(StrEnum):
+    """Whether a worker looks at the data before the first record of the job."""
+
+    YOURS = "yours"
+    WAIT = "wait"  # another one is at it
+    OVER = "over"
+
+
 class Strategy(StrEnum):
     """Where parameters live (`--distribution_strategy`)."""
 
@@ -496,6 +504,7 @@ class JobStatus:
     train_metrics_records: int = 0
     evaluated_records: int = 0  # records that `metrics` are of
     counters: dict[str, int] = field(default_factory=dict)  # see COUNTERS
+    data_check: tuple[str, ...] = ()  # what a look at the data found before the first record
     members: tuple[MemberStatus, ...] = ()  # where they were asked for
 
     def staleness_percentile(self, share: float) -> int:

@@ -37,6 +37,7 @@ class ModelSpec:
     prediction_outputs_processor: type[Any] | None
     custom_data_reader: Callable[..., Any] | None
     weighted_metrics_fn: Callable[[], Any] | None = None
+    table: Any = None  # the `preprocessing.tabular.Table` that says what the columns are, if any
 
 
 def batched(feed: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
@@ -99,7 +100,20 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         prediction_outputs_processor=find(section.prediction_outputs_processor),
         custom_data_reader=find(section.custom_data_reader),
         weighted_metrics_fn=find(section.weighted_metrics_fn),
+        table=_table_of(module, feed),
     )
+
+
+def _table_of(module: ModuleType, feed: Any) -> Any:
+    """Return the `Table` whose feed it is, or the only one that the model file has; else None."""
+    tabular = sys.modules.get("elasticdl.preprocessing.tabular")
+    if tabular is None:
+        return None
+    own = getattr(feed, "__self__", None)
+    if isinstance(own, tabular.Table):
+        return own
+    found = [value for value in vars(module).values() if isinstance(value, tabular.Table)]
+    return found[0] if len(found) == 1 else None
 
 
 def parse_params(text: str, flag: str) -> dict[str, Any]:

@@ -160,12 +160,12 @@ class NumpyTrainer:
 
     def _feed(self, pick: _Pick, chosen: Int64, mode: Mode, numbers: Int64) -> Minibatch:
         try:
-            fed = self._spec.feed(pick(chosen), mode, self._metadata)
+            fed = self._spec.feed(pick(chosen), mode, self._metadata.of(mode))
         except Exception as error:
             number, error = self._culprit(pick, chosen, mode, numbers, error)
             raise DataError(
                 f"feed() failed on record {number}: {type(error).__name__}: {error}"
-                f"{columns_there_are(error, self._metadata.column_dtypes)} "
+                f"{columns_there_are(error, self._metadata.of(mode).column_dtypes)} "
                 f"({place_of(error)})",
                 number,
             ) from error
@@ -193,7 +193,7 @@ class NumpyTrainer:
         """Find the record of a minibatch with which `feed` fails on its own."""
         for place, number in enumerate(numbers.tolist()):
             try:
-                self._spec.feed(pick(chosen[place : place + 1]), mode, self._metadata)
+                self._spec.feed(pick(chosen[place : place + 1]), mode, self._metadata.of(mode))
             except Exception as own:
                 return number, own
         return int(numbers[0]), error

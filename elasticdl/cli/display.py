@@ -62,6 +62,7 @@ class Display:
         self._live: Live | None = None
         self.last: JobStatus | None = None
         self.events: list[Event] = []
+        self._told_data: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
         is_screen = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -92,6 +93,10 @@ class Display:
         is_news = before is not None and status.message != before.message
         if is_news and status.message and status.status not in ("pending", "failed"):
             self.note(status.message)
+        if status.data_check and not self._told_data:
+            self._told_data = status.data_check
+            for line in status.data_check:
+                self._print(f"data: {line}", style="yellow" if _is_warning(line) else "dim")
         if self._live is not None:
             return
         has_news = before is None or before.status != status.status
@@ -116,6 +121,9 @@ class Display:
         self._console.print(_summary(status), soft_wrap=True, highlight=False)
         if status.ledger:
             self._console.print(_ledger_table(status.ledger))
+        for line in status.data_check or self._told_data:
+            style = "yellow" if _is_warning(line) else ""
+            self._console.print(Text.assemble(("data        ", ""), (line, style)), soft_wrap=True)
         for skipped in status.skipped:
             self._console.print(Text(f"skipped: {skipped}", "yellow"), soft_wrap=True)
         for name, path in places.items():
@@ -242,6 +250,11 @@ def _summary(status: JobStatus) -> Text:
     if status.num_recomputed:
         text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches that came too late")
     return text
+
+
+def _is_warning(line: str) -> bool:
+    """Whether a line of what was found in the data is more than for information."""
+    return line.startswith("warning: ")
 
 
 def _ledger_table(ledger: tuple[EpochLedger, ...]) -> Table:

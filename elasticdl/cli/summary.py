@@ -41,6 +41,7 @@ def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]
         "num_ps": status.num_ps_alive,
         "checkpoints": list(status.checkpoints),
         "skipped": list(status.skipped),
+        "data_check": list(status.data_check),
         "counters": dict(status.counters),
         "recoveries": [dataclasses.asdict(recovery) for recovery in status.recoveries],
         "events": [dataclasses.asdict(event) for event in events],

@@ -19,7 +19,7 @@ from elasticdl.errors import ElasticdlError
 from elasticdl.job import JobStatus
 from elasticdl.launchers.base import Job
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
-from elasticdl.observe.kinds import FeedPath
+from elasticdl.observe.kinds import DataChecked, FeedPath
 from elasticdl.rpc.client import ENDED
 
 _CONNECT_SECONDS = 5.0
@@ -183,6 +183,8 @@ class _News:
                 elif event["event"] == FeedPath.event and text not in told:
                     told.add(text)
                     self._put(text)
+                elif event["event"] == DataChecked.event:
+                    continue  # its lines come with the pictures
                 elif text and event["role"] in _EVENT_SOURCES:
                     self._put(text)
         except ElasticdlError as error:

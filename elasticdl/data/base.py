@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from elasticdl.data.strings import Column
 from elasticdl.errors import DataError
-from elasticdl.job import Shard
+from elasticdl.job import Mode, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,17 @@ class Metadata:
     """What `feed` may know about the data.
 
     Its columns and their types, when the format has any, and what is between the fields of a line.
+    of_modes: what it is of data of other modes, which may have other columns, or another order.
     """
 
     column_names: tuple[str, ...] = ()
     column_dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
     delimiter: str = ","
+    of_modes: Mapping[Mode, Metadata] = field(default_factory=dict, compare=False, repr=False)
+
+    def of(self, mode: Mode) -> Metadata:
+        """Return what `feed` is told in a mode."""
+        return self.of_modes.get(mode, self)
 
 
 def columns_there_are(error: Exception, columns: Iterable[str]) -> str:

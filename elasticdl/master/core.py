@@ -8,6 +8,7 @@ goes on from its journal as if nothing had happened.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
     Attendance,
+    DataCheckTurn,
     Finished,
     Lease,
     Outcome,
@@ -34,6 +36,7 @@ from elasticdl.master.actions import Action, Note
 from elasticdl.master.callbacks import Callbacks
 from elasticdl.master.counters import Counters
 from elasticdl.master.course import Course
+from elasticdl.master.data_check import DataCheck
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
@@ -98,6 +101,7 @@ class JobCore:
         self.counters = Counters(self.journal)
         self.patience = Patience(self.journal, "results")  # with the export, and with predictions
         self.journal.handle("reopened", self._apply_reopened)
+        self.data_check = DataCheck()
         self._actions: list[Action] = []
         self._next_tick = math.inf  # not journalled: a master that begins is not late
         self.callbacks = Callbacks(
@@ -238,6 +242,21 @@ class JobCore:
         if self.config.command == "train" and not self.has_ended:
             self.callbacks.declare()
             self._advance(now)
+
+    def data_check_turn(self, worker_id: int) -> DataCheckTurn:
+        """Return whether a worker is to look at the data before it asks for tasks."""
+        holder = self.members.find(Role.WORKER, self.data_check.worker_id)
+        has_begun = self.has_ended or self.ledger.num_done > 0
+        return self.data_check.turn(worker_id, holder is not None and holder.is_alive, has_begun)
+
+    def data_checked(self, worker_id: int, lines: Sequence[str], error: str, now: float) -> None:
+        """A worker says what it found in the data; an error ends the job."""
+        if self.has_ended or not self.data_check.done(worker_id, lines):
+            return
+        if lines:
+            self._note(kinds.DataChecked(self.data_check.lines), "the data was looked at")
+        if error:
+            self._fail(error, now)
 
     def register_ps(self, index: int, session: str, pid: int, address: str, now: float) -> float:
         """A ps replica announces itself; return how often it is to send a heartbeat.

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
     Attendance,
+    DataCheckTurn,
     Finished,
     HeartbeatAnswer,
     JobStatus,
@@ -104,6 +105,14 @@ class InProcessMaster:
     def has_callbacks(self, worker_id: int) -> None:
         """Say that the model file has callbacks that the job is to call."""
         self._do(lambda: self._core.has_callbacks(self._now()))
+
+    def data_check_turn(self, worker_id: int) -> DataCheckTurn:
+        """Return whether the worker is to look at the data."""
+        return self._do(lambda: self._core.data_check_turn(worker_id))
+
+    def data_checked(self, worker_id: int, lines: Sequence[str], error: str = "") -> None:
+        """Say what the look at the data found."""
+        self._do(lambda: self._core.data_checked(worker_id, lines, error, self._now()))
 
     def register_ps(self, index: int, address: str, pid: int) -> float:
         """Refuse: a job in one process has no ps replicas."""

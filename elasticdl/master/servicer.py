@@ -103,6 +103,17 @@ class Servicer(MasterServicer):
         await self._event(context, lambda: core.has_callbacks(now))
         return pb.HasCallbacksResponse()
 
+    async def CheckData(self, request: Any, context: Any) -> Any:
+        """A worker asks whether to look at the data, or says what it found."""
+        core, now = self._master.core, self._master.now()
+
+        def check() -> str:
+            if request.is_done:
+                core.data_checked(request.worker_id, request.lines, request.error, now)
+            return str(core.data_check_turn(request.worker_id))
+
+        return pb.CheckDataResponse(turn=await self._event(context, check))
+
     async def RegisterPs(self, request: Any, context: Any) -> Any:
         """A ps replica announces itself."""
         core, now = self._master.core, self._master.now()

@@ -64,6 +64,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
         evaluated_records=core.evaluations.num_records,
         train_metrics_records=core.training_metrics.measured.num_records,
         counters=dict(core.counters.values),
+        data_check=core.data_check.lines,
     )
 
 

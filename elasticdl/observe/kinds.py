@@ -198,6 +198,14 @@ class PhaseBegan(Kind):
 
 
 @dataclass(frozen=True)
+class DataChecked(Kind):
+    """A worker has looked at a sample of the data, before the first record."""
+
+    event: ClassVar[str] = "data check"
+    lines: Annotated[Sequence[str], "what it found"]
+
+
+@dataclass(frozen=True)
 class JobEnded(Kind):
     """The job has ended."""
 

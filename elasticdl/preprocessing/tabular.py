@@ -31,6 +31,7 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
+from elasticdl.data.wanted import WantedColumn, WantedTable
 from elasticdl.errors import ModelError
 from elasticdl.layers.embedding import PLAIN_WEIGHT_LIMIT_BYTES, Embedding
 from elasticdl.preprocessing import statistics
@@ -186,6 +187,20 @@ class Table:
 
         dataset = dataset.map(example)
         return dataset.shuffle(1024) if mode == Mode.TRAINING else dataset
+
+    def wanted(self) -> WantedTable:
+        """Return what is expected of the data, for whoever checks it."""
+        described = {name: WantedColumn(name) for name in self._types}
+        for column in self.columns:
+            if isinstance(column, Category | Tags) and not isinstance(column.by, int):
+                words = tuple(str(word) for word in column.by)
+                sep = column.sep if isinstance(column, Tags) else ""
+                described[column.name] = WantedColumn(column.name, words, sep)
+        positive = self.label.positive
+        words = (positive,) if isinstance(positive, str) else tuple(positive or ())
+        return WantedTable(
+            tuple(described.values()), self.label.name, words, self._file_columns, self._missing
+        )
 
     def inputs(self) -> dict[str, Any]:
         """Return a `keras.Input` of shape (1,) for each column of the data that is used."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from elasticdl.job import (
     Attendance,
+    DataCheckTurn,
     Finished,
     HeartbeatAnswer,
     Lease,
@@ -38,6 +40,14 @@ class MasterClient(Protocol):
 
     def has_callbacks(self, worker_id: int) -> None:
         """Say that the model file has callbacks that the job is to call."""
+        ...
+
+    def data_check_turn(self, worker_id: int) -> DataCheckTurn:
+        """Return whether this worker is to look at the data before it asks for tasks."""
+        ...
+
+    def data_checked(self, worker_id: int, lines: Sequence[str], error: str = "") -> None:
+        """Say what the look at the data found; an error ends the job."""
         ...
 
     def register_ps(self, index: int, address: str, pid: int) -> float:

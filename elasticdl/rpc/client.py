@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import grpc
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.job import (
     Attendance,
+    DataCheckTurn,
     Finished,
     HeartbeatAnswer,
     JobStatus,
@@ -92,6 +93,18 @@ class GrpcMasterClient:
         """Say that the model file has callbacks that the job is to call."""
         self._connection.call(
             self._master.HasCallbacks, pb.HasCallbacksRequest(worker_id=worker_id)
+        )
+
+    def data_check_turn(self, worker_id: int) -> DataCheckTurn:
+        """Return whether this worker is to look at the data."""
+        request = pb.CheckDataRequest(worker_id=worker_id)
+        return DataCheckTurn(self._connection.call(self._master.CheckData, request).turn)
+
+    def data_checked(self, worker_id: int, lines: Sequence[str], error: str = "") -> None:
+        """Say what the look at the data found."""
+        self._connection.call(
+            self._master.CheckData,
+            pb.CheckDataRequest(worker_id=worker_id, is_done=True, lines=lines, error=error),
         )
 
     def register_ps(self, index: int, address: str, pid: int) -> float:

@@ -319,6 +319,58 @@ class HasCallbacksResponse(_message.Message):
 Global___HasCallbacksResponse: _TypeAlias = HasCallbacksResponse  # noqa: Y015
 
 @_typing.final
+class CheckDataRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    IS_DONE_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.int
+    is_done: _builtins.bool
+    error: _builtins.str
+    """why the job cannot go on"""
+    @_builtins.property
+    def lines(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """what it found"""
+
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.int = ...,
+        is_done: _builtins.bool = ...,
+        lines: _abc.Iterable[_builtins.str] | None = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "is_done", b"is_done", "lines", b"lines", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckDataRequest: _TypeAlias = CheckDataRequest  # noqa: Y015
+
+@_typing.final
+class CheckDataResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TURN_FIELD_NUMBER: _builtins.int
+    turn: _builtins.str
+    """yours, wait, over"""
+    def __init__(
+        self,
+        *,
+        turn: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckDataResponse: _TypeAlias = CheckDataResponse  # noqa: Y015
+
+@_typing.final
 class RegisterPsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1832,6 +1884,7 @@ class JobStatus(_message.Message):
     EVALUATED_RECORDS_FIELD_NUMBER: _builtins.int
     COUNTERS_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    DATA_CHECK_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -1878,6 +1931,8 @@ class JobStatus(_message.Message):
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
         """of GetStatus, if asked for"""
 
+    @_builtins.property
+    def data_check(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -1915,10 +1970,11 @@ class JobStatus(_message.Message):
         evaluated_records: _builtins.int = ...,
         counters: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
+        data_check: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "epoch_loss", b"epoch_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "checkpoints", b"checkpoints", "counters", b"counters", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "checkpoints", b"checkpoints", "counters", b"counters", "data_check", b"data_check", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch_loss: _TypeAlias = _typing.Literal["epoch_loss"]  # noqa: Y015
     _WhichOneofArgType__epoch_loss: _TypeAlias = _typing.Literal["_epoch_loss", b"_epoch_loss"]  # noqa: Y015

@@ -44,6 +44,11 @@ class MasterStub:
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.SerializeToString,
                 response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.FromString,
                 _registered_method=True)
+        self.CheckData = channel.unary_unary(
+                '/elasticdl.v1.Master/CheckData',
+                request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.CheckDataRequest.SerializeToString,
+                response_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.CheckDataResponse.FromString,
+                _registered_method=True)
         self.RestorePoint = channel.unary_unary(
                 '/elasticdl.v1.Master/RestorePoint',
                 request_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.RestorePointRequest.SerializeToString,
@@ -138,6 +143,13 @@ class MasterServicer:
 
     def HasCallbacks(self, request, context):
         """The model file has callbacks that the job is to call. Harmless when repeated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CheckData(self, request, context):
+        """A worker asks whether it is to look at the data, and then says what it found. One does for a job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -267,6 +279,11 @@ def add_MasterServicer_to_server(servicer, server):
                     servicer.HasCallbacks,
                     request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.FromString,
                     response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.SerializeToString,
+            ),
+            'CheckData': grpc.unary_unary_rpc_method_handler(
+                    servicer.CheckData,
+                    request_deserializer=elasticdl_dot_rpc_dot_elasticdl__pb2.CheckDataRequest.FromString,
+                    response_serializer=elasticdl_dot_rpc_dot_elasticdl__pb2.CheckDataResponse.SerializeToString,
             ),
             'RestorePoint': grpc.unary_unary_rpc_method_handler(
                     servicer.RestorePoint,
@@ -403,6 +420,33 @@ class Master:
             '/elasticdl.v1.Master/HasCallbacks',
             elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksRequest.SerializeToString,
             elasticdl_dot_rpc_dot_elasticdl__pb2.HasCallbacksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CheckData(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/elasticdl.v1.Master/CheckData',
+            elasticdl_dot_rpc_dot_elasticdl__pb2.CheckDataRequest.SerializeToString,
+            elasticdl_dot_rpc_dot_elasticdl__pb2.CheckDataResponse.FromString,
             options,
             channel_credentials,
             insecure,

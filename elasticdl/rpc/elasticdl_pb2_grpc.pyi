@@ -40,6 +40,8 @@ class MasterStub:
     """A worker process that is about to ask for tasks."""
     HasCallbacks: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.HasCallbacksRequest, _elasticdl_pb2.HasCallbacksResponse]
     """The model file has callbacks that the job is to call. Harmless when repeated."""
+    CheckData: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.CheckDataRequest, _elasticdl_pb2.CheckDataResponse]
+    """A worker asks whether it is to look at the data, and then says what it found. One does for a job."""
     RestorePoint: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RestorePointRequest, _elasticdl_pb2.RestorePointResponse]
     """A ps replica that has been started asks what to begin with."""
     RegisterPs: _grpc.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterPsRequest, _elasticdl_pb2.RegisterPsResponse]
@@ -81,6 +83,8 @@ class MasterAsyncStub(MasterStub):
     """A worker process that is about to ask for tasks."""
     HasCallbacks: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.HasCallbacksRequest, _elasticdl_pb2.HasCallbacksResponse]  # type: ignore[assignment]
     """The model file has callbacks that the job is to call. Harmless when repeated."""
+    CheckData: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.CheckDataRequest, _elasticdl_pb2.CheckDataResponse]  # type: ignore[assignment]
+    """A worker asks whether it is to look at the data, and then says what it found. One does for a job."""
     RestorePoint: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RestorePointRequest, _elasticdl_pb2.RestorePointResponse]  # type: ignore[assignment]
     """A ps replica that has been started asks what to begin with."""
     RegisterPs: _aio.UnaryUnaryMultiCallable[_elasticdl_pb2.RegisterPsRequest, _elasticdl_pb2.RegisterPsResponse]  # type: ignore[assignment]
@@ -131,6 +135,14 @@ class MasterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_elasticdl_pb2.HasCallbacksResponse, _abc.Awaitable[_elasticdl_pb2.HasCallbacksResponse]]:
         """The model file has callbacks that the job is to call. Harmless when repeated."""
+
+    @_abc_1.abstractmethod
+    def CheckData(
+        self,
+        request: _elasticdl_pb2.CheckDataRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_elasticdl_pb2.CheckDataResponse, _abc.Awaitable[_elasticdl_pb2.CheckDataResponse]]:
+        """A worker asks whether it is to look at the data, and then says what it found. One does for a job."""
 
     @_abc_1.abstractmethod
     def RestorePoint(

@@ -409,6 +409,7 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         train_metrics_records=status.train_metrics_records,
         evaluated_records=status.evaluated_records,
         counters=status.counters,
+        data_check=status.data_check,
         members=[member_to_message(member) for member in status.members],
     )
 
@@ -510,5 +511,6 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
         train_metrics_records=message.train_metrics_records,
         evaluated_records=message.evaluated_records,
         counters=dict(message.counters),
+        data_check=tuple(message.data_check),
         members=tuple(_member_from_message(member) for member in message.members),
     )

@@ -12,6 +12,7 @@ from elasticdl._core import PsClient
 from elasticdl.backends.base import CallbackNeeds, Int64, Minibatch, Predictor, Trainer
 from elasticdl.backends.load import has_tables, load_saved_model, load_trainer
 from elasticdl.config import JobConfig
+from elasticdl.data.aligned import aligned
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
@@ -23,6 +24,7 @@ from elasticdl.process import IS_BUILT
 from elasticdl.rpc.base import MasterClient
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
+from elasticdl.worker.data_check import check_data, metadata_of
 from elasticdl.worker.exchange import NoParameterSource, Parameters, StoreExchange, Training
 from elasticdl.worker.hybrid import HybridExchange
 from elasticdl.worker.loop import Worker
@@ -60,6 +62,7 @@ def assemble(
     """
     spec = load_model_spec(config.model, config.training.learning_rate)
     readers = open_readers(config, spec)
+    metadata = metadata_of(config, readers)
     threads = threads_of(config)
     log.info("%s", threads)
     if config.checkpoint.saved_model is None:
@@ -71,16 +74,16 @@ def assemble(
             route,
             spec,
             readers,
+            metadata,
             threads.count,
             labels,
             reduce,
             device,
         )
-    model = load_saved_model(
-        spec, _metadata(config, readers), config.checkpoint.saved_model, threads.count, device
-    )
+    model = load_saved_model(spec, metadata, config.checkpoint.saved_model, threads.count, device)
     model.check(_sample(config, readers, model))
     log.info(IS_BUILT)
+    check_data(config, spec, model, metadata, readers, master, worker_id)
     sink = partial(make_sink, spec, worker_id, config.checkpoint.predictions)
     source, has_own_reader = NoParameterSource(), spec.custom_data_reader is not None
     return Worker(
@@ -104,6 +107,7 @@ def _assemble_trainer(
     route: Route | None,
     spec: ModelSpec,
     readers: dict[TaskKind, DataReader],
+    metadata: Metadata,
     num_threads: int,
     labels: LabelClock | None,
     reduce: Callable[[Trainer], RingExchange] | None,
@@ -115,7 +119,7 @@ def _assemble_trainer(
     try:
         trainer = load_trainer(
             spec,
-            _metadata(config, readers),
+            metadata,
             config.training.seed,
             threshold,
             num_threads,
@@ -132,6 +136,7 @@ def _assemble_trainer(
             f"--model_def={config.model.model_def}: building the model failed: "
             f"{type(error).__name__}: {error} ({place_of(error)})"
         ) from error
+    check_data(config, spec, trainer, metadata, readers, master, worker_id)
     steps = config.training.get_model_steps
     exchange: StoreExchange | RingExchange | HybridExchange
     if reduce is None:
@@ -235,11 +240,6 @@ def threads_of(config: JobConfig) -> Threads:
     )
 
 
-def _metadata(config: JobConfig, readers: dict[TaskKind, DataReader]) -> Metadata:
-    kind, _ = _SAMPLES[config.command]
-    return readers[kind].metadata
-
-
 def _sample(config: JobConfig, readers: dict[TaskKind, DataReader], model: Predictor) -> Minibatch:
     kind, mode = _SAMPLES[config.command]
     return sample_minibatch(readers[kind], model, mode, config.training.minibatch_size)
@@ -258,6 +258,8 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
         for kind, path in sources.items()
         if path
     }
+    main = readers[_SAMPLES[config.command][0]].metadata
+    readers = {kind: aligned(reader, main) for kind, reader in readers.items()}
     if TaskKind.TRAINING in readers:
         readers[TaskKind.TRAINING] = with_shuffle(readers[TaskKind.TRAINING], config.training)
     return readers

@@ -114,7 +114,7 @@ class Feed:
 
     def _call(self, dataset: TaskRecords, mode: Mode, numbers: Int64) -> Any:
         try:
-            return self._feed(dataset, mode, self._metadata)
+            return self._feed(dataset, mode, self._metadata.of(mode))
         except ElasticdlError:
             raise
         except Exception as error:
@@ -127,7 +127,7 @@ class Feed:
         """Find the record with which `feed` fails on its own."""
         for index, number in enumerate(numbers):
             try:
-                self._feed(dataset.part(slice(index, index + 1)), mode, self._metadata)
+                self._feed(dataset.part(slice(index, index + 1)), mode, self._metadata.of(mode))
             except Exception as own:
                 return number, own
         return numbers[0], error

@@ -60,6 +60,7 @@ def board(
         "message": history.message,
         "picture": _picture(history),
         "tables": dict(history.tables),
+        "data": list(history.data),
         "series": _series(history, since),
         "lanes": [_lane(lane, bins, since) for lane in history.lanes if lane.stamp > since],
         "points": _points(history, since),

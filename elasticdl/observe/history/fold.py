@@ -59,7 +59,8 @@ class History:
     """What has happened to a job, as far as its events were added.
 
     version: grows with each event; whatever changes is stamped with it.
-    picture: the newest event `picture`. tables: the newest event `tables`.
+    picture: the newest event `picture`. tables: the newest event `tables`. data: what a look at the
+    data found before the first record.
     """
 
     def __init__(self) -> None:
@@ -73,6 +74,7 @@ class History:
         self.counts: Counter[str] = Counter()  # of facts, by kind
         self.picture: Event = {}
         self.tables: Event = {}
+        self.data: list[str] = []
         self.phase, self.message = "pending", ""
         self.ended: float | None = None
         self.latest = 0.0
@@ -90,6 +92,7 @@ class History:
             "learning rate": self._learns_at,
             "checkpoint": self._checkpointed,
             "phase": self._phase_began,
+            "data check": self._data_checked,
             "resumed": self._resumed,
             "ended": self._ended,
             "registered": self._registered,
@@ -192,6 +195,9 @@ class History:
 
     def _phase_began(self, event: Event) -> None:
         self.phase = event["phase"]
+
+    def _data_checked(self, event: Event) -> None:
+        self.data = list(event["lines"])
 
     def _resumed(self, event: Event) -> None:
         self.ended = None

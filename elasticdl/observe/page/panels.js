@@ -208,6 +208,16 @@ const panels = (() => {
       [...found].reverse().slice(0, 50).map((one) => [words.count(one.version), words.duration(store.since(one.time)), words.clock(one.time)])));
   }
 
+  // What a look at a sample of the data found.
+  function data() {
+    const lines = store.data;
+    if (!lines.length) {
+      words.empty(by("data"), "Nobody has looked at the data yet.");
+      return;
+    }
+    by("data").replaceChildren(...lines.map((line) => words.element("p", line, line.startsWith("warning: ") ? "note" : "fact")));
+  }
+
   function config() {
     const sections = Object.entries(store.config);
     if (!sections.length) {
@@ -228,7 +238,7 @@ const panels = (() => {
   }
 
   function show(isWhole) {
-    for (const part of [summary, goodput, dips, events, tasks, stages, members, tables, staleness, checkpoints]) part();
+    for (const part of [summary, goodput, dips, events, tasks, stages, members, tables, staleness, checkpoints, data]) part();
     if (isWhole) config();
   }
 

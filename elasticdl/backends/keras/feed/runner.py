@@ -74,7 +74,7 @@ class FeedRunner:
             if way is None:
                 if not self._ways and not self._run_eagerly:
                     self._tell_side_effects()
-                user = UserFeed(self._feed, mode, self._metadata, minibatch_size)
+                user = UserFeed(self._feed, mode, self._metadata.of(mode), minibatch_size)
                 sample = as_batch(first).part(0, NUM_PROVED)
                 way = self._choose(user, sample)
                 self._ways[mode, minibatch_size] = way

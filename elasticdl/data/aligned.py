@@ -1,0 +1,48 @@
+"""Columns of one data set in the order of another's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from elasticdl.data.base import DataReader, Metadata, Records
+from elasticdl.job import Shard
+
+
+def aligned(reader: DataReader, like: Metadata) -> DataReader:
+    """Return a reader whose columns come in the order of another data set's.
+
+    A `feed` may take the columns of a record by their place. Columns that the other data set does
+    not have come last. Readers of lines or other bytes are returned as they are.
+    """
+    own = reader.metadata
+    if not own.column_dtypes or not like.column_dtypes:
+        return reader
+    known = [name for name in like.column_dtypes if name in own.column_dtypes]
+    order = [*known, *(name for name in own.column_dtypes if name not in like.column_dtypes)]
+    return reader if order == list(own.column_dtypes) else AlignedReader(reader, order)
+
+
+class AlignedReader:
+    """Reads what another reader of columns reads, with the columns in a given order."""
+
+    def __init__(self, reader: DataReader, order: Sequence[str]) -> None:
+        self._reader = reader
+        self._order = tuple(order)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The columns, in that order."""
+        found = self._reader.metadata
+        dtypes = {name: found.column_dtypes[name] for name in self._order}
+        return replace(found, column_names=self._order, column_dtypes=dtypes)
+
+    def shards(self) -> list[Shard]:
+        """List the shards of the other reader."""
+        return self._reader.shards()
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield its records."""
+        for records in self._reader.read(shard):
+            columns = {name: records.columns[name] for name in self._order}
+            yield replace(records, columns=columns)

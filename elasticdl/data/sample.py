@@ -1,0 +1,165 @@
+"""A bounded sample of a data set, from places all over it, and its columns as words."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from elasticdl.data.base import DataReader, Metadata, Records
+from elasticdl.data.example import decode_example
+from elasticdl.job import Shard
+
+Words = list[str | None]
+"""The values of a column as text; None: one is missing."""
+
+_MOST_RECORDS = 2048
+_NUM_PIECES = 8
+_MOST_SECONDS = 1.0
+_MOST_WORD_BYTES = 256  # a column of longer ones holds images and the like
+_WHOLE = re.compile(r"[+-]?\d+")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some records of a data set.
+
+    num_records: of the data set. pieces: consecutive records, each from another place.
+    """
+
+    num_records: int
+    pieces: tuple[tuple[Shard, tuple[Records, ...]], ...]
+    columns: Mapping[str, Words] = field(default_factory=dict)
+
+    @property
+    def num_looked_at(self) -> int:
+        """How many records it has."""
+        return sum(shard.num_records for shard, _ in self.pieces)
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it has all records of the data set."""
+        return self.num_looked_at == self.num_records
+
+
+def take_sample(reader: DataReader, names: Sequence[str] = ()) -> Sample:
+    """Read a sample: a few thousand records at most, for a second or two.
+
+    Args:
+        reader: Of the data.
+        names: Of the columns of a line, where the reader does not know them.
+
+    Raises:
+        DataError: A record cannot be read.
+    """
+    shards = reader.shards()
+    num_records = sum(shard.num_records for shard in shards)
+    deadline = time.monotonic() + _MOST_SECONDS
+    pieces = []
+    for piece in places(shards, num_records):
+        pieces.append((piece, tuple(chunk for chunk in reader.read(piece) if len(chunk))))
+        if time.monotonic() > deadline:
+            break
+    chunks = [chunk for _, chunks in pieces for chunk in chunks]
+    return Sample(num_records, tuple(pieces), columns_of(chunks, reader.metadata, names))
+
+
+def places(shards: Sequence[Shard], num_records: int) -> Iterator[Shard]:
+    """Yield pieces of shards, in order, which are spread evenly over all records."""
+    size = min(_MOST_RECORDS // _NUM_PIECES, math.ceil(num_records / _NUM_PIECES))
+    wanted = [number * num_records // _NUM_PIECES for number in range(_NUM_PIECES)]
+    before = 0
+    for shard in shards:
+        end = before + shard.num_records
+        inside = [at for at in wanted if before <= at < end]
+        for at, next_at in zip(inside, [*inside[1:], end], strict=True):
+            start = shard.start + at - before
+            stop = min(start + size, shard.start + next_at - before)
+            if start < stop:
+                yield Shard(shard.name, start, stop)
+        before = end
+
+
+def columns_of(
+    chunks: Sequence[Records], metadata: Metadata, names: Sequence[str] = ()
+) -> dict[str, Words]:
+    """Return the columns of records as words: of a table, of lines of CSV, or of Examples.
+
+    What has no columns that can be seen has none here, and neither have lists and long bytes.
+    """
+    if not chunks:
+        return {}
+    if chunks[0].columns:
+        return _of_columns(chunks)
+    values = [value for chunk in chunks for value in chunk.values]
+    fields = tuple(metadata.column_names) or tuple(names)
+    return _of_lines(values, fields, metadata.delimiter) if fields else _of_examples(values)
+
+
+def _of_columns(chunks: Sequence[Records]) -> dict[str, Words]:
+    found: dict[str, Words] = {}
+    for name in chunks[0].columns:
+        parts = [np.asarray(chunk.columns[name]) for chunk in chunks]
+        values = [value for part in parts if part.ndim == 1 for value in part.tolist()]
+        words = [_word(value) for value in values]
+        if len(words) == sum(map(len, parts)) and False not in words:
+            found[name] = [word if isinstance(word, str) else None for word in words]
+    return found
+
+
+def _of_lines(lines: Sequence[bytes], names: Sequence[str], delimiter: str) -> dict[str, Words]:
+    found: dict[str, Words] = {name: [] for name in names}
+    for line in lines:
+        try:
+            row = next(csv.reader([line.decode()], delimiter=delimiter), [])
+        except (UnicodeDecodeError, csv.Error):
+            continue  # whoever parses it says so
+        if len(row) == len(names):
+            for name, word in zip(names, row, strict=True):
+                found[name].append(word or None)
+    return found
+
+
+def _of_examples(values: Sequence[bytes]) -> dict[str, Words]:
+    if not values or decode_example(values[0]) is None:
+        return {}
+    rows = [decode_example(value) or {} for value in values]
+    names = sorted({name for row in rows for name in row})
+    found: dict[str, Words] = {}
+    for name in names:
+        words = [_word(row[name][0]) if len(row.get(name, ())) == 1 else None for row in rows]
+        is_list = any(len(row.get(name, ())) > 1 for row in rows)
+        if not is_list and False not in words:
+            found[name] = [word if isinstance(word, str) else None for word in words]
+    return found
+
+
+def _word(value: Any) -> str | bool | None:
+    """Return a value as a word; None: it is missing. False: it is not a single value."""
+    if value is None or value != value:
+        return None
+    if isinstance(value, bytes):
+        if len(value) > _MOST_WORD_BYTES:
+            return False
+        value = value.decode(errors="replace")
+    if not isinstance(value, str | int | float):
+        return False
+    return str(value) or None
+
+
+def kind_of(words: Words) -> str:
+    """Say what the values of a column are: whole numbers, numbers or text; "": all are missing."""
+    present = [word.strip() for word in islice(words, _MOST_RECORDS) if word is not None]
+    if not present:
+        return ""
+    if all(map(_WHOLE.fullmatch, present)):
+        return "whole numbers"
+    return "numbers" if all(map(_NUMBER.fullmatch, present)) else "text"

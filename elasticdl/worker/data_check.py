@@ -1,0 +1,241 @@
+"""A look at the data before the first record of a job is trained: one worker, a second or two."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.backends.base import Minibatch, Predictor
+from elasticdl.config import JobConfig
+from elasticdl.data.base import DataReader, Metadata
+from elasticdl.data.sample import Sample, Words, take_sample
+from elasticdl.errors import ElasticdlError
+from elasticdl.job import DataCheckTurn, Mode, Shard, TaskKind
+from elasticdl.model_spec import ModelSpec
+from elasticdl.rpc.base import MasterClient
+from elasticdl.worker.findings import DataSet, Fed, findings
+
+_FEED_SECONDS = 1.0  # after which no more pieces are fed
+_MOST_SECONDS = 30.0  # of a `feed` that does not return
+_PAUSE_SECONDS = 0.1
+_TURN_SECONDS = 60.0  # for which others wait
+_MOST_PER_RECORD = 64  # labels of more numbers are not classes
+
+_KINDS = (
+    (TaskKind.TRAINING, Mode.TRAINING),
+    (TaskKind.EVALUATION, Mode.EVALUATION),
+    (TaskKind.PREDICTION, Mode.PREDICTION),
+)
+_NAMES = {Mode.TRAINING: "training", Mode.EVALUATION: "validation", Mode.PREDICTION: "prediction"}
+
+
+class NotedMetadata(Metadata):
+    """Metadata that notes whether `feed` asked for the names of the columns."""
+
+    __slots__ = ("was_asked",)
+    was_asked: list[str]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("column_names", "column_dtypes"):
+            object.__getattribute__(self, "was_asked").append(name)
+        return object.__getattribute__(self, name)
+
+    @classmethod
+    def copy_of(cls, metadata: Metadata) -> NotedMetadata:
+        """Return a copy, for which nobody has asked."""
+        made = object.__new__(cls)
+        object.__setattr__(made, "was_asked", [])
+        for name in ("column_names", "column_dtypes", "delimiter", "of_modes"):
+            object.__setattr__(made, name, getattr(metadata, name))
+        return made
+
+
+def metadata_of(config: JobConfig, readers: Mapping[TaskKind, DataReader]) -> Metadata:
+    """Return what `feed` is told: of each data set in its own mode."""
+    of_modes = {
+        mode: NotedMetadata.copy_of(readers[kind].metadata)
+        for kind, mode in _KINDS
+        if kind in readers
+    }
+    return replace(readers[_main(config)].metadata, of_modes=of_modes)
+
+
+def _main(config: JobConfig) -> TaskKind:
+    """Return what the command is about."""
+    return {
+        "train": TaskKind.TRAINING,
+        "evaluate": TaskKind.EVALUATION,
+        "predict": TaskKind.PREDICTION,
+    }[config.command]
+
+
+def check_data(
+    config: JobConfig,
+    spec: ModelSpec,
+    model: Predictor,
+    metadata: Metadata,
+    readers: Mapping[TaskKind, DataReader],
+    master: MasterClient,
+    worker_id: int,
+) -> None:
+    """Look at the data, if it is this worker's turn, and tell the master; others wait for it.
+
+    Raises:
+        ElasticdlError: Nothing sensible can come of the job. The master knows, and ends it.
+    """
+    deadline = time.monotonic() + _TURN_SECONDS
+    while (turn := master.data_check_turn(worker_id)) is DataCheckTurn.WAIT:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(_PAUSE_SECONDS)
+    if turn is DataCheckTurn.OVER:
+        return
+    try:
+        lines = look_at_data(config, spec, model, metadata, readers)
+    except ElasticdlError as error:
+        master.data_checked(worker_id, [], str(error))
+        raise
+    master.data_checked(worker_id, lines)
+
+
+def look_at_data(
+    config: JobConfig,
+    spec: ModelSpec,
+    model: Predictor,
+    metadata: Metadata,
+    readers: Mapping[TaskKind, DataReader],
+) -> list[str]:
+    """Return what there is to say of the data, a line each.
+
+    Raises:
+        ElasticdlError: Nothing sensible can come of it.
+    """
+    table = None if spec.table is None else spec.table.wanted()
+    names = () if table is None else table.file_columns
+    sets: dict[TaskKind, DataSet] = {}
+    for kind, mode in _KINDS:
+        if kind not in readers:
+            continue
+        try:
+            sample = take_sample(readers[kind], names)
+            if sample.num_records:
+                fed = _fed_in_time(model, sample, mode, config.training.minibatch_size)
+                sets[kind] = DataSet(_NAMES[mode], readers[kind].metadata, sample, fed)
+        except ElasticdlError as error:
+            if kind is _main(config):
+                raise
+            raise type(error)(f"--{_NAMES[mode]}_data: {error}") from error
+    main = sets.pop(_main(config), None)
+    if main is None:
+        return []
+    asked = [getattr(metadata.of(mode), "was_asked", ()) for _, mode in _KINDS]
+    return findings(main, list(sets.values()), table, any(asked))
+
+
+def _fed_in_time(model: Predictor, sample: Sample, mode: Mode, minibatch_size: int) -> Fed:
+    """Run `feed` over a sample; one that does not return ends the look, and not the job."""
+    found: list[Fed | BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(_fed(model, sample, mode, minibatch_size))
+        except BaseException as error:  # raised by whoever waits
+            found.append(error)
+
+    drawn = random.getstate(), np.random.get_state()
+    thread = threading.Thread(target=run, name="data check", daemon=True)
+    thread.start()
+    thread.join(_MOST_SECONDS)
+    random.setstate(drawn[0])
+    np.random.set_state(drawn[1])
+    if not found:
+        first = sample.pieces[0][0]
+        return Fed(
+            problem=f"feed did not return within {_MOST_SECONDS:.0f} s ({first.name}, from record "
+            f"{first.start} on)"
+        )
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
+
+
+def _fed(model: Predictor, sample: Sample, mode: Mode, minibatch_size: int) -> Fed:
+    """Return what `feed` makes of the pieces, as far as the time goes.
+
+    Raises:
+        ElasticdlError: It fails with each of them, as it does with records of another kind. One
+            that it fails with is the task's to tell.
+    """
+    deadline = time.monotonic() + _FEED_SECONDS
+    gathered, errors, is_fed = _Gathered(), [], False
+    for shard, chunks in sample.pieces:
+        try:
+            for minibatch in model.minibatches(iter(chunks), mode, minibatch_size, seed=0):
+                gathered.add(minibatch)
+                is_fed = True
+                if time.monotonic() > deadline:
+                    break
+        except ElasticdlError as error:
+            errors.append((shard, error))
+        if time.monotonic() > deadline:
+            break
+    if errors and not is_fed:
+        raise errors[0][1]
+    return gathered.fed(_said(*errors[0]) if errors else "")
+
+
+def _said(shard: Shard, error: ElasticdlError) -> str:
+    return f"{shard.name} [{shard.start}, {shard.end}): {error}"
+
+
+class _Gathered:
+    """Labels, words and NaN of minibatches, as far as they are plain arrays."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, list[NDArray[Any]]] = {}
+        self._words: dict[str, Words] = {}
+        self._not_a_number: dict[str, tuple[int, int]] = {}
+
+    def add(self, minibatch: Minibatch) -> None:
+        for name, labels in _named(minibatch.labels):
+            if labels.dtype.kind in "biuf" and labels.size <= _MOST_PER_RECORD * len(labels):
+                self._labels.setdefault(name, []).append(labels)
+        for name, values in _named(minibatch.features):
+            if values.dtype.kind == "f":
+                bad, count = self._not_a_number.get(name, (0, 0))
+                found = int(np.isnan(values).sum())
+                self._not_a_number[name] = bad + found, count + values.size
+            elif values.size == len(values):
+                self._words.setdefault(name, []).extend(map(_word, values.ravel().tolist()))
+
+    def fed(self, problem: str) -> Fed:
+        labels = {name: np.concatenate(parts) for name, parts in self._labels.items()}
+        return Fed(labels, self._words, self._not_a_number, problem)
+
+
+def _word(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _named(structure: Any, name: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield the arrays of a nested structure, by their names; others than arrays are left out."""
+    if isinstance(structure, Mapping):
+        for key, value in structure.items():
+            yield from _named(value, f"{name}/{key}" if name else str(key))
+    elif isinstance(structure, tuple | list):
+        for number, value in enumerate(structure):
+            yield from _named(value, f"{name}/{number}" if name else str(number))
+    elif hasattr(structure, "shape"):
+        try:
+            found = np.asarray(structure)
+        except Exception:  # sparse and ragged tensors, each in its framework's way
+            return
+        if found.ndim and len(found):
+            yield name, found

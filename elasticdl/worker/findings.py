@@ -1,0 +1,418 @@
+"""What a sample of the data says of a job before its first record: lines to show, or a refusal.
+
+Pure: `data_check.py` takes the samples. Where nothing can be seen, nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.data.base import Metadata
+from elasticdl.data.sample import Sample, Words, kind_of
+from elasticdl.data.wanted import WantedTable
+from elasticdl.errors import DataError
+
+_MOST_CLASSES = 10  # whose shares are shown
+_NAMES_SHOWN = 8
+_VALUES_SHOWN = 3
+_FEW_FOUND = 0.05  # a vocabulary that has less of a column is worth a warning
+_FEW_WORDS = 100  # a column of no more different words is one of categories
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """What `feed` made of a sample.
+
+    labels: by output; "" of a model with one. words: values of features that are text or whole
+    numbers. not_a_number: of features, how many values are NaN, and how many there are. problem:
+    why some of the records were not fed.
+    """
+
+    labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    words: Mapping[str, Words] = field(default_factory=dict)
+    not_a_number: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """One of the data sets of a job. kind: "training", "validation" or "prediction"."""
+
+    kind: str
+    metadata: Metadata
+    sample: Sample
+    fed: Fed
+
+    @property
+    def flag(self) -> str:
+        """The flag that names it."""
+        return f"--{self.kind}_data"
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether its records have to have labels."""
+        return self.kind != "prediction"
+
+
+def findings(
+    main: DataSet, others: Sequence[DataSet], table: WantedTable | None, reads_by_name: bool
+) -> list[str]:
+    """Return what to show, a line each.
+
+    Args:
+        main: What the command is about.
+        others: The other data sets of the job.
+        table: What the model file says of its columns, if it does.
+        reads_by_name: Whether `feed` asked for the names of the columns of lines.
+
+    Raises:
+        DataError: Nothing sensible can come of it; says what was expected, and found.
+    """
+    sets = [main, *others]
+    for each in sets:
+        if table is not None:
+            _check_columns(each, table)
+            _check_positive(each, table)
+        _check_labels(each)
+    for other in others:
+        _check_order(main, other, reads_by_name)
+    lines = [_size(main), *(_schema(main, other) for other in others)]
+    lines += filter(None, [_labels(sets), _vocabularies(sets, table), _missing(sets, table)])
+    return [*lines, *(f"warning: {text}" for text in _warnings(main, others, table))]
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def _check_columns(data: DataSet, table: WantedTable) -> None:
+    """Refuse a column that no record has, and a vocabulary of which no word is found."""
+    columns = data.sample.columns
+    if not columns:
+        return
+    wanted = [column.name for column in table.columns]
+    wanted += [table.label] if data.has_labels else []
+    lacking = [name for name in wanted if name not in columns]
+    known = data.metadata.column_names or data.metadata.column_dtypes or table.file_columns
+    if lacking and not known:  # features of Examples, which stand for themselves
+        raise DataError(
+            f"{data.flag}: none of the {data.sample.num_looked_at:,} records that were looked at "
+            f"has the feature {', '.join(map(repr, lacking))}, so all values would be missing; "
+            f"they have {_listed(columns)}"
+        )
+    for column in table.columns:
+        share, found = _share(data, column.name, column.vocabulary, column.sep)
+        if share == 0.0 and data.kind == "training":
+            raise DataError(
+                f"{data.flag}: column {column.name!r}: no value is a word of its vocabulary "
+                f"({_some(column.vocabulary)}), of {data.sample.num_looked_at:,} records that were "
+                f"looked at; found {_some(found)}. All would get the id of unknown words: give "
+                "the vocabulary as the values are written"
+            )
+
+
+def _check_positive(data: DataSet, table: WantedTable) -> None:
+    """Refuse a label whose positive words are not there."""
+    words = data.sample.columns.get(table.label)
+    if not table.positive or not data.has_labels or not words:
+        return
+    present = [word.strip() for word in words if word is not None and word != table.missing]
+    found = list(dict.fromkeys(present))
+    if not found:
+        raise DataError(
+            f"{data.flag}: the label {table.label!r} is empty in all "
+            f"{data.sample.num_looked_at:,} records that were looked at"
+        )
+    if not set(found).isdisjoint(table.positive):
+        return
+    near = {_plain(word) for word in found} & {_plain(word) for word in table.positive}
+    if near or data.sample.is_all:
+        raise DataError(
+            f"{data.flag}: the label {table.label!r} is never {_some(table.positive, ' or ')}, "
+            f"which positive= says, in {data.sample.num_looked_at:,} records that were looked at; "
+            f"found {_some(found)}. Every label would be 0: give positive= as it is written in "
+            "the data"
+        )
+
+
+def _check_labels(data: DataSet) -> None:
+    for name, labels in data.fed.labels.items():
+        if labels.dtype.kind == "f" and labels.size and np.isnan(labels).all():
+            raise DataError(
+                f"{data.flag}: the labels{_of(name)} that feed gives are all NaN, of "
+                f"{len(labels):,} records; is the right column the label, and is it a number?"
+            )
+
+
+def _check_order(main: DataSet, other: DataSet, reads_by_name: bool) -> None:
+    """Refuse lines whose fields are others, where `feed` takes them by their place."""
+    ours, theirs = main.metadata.column_names, other.metadata.column_names
+    is_lines = not main.metadata.column_dtypes and not other.metadata.column_dtypes
+    if not is_lines or not ours or not theirs or reads_by_name:
+        return
+    if [name.strip().lower() for name in ours] == [name.strip().lower() for name in theirs]:
+        return
+    if theirs[: len(ours)] == ours or (not other.has_labels and set(theirs) < set(ours)):
+        return  # more of them at the end, or no label to predict: feed was asked, and took it
+    raise DataError(
+        f"{other.flag}: its lines have the fields {','.join(theirs)}, those of {main.flag} have "
+        f"{','.join(ours)}, and feed takes fields by their place: it did not ask for "
+        "metadata.column_names. Write the same fields in the same order, or read them by name"
+    )
+
+
+# --- lines ---------------------------------------------------------------------------------------
+
+
+def _size(data: DataSet) -> str:
+    sample = data.sample
+    looked = "all" if sample.is_all else f"{sample.num_looked_at:,}"
+    names = list(data.metadata.column_names or data.metadata.column_dtypes or sample.columns)
+    columns = f", columns {_listed(names)}" if names else ""
+    return f"{data.kind}: {sample.num_records:,} records, {looked} looked at{columns}"
+
+
+def _schema(main: DataSet, other: DataSet) -> str:
+    text = f"{other.kind}: {other.sample.num_records:,} records"
+    ours = list(main.metadata.column_names or main.sample.columns)
+    theirs = list(other.metadata.column_names or other.sample.columns)
+    if not ours or not theirs:
+        return text
+    lacking = [name for name in ours if name not in theirs]
+    extra = [name for name in theirs if name not in ours]
+    parts = []
+    if lacking:
+        parts.append(f"without {_listed(lacking)}")
+    if extra:
+        parts.append(f"with {_listed(extra)} too")
+    if not parts:
+        is_same = ours == theirs
+        parts.append("the same columns" if is_same else "the same columns in another order")
+    return f"{text}, {', '.join(parts)}"
+
+
+def _labels(sets: Sequence[DataSet]) -> str:
+    """Say the range and balance of the labels, of each data set and output."""
+    parts = []
+    for data in sets:
+        described = [
+            f"{name + ' ' if name else ''}{_balance(labels)}"
+            for name, labels in data.fed.labels.items()
+            if labels.size
+        ]
+        if described:
+            parts.append(f"{', '.join(described)} ({data.kind})")
+    return f"labels: {'; '.join(parts)}" if parts else ""
+
+
+def _balance(labels: NDArray[Any]) -> str:
+    known = labels[~np.isnan(labels)] if labels.dtype.kind == "f" else labels
+    if not known.size:
+        return "all NaN"
+    values, counts = np.unique(known, return_counts=True)
+    if len(values) <= _MOST_CLASSES:
+        shares = zip(values.tolist(), (counts / known.size).tolist(), strict=True)
+        return ", ".join(f"{_number(value)} in {_percent(share)}" for value, share in shares)
+    spread = "" if labels.dtype.kind in "iu" else f", mean {known.mean():.4g}"
+    return f"{_number(values[0])} to {_number(values[-1])}{spread}"
+
+
+def _vocabularies(sets: Sequence[DataSet], table: WantedTable | None) -> str:
+    parts = []
+    for column in table.columns if table is not None else ():
+        shares = [_share(data, column.name, column.vocabulary, column.sep)[0] for data in sets]
+        if shares[0] is not None:
+            rest = [f"{data.kind} {_percent(s)}" for data, s in zip(sets, shares, strict=True) if s]
+            others = f" ({', '.join(rest[1:])})" if rest[1:] else ""
+            parts.append(f"{column.name} {_percent(shares[0])}{others}")
+    return f"words in vocabularies: {_listed(parts)}" if parts else ""
+
+
+def _missing(sets: Sequence[DataSet], table: WantedTable | None) -> str:
+    """Say which columns lack values; of a table only those that are used."""
+    used = None if table is None else {*(column.name for column in table.columns), table.label}
+    parts, is_seen = [], False
+    for data in sets:
+        columns = data.sample.columns
+        empty = "" if table is None else table.missing
+        is_seen = is_seen or bool(columns) or bool(data.fed.not_a_number)
+        shares = {
+            name: sum(word is None or (word == empty and word != "") for word in words) / len(words)
+            for name, words in columns.items()
+            if words and (used is None or name in used)
+        }
+        shares |= {
+            name: bad / count
+            for name, (bad, count) in data.fed.not_a_number.items()
+            if count and name not in shares
+        }
+        said = [f"{name} {_percent(share)}" for name, share in shares.items() if share]
+        if said:
+            parts.append(f"{_listed(said)} ({data.kind})")
+    if not is_seen:
+        return ""
+    return f"missing values: {'; '.join(parts) or 'none'}"
+
+
+# --- warnings ------------------------------------------------------------------------------------
+
+
+def _warnings(main: DataSet, others: Sequence[DataSet], table: WantedTable | None) -> Iterator[str]:
+    for data in (main, *others):
+        if data.fed.problem:
+            yield f"{data.flag}: some records were not fed: {data.fed.problem}"
+        yield from _label_warnings(data)
+        if table is not None:
+            yield from _positive_warnings(data, table)
+            yield from _vocabulary_warnings(data, table)
+    for other in others:
+        yield from _differences(main, other, table)
+
+
+def _label_warnings(data: DataSet) -> Iterator[str]:
+    for name, labels in data.fed.labels.items():
+        bad = int(np.isnan(labels).sum()) if labels.dtype.kind == "f" else 0
+        if bad:
+            yield f"{data.flag}: {bad:,} of {labels.size:,} labels{_of(name)} are NaN"
+        known = labels[~np.isnan(labels)] if labels.dtype.kind == "f" else labels
+        if known.size > 1 and (known == known.flat[0]).all():
+            yield (
+                f"{data.flag}: all {known.size:,} labels{_of(name)} that were looked at are "
+                f"{_number(known.flat[0])}"
+            )
+
+
+def _positive_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
+    words = data.sample.columns.get(table.label)
+    if not data.has_labels or not words:
+        return
+    num_missing = sum(word is None or word == table.missing for word in words)
+    if num_missing:
+        yield (
+            f"{data.flag}: the label {table.label!r} is missing in {num_missing:,} of "
+            f"{len(words):,} records, and is taken as 0"
+        )
+    present = {word.strip() for word in words if word is not None}
+    if table.positive and present and present.isdisjoint(table.positive):
+        yield (
+            f"{data.flag}: the label {table.label!r} is never {_some(table.positive, ' or ')} "
+            f"in {data.sample.num_looked_at:,} records that were looked at; found "
+            f"{_some(sorted(present))}"
+        )
+
+
+def _vocabulary_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
+    for column in table.columns:
+        share, found = _share(data, column.name, column.vocabulary, column.sep)
+        if share is not None and share < _FEW_FOUND:
+            yield (
+                f"{data.flag}: column {column.name!r}: {_percent(share)} of the values are words "
+                f"of its vocabulary ({_some(column.vocabulary)}); found {_some(found)}"
+            )
+
+
+def _differences(main: DataSet, other: DataSet, table: WantedTable | None) -> Iterator[str]:
+    """Yield what differs between the columns of two data sets and may be meant otherwise."""
+    used = None if table is None else {column.name for column in table.columns}
+    vocabularies = set() if table is None else {c.name for c in table.columns if c.vocabulary}
+    for name, words in main.sample.columns.items():
+        theirs = other.sample.columns.get(name)
+        if theirs is None or (used is not None and name not in used):
+            continue
+        kinds = kind_of(words), kind_of(theirs)
+        if all(kinds) and kinds[0] != kinds[1] and "text" in kinds:
+            yield (
+                f"column {name!r} is {kinds[0]} in {main.flag} ({_some(_distinct(words))}) and "
+                f"{kinds[1]} in {other.flag} ({_some(_distinct(theirs))})"
+            )
+        elif name not in vocabularies and _are_other_words(words, theirs):
+            yield (
+                f"column {name!r}: no value of {other.flag} ({_some(_distinct(theirs))}) is one "
+                f"of {main.flag} ({_some(_distinct(words))})"
+            )
+    if not main.metadata.column_names and main.sample.columns and other.sample.columns:
+        # Features of Examples: one that is always there, and never in the other.
+        labels = set() if other.has_labels or table is None else {table.label}
+        lacking = [
+            name
+            for name, words in main.sample.columns.items()
+            if None not in words and name not in other.sample.columns and name not in labels
+        ]
+        if lacking and other.has_labels:
+            yield f"{other.flag}: no record has {_listed(lacking)}, which all of {main.flag} have"
+
+
+def _are_other_words(ours: Words, theirs: Words) -> bool:
+    """Tell columns of a few words each, which have none in common."""
+    mine, others = set(_distinct(ours)), set(_distinct(theirs))
+    is_few = 0 < len(mine) <= _FEW_WORDS and 20 * len(mine) <= len(ours) and others
+    return bool(is_few) and kind_of(ours) != "numbers" and mine.isdisjoint(others)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _share(
+    data: DataSet, name: str, vocabulary: Sequence[str], sep: str
+) -> tuple[float | None, list[str]]:
+    """Return which share of a column's values is in its vocabulary, and values that are not.
+
+    None: it has no vocabulary, or no value that is there was seen.
+    """
+    words = data.fed.words.get(name)
+    if not vocabulary or not words:
+        return None, []
+    values = [
+        word for text in words if text for word in (text.split(sep) if sep else [text]) if word
+    ]
+    if not values:
+        return None, []
+    known = set(vocabulary)
+    counts = Counter(values)
+    found = sum(count for word, count in counts.items() if word in known)
+    unknown = [word for word, _ in counts.most_common() if word not in known]
+    return found / len(values), unknown
+
+
+def _distinct(words: Words) -> list[str]:
+    return list(dict.fromkeys(word for word in words if word is not None))
+
+
+def _plain(word: str) -> str:
+    """Return a word without what people write one way or another: case, blanks, quotes, `.0`."""
+    text = word.strip().strip("'\"").strip().lower()
+    try:
+        return repr(float(text))
+    except ValueError:
+        return {"true": "1.0", "false": "0.0"}.get(text, text)
+
+
+def _some(values: Sequence[str], between: str = ", ") -> str:
+    """Return three values, as they are written."""
+    shown = between.join(repr(value) for value in values[:_VALUES_SHOWN])
+    return shown + (", ..." if len(values) > _VALUES_SHOWN else "")
+
+
+def _listed(names: Any) -> str:
+    names = list(names)
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(map(str, names[:_NAMES_SHOWN])) + more
+
+
+def _of(output: str) -> str:
+    return f" of {output!r}" if output else ""
+
+
+def _number(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 0.001:
+        return "less than 0.1 %"
+    return f"{100 * share:.1f} %".replace(".0 %", " %")

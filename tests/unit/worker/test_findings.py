@@ -1,0 +1,113 @@
+"""What is said of samples of the data, and what ends the job before its first record."""
+
+import numpy as np
+import pytest
+
+from elasticdl.data.base import Metadata, Records
+from elasticdl.data.sample import Sample, columns_of, kind_of, places
+from elasticdl.data.wanted import WantedColumn, WantedTable
+from elasticdl.errors import DataError
+from elasticdl.job import Shard
+from elasticdl.worker.findings import DataSet, Fed, findings
+
+TABLE = WantedTable((WantedColumn("tags", ("red", "blue"), sep="|"),), "y")
+
+
+def data_set(kind="training", columns=None, metadata=None, num_records=100, looked=100, **fed):
+    pieces = ((Shard("a", 0, looked), ()),)
+    sample = Sample(num_records, pieces, columns or {})
+    return DataSet(kind, metadata or Metadata(), sample, Fed(**fed))
+
+
+def said(main, *others, table=None, reads_by_name=True):
+    return findings(main, others, table, reads_by_name)
+
+
+def test_places_are_spread_over_all_shards_and_all_of_little_data_is_taken():
+    shards = [Shard("a", 0, 3), Shard("b", 10, 17)]
+    assert [(p.name, p.start, p.end) for p in places(shards, 10)] == [
+        *(("a", 0, 1), ("a", 1, 2), ("a", 2, 3)),
+        *(("b", 10, 12), ("b", 12, 13), ("b", 13, 14), ("b", 14, 15), ("b", 15, 17)),
+    ]
+    pieces = list(places([Shard("a", 0, 10), Shard("b", 0, 10**9)], 10**9 + 10))
+    assert [piece.num_records for piece in pieces] == [10] + [256] * 7
+    assert pieces[-1].start > 8 * 10**8
+
+
+def test_columns_are_seen_in_tables_and_lines_but_not_where_they_cannot_be():
+    table = {
+        "id": np.array([7, 8]),
+        "x": np.array([0.5, np.nan]),
+        "word": np.array(["a", None], dtype=object),
+        "image": np.array([b"\xff" * 999, b"\x00" * 999], dtype=object),
+        "vector": np.zeros((2, 3)),
+    }
+    assert columns_of([Records(columns=table)], Metadata()) == {
+        "id": ["7", "8"],
+        "x": ["0.5", None],
+        "word": ["a", None],
+    }
+    lines = [Records(values=[b'1,"a,b"', b",c", b"1,2,3"])]
+    assert columns_of(lines, Metadata(("n", "s"))) == {"n": ["1", None], "s": ["a,b", "c"]}
+    assert columns_of(lines, Metadata()) == {}
+    assert [kind_of(words) for words in (["1", None], ["1", "2.5"], ["1", "x"], [None])] == [
+        *("whole numbers", "numbers", "text", "")
+    ]
+
+
+def test_balance_range_and_nan_of_labels_are_told_by_output():
+    labels = {"click": np.array([0, 1, 1, 1]), "price": np.linspace(0, 50, 100)}
+    lines = said(data_set(labels=labels))
+    assert "labels: click 0 in 25 %, 1 in 75 %, price 0 to 50, mean 25 (training)" in lines
+    nan = said(data_set(labels={"": np.array([np.nan, 1.0, 2.0])}))
+    assert "warning: --training_data: 1 of 3 labels are NaN" in nan
+    with pytest.raises(DataError, match="all NaN"):
+        said(data_set(labels={"": np.full(9, np.nan)}))
+
+
+def test_nan_in_features_is_told():
+    lines = said(data_set(not_a_number={"x": (3, 100), "z": (0, 100)}))
+    assert lines[-1] == "missing values: x 3 % (training)"
+
+
+def test_words_of_lists_are_looked_up_one_by_one():
+    lines = said(data_set(words={"tags": ["red|green", "blue", ""]}), table=TABLE)
+    assert "words in vocabularies: tags 66.7 %" in lines
+    unseen = {"columns": {"tags": ["green"], "y": ["1"]}, "words": {"tags": ["green|grey"]}}
+    with pytest.raises(DataError, match=r"'red', 'blue'.*found 'green', 'grey'"):
+        said(data_set(**unseen), table=TABLE)
+
+
+@pytest.mark.parametrize(
+    ("word", "positive", "is_seen_whole", "is_refused"),
+    [
+        ("yes", "Yes", False, True),  # written another way
+        (" 1.0", "1", False, True),
+        ("ja", "Yes", True, True),  # and there is nothing else
+        ("ja", "Yes", False, False),  # it may be rare
+    ],
+)
+def test_a_label_without_a_positive_one_is_refused_where_that_is_sure(
+    word, positive, is_seen_whole, is_refused
+):
+    table = WantedTable((), "y", (positive,))
+    columns = {"y": [word, "no"] * 50}
+    data = data_set(columns=columns, num_records=100 if is_seen_whole else 10**6)
+    if is_refused:
+        with pytest.raises(DataError, match=rf"never '{positive}'.*found '{word.strip()}', 'no'"):
+            said(data, table=table)
+    else:
+        text = "\n".join(said(data, table=table))
+        assert "warning: --training_data: the label 'y' is never 'Yes'" in text
+
+
+def test_columns_of_other_words_or_kinds_are_told():
+    training = data_set(columns={"day": ["mon", "tue"] * 50, "n": ["1"] * 100, "id": ["1"] * 100})
+    validation = data_set(
+        "validation", columns={"day": ["Mo"] * 50, "n": ["one"] * 50, "id": ["1.0"] * 50}
+    )
+    text = "\n".join(said(training, validation))
+    assert "warning: column 'n' is whole numbers in --training_data ('1') and text in" in text
+    assert "warning: column 'day': no value of --validation_data ('Mo') is one of" in text
+    assert "warning: column 'id': no value of --validation_data ('1.0') is one of" in text
+    assert not [line for line in said(training, training) if "warning: column" in line]
