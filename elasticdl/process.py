@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from elasticdl import log_lines
+from elasticdl import log_lines, open_files
 from elasticdl.addresses import LOOPBACK, Listening
 from elasticdl.config import JobConfig
 from elasticdl.credentials import job as credentials
@@ -132,6 +132,7 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
         ConfigError: The configuration or the token cannot be read, or the process may not listen
             where it is told to.
     """
+    open_files.raise_limit()
     words = _parse(role, argv)
     log_lines.log_as(process_name(role, words.index))
     sys.excepthook = _log_uncaught

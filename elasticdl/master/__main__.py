@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.data.base import DataReader
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
-from elasticdl.errors import StateError
+from elasticdl.errors import StateError, TakenOverError
 from elasticdl.job import Role, Shard
 from elasticdl.launchers import of_master
 from elasticdl.master.durable import JobData, open_job
@@ -32,17 +33,39 @@ _MASTER_ID = -1  # no worker's
 
 def main() -> None:
     """Run the job in a folder, or go on with it."""
-    arguments = process.start(Role.MASTER)
-    code, is_final = 1, True
+    try:
+        arguments = process.start(Role.MASTER)
+    except OSError as error:  # of a machine that is short of something
+        _tell(error)
+        process.end_now(process.OWN_FAILURE_EXIT_CODE)
     try:
         code = asyncio.run(_run(arguments))
+        is_final = True
+    except _LostError as lost:
+        _tell(lost.error)
+        code, is_final = process.OWN_FAILURE_EXIT_CODE, False
     except Exception as error:
-        sys.excepthook(type(error), error, error.__traceback__)
-        # Another master has the journal, or will have it when it can be written again.
+        _tell(error)
+        # What keeps a job from its beginning would keep the next master from it as well. Another
+        # one has the journal, or will have it when it can be written again.
         is_final = not isinstance(error, StateError)
+        is_decided = is_final or isinstance(error, TakenOverError)
+        code = 1 if is_decided else process.OWN_FAILURE_EXIT_CODE
     if is_final:
         of_master.tell_end(arguments.config, arguments.job_dir, code)
     process.end_now(code)
+
+
+class _LostError(Exception):
+    """The master of a job that runs has failed: the next one goes on with it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _tell(error: Exception) -> None:
+    sys.excepthook(type(error), error, error.__traceback__)
 
 
 async def _run(arguments: ProcessArguments) -> int:
@@ -70,10 +93,18 @@ async def _run(arguments: ProcessArguments) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         reason = f"the master was asked to end ({number.name})"
         asyncio.get_running_loop().add_signal_handler(number, master.leave, reason)
-    if authority is None:
-        return await master.run()
-    with process.renewal(replace(arguments, tls=tls), Role.MASTER, authority.sign_own):
-        return await master.run()
+    renewal: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if authority is not None:
+        renewal = process.renewal(replace(arguments, tls=tls), Role.MASTER, authority.sign_own)
+    with renewal:
+        try:
+            return await master.run()
+        except TakenOverError:
+            raise
+        except Exception as error:
+            if is_new and not master.has_begun:
+                raise
+            raise _LostError(error) from error
 
 
 def load_data(config: JobConfig) -> JobData:

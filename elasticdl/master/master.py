@@ -127,6 +127,8 @@ class Master:
         self._summaries: Summaries | None = None
         self._bell = asyncio.Event()  # replaced when it rings
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.has_begun = False
+        """Whether others could reach this master."""
         self._was_told = False
         self._num_watchers = 0
         self._is_closing = False
@@ -271,6 +273,7 @@ class Master:
             self._take_up_job()
             await self._caught_up()
             await server.start()
+            self.has_begun = True
             where = json.dumps({"address": address, "pid": os.getpid()})
             process.write_whole(self._job_dir / process.ADDRESS_FILE, where)
             log.info("the master listens at %s", address)

@@ -20,7 +20,7 @@ from elasticdl.master.status import members
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages, world_messages
-from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication, Defects
+from elasticdl.rpc.channel import Authentication, Defects, server_options
 from elasticdl.rpc.elasticdl_pb2_grpc import (
     MasterServicer,
     add_CertificatesServicer_to_server,
@@ -349,7 +349,7 @@ def make_server(
 ) -> grpc.aio.Server:
     """Return a server of the master that is not started, and has no port yet."""
     server = grpc.aio.server(
-        interceptors=[Authentication(token), Defects()], options=SERVER_OPTIONS
+        interceptors=[Authentication(token), Defects()], options=server_options()
     )
     add_MasterServicer_to_server(Servicer(master), server)
     if authority is not None:

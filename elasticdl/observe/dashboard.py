@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
+from elasticdl.observe.door import Door
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.report import asset
@@ -77,6 +78,14 @@ def page_token(job_token: bytes) -> str:
 def page_url(address: str, token: str) -> str:
     """Return what to open in a browser."""
     return f"{address}/?token={token}"
+
+
+def is_same(given: str, secret: str) -> bool:
+    """Whether a stranger has given the secret; takes as long whatever is given.
+
+    Bytes of a header that are no text come as surrogates, which have an encoding of their own.
+    """
+    return hmac.compare_digest(given.encode(errors="surrogatepass"), secret.encode())
 
 
 class Dashboard:
@@ -202,7 +211,9 @@ class Dashboard:
         from aiohttp import web
 
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        app = web.Application(middlewares=[self._guard()], client_max_size=_MOST_BYTES)
+        door: list[Door] = []
+        guard = self._guard(lambda request: door[0].proven(request.transport))
+        app = web.Application(middlewares=[guard], client_max_size=_MOST_BYTES)
         served = {name: _served(*found) for name, found in _ASSETS.items()}
 
         def give(name: str) -> Callable[[web.Request], Awaitable[Any]]:
@@ -221,9 +232,15 @@ class Dashboard:
         await runner.setup()
         try:
             listening = await _listen(port, patience_seconds)
-            await web.SockSite(runner, listening).start()
+            assert runner.server is not None, "it was set up"
+            door.append(Door(listening, runner.server))
+            accepting = asyncio.ensure_future(door[0].serve())
             started.put(listening.getsockname()[1])
-            await self._until_stopped()
+            try:
+                await self._until_stopped()
+            finally:
+                accepting.cancel()
+                await asyncio.gather(accepting, return_exceptions=True)
         finally:
             await runner.cleanup()
 
@@ -266,8 +283,11 @@ class Dashboard:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _guard(self) -> Any:
-        """Return what lets nobody through who does not know the token."""
+    def _guard(self, proven: Callable[[Any], None]) -> Any:
+        """Return what lets nobody through who does not know the token.
+
+        `proven` is told of each request of one who does.
+        """
         from aiohttp import web
 
         cookie = f"elasticdl-page-{hashlib.sha256(self._token.encode()).hexdigest()[:8]}"
@@ -283,8 +303,9 @@ class Dashboard:
                     status=401,
                     text="401: this page needs the token that is in the address that the job has "
                     "printed\n",
-                    headers={**_HEADERS, "WWW-Authenticate": "Bearer"},
+                    headers={**_HEADERS, "WWW-Authenticate": "Bearer", "Connection": "close"},
                 )
+            proven(request)
             try:
                 if asked is not None and request.path == "/":
                     answer: web.StreamResponse = web.Response(status=303, headers={"Location": "/"})
@@ -303,7 +324,7 @@ class Dashboard:
     def _is_known(self, asked: str | None, held: str, headers: Mapping[str, str]) -> bool:
         scheme, _, sent = headers.get("Authorization", "").partition(" ")
         given = [asked or "", held, sent.strip() if scheme.lower() == "bearer" else ""]
-        return any(hmac.compare_digest(one.encode(), self._token.encode()) for one in given)
+        return any(is_same(one, self._token) for one in given)
 
     async def _give_board(self, request: Any) -> Any:
         since, generation = (_number(request.query.get(name)) for name in ("since", "generation"))

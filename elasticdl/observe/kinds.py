@@ -549,7 +549,7 @@ class Warned(Kind):
 
 @dataclass(frozen=True)
 class MasterLost(Kind):
-    """The master was killed and is started again."""
+    """The master was lost, and is started again."""
 
     event: ClassVar[str] = "master lost"
     writer: ClassVar[str] = SUPERVISOR

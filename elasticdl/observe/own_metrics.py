@@ -9,12 +9,13 @@ proves that they know the token before anything else is looked at.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import logging
 import os
+import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -31,14 +32,14 @@ from elasticdl.addresses import LOOPBACK, join
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Progress, Role, Usage
-from elasticdl.observe.dashboard import page_token
+from elasticdl.observe.dashboard import is_same, page_token
+from elasticdl.observe.door import MOST_UNPROVEN, PATIENCE_SECONDS
 
 FOLDER = "metrics"
 """In a job's folder: where its processes serve metrics, for `file_sd_configs` of Prometheus."""
 
 _EVERYWHERE = "0.0.0.0"
 _MOST_NAMES = 100
-_PATIENCE_SECONDS = 10.0  # with one that asks and does not go on
 
 _log = logging.getLogger(__name__)
 
@@ -171,19 +172,63 @@ class MetricsServer:
 
 
 class _Server(ThreadingHTTPServer):
+    """Each connection is answered once, so none has proven anything while it is open."""
+
     daemon_threads = True
+    request_queue_size = 128
     certificate: tuple[Path, Path] | None = None
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        # In the order in which they came: what reads each now, and when it has to go. A
+        # connection's own thread takes it out.
+        self._open: dict[socket.socket, tuple[socket.socket, float]] = {}
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Have a connection answered; where too many wait the first of them goes."""
+        with self._lock:
+            while len(self._open) >= MOST_UNPROVEN:
+                self._end(next(iter(self._open)))
+            self._open[request] = (request, time.monotonic() + PATIENCE_SECONDS)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """End those that take too long, however slowly they go on; called twice a second."""
+        with self._lock:
+            now = time.monotonic()
+            for request in [one for one, (_, until) in self._open.items() if until <= now]:
+                self._end(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Let a connection go that was answered, or cannot be."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def _end(self, request: socket.socket) -> None:
+        reading, _ = self._open.pop(request)
+        with contextlib.suppress(OSError):  # it has gone
+            socket.socket.shutdown(reading, socket.SHUT_RDWR)  # without a word of TLS
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         """Answer one connection, in a thread of its own."""
-        request.settimeout(_PATIENCE_SECONDS)
+        request.settimeout(PATIENCE_SECONDS)
         if self.certificate is None:
             super().finish_request(request, client_address)
             return
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # anew: it may have been renewed
         context.load_cert_chain(*self.certificate)
         # The connection is the secured one's from here on, so that one is closed.
-        with context.wrap_socket(request, server_side=True) as secured:
+        plain = request
+        with context.wrap_socket(
+            request, server_side=True, do_handshake_on_connect=False
+        ) as secured:
+            with self._lock:
+                if plain not in self._open:
+                    return
+                self._open[plain] = (secured, self._open[plain][1])
+            secured.do_handshake()
             super().finish_request(secured, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -195,13 +240,11 @@ class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
     token: str
     protocol_version = "HTTP/1.1"
-    timeout = _PATIENCE_SECONDS
+    timeout = PATIENCE_SECONDS
 
     def do_GET(self) -> None:
         scheme, _, sent = self.headers.get("Authorization", "").partition(" ")
-        is_known = scheme.lower() == "bearer" and hmac.compare_digest(
-            sent.strip().encode(), self.token.encode()
-        )
+        is_known = scheme.lower() == "bearer" and is_same(sent.strip(), self.token)
         if not is_known:
             self._answer(401, b"401: expected the page's token as the bearer token\n")
         elif self.path.partition("?")[0] != "/metrics":

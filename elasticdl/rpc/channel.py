@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 
+from elasticdl import open_files
 from elasticdl.credentials.files import Stamp, TlsFiles
 from elasticdl.errors import AuthenticationError, ElasticdlError, UnavailableError
 from elasticdl.rpc.security import open_channel, why_refused
@@ -62,7 +63,15 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_metadata_size", 8 * 1024),
+    # Who connects and says nothing, or shows no certificate, goes.
+    ("grpc.server_handshake_timeout_ms", 5_000),
 ]
+
+
+def server_options() -> list[tuple[str, int]]:
+    """Return the options of a server whose connections leave its process files to work with."""
+    return [*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", open_files.limit() // 2)]
+
 
 _TRANSIENT = frozenset(
     {

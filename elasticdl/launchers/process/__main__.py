@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from elasticdl import process
+from elasticdl import open_files, process
 from elasticdl.checkpoints.in_use import claimed
 from elasticdl.config import JobConfig
 from elasticdl.credentials import job as credentials
@@ -23,6 +23,7 @@ from elasticdl.log_lines import log_as
 
 def main() -> None:
     """Run a job to its end."""
+    open_files.raise_limit()  # what it starts has its limit
     words = _parse()
     log_as(NAME)
     with contextlib.ExitStack() as held, Signals() as signals:

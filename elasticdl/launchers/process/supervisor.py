@@ -1,4 +1,4 @@
-"""The root of a local job: it starts the master, again if it is killed, and ends whatever is left.
+"""The root of a local job: it starts the master, again if that is lost, and ends whatever is left.
 
 It alone holds the lifeline of the job's processes (`elasticdl.process`): however it ends, none of
 them is left. It knows nothing of what the job does, and needs nobody who looks on.
@@ -22,14 +22,13 @@ from elasticdl.job import Role
 from elasticdl.launchers.process import children
 from elasticdl.launchers.process.folder import END_FILE
 from elasticdl.launchers.process.logs import last_error, log_path
+from elasticdl.launchers.process.restarts import Restarts, is_decided
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog
 
 NAME = "supervisor"
 """The root in the event log."""
-
-MAX_MASTER_RESTARTS = 20
 
 _LOOK_SECONDS = 1.0  # how often to look whether the job has ended; what else happens wakes
 _STOP_SECONDS = 20.0  # what a master gets to end its job in order
@@ -65,6 +64,8 @@ class Supervisor:
         self._lifeline, self._write_end = os.pipe()
         self._master: subprocess.Popen[bytes] | None = None
         self._num_restarts = 0
+        self._restarts = Restarts(at=time.monotonic())
+        self._start_at: float | None = None  # monotonic time: when to start the master again
         self._stopped_by: signal.Signals | None = None
         self._is_let_go = threading.Event()
         self._kill_at: float | None = None  # monotonic time: when the master has had its time
@@ -110,11 +111,20 @@ class Supervisor:
 
     def _until_ended(self) -> End | None:
         while True:
-            for number in self._signals.wait(_LOOK_SECONDS):
+            seconds = _LOOK_SECONDS
+            if self._start_at is not None:
+                seconds = min(seconds, max(0.0, self._start_at - time.monotonic()))
+            for number in self._signals.wait(seconds):
                 if number in STOP_SIGNALS:
                     self._stop(number)
             if self._is_let_go.is_set():
                 return End("stopped", "the elasticdl command that ran the job is gone")
+            if self._start_at is not None:
+                if self._stopped_by is not None:
+                    return self._end(-signal.SIGKILL)
+                if time.monotonic() >= self._start_at:
+                    self._start_again()
+                continue
             code = self._reap_master()
             if code is not None and not self._goes_on_after(code):
                 return self._end(code)
@@ -159,17 +169,36 @@ class Supervisor:
         return self._master.returncode
 
     def _goes_on_after(self, code: int) -> bool:
-        """Start the master again if it was killed, and not by us."""
-        if code >= 0 or self._stopped_by is not None or self._has_ended:
+        """Have the master started again if it was lost: it has not decided to end, nor have we."""
+        if is_decided(code) or self._stopped_by is not None or self._has_ended:
             return False
-        if self._num_restarts == MAX_MASTER_RESTARTS:
+        return self._restarts_after(f"the master {_how(code)}")
+
+    def _restarts_after(self, what: str) -> bool:
+        taken = self._restarts.take(time.monotonic())
+        if taken is None:
             return False
+        self._restarts, pause_seconds = taken
         self._num_restarts += 1
-        text = f"the master was killed by {signal.Signals(-code).name}; it is started again"
+        when = f" in {pause_seconds:g} s" if pause_seconds else ""
+        text = f"{what}; it is started again{when}"
         _log.warning(text)
         self._events.write(kinds.MasterLost(), text)
-        self._start_master()
+        self._start_at = time.monotonic() + pause_seconds
         return True
+
+    def _start_again(self) -> None:
+        """Start the master again; what keeps it from being started may pass.
+
+        Raises:
+            LaunchError: It cannot be started, for too long.
+        """
+        self._start_at = None
+        try:
+            self._start_master()
+        except LaunchError as error:
+            if not self._restarts_after(str(error)):
+                raise
 
     def _end(self, code: int) -> End | None:
         """Say how a job ended whose master has exited."""
@@ -178,14 +207,10 @@ class Supervisor:
         if self._stopped_by is not None or code == process.STOPPED_EXIT_CODE:
             number = self._stopped_by or signal.SIGTERM
             return End("stopped", f"stopped by {number.name}")
-        if code < 0:
-            message = (
-                f"the master was killed {self._num_restarts + 1} times, the last time by "
-                f"{signal.Signals(-code).name}"
-            )
-        else:
-            message = last_error(self._log_path, self._log_start)
-            message = message or f"the master ended with exit code {code}"
+        message = "" if code < 0 else last_error(self._log_path, self._log_start)
+        message = message or f"the master {_how(code)}"
+        if not is_decided(code):
+            message = f"{message}, after {self._num_restarts} restarts"
         return End("failed", f"{message} (log: {self._log_path})")
 
     def _end_all(self) -> None:
@@ -198,6 +223,14 @@ class Supervisor:
             self._events.write(kinds.LeftBehind(), text)
         if self._master is not None and self._master.returncode is None:
             self._master.returncode = -signal.SIGKILL  # was reaped with the others
+
+
+def _how(code: int) -> str:
+    """Say how a process ended, by its exit code or minus the signal."""
+    if code < 0:
+        is_named = -code in set(signal.Signals)  # not all real-time signals are
+        return f"was killed by {signal.Signals(-code).name if is_named else f'signal {-code}'}"
+    return f"ended with exit code {code}"
 
 
 def _size(path: Path) -> int:

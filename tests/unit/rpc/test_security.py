@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import threading
+import time
 from concurrent import futures
 
 import grpc
 import pytest
 
+from elasticdl import open_files
 from elasticdl.credentials.authority import Authority, Identity, make_request
 from elasticdl.credentials.files import TlsFiles, write_private
 from elasticdl.credentials.job_authority import JobAuthority
@@ -16,7 +19,7 @@ from elasticdl.errors import AuthenticationError, ElasticdlError
 from elasticdl.job import Role
 from elasticdl.master.certificates import Renewals
 from elasticdl.rpc import elasticdl_pb2 as pb
-from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication
+from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication, server_options
 from elasticdl.rpc.client import GrpcMasterClient
 from elasticdl.rpc.elasticdl_pb2_grpc import (
     MasterServicer,
@@ -51,7 +54,9 @@ class Server:
         self.address = f"127.0.0.1:{self._run(self._start(tls, authority))}"
 
     async def _start(self, tls, authority):
-        self._server = grpc.aio.server(interceptors=[Authentication(TOKEN)], options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(
+            interceptors=[Authentication(TOKEN)], options=server_options()
+        )
         add_MasterServicer_to_server(self.servicer, self._server)
         add_CertificatesServicer_to_server(Renewals(authority), self._server)
         port = add_port(self._server, f"127.0.0.1:{self._port}", tls)
@@ -225,6 +230,38 @@ def test_who_takes_the_port_of_a_master_that_died_is_told_no_secret(make_job, it
         beat.result(30)  # it goes on with the master that comes back
     assert told == []
     assert len(successor.servicer.seen) == 1
+
+
+def num_sockets():
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+    return found
+
+
+def test_silent_strangers_leave_the_master_files_and_go_after_a_while(make_job, monkeypatch):
+    num_strangers, most_open = 300, 100
+    monkeypatch.setattr(open_files, "limit", lambda: most_open)
+    options = [("grpc.server_handshake_timeout_ms", 1000)]
+    monkeypatch.setattr("elasticdl.rpc.channel.SERVER_OPTIONS", [*SERVER_OPTIONS, *options])
+    job = make_job()
+    server = job.serve(job.files(Role.MASTER))
+    worker = job.client(server, job.files(Role.WORKER))
+    worker.heartbeat(Role.WORKER, 0)
+    before = num_sockets()
+    port = int(server.address.rpartition(":")[2])
+    with contextlib.ExitStack() as strangers:
+        for _ in range(num_strangers):
+            strangers.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+        worker.heartbeat(Role.WORKER, 0)
+        # Both ends are in this process.
+        assert num_sockets() <= before + num_strangers + most_open // 2
+        deadline = time.monotonic() + 30
+        while num_sockets() > before + num_strangers:  # there is room again
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert len(server.servicer.seen) == 2
 
 
 def test_a_proxy_that_hangs_up_is_no_matter_of_tls(make_job):
