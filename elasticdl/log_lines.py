@@ -6,18 +6,23 @@ import contextlib
 import json
 import logging
 import os
+import re
 import stat
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
+
+from elasticdl.printable import printable
 
 Format = Literal["text", "json"]
 
 BEFORE = ".1"
 """Ends the name of the file with the lines before those of a log."""
 
+_HEAD = re.compile(r"\s*\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\s*\{")  # of a line of ours, or of JSON
 _OUTPUTS = (1, 2)  # descriptors of stdout and stderr
 _OF_EACH_RECORD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _rotating = threading.Lock()
@@ -26,12 +31,45 @@ _rotating = threading.Lock()
 def log_as(name: str, kind: Format = "text") -> None:
     """Send log messages to stderr, each with the time and the name of the process."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
-    text = logging.Formatter(
+    text = TextLines(
         f"%(asctime)s.%(msecs)03d {name} %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S"
     )
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonLines(name) if kind == "json" else text)
     logging.captureWarnings(True)
+
+
+class TextLines(logging.Formatter):
+    """Lines of text. What a peer or an exception says makes no line that looks like another one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines of a message."""
+        first, *rest = printable(super().format(record)).split("\n")
+        return "\n".join([first, *(f"| {line}" if _HEAD.match(line) else line for line in rest)])
+
+
+class Sparingly(logging.Filter):
+    """Lets so many lines of a logger pass in a while: strangers fill a line of the log, not it."""
+
+    def __init__(
+        self, lines: int = 20, seconds: float = 10.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Begin to count."""
+        super().__init__()
+        self._lines, self._seconds, self._clock = lines, seconds, clock
+        self._since, self._count = clock(), 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a line is written; the first one of a while says how many were not before."""
+        now = self._clock()
+        if now - self._since >= self._seconds:
+            left_out = max(0, self._count - self._lines)
+            self._since, self._count = now, 0
+            if left_out:
+                record.msg = f"{record.getMessage()} ({left_out} more such lines were left out)"
+                record.args = ()
+        self._count += 1
+        return self._count <= self._lines
 
 
 class JsonLines(logging.Formatter):

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from elasticdl.cli.amounts import record_progress
 from elasticdl.cli.convert import missing_option, parse_types, reader_params, types_option
+from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import DataError
 from elasticdl.process import write_whole
 
@@ -127,7 +127,7 @@ def _show(statistics: Statistics, output: Path, seconds: float) -> None:
         table.add_column(name, justify="right")
     for name, column in statistics.columns.items():
         table.add_row(Text(name), *_row(column, statistics.num_records))
-    console = Console()
+    console = Terminal()
     console.print(table)
     rate = statistics.num_records / max(seconds, 1e-9)
     console.print(

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import rich_click as click
 from click.core import ParameterSource
-from rich.console import Console
 
 from elasticdl.cli.amounts import record_progress, size
 from elasticdl.cli.raw_lines import RECORDS_PER_FILE, convert_raw
+from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import ConfigError, DataError
 
 if TYPE_CHECKING:  # the commands import what they need, so that --help need not wait
@@ -212,7 +212,7 @@ def _convert_records(
         encode = _encoder(reader, encoding, types, missing)
         files = write(reader, encode, target, on_progress)
     num_bytes = sum(file.stat().st_size for file in files)
-    Console().print(
+    Terminal().print(
         f"{num_records:,} records in {len(files):,} {name} file{'s'[: len(files) != 1]}, "
         f"{size(num_bytes)}: {destination}",
         highlight=False,

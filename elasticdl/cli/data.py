@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from elasticdl.cli.amounts import size
 from elasticdl.cli.analyze import analyze
 from elasticdl.cli.convert import convert, reader_params
+from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.errors import DataError
 
 if TYPE_CHECKING:  # the commands import what they need, so that --help need not wait
@@ -54,7 +54,7 @@ def count(source: str, params: str) -> None:
     if len(counts) != 1:
         table.add_section()
         table.add_row(f"{len(counts):,} files", f"{counts.total():,}")
-    Console().print(table)
+    Terminal().print(table)
 
 
 @data.command()
@@ -255,7 +255,7 @@ def _read_all(path: str, params: str) -> None:
 
 
 def _print_facts(path: str, facts: dict[str, str], records: list[str], problem: str) -> None:
-    console = Console()
+    console = Terminal()
     console.print(Text(path, style="bold"), soft_wrap=True)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2))
     for name, value in facts.items():
@@ -281,12 +281,12 @@ def repair(context: click.Context, file: Path, yes: bool) -> None:
 
     num_records, cut_bytes, is_needed = _repairer(format_of([str(file)]))(file, not yes)
     if not is_needed:
-        click.echo(f"{file}: whole, {num_records:,} records; nothing to repair")
+        echo(f"{file}: whole, {num_records:,} records; nothing to repair")
         return
     done = "cut off" if yes else "to cut off"
-    click.echo(f"{file}: {num_records:,} whole records kept, {cut_bytes:,} bytes {done}")
+    echo(f"{file}: {num_records:,} whole records kept, {cut_bytes:,} bytes {done}")
     if not yes:
-        click.echo("Nothing was changed: give --yes to repair the file.")
+        echo("Nothing was changed: give --yes to repair the file.")
         context.exit(1)
 
 

@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from elasticdl.cli.terminal import Terminal
 from elasticdl.job import EpochLedger, JobStatus, MemberStatus, Role
 
 LINE_SECONDS = 5.0
@@ -55,7 +56,7 @@ class Display:
         """
         self._has_processes = has_processes
         self._may_redraw = may_redraw
-        self._console = console or Console()
+        self._console = console or Terminal()
         self._clock = clock
         self._next_line = clock()
         self._started = clock()
@@ -136,6 +137,7 @@ class Display:
         return self._clock() - self._started
 
     def _print(self, words: str, style: str = "") -> None:
+        words = words.replace("\n", "\n       ")  # what begins a line is ours
         line = Text.assemble((f"[{_duration(self._seconds())}] ", "dim"), (words, style))
         self._console.print(line, soft_wrap=True, highlight=False)
 

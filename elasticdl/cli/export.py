@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import rich_click as click
-from rich.console import Console
 
+from elasticdl.cli.terminal import Terminal
 from elasticdl.config import CheckpointSection
 
 
@@ -73,4 +73,4 @@ def export(
         ]
 
     num_rows = write_tables(directory, write, threshold, since_version)
-    Console().print(f"{num_rows:,} rows are in {directory}", highlight=False)
+    Terminal().print(f"{num_rows:,} rows are in {directory}", highlight=False)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import rich_click as click
-from rich.console import Console
 
+from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, UnavailableError
 from elasticdl.job import JobStatus, Role
 
@@ -79,20 +79,20 @@ def status(name: str, as_json: bool) -> None:
     if as_json:
         picture = summarise(found, (), job.places)
         picture["members"] = [dataclasses.asdict(member) for member in found.members]
-        click.echo(json.dumps(picture, indent=2))
+        echo(json.dumps(picture, indent=2))
     elif is_running:
-        console = Console()
+        console = Terminal()
         console.print(display.panel(found))
         console.print(display.members_table(found.members))
         if job.page:
-            click.echo(f"page  {job.page}")
+            echo(f"page  {job.page}")
         targets = Path(job.places.get("job_dir", "")) / "metrics"
         if "job_dir" in job.places and targets.is_dir():
-            click.echo(f"metrics  {targets}/*.json")
+            echo(f"metrics  {targets}/*.json")
     else:
         display.Display().finish(found, job.places)
         if found.message:
-            click.echo(found.message)
+            echo(found.message)
 
 
 @click.command()
@@ -110,13 +110,13 @@ def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
         begun = job.processes()
         for word, process in zip(processes, wanted, strict=True):
             if process not in begun:
-                click.echo(f"{word} has not begun; waiting for it", err=True)
+                echo(f"{word} has not begun; waiting for it", err=True)
     if len(wanted) == 1:
         for line in job.logs(*wanted[0], follow):
-            click.echo(line)
+            echo(line)
         return
     for who, line in _all_logs(job, wanted, follow):
-        click.echo(f"{who} | {line}")
+        echo(f"{who} | {line}")
 
 
 @click.command()
@@ -127,7 +127,7 @@ def logs(name: str, processes: tuple[str, ...], follow: bool) -> None:
 def events(name: str, follow: bool, as_json: bool, beats: bool) -> None:
     """Print what has happened to a job."""
     for event in _find(name).events(follow, with_beats=beats):
-        click.echo(json.dumps(event) if as_json else _event_line(event))
+        echo(json.dumps(event) if as_json else _event_line(event))
 
 
 @click.command()
@@ -141,7 +141,7 @@ def scale(name: str, workers: int) -> None:
     """
     job = _find(name)
     _ask(job, lambda client: client.set_num_workers(workers, _ANSWER_SECONDS))
-    click.echo(f"{job.name} goes on with {workers} workers")
+    echo(f"{job.name} goes on with {workers} workers")
 
 
 @click.command()
@@ -171,14 +171,14 @@ def stop(name: str, pause: bool, now: bool) -> None:
             f"the job {job.name} was told to stop, and its processes have not ended after "
             f"{_STOP_SECONDS:.0f} s; elasticdl stop --now {job.name} does not wait for them"
         )
-    click.echo(f"{job.name}: {end.status}{f' ({end.message})' if end.message else ''}")
+    echo(f"{job.name}: {end.status}{f' ({end.message})' if end.message else ''}")
     if last is not None and last.checkpoints:
-        click.echo(
+        echo(
             f"its newest checkpoint is version {max(last.checkpoints)}; a new job with "
             "--checkpoint_dir_for_init begins there"
         )
     elif pause:
-        click.echo(f"the same command with --job_dir={job.name} goes on from here")
+        echo(f"the same command with --job_dir={job.name} goes on from here")
 
 
 def _find(name: str) -> Job:

@@ -20,6 +20,7 @@ from elasticdl.cli.look import look_of, look_options
 from elasticdl.cli.profile import profile
 from elasticdl.cli.report import report
 from elasticdl.cli.script import run_script
+from elasticdl.cli.terminal import echo
 from elasticdl.cli.top import top
 from elasticdl.cli.zoo import zoo
 from elasticdl.config import Command
@@ -241,7 +242,7 @@ def _explain(error: click.UsageError) -> str:
 
 
 def _complain(message: str) -> None:
-    click.echo(f"error: {message}", err=True)
+    echo(f"error: {message}", err=True)
 
 
 if __name__ == "__main__":

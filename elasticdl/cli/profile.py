@@ -11,6 +11,7 @@ from pathlib import Path
 
 import rich_click as click
 
+from elasticdl.cli.terminal import echo
 from elasticdl.errors import ConfigError, UnavailableError
 from elasticdl.job import Role
 
@@ -111,9 +112,9 @@ def profile(
     output.write_text(json.dumps(trace(profiles)))
     for path in found.values():
         path.unlink()
-    click.echo(f"{output}: {steps} steps of {', '.join(sorted(found))}")
+    echo(f"{output}: {steps} steps of {', '.join(sorted(found))}")
     if missing := ", ".join(sorted((wanted | replicas) - found.keys())):
-        click.echo(f"not in it, because they made fewer steps or have not answered: {missing}")
+        echo(f"not in it, because they made fewer steps or have not answered: {missing}")
     if framework:
         _take_own(folder, request, output)
     if explain:
@@ -124,13 +125,13 @@ def _take_own(folder: Path, request: str, output: Path) -> None:
     """Move the frameworks' own profiles beside the trace."""
     own = sorted(folder.glob(f"{request}.*.framework"))
     if not own:
-        click.echo("the workers' framework has no profiler of its own")
+        echo("the workers' framework has no profiler of its own")
     for path in own:
         target = output.with_suffix("") / path.name.split(".")[1]
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(target, ignore_errors=True)
         shutil.move(path, target)
-        click.echo(f"{target}: by the framework's own profiler")
+        echo(f"{target}: by the framework's own profiler")
 
 
 def _explain(events: object) -> None:
@@ -138,4 +139,4 @@ def _explain(events: object) -> None:
     from elasticdl.observe.history.fold import History
 
     bound = bound_of(History.of(events))  # type: ignore[arg-type]
-    click.echo(f"{bound.text} {bound.advice}" if bound else "The job has not trained for long yet.")
+    echo(f"{bound.text} {bound.advice}" if bound else "The job has not trained for long yet.")

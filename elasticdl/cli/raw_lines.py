@@ -6,10 +6,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import rich_click as click
-from rich.console import Console
-
 from elasticdl.cli.amounts import byte_progress, size
+from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -92,7 +90,7 @@ def _errors(on_error: str | None, error_limit: int | None) -> Errors:
         return Errors()
 
     def tell(line: BadLine) -> None:
-        click.echo(f"left out: {line}", err=True)
+        echo(f"left out: {line}", err=True)
 
     return Errors(error_limit or DEFAULT_ERROR_LIMIT, tell)
 
@@ -103,7 +101,7 @@ def _report(converted: Converted, folder: Path, format_name: str, seconds: float
     num_records = sum(counts.values())
     by_name = ", ".join(f"{count:,} in {name}" for name, count in counts.items() if name)
     skipped = f"; {converted.num_skipped:,} lines left out" if converted.num_skipped else ""
-    Console().print(
+    Terminal().print(
         f"{num_records:,} records{f' ({by_name})' if by_name else ''} in {converted.num_files:,} "
         f"{format_name} file{'s'[: converted.num_files != 1]}, {size(num_bytes)}: {folder} "
         f"({num_records / max(seconds, 1e-9):,.0f} records/s){skipped}",

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import rich_click as click
-from rich.console import Console
 from rich.table import Table
 
+from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import ConfigError
 
 if TYPE_CHECKING:  # what --help need not wait for
@@ -95,7 +95,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _print(history: History, found: dict[str, Any]) -> None:
-    console = Console()
+    console = Terminal()
     workers = found["goodput"]["workers"]
     table = Table(title="Where the seconds of the workers went", title_justify="left")
     for head in ("", "seconds", "share"):

@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-import rich_click as click
-
 from elasticdl.checkpoints.in_use import claimed
 from elasticdl.cli import job_folder, preflight, summary
 from elasticdl.cli.display import Display
 from elasticdl.cli.plain_display import JsonDisplay, QuietDisplay
+from elasticdl.cli.terminal import echo
 from elasticdl.cli.view import LeftError, view
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError
@@ -110,7 +109,7 @@ def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]
 
 def _tell(notes: Iterable[str]) -> None:
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
 
 
 def _start_only(config: JobConfig) -> int:
@@ -129,15 +128,15 @@ def _start_only(config: JobConfig) -> int:
     job_folder.reopen(config)
     job = choose.submitter_for(config).submit(config, is_tied=False)
     for line in _ways_to(job.name):
-        click.echo(line)
+        echo(line)
     return 0
 
 
 def left_alone(job: str) -> int:
     """Say how to come back to a job that goes on; return the exit code of the command."""
-    click.echo("the job goes on")
+    echo("the job goes on")
     for line in _ways_to(job):
-        click.echo(line)
+        echo(line)
     return _STOPPED
 
 

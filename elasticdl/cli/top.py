@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Sequence
 
 import rich_click as click
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import UnavailableError
 from elasticdl.job import JobStatus, MemberStatus, Role, Usage
 
@@ -36,7 +37,7 @@ def top(name: str, seconds: float, once: bool) -> int:
     from elasticdl.launchers import choose
 
     job = choose.find(name)
-    console = Console()
+    console = Terminal()
     known: Known = {}
     looks, problem = 0, ""
     found: JobStatus | None = None

@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
+from elasticdl.log_lines import Sparingly
 from elasticdl.observe.door import Door
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.report import asset
+from elasticdl.printable import one_line
 
 if TYPE_CHECKING:  # it comes with an extra
     from prometheus_client.core import Metric
@@ -68,6 +70,8 @@ _HEADERS = {
 }
 
 log = logging.getLogger(__name__)
+_asked = logging.getLogger(f"{__name__}.asked")  # what is wrong with what strangers ask
+_asked.addFilter(Sparingly())
 
 
 def page_token(job_token: bytes) -> str:
@@ -228,7 +232,7 @@ class Dashboard:
             app.router.add_get(f"/{name}", give(name))
         app.router.add_get("/board", self._give_board)
         app.router.add_get("/metrics", self._give_metrics)
-        runner = web.AppRunner(app, access_log=None, keepalive_timeout=30.0)
+        runner = web.AppRunner(app, access_log=None, logger=_asked, keepalive_timeout=30.0)
         await runner.setup()
         try:
             listening = await _listen(port, patience_seconds)
@@ -316,6 +320,9 @@ class Dashboard:
                     answer = await handler(request)
             except web.HTTPException as error:
                 answer = web.Response(status=error.status, text=f"{error.status}\n")
+            except Exception:
+                _asked.exception("the page has no answer to %s", one_line(request.path))
+                answer = web.Response(status=500, text="500\n")
             answer.headers.update(_HEADERS)
             return answer
 

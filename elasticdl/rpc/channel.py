@@ -10,7 +10,7 @@ import hmac
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -18,9 +18,14 @@ import grpc
 from elasticdl import open_files
 from elasticdl.credentials.files import Stamp, TlsFiles
 from elasticdl.errors import AuthenticationError, ElasticdlError, UnavailableError
+from elasticdl.log_lines import Sparingly
+from elasticdl.printable import one_line
+from elasticdl.rpc import rights
 from elasticdl.rpc.security import open_channel, why_refused
 
 log = logging.getLogger(__name__)
+_refusals = logging.getLogger(f"{__name__}.refusals")
+_refusals.addFilter(Sparingly())
 
 TOKEN_KEY = "elasticdl-token-bin"
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -337,7 +342,10 @@ class Defects(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is unty
 
 
 class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped here
-    """Turns away calls without the job's token before anything of their content is read."""
+    """Turns away calls without the job's token before anything of their content is read.
+
+    Calls that the role of the caller's certificate gives no right to are turned away, too.
+    """
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -348,11 +356,50 @@ class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc 
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
         """Return the handler of a call: the right one, or the one that refuses."""
+        method = handler_call_details.method
         for key, value in handler_call_details.invocation_metadata:
             if key == TOKEN_KEY and hmac.compare_digest(value, self._token):
-                return await continuation(handler_call_details)
-        log.warning("refused a call of %s without the job's token", handler_call_details.method)
+                return _for_roles(await continuation(handler_call_details), method)
+        _refusals.warning("refused a call of %s without the job's token", one_line(method))
         return self._refusal
+
+
+def _for_roles(handler: Any, method: str) -> Any:
+    """Return a handler that first looks whether the caller has the right to call the method."""
+    if handler is None:
+        return None
+    if handler.unary_unary is not None:
+        answer = handler.unary_unary
+
+        async def answer_once(request: Any, context: Any) -> Any:
+            await _check_right(context, method)
+            return await answer(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer_once, handler.request_deserializer, handler.response_serializer
+        )
+    stream = handler.unary_stream
+
+    async def answer_often(request: Any, context: Any) -> AsyncIterator[Any]:
+        await _check_right(context, method)
+        async for answer in stream(request, context):
+            yield answer
+
+    return grpc.unary_stream_rpc_method_handler(
+        answer_often, handler.request_deserializer, handler.response_serializer
+    )
+
+
+async def _check_right(context: Any, method: str) -> None:
+    names = context.auth_context().get("peer_uri", ())
+    role = rights.role_of([bytes(name).decode(errors="replace") for name in names])
+    if not rights.may(role, method):
+        name = method.rpartition("/")[2]
+        _refusals.warning("refused a call of %s by a %s", name, one_line(role or ""))
+        await context.abort(
+            grpc.StatusCode.PERMISSION_DENIED,
+            f"a process of the role {role} may not call {name}: its certificate is no user's",
+        )
 
 
 async def _refuse(_requests: Any, context: Any) -> None:

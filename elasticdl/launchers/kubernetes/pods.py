@@ -190,6 +190,8 @@ def _container(
 
 def _environment(config: JobConfig, role: Role) -> list[Manifest]:
     environment: list[Manifest] = [
+        # gRPC's C++ core would write a line for each stranger without a certificate.
+        {"name": "GRPC_VERBOSITY", "value": "ERROR"},
         _from_field("POD_IP", "status.podIP"),
         _from_field("POD_NAMESPACE", "metadata.namespace"),
         {"name": "HOME", "value": "/tmp"},

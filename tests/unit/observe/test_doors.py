@@ -1,4 +1,4 @@
-"""What strangers can do to the ports of the page and of metrics without knowing a secret: nothing."""
+"""What strangers can do to the ports of the page and of metrics: nothing."""
 
 import contextlib
 import http.client

@@ -20,7 +20,7 @@ from elasticdl.job import Role
 from elasticdl.master.certificates import Renewals
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.channel import SERVER_OPTIONS, Authentication, server_options
-from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.rpc.client import GrpcMasterClient, JobClient
 from elasticdl.rpc.elasticdl_pb2_grpc import (
     MasterServicer,
     add_CertificatesServicer_to_server,
@@ -40,6 +40,10 @@ class Answers(MasterServicer):
     async def Heartbeat(self, request, context):
         self.seen.append(request)
         return pb.HeartbeatResponse()
+
+    async def Stop(self, request, context):
+        self.seen.append(request.reason)
+        return pb.StopResponse()
 
 
 class Server:
@@ -230,6 +234,22 @@ def test_who_takes_the_port_of_a_master_that_died_is_told_no_secret(make_job, it
         beat.result(30)  # it goes on with the master that comes back
     assert told == []
     assert len(successor.servicer.seen) == 1
+
+
+def test_a_credential_of_a_worker_does_not_stop_the_job(make_job):
+    job = make_job()
+    server = job.serve(job.files(Role.MASTER))
+    for role in (Role.WORKER, Role.PS):
+        with contextlib.closing(JobClient(server.address, TOKEN, tls=job.files(role))) as client:
+            with pytest.raises(ElasticdlError, match=f"of the role {role} may not call Stop"):
+                client.stop("x")
+            with pytest.raises(ElasticdlError, match="may not call SetNumWorkers"):
+                client.set_num_workers(9)
+            with pytest.raises(ElasticdlError, match="may not call WatchStatus"):
+                next(client.watch())
+    with contextlib.closing(JobClient(server.address, TOKEN, tls=job.files("user"))) as user:
+        user.stop("by its owner")
+    assert server.servicer.seen == ["by its owner"]
 
 
 def num_sockets():

@@ -1,0 +1,28 @@
+"""What commands print: the words of others without control characters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import rich_click as click
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from elasticdl.printable import printable
+
+
+class Terminal(Console):
+    """A console on which only its own control characters have an effect."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the parts of what is printed."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
+
+def echo(text: str, **options: Any) -> None:
+    """Print a line that may have words of others in it."""
+    click.echo(printable(text), **options)

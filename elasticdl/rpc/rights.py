@@ -1,0 +1,53 @@
+"""Who may call what: one table, by the role that the caller's certificate names.
+
+The token is the job's, so every process has it; what a process may do beyond that is here. Where
+the certificate is not of the job's own authority it names no role of one, and the token decides
+alone (`--tls=files`, `--tls=off`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+WORKER, PS, USER = "worker", "ps", "user"
+
+_SERVICE = "/elasticdl.v1.Master/"
+_CERTIFICATES = "/elasticdl.v1.Certificates/"
+
+RIGHTS: Mapping[str, frozenset[str]] = {
+    _SERVICE + "RegisterWorker": frozenset({WORKER}),
+    _SERVICE + "HasCallbacks": frozenset({WORKER}),
+    _SERVICE + "RestorePoint": frozenset({PS}),
+    _SERVICE + "RegisterPs": frozenset({PS}),
+    _SERVICE + "GetPsRoute": frozenset({WORKER, PS}),
+    _SERVICE + "Lease": frozenset({WORKER}),
+    _SERVICE + "Report": frozenset({WORKER}),
+    _SERVICE + "Announce": frozenset({WORKER}),
+    _SERVICE + "Heartbeat": frozenset({WORKER, PS}),
+    _SERVICE + "Attend": frozenset({WORKER}),
+    _SERVICE + "Leave": frozenset({WORKER, PS}),
+    _SERVICE + "HandOver": frozenset({WORKER, PS}),
+    _SERVICE + "GetStatus": frozenset({USER}),
+    _SERVICE + "WatchStatus": frozenset({USER}),
+    _SERVICE + "WatchEvents": frozenset({USER}),
+    _SERVICE + "GetEvents": frozenset({USER}),
+    _SERVICE + "SetNumWorkers": frozenset({USER}),
+    _SERVICE + "Stop": frozenset({USER}),
+    _CERTIFICATES + "Renew": frozenset({WORKER, PS}),
+}
+"""Method -> the roles that may call it."""
+
+
+def role_of(uris: list[str]) -> str | None:
+    """Return the role that the names of a certificate tell; None if it is none of a job's own."""
+    for uri in uris:
+        parts = urlsplit(uri)
+        if parts.scheme == "elasticdl":
+            return parts.path.strip("/").partition("/")[0]
+    return None
+
+
+def may(role: str | None, method: str) -> bool:
+    """Whether a caller of a role may call a method."""
+    return role is None or role in RIGHTS.get(method, ())
