@@ -8,8 +8,12 @@ MINUTES ?= 10
 FUZZ_SECONDS ?= 120
 FUZZ_TARGETS := frame checkpoint recordio example
 CARGO_FUZZ := 0.13.1
-# Two at a time; the tests of one file stay together, with what they have set up.
-PYTEST_FLAGS ?= --numprocesses=2 --dist=loadfile
+# Two at a time; tests that share what they have set up stay together (conftest.py).
+PYTEST_FLAGS ?= --numprocesses=2 --dist=loadgroup --durations=10
+# A part of four of the tests that take long: make test-long SLICE=2
+SLICED = $(if $(SLICE),--slice=$(SLICE)/4)
+# Each process of a job would compile elasticdl anew: a quarter of a second.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Rust's build products outlive the tree, and clones share those of third-party crates. Another
 # compiler gets another folder.
@@ -35,7 +39,7 @@ BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmar
     $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
-.PHONY: help build doctor fmt check check-python check-rust test test-rust test-memory \
+.PHONY: help build doctor fmt check check-python check-rust test test-quick test-rust test-memory \
     test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd \
     kubernetes-tools cluster bench bench-store bench-allreduce bench-scheduling demo chaos soak fuzz proto lock clean \
     wheel image test-images
@@ -106,6 +110,11 @@ check-rust: build
 
 test: test-rust test-python ## Run all tests, of Rust and of Python.
 
+# What needs a framework has it in its name; all else in tests/unit needs one process.
+test-quick: build ## Test what needs one process and no framework, in a minute.
+	$(VENV)/bin/pytest $(PYTEST_FLAGS) --ignore-glob='*/test_keras_*' --ignore-glob='*/test_torch_*' \
+	    -m 'not (keras or torch or long or s3 or postgresql)' tests/unit
+
 # edl-python is the extension: it is linked by Python, and tested from there.
 test-rust: build
 	cargo test --locked --workspace --exclude edl-python
@@ -144,7 +153,7 @@ $(TORCH):
 # These files alone: TensorFlow and the triton of PyTorch abort a process that imports both.
 TORCH_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.torch' tests model_zoo)
 test-torch: build $(TORCH) ## Test models in PyTorch, and the optimizers against its own (installs it, 5 GB).
-	PYTHONPATH=$(TORCH) OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS) -m torch $(TORCH_TESTS)
+	PYTHONPATH=$(TORCH) OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m torch $(TORCH_TESTS)
 
 # The base image has no other source than Debian's packages: no image is pulled.
 $(CACHE)/images/bookworm-python.tar:
@@ -236,7 +245,7 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 
 .PHONY: test-etcd test-long
 test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (25 minutes).
-	$(VENV)/bin/pytest $(PYTEST_FLAGS) -m long model_zoo tests
+	$(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m long model_zoo tests
 
 test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; needs Go 1.26).
 	@$(PYTHON) -m scripts.cluster.binaries etcd

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from elasticdl.data.example import encode_examples
 from tests.elastic.running_job import RunningJob, elasticdl, run
@@ -27,6 +26,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Write handwritten digits of 8 x 8 pixels, enlarged and framed to the 28 x 28 of MNIST."""
+    from sklearn.datasets import load_digits
+
     folder = tmp_path_factory.mktemp("torch-all-reduce")
     images, labels = load_digits(return_X_y=True)
     images = images.reshape(-1, 8, 8) * (255 / 16)

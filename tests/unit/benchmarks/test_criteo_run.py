@@ -8,7 +8,6 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from benchmarks.readme import FOLDER
 
@@ -20,6 +19,8 @@ def criteo_run(monkeypatch):
 
 
 def test_auc_is_that_of_scikit_learn_also_with_ties(criteo_run):
+    from sklearn.metrics import roc_auc_score
+
     rng = np.random.default_rng(0)
     labels = (rng.random(1000) < 0.3).astype(int)
     scores = np.round(rng.normal(size=1000) + labels, 1)

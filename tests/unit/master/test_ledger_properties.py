@@ -7,6 +7,7 @@ import copy
 import json
 from collections import Counter
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -279,4 +280,9 @@ class Jobs(RuleBasedStateMachine):
 
 
 TestJobs = Jobs.TestCase
-TestJobs.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestJobs.settings = settings(max_examples=25, stateful_step_count=60, deadline=None)
+
+
+@pytest.mark.long
+class TestManyJobs(Jobs.TestCase):
+    settings = settings(max_examples=600, stateful_step_count=60, deadline=None)

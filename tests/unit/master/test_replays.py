@@ -65,4 +65,4 @@ class Lines(RuleBasedStateMachine):
 
 
 TestLines = Lines.TestCase
-TestLines.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLines.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)

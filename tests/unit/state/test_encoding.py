@@ -26,9 +26,9 @@ def test_parts_joined_are_what_the_standard_library_gives(value):
 
 def test_no_part_of_a_large_value_is_large():
     value = {
-        "queued": list(range(1_000_000)),
-        "uneven": {n: (1, 2) for n in range(100_000)},
-        "created": ["created", {}, [[["shard", n, n] for n in range(100_000)]]],
+        "queued": list(range(300_000)),
+        "uneven": {n: (1, 2) for n in range(30_000)},
+        "created": ["created", {}, [[["shard", n, n] for n in range(30_000)]]],
     }
     parts = list(encoded(value))
     assert max(map(len, parts)) < 100_000

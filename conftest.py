@@ -1,0 +1,33 @@
+"""Which tests of a run go together, and which of them a slice has."""
+
+import pytest
+
+from scripts.slices import slice_of
+
+
+def pytest_addoption(parser):
+    """Take the option of a slice."""
+    parser.addoption("--slice", metavar="N/M", help="run part N, from 0, of M parts of the tests")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Keep tests together that share what is set up; when all others have chosen, slice."""
+    together = {item: item.nodeid for item in items}
+    for item in items:
+        if shares_what_it_has_set_up(item):
+            together[item] = str(item.path)
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # one worker runs them
+    yield
+    if wanted := config.getoption("--slice"):
+        number, count = map(int, wanted.split("/"))
+        chosen = slice_of([together[item] for item in items], number, count)
+        left_out = [item for item in items if together[item] not in chosen]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if together[item] in chosen]
+
+
+def shares_what_it_has_set_up(item):
+    """Return whether a fixture of the test is made once for all tests of its file."""
+    made = item._fixtureinfo.name2fixturedefs.values()
+    return any(one.scope in ("module", "class") for several in made for one in several)
