@@ -65,7 +65,8 @@ def option(flag: Flag) -> click.RichOption:
         required=flag.field.is_required(),
         # `--use_async` alone means true, as everybody expects of a switch.
         is_flag=False,
-        flag_value="true" if is_switch else None,
+        # Without one a value may begin with a minus, as -1 does.
+        **({"flag_value": "true"} if is_switch else {}),
         default=default,
         show_default=default is not None,
         metavar=_metavar(flag.field.annotation),
@@ -90,6 +91,19 @@ def build_config(command: Command, words: Mapping[str, str | None]) -> JobConfig
         return JobConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(_complaints(error))) from error
+
+
+def refuse_flags_as_values(words: Mapping[str, str]) -> None:
+    """Refuse a flag where the value of the one before was expected: `--output --num_workers=2`.
+
+    Raises:
+        ConfigError: A value is a flag; names both.
+    """
+    known = {flag.name for flag in flags()}
+    for name, word in words.items():
+        value = word.removeprefix("--").partition("=")[0].replace("-", "_")
+        if word.startswith("--") and value in known:
+            raise ConfigError(f"--{name}: expected a value, found the flag {word}")
 
 
 def check_given(config: JobConfig, given: Container[str]) -> None:

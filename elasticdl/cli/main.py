@@ -14,7 +14,14 @@ from click.core import ParameterSource
 from elasticdl.cli import job_file, kubernetes
 from elasticdl.cli.data import data
 from elasticdl.cli.export import export
-from elasticdl.cli.flags import build_config, check_given, flags, option, unknown_flag
+from elasticdl.cli.flags import (
+    build_config,
+    check_given,
+    flags,
+    option,
+    refuse_flags_as_values,
+    unknown_flag,
+)
 from elasticdl.cli.jobs import COMMANDS
 from elasticdl.cli.look import look_of, look_options
 from elasticdl.cli.profile import profile
@@ -99,6 +106,7 @@ def _make_command(name: Command) -> click.RichCommand:
             if word is not None and context.get_parameter_source(flag) in _GIVEN
         }
         try:
+            refuse_flags_as_values(given)
             settings = build_config(name, given)
             check_given(settings, given)
         except ConfigError as error:
@@ -228,6 +236,9 @@ def run_command(argv: Sequence[str]) -> int:
 def _explain(error: click.UsageError) -> str:
     command = error.ctx.info_name if error.ctx and error.ctx.info_name else ""
     if isinstance(error, click.NoSuchOption):
+        value = error.option_name.lstrip("-")
+        if value[:1].isdigit():
+            return f"found -{value} where a flag was expected; a value is written --name=-{value}"
         if command in _HELP:
             return unknown_flag(command, error.option_name)
         near = sorted(error.possibilities or ())

@@ -7,9 +7,11 @@ and nothing should be written for a job that cannot work.
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib.util
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +20,13 @@ from elasticdl.backends.exported import is_export, kind_of_export
 from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
+from elasticdl.cli.model_file import has_tables
 from elasticdl.config import JobConfig
 from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.open import open_reader
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError, ModelError
+from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
 from elasticdl.state.open import check_state
@@ -51,6 +55,7 @@ def check(config: JobConfig) -> list[str]:
     _check_packages(config)
     if names is not None:
         _check_functions(config, model_file, names)
+        _check_tables(config, model_file)
     parse_params(config.model.model_params, "--model_params")
     is_script = config.model.script is not None
     notes: list[str] = []
@@ -92,6 +97,7 @@ def _check_for_pods(config: JobConfig) -> None:
         names = defined_names(model_file)
         if names is not None:
             _check_functions(config, model_file, names)
+            _check_tables(config, model_file)
 
 
 def find_model_file(config: JobConfig) -> Path:
@@ -212,6 +218,29 @@ def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
         )
 
 
+def _check_tables(config: JobConfig, path: Path) -> None:
+    """Refuse what workers would refuse, once each has started its framework."""
+    if not config.has_worlds:
+        return
+    strategy = config.training.distribution_strategy
+    function = config.model.model_def.rpartition(".")[2]
+    found = has_tables(path, function)
+    if found is True and strategy is Strategy.ALLREDUCE:
+        raise ModelError(
+            f"{path}: {function}() has embedding tables of elasticdl (Embedding, or a Table's "
+            f"vectors), and with --distribution_strategy={strategy} each worker would hold all "
+            f"their rows: expected --distribution_strategy={Strategy.HYBRID} or "
+            f"{Strategy.PARAMETER_SERVER}, or keras.layers.Embedding in place of "
+            "elasticdl.layers.Embedding if the tables are small"
+        )
+    if found is False and strategy is Strategy.HYBRID:
+        raise ModelError(
+            f"{path}: {function}() has no embedding tables, of which --distribution_strategy="
+            f"{strategy} keeps the rows on ps replicas: expected "
+            f"--distribution_strategy={Strategy.ALLREDUCE}"
+        )
+
+
 def _check_data(flag: str, config: JobConfig) -> Iterator[str]:
     """Check that the files are there, of one known format, and that its reader has the settings."""
     text = getattr(config.data, flag)
@@ -266,6 +295,8 @@ def _check_destinations(config: JobConfig) -> None:
             check_new_folder(flag, folder)
     if checkpoint.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
+    if config.seeing.tensorboard_log_dir is not None:
+        _check_folder("tensorboard_log_dir", config.seeing.tensorboard_log_dir)
     if checkpoint.summary is not None:
         if checkpoint.summary.is_dir():
             raise ConfigError(
@@ -275,7 +306,7 @@ def _check_destinations(config: JobConfig) -> None:
 
 
 def check_new_folder(flag: str, folder: Location) -> None:
-    """Check that results can be written to a folder; makes nothing.
+    """Check that results can be written to a folder; leaves nothing there.
 
     Raises:
         ConfigError: It has something in it, or cannot be written to; names the flag.
@@ -291,17 +322,49 @@ def check_new_folder(flag: str, folder: Location) -> None:
 
 
 def _check_folder(flag: str, folder: Location) -> None:
-    """Check that a folder can be written to, or be made; makes nothing. A URL has to answer."""
+    """Check that a folder can be written to, or be made; leaves nothing. A URL has to answer.
+
+    Both are tried: rights do not say all, of a file system that is read-only, full or made by the
+    kernel, and of names that are too long.
+    """
     if is_remote(folder):
         with reaching(folder):
             folder.exists()
         return
-    existing = next(
-        path for path in (folder.absolute(), *folder.absolute().parents) if path.exists()
-    )
-    if not existing.is_dir():
-        raise ConfigError(f"--{flag}: expected a folder, found the file {existing}")
-    if not os.access(existing, os.W_OK | os.X_OK):
+    try:
+        path = folder.absolute()
+        existing = next(each for each in (path, *path.parents) if each.exists())
+        if not existing.is_dir():
+            raise ConfigError(f"--{flag}: expected a folder, found the file {existing}")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise ConfigError(
+                f"--{flag}: expected a folder to write in, found {existing} closed to you"
+            )
+        _try_to_write(path, existing)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"--{flag}: expected a folder to write in, found {existing} closed to you"
-        )
+            f"--{flag}: expected a folder to write in, found that {folder} cannot be made or "
+            f"written to: {why}"
+        ) from error
+
+
+def _try_to_write(path: Path, existing: Path) -> None:
+    """Make a folder and a file in it, and remove all that was made.
+
+    Raises:
+        OSError: It cannot be done.
+    """
+    missing = [each for each in (path, *path.parents) if each.is_relative_to(existing)]
+    made: list[Path] = []
+    try:
+        for each in reversed(missing[: missing.index(existing)]):
+            each.mkdir()
+            made.append(each)
+        with tempfile.TemporaryFile(dir=path, prefix=".elasticdl-") as file:
+            file.write(b"elasticdl")
+            file.flush()
+    finally:
+        for each in reversed(made):
+            with contextlib.suppress(OSError):  # somebody has put something there meanwhile
+                each.rmdir()

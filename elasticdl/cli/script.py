@@ -7,7 +7,14 @@ from pathlib import Path
 import rich_click as click
 from click.core import ParameterSource
 
-from elasticdl.cli.flags import Flag, build_config, check_given, flags, option
+from elasticdl.cli.flags import (
+    Flag,
+    build_config,
+    check_given,
+    flags,
+    option,
+    refuse_flags_as_values,
+)
 from elasticdl.cli.look import look_of, look_options
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
@@ -117,6 +124,7 @@ def _run(
 ) -> int:
     given = [n for n in words if context.get_parameter_source(n) is ParameterSource.COMMANDLINE]
     try:
+        refuse_flags_as_values({name: word for name, word in words.items() if word is not None})
         config = configure(script, arguments, words, shards_only)
         check_given(config, given)
     except ConfigError as error:

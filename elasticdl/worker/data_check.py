@@ -23,7 +23,7 @@ from elasticdl.rpc.base import MasterClient
 from elasticdl.worker.findings import DataSet, Fed, findings
 
 _FEED_SECONDS = 1.0  # after which no more pieces are fed
-_MOST_SECONDS = 30.0  # of a `feed` that does not return
+_MOST_SECONDS = 10.0  # of a `feed` that does not return
 _PAUSE_SECONDS = 0.1
 _TURN_SECONDS = 60.0  # for which others wait
 _MOST_PER_RECORD = 64  # labels of more numbers are not classes

@@ -234,6 +234,14 @@ def test_a_flag_of_another_command_is_refused():
         (["data", "convert", "--codex=x"], "unknown flag --codex; did you mean --codec?"),
         (["trian"], "Did you mean 'train'?"),
         (["train", "--model_def=a.b", "epochs=3"], "a flag is written --name=value"),
+        (["train", "--model_def=a.b", "--num_workers", "-1"], "--num_workers: expected a number"),
+        (["train", "--model_def=a.b", "--learning_rate", "-.5"], "greater than 0, found '-.5'"),
+        (["train", "--model_def=a.b", "--use_async", "-1"], "a value is written --name=-1"),
+        (["scale", "job", "-1"], "found -1 where a flag was expected"),
+        (
+            ["train", "--model_def=a.b", "--output", "--num-workers=2"],
+            "--output: expected a value, found the flag --num-workers=2",
+        ),
     ],
 )
 def test_wrong_usage_is_one_message_and_exit_code_2(capsys, words, complaint):

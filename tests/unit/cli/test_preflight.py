@@ -5,6 +5,7 @@ import os
 import pytest
 
 from elasticdl.cli.flags import build_config
+from elasticdl.cli.model_file import has_tables
 from elasticdl.cli.preflight import check, defined_names
 from elasticdl.errors import CheckpointError, ConfigError, DataError, ModelError
 
@@ -196,6 +197,58 @@ def test_a_closed_folder_is_named(place, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # to root nothing is closed
     with pytest.raises(ConfigError, match="--output: expected a folder to write in"):
         check(config(output="closed/model"))
+
+
+@pytest.mark.parametrize(
+    ("flag", "make"),
+    [
+        ("output", lambda place: "/sys/made/by/the/kernel"),
+        ("checkpoint_dir", lambda place: place / ("name" * 100)),
+        ("tensorboard_log_dir", lambda place: place / "data.csv" / "logs"),
+        ("job_dir", lambda place: place / "leads_nowhere"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_named_before_anything_starts(place, flag, make):
+    (place / "leads_nowhere").symlink_to(place / "gone" / "too")
+    with pytest.raises(ConfigError, match=f"--{flag}: expected a folder"):
+        check(config(**{flag: str(make(place))}))
+
+
+TABLES = {
+    "from elasticdl.layers import Embedding\ndef forward(): return Embedding(8)": True,
+    "import elasticdl.layers as layers\ndef forward(): return layers.Embedding(8)": True,
+    "from elasticdl.layers.torch import EmbeddingBag\n"
+    "class Net:\n    def __init__(self): self.table = EmbeddingBag(8)\n"
+    "def forward(): return Net()": True,
+    "from elasticdl.preprocessing.tabular import Category, Table\nTABLE = Table([])\n"
+    "def forward(): return TABLE.encode(TABLE.inputs()).linear()": True,
+    "import keras\nfrom elasticdl.layers import Embedding\ndef other(): return Embedding(8)\n"
+    "def forward(): return keras.layers.Dense(1)": False,
+    "import keras\ndef forward(): return keras.layers.Embedding(10**9, 8)": None,
+    "from mine import layers\ndef forward(): return layers.make()": None,
+    "from elasticdl.layers import Embedding\nimport keras\ndef forward(small=True):\n"
+    "    if small: return keras.layers.Dense(1)\n    else: return Embedding(8)": None,
+}
+
+
+@pytest.mark.parametrize("source", TABLES)
+def test_tables_of_a_model_are_seen_in_its_file_where_they_are_sure(tmp_path, source):
+    (tmp_path / "model.py").write_text(source)
+    assert has_tables(tmp_path / "model.py", "forward") is TABLES[source]
+
+
+def test_a_strategy_that_does_not_suit_the_tables_is_refused_at_once(place):
+    model = place / "zoo" / "mnist" / "model.py"
+    model.write_text(
+        MODEL + "from elasticdl.layers import Embedding\ndef forward(): Embedding(1)\n"
+    )
+    with pytest.raises(ModelError, match=r"has embedding tables.*HybridStrategy"):
+        check(config(distribution_strategy="AllreduceStrategy"))
+    check(config(distribution_strategy="HybridStrategy"))
+    model.write_text(MODEL + "import keras\ndef forward(): return keras.Model()\n")
+    with pytest.raises(ModelError, match=r"has no embedding tables.*AllreduceStrategy"):
+        check(config(distribution_strategy="HybridStrategy"))
+    check(config(distribution_strategy="AllreduceStrategy"))
 
 
 @pytest.mark.parametrize(

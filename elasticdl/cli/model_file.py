@@ -1,0 +1,108 @@
+"""Whether a model has embedding tables of elasticdl, told from its file without importing it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+_LAYERS = {"Embedding", "EmbeddingBag", "SparseEmbedding"}
+_HOMES = ("elasticdl.layers", "elasticdl.preprocessing")
+_OF_TABLE = {"vectors", "linear", "flat"}  # of `preprocessing.tabular.Table`
+_WITHOUT_TABLES = {"keras", "tensorflow", "torch", "numpy", "math", "functools", "typing"}
+
+
+def has_tables(path: Path, function: str) -> bool | None:
+    """Say whether the model that a function makes has embedding tables of elasticdl.
+
+    None: that cannot be told, because they are made under a condition, or in another file.
+    """
+    tree = ast.parse(path.read_bytes())
+    imports = dict(_imports(tree))
+    reached = list(_reached(tree, function))
+    if not reached:
+        return None
+    for node in reached:
+        if any(_is_table(call, imports) for call in _calls(node)):
+            return True
+    names = {name for node in reached for name in _names(node)}
+    words = names | {n.attr for node in reached for n in ast.walk(node) if _is_attribute(n)}
+    is_known = all(imports[n].split(".")[0] in _WITHOUT_TABLES for n in names & imports.keys())
+    is_clear = not any("mbedding" in word for word in words) and "*" not in imports
+    return False if is_known and is_clear else None
+
+
+def _is_attribute(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute)
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names that a file imports, and what they stand for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield (
+                    alias.asname or alias.name.split(".")[0],
+                    (alias.name if alias.asname else alias.name.split(".")[0]),
+                )
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module or '.'}.{alias.name}"
+
+
+def _reached(tree: ast.Module, function: str) -> Iterator[ast.AST]:
+    """Yield what defines a name at the top of a file, and all names there that it uses."""
+    known: dict[str, ast.AST] = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            known[node.name] = node
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                for part in ast.walk(target):
+                    if isinstance(part, ast.Name):
+                        known[part.id] = node
+    todo, seen = [function], set()
+    while todo:
+        name = todo.pop()
+        if name in known and name not in seen:
+            seen.add(name)
+            yield known[name]
+            todo += _names(known[name])
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _calls(node: ast.AST) -> Iterator[ast.Call]:
+    """Yield the calls that are made in any case: not those under a condition."""
+    if isinstance(node, ast.Call):
+        yield node
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.If | ast.IfExp | ast.Try | ast.While | ast.Match):
+            yield from _calls(child)
+
+
+def _is_table(call: ast.Call, imports: Mapping[str, str]) -> bool:
+    name = _dotted(call.func)
+    if name is None:
+        # `TABLE.encode(inputs).linear()`, of which the first part is no name.
+        return _is_of_table(call, imports)
+    first, _, rest = name.partition(".")
+    full = imports.get(first, first) + (f".{rest}" if rest else "")
+    is_layer = full.rpartition(".")[2] in _LAYERS and full.startswith(_HOMES)
+    return is_layer or _is_of_table(call, imports)
+
+
+def _is_of_table(call: ast.Call, imports: Mapping[str, str]) -> bool:
+    has_table = "elasticdl.preprocessing.tabular.Table" in imports.values()
+    return has_table and isinstance(call.func, ast.Attribute) and call.func.attr in _OF_TABLE
+
+
+def _dotted(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        before = _dotted(node.value)
+        return None if before is None else f"{before}.{node.attr}"
+    return None
