@@ -1,4 +1,4 @@
-"""Whether a model has embedding tables of elasticdl, told from its file without importing it."""
+"""What a model is, as far as its file tells without being imported: its tables, its framework."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ def has_tables(path: Path, function: str) -> bool | None:
         if any(_is_table(call, imports) for call in _calls(node)):
             return True
     names = {name for node in reached for name in _names(node)}
-    words = names | {n.attr for node in reached for n in ast.walk(node) if _is_attribute(n)}
+    words = names | {
+        part.attr for node in reached for part in ast.walk(node) if isinstance(part, ast.Attribute)
+    }
     is_known = all(imports[n].split(".")[0] in _WITHOUT_TABLES for n in names & imports.keys())
     is_clear = not any("mbedding" in word for word in words) and "*" not in imports
     return False if is_known and is_clear else None
 
 
-def _is_attribute(node: ast.AST) -> bool:
-    return isinstance(node, ast.Attribute)
+def imported_by(path: Path) -> set[str]:
+    """Return the packages that a file imports."""
+    tree = ast.parse(path.read_bytes())
+    return {place.split(".")[0] for _, place in _imports(tree)}
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ from elasticdl.backends.exported import is_export, kind_of_export
 from elasticdl.checkpoints.pretrained import sources_of
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.cli.job_folder import holds_job
-from elasticdl.cli.model_file import has_tables
+from elasticdl.cli.model_file import has_tables, imported_by
 from elasticdl.config import JobConfig
 from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.open import open_reader
@@ -55,13 +55,15 @@ def check(config: JobConfig) -> list[str]:
     _check_packages(config)
     if names is not None:
         _check_functions(config, model_file, names)
-        _check_tables(config, model_file)
+        _check_model(config, model_file)
     parse_params(config.model.model_params, "--model_params")
     is_script = config.model.script is not None
     notes: list[str] = []
     if is_script or (names is not None and config.model.custom_data_reader not in names):
+        classes: dict[str, tuple[str, ...]] = {}
         for flag in ("training_data", "validation_data", "prediction_data"):
-            notes += _check_data(flag, config)
+            notes += _check_data(flag, config, classes)
+        _check_classes(classes)
     if config.model.statistics is not None:
         read_statistics(config.model.statistics)
     _check_sources(config)
@@ -97,7 +99,7 @@ def _check_for_pods(config: JobConfig) -> None:
         names = defined_names(model_file)
         if names is not None:
             _check_functions(config, model_file, names)
-            _check_tables(config, model_file)
+            _check_model(config, model_file)
 
 
 def find_model_file(config: JobConfig) -> Path:
@@ -218,8 +220,14 @@ def _check_functions(config: JobConfig, path: Path, names: set[str]) -> None:
         )
 
 
-def _check_tables(config: JobConfig, path: Path) -> None:
+def _check_model(config: JobConfig, path: Path) -> None:
     """Refuse what workers would refuse, once each has started its framework."""
+    frameworks = imported_by(path) & {"keras", "tensorflow", "torch"}
+    if config.model.torch_compile and frameworks and "torch" not in frameworks:
+        raise ModelError(
+            f"--torch_compile=true: expected a model in PyTorch, found that {path} imports "
+            f"{' and '.join(sorted(frameworks))}; leave the flag out"
+        )
     if not config.has_worlds:
         return
     strategy = config.training.distribution_strategy
@@ -241,8 +249,23 @@ def _check_tables(config: JobConfig, path: Path) -> None:
         )
 
 
-def _check_data(flag: str, config: JobConfig) -> Iterator[str]:
-    """Check that the files are there, of one known format, and that its reader has the settings."""
+def _check_classes(classes: dict[str, tuple[str, ...]]) -> None:
+    """Refuse folders of images whose classes have other numbers than those of the training data."""
+    ours = classes.get("training_data", ())
+    theirs = classes.get("validation_data", ())
+    if ours and theirs and theirs != ours[: len(theirs)]:
+        raise DataError(
+            f"--validation_data: its folders are {', '.join(theirs)}, those of --training_data "
+            f"{', '.join(ours)}: a class has the number of its folder in the order of names, so "
+            "they would differ; make the same folders, also empty ones"
+        )
+
+
+def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    """Check that the files are there, of one known format, and that its reader has the settings.
+
+    Notes the classes of a folder of images.
+    """
     text = getattr(config.data, flag)
     if not text:
         return
@@ -250,6 +273,8 @@ def _check_data(flag: str, config: JobConfig) -> Iterator[str]:
         reader = open_reader(text, config.data.data_reader_params)
     except DataError as error:
         raise DataError(f"--{flag}: {error}") from error
+    if isinstance(reader, ImageFolderReader):
+        classes[flag] = reader.classes
     is_mixed = config.training.shuffle == "records"
     if flag == "training_data" and isinstance(reader, ImageFolderReader) and not is_mixed:
         yield (

@@ -34,6 +34,11 @@ class ImageFolderReader:
             )
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their numbers."""
+        return tuple(self._classes)
+
+    @property
     def metadata(self) -> Metadata:
         """The columns."""
         kinds = {"image": object, "label": np.int64, "path": object}

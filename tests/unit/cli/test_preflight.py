@@ -237,11 +237,29 @@ def test_tables_of_a_model_are_seen_in_its_file_where_they_are_sure(tmp_path, so
     assert has_tables(tmp_path / "model.py", "forward") is TABLES[source]
 
 
+def test_a_compiler_of_pytorch_is_not_for_keras(place):
+    model = place / "zoo" / "mnist" / "model.py"
+    model.write_text(MODEL + "import keras\n")
+    with pytest.raises(ModelError, match=r"--torch_compile=true: .*imports keras"):
+        check(config(torch_compile="true"))
+    model.write_text(MODEL + "import keras, torch\n")
+    check(config(torch_compile="true"))
+
+
+def test_folders_of_images_have_the_same_classes(place):
+    for path in ("t/cat", "t/dog", "v/dog"):
+        (place / path).mkdir(parents=True)
+        (place / path / "a.png").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"--validation_data: .*dog.*--training_data.*cat, dog"):
+        check(config(training_data="t", validation_data="v"))
+    (place / "v" / "cat").mkdir()
+    check(config(training_data="t", validation_data="v"))
+
+
 def test_a_strategy_that_does_not_suit_the_tables_is_refused_at_once(place):
     model = place / "zoo" / "mnist" / "model.py"
-    model.write_text(
-        MODEL + "from elasticdl.layers import Embedding\ndef forward(): Embedding(1)\n"
-    )
+    with_table = "from elasticdl.layers import Embedding\ndef forward(): Embedding(1)\n"
+    model.write_text(MODEL + with_table)
     with pytest.raises(ModelError, match=r"has embedding tables.*HybridStrategy"):
         check(config(distribution_strategy="AllreduceStrategy"))
     check(config(distribution_strategy="HybridStrategy"))
