@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 
 from elasticdl.cli.display import Display
+from elasticdl.cli.silence import FIRST_SECONDS, Silence
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import JobStatus
 from elasticdl.launchers.base import Job
@@ -25,7 +26,8 @@ from elasticdl.rpc.client import ENDED
 _CONNECT_SECONDS = 5.0
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
-_SILENCE_SECONDS = 10.0  # without a master, before a word is said of it, and then again
+_SILENCE_SECONDS = FIRST_SECONDS  # without any news, before it is asked whether the job has ended
+_LOOK_SECONDS = 1.0
 _END_SECONDS = 60.0  # what the processes of a tied job get to be gone when the viewer fails
 _GOES_ON = "the same command with --job_dir={} goes on from here"
 _EVENT_SOURCES = ("master", "supervisor")
@@ -70,8 +72,9 @@ class _Viewer:
 
     def run(self, news: _News) -> JobStatus:
         heard = time.monotonic()
+        silence = Silence(heard, _SILENCE_SECONDS)
         while True:
-            for number in self._signals.wait(_SILENCE_SECONDS):
+            for number in self._signals.wait(min(_LOOK_SECONDS, _SILENCE_SECONDS)):
                 if number in STOP_SIGNALS:
                     self._stop(number)
             items = news.take()
@@ -79,6 +82,7 @@ class _Viewer:
                 heard = time.monotonic()
             elif time.monotonic() - heard >= _SILENCE_SECONDS:
                 # Whatever becomes of the connection: a job has ended when its processes are gone.
+                heard = time.monotonic()
                 end = self._job.end(0.0)
                 items = [_End(end)] if end is not None else []
             for item in items:
@@ -86,14 +90,22 @@ class _Viewer:
                     case _End(status):
                         return self._final(status)
                     case JobStatus():
+                        self._say(silence.answered(time.monotonic()))
                         self._last = item
                         self._display.show(item)
+                    case _Problem(text):
+                        silence.reason = text
                     case _Page(url):
                         self._display.tell(f"the job's page is at {url}")
                     case str():
                         self._display.note(item)
                     case BaseException():
                         raise item
+            self._say(silence.look(time.monotonic(), time.time()))
+
+    def _say(self, words: str) -> None:
+        if words:
+            self._display.note(words)
 
     def _stop(self, number: signal.Signals) -> None:
         if not self._job.is_tied:
@@ -136,7 +148,14 @@ class _Page:
     url: str
 
 
-_Item = JobStatus | str | _Page | _End | BaseException
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why the master cannot be reached, as far as that is known."""
+
+    text: str
+
+
+_Item = JobStatus | str | _Page | _Problem | _End | BaseException
 
 
 class _News:
@@ -194,22 +213,18 @@ class _News:
 
     def _pictures(self) -> None:
         """Receive pictures until the job's processes are gone, over any number of masters."""
-        pause, heard = _SHORTEST_PAUSE_SECONDS, time.monotonic()
+        pause = _SHORTEST_PAUSE_SECONDS
         while not self._closed.is_set():
-            problem = ""
             try:
                 with contextlib.closing(self._job.connect(_CONNECT_SECONDS)) as client:
                     for status in client.watch(give_up_seconds=0.0):
-                        pause, heard = _SHORTEST_PAUSE_SECONDS, time.monotonic()
+                        pause = _SHORTEST_PAUSE_SECONDS
                         self._put(status)
             except ElasticdlError as error:
-                problem = str(error)
+                self._put(_Problem(str(error)))
             end = self._job.end(pause)
             if end is not None:
                 self._events_ended.wait(_CONNECT_SECONDS)  # the last ones belong before the end
                 self._put(_End(end))
                 return
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            if problem and time.monotonic() - heard >= _SILENCE_SECONDS:
-                heard = time.monotonic()
-                self._put(f"{problem}; still trying, the job itself goes on")

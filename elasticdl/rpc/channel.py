@@ -275,8 +275,8 @@ class Retry:
         if now - self._complained >= _SECONDS_BETWEEN_COMPLAINTS:
             self._complained = now
             self._complain(
-                f"the master at {self._address} has not answered for {silent_seconds:.0f} s"
-                f"{_as_said(error)}; still trying{self._reason()}"
+                f"the master at {self._address} has not answered for {silent_seconds:.0f} s, since "
+                f"{_clock_before(silent_seconds)}{_as_said(error)}; still trying{self._reason()}"
             )
         self.pause()
 
@@ -288,6 +288,10 @@ class Retry:
         """Wait, and have the next pause be twice as long; `Connection.close` ends it."""
         self._closed.wait(self._pause_seconds)
         self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+
+def _clock_before(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
 
 
 def _raise_unless_transient(error: Exception, address: str) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from elasticdl.rpc import elasticdl_pb2 as pb
+
 WORKER, PS, USER = "worker", "ps", "user"
 
 _SERVICE = "/elasticdl.v1.Master/"
@@ -18,6 +20,7 @@ _CERTIFICATES = "/elasticdl.v1.Certificates/"
 RIGHTS: Mapping[str, frozenset[str]] = {
     _SERVICE + "RegisterWorker": frozenset({WORKER}),
     _SERVICE + "HasCallbacks": frozenset({WORKER}),
+    _SERVICE + "CheckData": frozenset({WORKER}),
     _SERVICE + "RestorePoint": frozenset({PS}),
     _SERVICE + "RegisterPs": frozenset({PS}),
     _SERVICE + "GetPsRoute": frozenset({WORKER, PS}),
@@ -37,6 +40,13 @@ RIGHTS: Mapping[str, frozenset[str]] = {
     _CERTIFICATES + "Renew": frozenset({WORKER, PS}),
 }
 """Method -> the roles that may call it."""
+
+_METHODS = {
+    f"/{service.full_name}/{method.name}"
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+assert set(RIGHTS) == _METHODS, f"who may call {_METHODS ^ set(RIGHTS)}?"
 
 
 def role_of(uris: list[str]) -> str | None:

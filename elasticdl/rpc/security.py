@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MASTER_NAME = "master.elasticdl"
 """The name that the certificate of every master has."""
 
-_PROBE_SECONDS = 3.0
+_PROBE_SECONDS = 1.0  # what it has to say is told with a complaint, which is not to wait for it
 
 
 def open_channel(address: str, options: list[tuple[str, Any]], tls: TlsFiles | None) -> Any:
