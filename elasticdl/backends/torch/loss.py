@@ -41,6 +41,11 @@ class MinibatchLoss:
         _check_module(inner)
         self._loss = loss if device.is_cpu else _on(loss, device)
 
+    @property
+    def function(self) -> Callable[[Any, Any], Any]:
+        """What is called: the user's, or a copy of it whose tensors are on the device."""
+        return self._loss
+
     def __call__(self, labels: Any, predictions: Any) -> Any:
         """Return the loss.
 

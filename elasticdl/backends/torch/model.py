@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from elasticdl.backends.base import (
     AdmissionSpec,
@@ -23,6 +22,7 @@ from elasticdl.backends.base import (
 )
 from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.structures import describe, leaves
+from elasticdl.backends.torch.trial import Carried, keeping_parameters, leaving_no_trace
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.layers.lookup import looking_up
 from elasticdl.layers.torch import TableParameter
@@ -70,21 +70,31 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer that crosses in the state vector: where it is in the model."""
+    """What crosses in the state vector, and where it is in the model: among its buffers.
+
+    A parameter that is not trained and that steps change, as a teacher's, is one too.
+    """
 
     name: str
     module: Any
     key: str
     value: Any
+    is_parameter: bool = False
+
+    @property
+    def _register(self) -> dict[str, Any]:
+        module = self.module
+        found: dict[str, Any] = module._parameters if self.is_parameter else module._buffers
+        return found
 
     def put(self, flat: Any) -> None:
         """Give the module a tensor of this backend, with these values."""
         self.value.copy_(flat.view(self.value.shape))
-        self.module._buffers[self.key] = self.value
+        self._register[self.key] = self.value
 
     def current(self) -> Any:
         """Return what the module has now, flat, as float32."""
-        return self.module._buffers[self.key].detach().reshape(-1).to(torch.float32)
+        return self._register[self.key].detach().reshape(-1).to(torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +140,8 @@ class PlacedModel:
         self.sites: tuple[int, ...] = ()
         if features is not None:
             self._meet(features)
-        self.parameters = [
-            (name, p) for name, p in model.named_parameters() if not isinstance(p, TableParameter)
-        ]
+        self._carried = Carried()
+        self.parameters = _dense_of(model, self._carried)
         for name, parameter in self.parameters:
             if parameter.dtype != torch.float32 or parameter.device != device.torch:
                 where = "the CPU" if device.is_cpu else device.name
@@ -142,13 +151,22 @@ class PlacedModel:
                     "--worker_devices to compute on a GPU"
                 )
         self.move(device)
-        self._sizes = [int(b.value.numel()) for b in self.buffers]
 
     def move(self, device: Device) -> None:
         """Put parameters and buffers on a device, where the model is computed from now on."""
         self.device = device
         self._flat, self._parts = _flattened([p for _, p in self.parameters], device)
-        self.buffers, self.constants = _sorted_buffers(self.model, device)
+        self._sort_buffers()
+
+    def carry(self, carried: Carried) -> None:
+        """Take what steps change beside parameters and buffers of the model into the state."""
+        self._carried = carried
+        self.parameters = _dense_of(self.model, carried)
+        self.move(self.device)
+
+    def _sort_buffers(self) -> None:
+        self.buffers, self.constants = _sorted_buffers(self.model, self._carried, self.device)
+        self._sizes = [int(b.value.numel()) for b in self.buffers]
 
     @contextmanager
     def on_cpu(self) -> Iterator[None]:
@@ -283,7 +301,7 @@ class PlacedModel:
             met.append(self.table_of(layer))
             return torch.zeros(*ids.shape, layer.embedding_dim, device=ids.device)
 
-        with torch.no_grad(), unchanged(self.model):
+        with torch.no_grad(), leaving_no_trace(self.model, None), keeping_parameters(self.model):
             self.call(features, meet, training=False)
         self.sites = tuple(met)
 
@@ -309,12 +327,11 @@ class PlacedModel:
         other = copy.copy(self)
         other.model = model
         if not shares_values:
-            other.parameters = [
-                (name, p) for name, p in model.named_parameters()
-                if not isinstance(p, TableParameter)
-            ]  # fmt: skip
+            other.parameters = _dense_of(model, self._carried)
             other._flat, other._parts = _flattened([p for _, p in other.parameters], self.device)
-        other.buffers, other.constants = _sorted_buffers(model, self.device)
+        of_loss = tuple((name, copy.deepcopy(module)) for name, module in self._carried.of_loss)
+        other._carried = replace(self._carried, of_loss=of_loss)
+        other._sort_buffers()
         return other
 
 
@@ -362,29 +379,6 @@ def check_outputs(outputs: Any) -> None:
             raise ModelError(
                 f"the model returns {describe(outputs)}; expected tensors, alone or in dicts, "
                 "tuples and lists: an evaluation and predictions know nothing of other objects"
-            )
-
-
-@contextmanager
-def unchanged(model: Any) -> Iterator[None]:
-    """Raise if the model changes parameters within the block, which only updates may do.
-
-    Raises:
-        ModelError: Names the first that has changed.
-    """
-    values = {
-        name: parameter.detach().clone()
-        for name, parameter in model.named_parameters()
-        if not isinstance(parameter, TableParameter) and not is_lazy(parameter)
-    }
-    yield
-    for name, parameter in model.named_parameters():
-        if name in values and not torch.equal(values[name].nan_to_num(), parameter.nan_to_num()):
-            raise ModelError(
-                f"the model changes its parameter {name!r} when it is called, which no other "
-                "worker would know: parameters change by updates alone. Use a tensor that is "
-                "computed from the parameter (self.weight.clamp(-1, 1)), or "
-                "torch.nn.utils.parametrize"
             )
 
 
@@ -442,9 +436,22 @@ def _has_values(parameter: Any, values: Float32) -> bool:
     return np.array_equal(now, values, equal_nan=True)
 
 
-def _sorted_buffers(model: Any, device: Device) -> tuple[list[Buffer], list[Constant]]:
+def _dense_of(model: Any, carried: Carried) -> list[tuple[str, Any]]:
+    return [
+        (name, p)
+        for name, p in model.named_parameters()
+        if not isinstance(p, TableParameter) and name not in carried.parameters
+    ]
+
+
+def _sorted_buffers(
+    model: Any, carried: Carried, device: Device
+) -> tuple[list[Buffer], list[Constant]]:
     buffers, constants, seen = [], [], set()
-    for path, module in model.named_modules():
+    roots = [("", model), *carried.of_loss]
+    for path, module in (
+        found for name, root in roots for found in root.named_modules(prefix=name)
+    ):
         for key, value in module._buffers.items():
             if value is None or id(value) in seen:
                 continue
@@ -460,6 +467,13 @@ def _sorted_buffers(model: Any, device: Device) -> tuple[list[Buffer], list[Cons
                 module._buffers[key] = value = value.to(device.torch)
                 constants.append(Constant(name, module, key, value, value._version))
             seen.add(id(value))
+    for name in sorted(carried.parameters):
+        path, _, key = name.rpartition(".")
+        parameter = model.get_parameter(name)
+        parameter.data = parameter.detach().to(
+            device.torch, copy=True, memory_format=torch.contiguous_format
+        )
+        buffers.append(Buffer(name, model.get_submodule(path), key, parameter, is_parameter=True))
     return buffers, constants
 
 

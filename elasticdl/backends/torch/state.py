@@ -3,25 +3,43 @@
 Workers train at the same time, so none of them knows the value that its change will meet. The
 replicas make `momentum * old + change` of a buffer, which is right where `change` does not depend
 on `old`. The momentum is found by trial: a step from other values says how much of them is kept.
+
+Some buffers of PyTorch follow no such rule, and changes that are added up serve them as well: the
+mean of all minibatches (`BatchNorm1d(momentum=None)`), in which one weighs 1 / n, and the vectors
+of a spectral norm, which each step makes of length 1 again. One worker at a time, or all-reduce,
+which takes the mean of the changes, gives what a plain loop does. With ps replicas, minibatches
+that are trained at the same time weigh a little more in such a mean than those that are not.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils.parametrizations import _SpectralNorm
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from elasticdl.backends.torch.feed import TorchMinibatch
-from elasticdl.backends.torch.model import Lookup, PlacedModel
+from elasticdl.backends.torch.model import Buffer, Lookup, PlacedModel
 from elasticdl.errors import ModelError
 
 _SAME = 1e-3
 _DIGITS = 4
 
 
-def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch) -> list[float]:
+Step = Callable[[TorchMinibatch], None]
+
+
+def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch, step: Step) -> list[float]:
     """Return the momentum of each buffer in training; the model keeps the values that it has.
+
+    Args:
+        placed: The model.
+        minibatch: A first one.
+        step: Makes a step that updates nothing.
 
     Raises:
         ModelError: A buffer follows another rule.
@@ -29,26 +47,40 @@ def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch) -> list[float]:
     if not placed.buffers:
         return []
     dense, before = placed.dense_values(), placed.state_values()
-    first = _after(placed, minibatch, dense, before)
+    first = _after(placed, minibatch, dense, before, step)
     sizes = [int(buffer.value.numel()) for buffer in placed.buffers]
     parts = np.split(np.arange(len(before)), np.cumsum(sizes)[:-1])
     changes = [bool(np.any(first[part] != before[part])) for part in parts]
     # A whole number, so that counters stay numbers that a float32 can tell apart.
     moved = before + placed.repeat([float(does) for does in changes])
-    slopes = _after(placed, minibatch, dense, moved) - first
+    slopes = _after(placed, minibatch, dense, moved, step) - first
     placed.load(dense, before)
     return [
-        _momentum(buffer.name, slopes[part]) if does else 1.0
+        _momentum(buffer.name, slopes[part]) if does and not _adds_up(buffer) else 1.0
         for buffer, part, does in zip(placed.buffers, parts, changes, strict=True)
     ]
 
 
-def _after(placed: PlacedModel, minibatch: TorchMinibatch, dense: Any, state: Any) -> Any:
+def _after(
+    placed: PlacedModel, minibatch: TorchMinibatch, dense: Any, state: Any, step: Step
+) -> Any:
     placed.load(dense, state)
-    placed.device.seed(minibatch.seed)
-    with torch.no_grad():
-        placed.call(minibatch.features, zeros(placed), training=True)
+    step(minibatch)
     return placed.state_values()
+
+
+def _adds_up(buffer: Buffer) -> bool:
+    """Whether a buffer is one of PyTorch's own that follow another rule; see above."""
+    module, key = buffer.module, buffer.key
+    if isinstance(module, _NormBase):
+        return module.momentum is None
+    if isinstance(module, _SpectralNorm):
+        return True
+    hooks = module._forward_pre_hooks.values()
+    return any(
+        isinstance(hook, SpectralNorm) and key in (f"{hook.name}_u", f"{hook.name}_v")
+        for hook in hooks
+    )
 
 
 def zeros(placed: PlacedModel) -> Lookup:

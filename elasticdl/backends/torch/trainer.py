@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,16 @@ from elasticdl.backends.torch.feed import Feed, TorchMinibatch
 from elasticdl.backends.torch.lookups import Collector, GivenRows
 from elasticdl.backends.torch.loss import MinibatchLoss
 from elasticdl.backends.torch.metrics import EvaluationLoss, Metrics
-from elasticdl.backends.torch.model import PlacedModel, check_outputs, unchanged
+from elasticdl.backends.torch.model import PlacedModel, check_outputs
 from elasticdl.backends.torch.optimizer import FixedRate, Rules, read_rules
 from elasticdl.backends.torch.state import find_momenta, zeros
 from elasticdl.backends.torch.structures import as_array, map_leaves
+from elasticdl.backends.torch.trial import (
+    check_history,
+    find_carried,
+    leaving_no_trace,
+    modules_of,
+)
 from elasticdl.data.base import Metadata, Records
 from elasticdl.errors import ModelError
 from elasticdl.job import CallbackCall, CallbackResult, MetricStates, Mode
@@ -110,14 +117,44 @@ class TorchTrainer:
         torch.manual_seed(self._seed)
         self._placed = PlacedModel(self._model, minibatch.features)
         self._sample = minibatch
+        is_trained = minibatch.mode is Mode.TRAINING
+        if is_trained:
+            self._find_carried(minibatch)
         self._collector = Collector(self._placed, self.ids_need_parameters, self._device)
         self._placed.move(self._device)
         self._momenta = [1.0] * len(self._placed.buffers)
         rules = self._read_optimizer()
-        if minibatch.mode is Mode.TRAINING:
-            self._momenta = find_momenta(self._placed, minibatch)
-            self._try_out(minibatch, rules)
+        if is_trained:
+            with leaving_no_trace(self._model, self._spec.loss):
+                self._try_out(minibatch, rules)
         return self._describe(rules)
+
+    def _find_carried(self, minibatch: TorchMinibatch) -> None:
+        """Take a first step, on the CPU: what it changes beside buffers is to be carried, too."""
+        if self._spec.loss is None:
+            raise ModelError("training needs a function loss(labels, predictions); found none")
+        loss, placed = MinibatchLoss(self._spec.loss), self._placed
+        dense, state = placed.dense_values(), placed.state_values()
+        carried = find_carried(self._model, loss.function, lambda: self._step(minibatch, loss))
+        self._unused = {id(p): name for name, p in placed.parameters if p.grad is None}
+        placed.gradient()
+        placed.load(dense, state)
+        if not self._device.is_cpu and self._loss is not None:  # it has a loss of its own there
+            names = {name for name, _ in carried.of_loss}
+            there = modules_of(self._loss.function, self._model)
+            of_loss = tuple((name, module) for name, module in there if name in names)
+            carried = replace(carried, of_loss=of_loss)
+        placed.carry(carried)
+
+    def _step(self, minibatch: TorchMinibatch, loss: MinibatchLoss) -> Any:
+        """Take a step that updates nothing, on rows of zeros; return its loss."""
+        placed = self._placed
+        placed.device.seed(minibatch.seed)
+        outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
+        check_outputs(outputs)
+        value = loss(placed.device.moved(minibatch.labels), outputs)
+        loss.differentiate(value)
+        return value
 
     def _read_optimizer(self) -> Rules:
         placed = self._placed
@@ -145,35 +182,44 @@ class TorchTrainer:
             self._evaluation_loss = EvaluationLoss(on_cpu.value)
 
     def _try_out(self, minibatch: TorchMinibatch, rules: Rules) -> None:
-        """Take a step that changes nothing: what is wrong is said now, before the job begins."""
-        placed = self._placed
-        if self._loss is None:
-            raise ModelError("training needs a function loss(labels, predictions); found none")
+        """Take steps that change nothing: what is wrong is said now, before the job begins."""
+        placed, loss = self._placed, self._loss
+        assert loss is not None, "a training without one has been refused"
         dense, state = placed.dense_values(), placed.state_values()
         if not self.ids_need_parameters:
             self._refuse_staged(minibatch)
-        self._placed.device.seed(minibatch.seed)
-        with unchanged(placed.model):
-            outputs = placed.call(minibatch.features, _grown(zeros(placed)), training=True)
-        check_outputs(outputs)
-        loss = self._loss(placed.device.moved(minibatch.labels), outputs)
-        self._loss.differentiate(loss)
-        for constant in placed.constants:
-            constant.check()
+
+        def step(one: TorchMinibatch) -> Any:
+            placed.load(dense, state)
+            value = self._step(one, loss)
+            for constant in placed.constants:
+                constant.check()
+            placed.gradient()
+            return value
+
+        self._momenta = find_momenta(placed, minibatch, self._change_state)
+        check_history(self._model, loss.function, minibatch, step)
         self._unused = {
             k: name
             for k, (name, p) in enumerate(placed.parameters)
-            if p.grad is None and p.requires_grad and id(p) in rules.of
+            if id(p) in self._unused and p.requires_grad and id(p) in rules.of
         }
         if self._unused:
             names = ", ".join(self._unused.values())
             log.warning("the loss does not depend on %s: never updated", names)
-        placed.gradient()
-        placed.load(dense, state)
         if self._is_compiled:
-            self._compile(minibatch, self._loss, float(loss.detach()))
+            self._compile(minibatch, loss, float(step(minibatch).detach()))
             placed.gradient()
-            placed.load(dense, state)
+        placed.load(dense, state)
+
+    def _change_state(self, minibatch: TorchMinibatch) -> None:
+        """Do what a step does to buffers."""
+        placed, loss = self._placed, self._loss
+        placed.device.seed(minibatch.seed)
+        with torch.no_grad():
+            outputs = placed.call(minibatch.features, zeros(placed), training=True)
+            if loss is not None:
+                loss.value(placed.device.moved(minibatch.labels), outputs)
 
     def _compile(self, minibatch: TorchMinibatch, loss: MinibatchLoss, expected: float) -> None:
         """Compile now: nobody has a lease yet, and what cannot be compiled ends the job here."""
@@ -258,10 +304,11 @@ class TorchTrainer:
         placed.load(dense, state)
         given = GivenRows(placed, minibatch, rows, grad=True)
         self._placed.device.seed(minibatch.seed)
+        versions = [p._version for _, p in placed.parameters]
         outputs, loss = self._forward(minibatch, given)
         MinibatchLoss.differentiate(loss)
         given.check()
-        self._check_step()
+        self._check_step(versions)
         state_delta = placed.state_values()
         if len(state_delta):
             state_delta -= placed.repeat(self._momenta) * state
@@ -280,7 +327,14 @@ class TorchTrainer:
         outputs = self._placed.call(minibatch.features, given, training=True)
         return outputs, self._loss(self._device.moved(minibatch.labels), outputs)
 
-    def _check_step(self) -> None:
+    def _check_step(self, versions: Sequence[int]) -> None:
+        for (name, p), version in zip(self._placed.parameters, versions, strict=True):
+            if p._version != version:
+                raise ModelError(
+                    f"the model changes its parameter {name!r} with this minibatch, and did not "
+                    "with the first one; no other worker would know. Let each step change it, or "
+                    "none"
+                )
         for number, name in self._unused.items():
             if self._placed.parameters[number][1].grad is not None:
                 raise ModelError(

@@ -1,0 +1,280 @@
+"""Steps before training that leave no trace: what they change tells what has to be carried.
+
+A step may change more than a store has: Python attributes, globals, buffers of a loss, parameters
+that are not trained. Whatever is to go from one step to the next has to be known to all workers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from elasticdl.backends.python_state import MOST_BYTES, PythonState, SourcesOfPython
+from elasticdl.backends.torch.feed import TorchMinibatch
+from elasticdl.backends.torch.structures import map_leaves
+from elasticdl.errors import ModelError
+from elasticdl.layers.torch import TableParameter
+
+log = logging.getLogger(__name__)
+
+_MOVED = 0.5
+_REGISTERS = ("_parameters", "_buffers", "_modules")
+
+
+@contextmanager
+def leaving_no_trace(model: Any, loss: Any) -> Iterator[None]:
+    """Put back after the block what calls of model and loss have changed, random numbers too.
+
+    Parameters are left as they are, and all of a module that gets its shape by the first call.
+    """
+    before, drawn = note(model, loss), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        before.put_back()
+        torch.set_rng_state(drawn)
+
+
+def note(model: Any, loss: Any) -> PythonState:
+    """Note all that a model and a loss can reach."""
+    return PythonState({"model": model, "loss": loss}, _visit)
+
+
+def _visit(state: PythonState, name: str, thing: Any) -> bool:
+    if isinstance(thing, nn.Module):
+        _visit_module(state, name, thing)
+    elif isinstance(thing, torch.Tensor):
+        _visit_tensor(state, name, thing)
+    elif isinstance(thing, torch.Generator):
+        drawn = thing.get_state()
+        state.undo(lambda: thing.set_state(drawn))
+        state.drawn[name] = drawn.numpy().tobytes().hex()
+    else:
+        return False
+    return True
+
+
+def _visit_module(state: PythonState, name: str, module: Any) -> None:
+    own = vars(module)
+
+    def is_of_pytorch(key: str) -> bool:
+        return key in (*_REGISTERS, "training") or any(key in own[r] for r in _REGISTERS)
+
+    if not any(is_lazy(p) for p in module._parameters.values()):
+        buffers = module._buffers
+        state.attributes(name, module, is_of_pytorch)
+        state.namespace(f"{name}.", buffers, buffers.__setitem__, buffers.__delitem__)
+    for key, child in module._modules.items():
+        state.add(f"{name}.{key}", child)
+    state.add(type(module).__qualname__, type(module))
+
+
+def _visit_tensor(state: PythonState, name: str, tensor: Any) -> None:
+    elsewhere = tensor.is_meta or tensor.is_sparse or isinstance(tensor, TableParameter)
+    if elsewhere or is_lazy(tensor) or tensor.nbytes > MOST_BYTES:
+        return
+    held, version = tensor.detach().clone(), tensor._version
+
+    def undo() -> None:
+        if tensor._version != version and tensor.shape == held.shape:
+            tensor.detach().copy_(held)
+
+    state.undo(undo)
+    whole = held.cpu().float() if held.dtype == torch.bfloat16 else held.cpu()
+    state.values[name] = whole.resolve_conj().resolve_neg().numpy()
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a step changes and a store can have, beside parameters and buffers of the model.
+
+    parameters: names of those of the model that are not trained, such as a teacher's. of_loss: the
+    modules of the loss, by name, some of whose buffers a step changes.
+    """
+
+    parameters: frozenset[str] = frozenset()
+    of_loss: tuple[tuple[str, Any], ...] = ()
+
+
+def modules_of(loss: Any, model: Any) -> list[tuple[str, Any]]:
+    """Return the modules that a loss can reach and that are no part of the model."""
+    known = {id(module) for module in model.modules()}
+    found: list[tuple[str, Any]] = []
+
+    def visit(state: PythonState, name: str, thing: Any) -> bool:
+        if not isinstance(thing, nn.Module):
+            return isinstance(thing, torch.Tensor)
+        if id(thing) not in known:
+            known.update(id(module) for module in thing.modules())
+            found.append((name, thing))
+        return True
+
+    PythonState({"loss": loss}, visit)
+    return found
+
+
+def find_carried(model: Any, loss: Any, step: Callable[[], None]) -> Carried:
+    """Say what a step changes that has to be carried; put back what it did.
+
+    Args:
+        model: Whose parameters may change that are not trained.
+        loss: The user's.
+        step: Makes a step that updates nothing, and leaves gradients.
+
+    Raises:
+        ModelError: It changes a parameter that is trained; or the loss has parameters that nobody
+            would train.
+    """
+    modules = modules_of(loss, model)
+    buffers = {name: _copies(module) for name, module in modules}
+    for _, module in modules:
+        module.zero_grad()
+    with leaving_no_trace(model, loss), keeping_parameters(model) as changed:
+        step()
+        after = {name: _copies(module) for name, module in modules}
+    for name, module in modules:
+        for key, p in module.named_parameters():
+            if p.grad is not None:
+                raise ModelError(
+                    f"{name}, a {type(module).__name__}, has the parameter {key!r}, which nobody "
+                    "would train: let the model have it, and return what the loss needs of it "
+                    "among its predictions"
+                )
+    of_loss = [
+        (name, module)
+        for name, module in modules
+        if any(not _is_equal(now, buffers[name].get(key)) for key, now in after[name].items())
+    ]
+    return Carried(frozenset(changed), tuple(of_loss))
+
+
+@contextmanager
+def keeping_parameters(model: Any) -> Iterator[set[str]]:
+    """Put parameters back after the block; those that have changed are then in what it yields.
+
+    Within it those that are not trained have other values: a teacher that begins as its student
+    follows it without a change.
+
+    Raises:
+        ModelError: One has changed that is trained, which only updates may do.
+    """
+    named = [
+        (name, p)
+        for name, p in model.named_parameters()
+        if not isinstance(p, TableParameter) and not is_lazy(p)
+    ]
+    values = [p.detach().clone() for _, p in named]
+    moved = [_MOVED * (p.is_floating_point() and not p.requires_grad) for _, p in named]
+    for (_, p), by in zip(named, moved, strict=True):
+        if by:
+            p.detach().add_(by)
+    changed: set[str] = set()
+    yield changed
+    for (name, p), value, by in zip(named, values, moved, strict=True):
+        if not _is_equal(p.detach(), value + by if by else value):
+            if p.requires_grad:
+                raise ModelError(_changes_parameter(name))
+            changed.add(name)
+        if by:
+            p.detach().copy_(value)
+
+
+def _changes_parameter(name: str) -> str:
+    return (
+        f"the model changes its parameter {name!r} when it is called, which no other worker would "
+        "know: parameters change by updates alone. Use a tensor that is computed from the "
+        "parameter (self.weight.clamp(-1, 1)), or torch.nn.utils.parametrize; one that follows "
+        "others, as a teacher does, has requires_grad_(False)"
+    )
+
+
+def _copies(module: Any) -> dict[str, Any]:
+    return {name: value.detach().clone() for name, value in module.named_buffers()}
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    return (
+        other is not None
+        and one.shape == other.shape
+        and bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
+    )
+
+
+def check_history(
+    model: Any, loss: Any, minibatch: TorchMinibatch, step: Callable[[TorchMinibatch], None]
+) -> None:
+    """Refuse a model or a loss in which Python keeps something from one step to the next.
+
+    After a step the same must be there whatever was trained before it. What a step merely leaves,
+    for its loss or to be looked at, is: the next one leaves its own.
+
+    Args:
+        model: The user's.
+        loss: The user's.
+        minibatch: A first one.
+        step: Makes a step from the initial values that updates nothing.
+
+    Raises:
+        ModelError: Names what is kept.
+    """
+    other, drawn = _another(minibatch), SourcesOfPython()
+
+    def steps(*minibatches: TorchMinibatch) -> PythonState:
+        before.put_back()
+        for one in minibatches:
+            drawn.put_back()
+            step(one)
+        return note(model, loss)
+
+    before = note(model, loss)
+    try:
+        try:
+            with_history = steps(minibatch, other)
+        except ModelError:  # it may be none that the model takes
+            other = minibatch
+            with_history = steps(minibatch, other)
+        without = steps(other)
+    finally:
+        before.put_back()
+    kept = with_history.differences(without)
+    if not kept:
+        _tell_of_sources(before, without)
+        return
+    names = [name for name in kept if not name.startswith("len(")] or kept
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    raise ModelError(
+        f"each step of training changes {shown}, which only Python has: other workers, a worker "
+        "that replaces a lost one, and checkpoints do not have it. A number or tensor that steps "
+        "change belongs in a buffer of the model or of a loss that is a torch.nn.Module "
+        '(self.register_buffer("steps", torch.zeros(())), and self.steps += 1): buffers are '
+        "carried. Leave out what is kept to be looked at"
+    )
+
+
+def _tell_of_sources(before: PythonState, after: PythonState) -> None:
+    for name, drawn in after.drawn.items():
+        if before.drawn.get(name, drawn) != drawn:
+            log.warning(
+                "%s gives random numbers of its own: each worker draws others, and a minibatch "
+                "that is computed again gets others; those of torch are a function of the task and "
+                "the minibatch",
+                name,
+            )
+
+
+def _another(minibatch: TorchMinibatch) -> TorchMinibatch:
+    """Return a minibatch with smaller numbers in its features, and the same ids."""
+
+    def smaller(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor) and leaf.dtype.is_floating_point:
+            return leaf * 0.5
+        return leaf
+
+    return replace(minibatch, features=map_leaves(smaller, minibatch.features), lookups=[])

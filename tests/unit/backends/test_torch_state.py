@@ -1,0 +1,359 @@
+"""What steps of a model in PyTorch change beside parameters is carried, or refused by its name."""
+
+import copy
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from elasticdl.errors import ModelError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
+
+from torch import nn  # noqa: E402  # after the skip
+from torch.nn import functional as F  # noqa: E402  # as above
+
+pytestmark = pytest.mark.torch
+
+WIDTH = 5
+
+
+def make_columns(count=48):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, WIDTH)).astype(np.float32)
+    return {"x": x, "y": x.sum(1, keepdims=True) + 1}
+
+
+def feed(dataset, mode, metadata):
+    return dataset.columns["x"], dataset.columns["y"]
+
+
+def optimizer(parameters):
+    return torch.optim.SGD(parameters, lr=0.05)
+
+
+def loss(labels, predictions):
+    return F.mse_loss(predictions, labels)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(WIDTH, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.hidden(x)))
+
+
+COUNTS = {"steps": 0}
+SEEN = []
+STEPS = 0
+
+
+class Counting(Net):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) / (1 + 0.1 * self.calls)
+
+
+class OfItsClass(Net):
+    calls = 0
+
+    def forward(self, x):
+        type(self).calls += 1
+        return super().forward(x)
+
+
+class Remembering(Net):
+    def __init__(self):
+        super().__init__()
+        self.before = None
+
+    def forward(self, x):
+        hidden = self.hidden(x)
+        mixed = hidden if self.before is None else hidden + 0.1 * self.before
+        self.before = mixed.detach()
+        return self.out(torch.tanh(mixed))
+
+
+class Beginning(Net):
+    """Divides by what the first minibatch has."""
+
+    scale = None
+
+    def forward(self, x):
+        if self.scale is None:
+            self.scale = x.detach().std(0)
+        return super().forward(x / self.scale)
+
+
+class Annealed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, predictions, labels):
+        self.calls += 1
+        return F.mse_loss(predictions, labels) * 0.9**self.calls
+
+
+def with_a_global(labels, predictions):
+    global STEPS
+    STEPS += 1
+    return loss(labels, predictions) * 0.9**STEPS
+
+
+def with_a_dict(labels, predictions):
+    COUNTS["steps"] += 1
+    return loss(labels, predictions)
+
+
+def with_a_list(labels, predictions):
+    SEEN.append(float(predictions.detach().mean()))
+    return loss(labels, predictions) + 0.1 * len(SEEN)
+
+
+def with_an_attribute(labels, predictions):
+    with_an_attribute.steps = getattr(with_an_attribute, "steps", 0) + 1
+    return loss(labels, predictions)
+
+
+def with_a_closure():
+    steps = 0
+
+    def closed(labels, predictions):
+        nonlocal steps
+        steps += 1
+        return loss(labels, predictions)
+
+    return closed
+
+
+def with_an_iterator():
+    numbers = itertools.count()
+    return lambda labels, predictions: loss(labels, predictions) * 0.9 ** next(numbers)
+
+
+def with_a_default(labels, predictions, known=[0]):  # noqa: B006  # that is the point
+    known[0] += 1
+    return loss(labels, predictions)
+
+
+KEPT = {
+    "attribute": ({"model": Counting}, "model.calls"),
+    "of a part": ({"model": lambda: nn.Sequential(Counting())}, "model.0.calls"),
+    "class": ({"model": OfItsClass}, "OfItsClass.calls"),
+    "tensor": ({"model": Remembering}, "model.before"),
+    "first": ({"model": Beginning}, "model.scale"),
+    "loss module": ({"loss": Annealed()}, "loss.calls"),
+    "global": ({"loss": with_a_global}, "test_torch_state.py: STEPS"),
+    "dict": ({"loss": with_a_dict}, r"test_torch_state.py: COUNTS\['steps'\]"),
+    "list": ({"loss": with_a_list}, r"test_torch_state.py: SEEN\[0\]"),
+    "function": ({"loss": with_an_attribute}, "loss.steps"),
+    "closure": ({"loss": with_a_closure()}, "loss's steps"),
+    "iterator": ({"loss": with_an_iterator()}, "loss's numbers"),
+    "default": ({"loss": with_a_default}, r"loss's defaults\[0\]\[0\]"),
+}
+
+
+def begin(new_torch_job, **functions):
+    functions = {"model": Net, "feed": feed, "loss": loss, "optimizer": optimizer, **functions}
+    return new_torch_job(make_columns(), 16, **functions)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_python_keeps_from_step_to_step_is_refused_by_its_name(name, new_torch_job):
+    functions, kept = KEPT[name]
+    with pytest.raises(ModelError, match=f"each step of training changes .*{kept}.*buffer"):
+        begin(new_torch_job, **functions)
+
+
+class Showing(Net):
+    """Keeps nothing that the next step would meet."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask, self.penalty, self.shown = None, None, []
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = torch.arange(WIDTH) / WIDTH
+        hidden = self.hidden(x * self.mask)
+        self.penalty = hidden.square().mean()
+        self.shown[:] = [hidden.detach()]
+        PENALTIES["of the step"] = self.penalty
+        return self.out(hidden)
+
+
+PENALTIES = {}
+
+
+def test_what_each_step_leaves_anew_is_no_state(new_torch_job):
+    def penalized(labels, predictions):
+        return loss(labels, predictions) + PENALTIES["of the step"]
+
+    job = begin(new_torch_job, model=Showing, loss=penalized)
+    assert PENALTIES == {}
+    assert len(job.train(make_columns(), 16)) == 3
+
+
+def test_trial_calls_leave_no_trace(new_torch_job):
+    net, random_numbers = Counting(), np.random.default_rng(3)
+
+    def drawing(labels, predictions):
+        noise = random.random() + np.random.rand() + random_numbers.random()
+        return with_a_list(labels, predictions) * (1 + noise)
+
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.getstate(), np.random.get_state()[1].tolist()
+    stands_at = random_numbers.bit_generator.state
+    with pytest.raises(ModelError, match=r"model.calls.*SEEN\[0\]"):
+        begin(new_torch_job, model=lambda: net, loss=drawing)
+    assert net.calls == 0
+    assert SEEN == []
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == expected
+    assert random_numbers.bit_generator.state == stands_at
+
+
+class RunningScale(nn.Module):
+    """Divides the error by a moving mean of itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.ones(()))
+        self.register_buffer("weight", torch.tensor(2.0))
+
+    def forward(self, predictions, labels):
+        error = F.mse_loss(predictions, labels)
+        if self.training:
+            self.mean.mul_(0.9).add_(error.detach(), alpha=0.1)
+        return self.weight * error / self.mean
+
+
+class Teacher(Net):
+    """Is drawn to the predictions of a copy that follows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher = nn.Linear(WIDTH, 4).requires_grad_(False)
+        self.teacher.load_state_dict(self.hidden.state_dict())
+
+    def forward(self, x):
+        with torch.no_grad():
+            pairs = zip(self.teacher.parameters(), self.hidden.parameters(), strict=True)
+            for slow, fast in pairs:
+                slow.mul_(0.9).add_(fast, alpha=0.1)
+        return self.out(torch.tanh(self.hidden(x) - 0.5 * self.teacher(x)))
+
+
+class Spectral(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, 4))
+        self.out = nn.utils.spectral_norm(nn.Linear(4, 1))
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.hidden(x)))
+
+
+class Averaging(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH, momentum=None)
+
+    def forward(self, x):
+        return super().forward(self.norm(x))
+
+
+class CountingInABuffer(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+        return super().forward(x) / (1 + 0.1 * self.calls)
+
+
+def criterion_of_the_file(make=RunningScale):
+    criterion = make()
+    return lambda labels, predictions: criterion(predictions, labels)
+
+
+CARRIED = {
+    "loss": (Net, RunningScale),
+    "a module that the loss calls": (Net, criterion_of_the_file),
+    "teacher": (Teacher, nn.MSELoss),
+    "spectral norm": (Spectral, nn.MSELoss),
+    "mean of all minibatches": (Averaging, nn.MSELoss),
+    "counter": (CountingInABuffer, nn.MSELoss),
+}
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_state_that_can_be_carried_is_that_of_a_plain_loop(name, new_torch_job):
+    model, make_loss = CARRIED[name]
+    columns, criterion = make_columns(), make_loss()
+    plain = model().train()
+    begins = copy.deepcopy(plain.state_dict())
+
+    def same_model():
+        made = model()
+        made.load_state_dict(begins)
+        return made
+
+    job = begin(new_torch_job, model=same_model, loss=make_loss())
+    made = optimizer(plain.parameters())
+    for _ in range(4):
+        for minibatch in job.minibatches(columns, 16):
+            predictions, labels = plain(minibatch.features), minibatch.labels
+            is_module = isinstance(criterion, nn.Module)
+            both = (predictions, labels) if is_module else (labels, predictions)
+            value = criterion(*both)
+            made.zero_grad()
+            value.backward()
+            made.step()
+            assert job.step(minibatch).loss == pytest.approx(value.item(), rel=1e-5)
+    dense, state = job.parameters()
+    values = {
+        v.name: flat[v.offset : v.offset + int(np.prod(v.shape))].reshape(v.shape)
+        for flat, of in ((dense, job.description.dense), (state, job.description.state))
+        for v in of
+    }
+    for key, value in plain.state_dict().items():
+        if key in values:
+            np.testing.assert_allclose(values[key], value, rtol=1e-5, atol=1e-6, err_msg=key)
+    assert values.keys() >= plain.state_dict().keys() - {"out.weight"}
+    if isinstance(criterion, nn.Module) and dict(criterion.named_buffers()):
+        assert values["loss.mean"] == pytest.approx(criterion.mean.item(), rel=1e-5)
+
+
+class LateTeacher(Teacher):
+    """Follows every second step."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.steps += 1
+        if self.steps % 2 == 0:
+            with torch.no_grad():
+                self.teacher.weight.mul_(0.9)
+        return self.out(torch.tanh(self.hidden(x) - 0.5 * self.teacher(x)))
+
+
+def test_a_parameter_that_a_later_step_changes_ends_the_job(new_torch_job):
+    net = LateTeacher()
+    net.steps += 2
+    job = begin(new_torch_job, model=lambda: net)
+    with pytest.raises(ModelError, match=r"changes its parameter 'teacher\.weight' with this"):
+        job.train(make_columns(), 16)
