@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import logging
 import os
@@ -70,6 +72,31 @@ class Sparingly(logging.Filter):
                 record.args = ()
         self._count += 1
         return self._count <= self._lines
+
+
+def outlast_full_disks() -> None:
+    """Have nobody who prints fail because the file of this process' output has no room.
+
+    What does not fit is lost: a line of a log is not worth a task of the user's.
+    """
+    for name, output in zip(("stdout", "stderr"), _OUTPUTS, strict=True):
+        before = getattr(sys, name)
+        with contextlib.suppress(OSError):
+            if stat.S_ISREG(os.fstat(output).st_mode) and before is not None:
+                before.flush()
+                given = {"encoding": before.encoding, "errors": before.errors}
+                raw: Any = _Lossy(output, "w", closefd=False)
+                setattr(sys, name, io.TextIOWrapper(raw, write_through=True, **given))
+
+
+class _Lossy(io.FileIO):
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+                raise
+            return memoryview(data).nbytes
 
 
 class JsonLines(logging.Formatter):

@@ -134,6 +134,7 @@ def start(role: Role, argv: Sequence[str] | None = None) -> ProcessArguments:
     """
     open_files.raise_limit()
     words = _parse(role, argv)
+    log_lines.outlast_full_disks()
     log_lines.log_as(process_name(role, words.index))
     sys.excepthook = _log_uncaught
     faulthandler.enable()

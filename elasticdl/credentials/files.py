@@ -88,9 +88,13 @@ def write_private(path: Path, content: bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-    os.replace(partial, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)  # of a disk that is full, what was written
+        raise
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

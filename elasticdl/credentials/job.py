@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -142,7 +143,13 @@ def for_user(cluster: ClusterSection, folder: Path | None) -> TlsFiles | None:
             f"{folder / AUTHORITY_KEY_FILE}: expected the key of the job's authority, with which a "
             "certificate is made for this command; was the folder moved?"
         )
-    return signed_for_user(cluster, Authority.load(folder), folder)
+    authority = Authority.load(folder)
+    try:
+        return signed_for_user(cluster, authority, folder)
+    except OSError:  # the disk of the job is full, or can be read alone
+        own = Path(tempfile.mkdtemp(prefix="elasticdl-tls-"))
+        atexit.register(shutil.rmtree, own, ignore_errors=True)
+        return signed_for_user(cluster, authority, own)
 
 
 def signed_for_user(cluster: ClusterSection, authority: Authority, folder: Path) -> TlsFiles:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +26,8 @@ from elasticdl import process
 from elasticdl.addresses import Listening, is_loopback, join
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.credentials.job_authority import JobAuthority
-from elasticdl.errors import ConfigError, TakenOverError
-from elasticdl.job import JobStatus, PsRoute, Role
+from elasticdl.errors import ConfigError, LaunchError, TakenOverError, is_of_storage
+from elasticdl.job import JobStatus, PsRoute, Role, no_status
 from elasticdl.launchers.base import (
     Exited,
     Launcher,
@@ -65,6 +67,7 @@ T = TypeVar("T")
 _GRACE_SECONDS = 5.0
 _LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
 _TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
+_PICTURE_SECONDS = 60.0  # for a disk to have room for it
 _PATIENCE_WITH_JOURNAL_SECONDS = 5.0
 _SECONDS_BETWEEN_COMPLAINTS = 10.0
 _LOOK_AT_JOURNAL_SECONDS = 1.0
@@ -130,6 +133,7 @@ class Master:
         self.has_begun = False
         """Whether others could reach this master."""
         self._was_told = False
+        self._told: JobStatus | None = None  # the last picture of which all was written down
         self._num_watchers = 0
         self._is_closing = False
         self._is_taken_over = False
@@ -192,6 +196,27 @@ class Master:
     def status(self) -> JobStatus:
         """Return a picture of the job."""
         return picture(self.core, self.now())
+
+    async def told_status(self) -> JobStatus:
+        """Return a picture of the job of which all is written down.
+
+        While the journal is away, it is the last such one, and says so.
+
+        Raises:
+            StateError: Nothing can be written any more.
+        """
+        status, trouble = self.status(), ""
+        while not trouble:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_WITH_JOURNAL_SECONDS):
+                    await self.written()
+                self._told = status
+                return status
+            trouble = self._job.journal_trouble  # "": it is slow, and no more
+        config = self.core.config
+        told = self._told or no_status(config.cluster.job_name, config.training.num_epochs)
+        text = f"the job stands still, since its journal takes nothing: {trouble}"
+        return dataclasses.replace(told, message=text, seconds=self.now(), records_per_second=0.0)
 
     async def restore_point(self, index: int, num_unsound: int, problem: str) -> str:
         """Return the checkpoint that a ps replica is to restore; "" if none."""
@@ -257,12 +282,14 @@ class Master:
             self._launcher = self._make_launcher(on_event)
             ends.push_async_callback(self._close_launcher)
             address = await self._listen(server)
+            processes = _JobProcesses(
+                self._launcher, self._job_dir, address, self._exited, self._authority
+            )
+            ends.callback(processes.close)
             self._interpreter = Interpreter(
                 self.core,
                 self._access,
-                _JobProcesses(
-                    self._launcher, self._job_dir, address, self._exited, self._authority
-                ),
+                processes,
                 self._job_dir,
                 self._job.id,
                 tell=self._note,
@@ -275,7 +302,7 @@ class Master:
             await server.start()
             self.has_begun = True
             where = json.dumps({"address": address, "pid": os.getpid()})
-            process.write_whole(self._job_dir / process.ADDRESS_FILE, where)
+            await self._write_file(process.ADDRESS_FILE, where)
             log.info("the master listens at %s", address)
             await self._serve_page(ends)
             if (folder := self.core.config.seeing.tensorboard_log_dir) is not None:
@@ -337,6 +364,18 @@ class Master:
         else:
             ends.callback(page.close)
             self._note(Note(kinds.PageServed(address), f"the job's page is at {address}"))
+
+    async def _write_file(self, name: str, text: str) -> None:
+        """Write a file into the job's folder; where its disk is full, when it is not."""
+        while not self._leaves_for:
+            try:
+                process.write_whole(self._job_dir / name, text)
+                return
+            except OSError as error:
+                if not is_of_storage(error):
+                    raise
+                log.warning("%s cannot be written, still trying: %s", self._job_dir / name, error)
+                await self.changed(_LOOK_AT_JOURNAL_SECONDS)
 
     def _take_up_job(self) -> None:
         if self._is_new or not any(self.core.members):
@@ -433,7 +472,7 @@ class Master:
 
     async def _wind_up(self) -> None:
         """Let the workers leave, stop all that is left, and tell whoever asks how it went."""
-        self._leave_picture()
+        await self._leave_picture()
         if self.core.phase is Phase.FINISHED:
             deadline = self.now() + _LEAVE_SECONDS
             while self._workers_leave() and self.now() < deadline:
@@ -445,11 +484,12 @@ class Master:
         if self.heard.page is not None:
             await asyncio.to_thread(self.heard.page.tell_end)
 
-    def _leave_picture(self) -> None:
+    async def _leave_picture(self) -> None:
         """Write the job's last picture, for those who ask when no master is there."""
         try:
-            process.write_whole(self._job_dir / process.PICTURE_FILE, status_to_json(self.status()))
-        except OSError as error:
+            async with asyncio.timeout(_PICTURE_SECONDS):
+                await self._write_file(process.PICTURE_FILE, status_to_json(self.status()))
+        except OSError as error:  # a TimeoutError too
             log.warning("the job's last picture cannot be written: %s", error)
 
     def _workers_leave(self) -> bool:
@@ -549,11 +589,28 @@ class _JobProcesses:
         self._launcher = launcher
         self._job_dir = job_dir
         self._address = address
+        self._is_closed = threading.Event()
         self.exited = exited
 
     def start(self, role: Role, index: int) -> ProcessHandle:
         tls_dir = self._authority.folder if self._authority is not None else None
         listening = self._launcher.listening
+        while True:
+            try:
+                return self._start(role, index, listening, tls_dir)
+            except LaunchError as error:
+                if not is_of_storage(error) or self._is_closed.is_set():
+                    raise
+                log.warning("%s; it is tried again", error)
+                self._is_closed.wait(_LOOK_AT_JOURNAL_SECONDS)
+
+    def close(self) -> None:
+        """Wait for no disk any more."""
+        self._is_closed.set()
+
+    def _start(
+        self, role: Role, index: int, listening: Listening, tls_dir: Path | None
+    ) -> ProcessHandle:
         command = process.command(
             role, index, self._job_dir, self._address, listening, tls_dir=tls_dir
         )

@@ -16,6 +16,7 @@ from elasticdl.master.certificates import Renewals
 from elasticdl.master.core import JobCore
 from elasticdl.master.heard import Heard
 from elasticdl.master.parameters.holder import BeginWith, RestorePoint
+from elasticdl.master.phases import ENDED
 from elasticdl.master.status import members
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.rpc import elasticdl_pb2 as pb
@@ -69,8 +70,8 @@ class Front(Protocol):
         """Return the folder that a ps replica is to write what it holds to."""
         ...
 
-    def status(self) -> JobStatus:
-        """Return a picture of the job."""
+    async def told_status(self) -> JobStatus:
+        """Return a picture of the job of which all is written down, or that says why it is not."""
         ...
 
     def was_told_the_end(self) -> None:
@@ -267,9 +268,9 @@ class Servicer(MasterServicer):
         """Give pictures of the job, up to its last one."""
         with self._master.watching():
             while True:
-                has_ended = self._master.core.has_ended
-                yield await self._picture(context)
-                if has_ended:
+                picture = await self._picture(context)
+                yield picture
+                if picture.status in ENDED:
                     return
                 changed = asyncio.ensure_future(self._master.changed(_LONGEST_SILENCE_SECONDS))
                 await asyncio.sleep(_PICTURE_SECONDS)
@@ -321,12 +322,10 @@ class Servicer(MasterServicer):
         return pb.StopResponse()
 
     async def _picture(self, context: Any) -> Any:
-        picture = messages.status_to_message(self._master.status())
-        has_ended = self._master.core.has_ended
-        await self._answer(context, self._master.written())
-        if has_ended:
+        status = await self._answer(context, self._master.told_status())
+        if status.status in ENDED:
             self._master.was_told_the_end()
-        return picture
+        return messages.status_to_message(status)
 
     async def _event(self, context: Any, event: Callable[[], T]) -> T:
         return await self._answer(context, self._master.handle(event))

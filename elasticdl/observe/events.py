@@ -67,7 +67,8 @@ class EventLog:
     ) -> None:
         """Open the log of one process; events are added after those that are there."""
         folder = job_dir / FOLDER
-        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # then its files cannot be opened either, and say so
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._role, self._index = str(role), index
         self._clock = clock
         self._facts = _Files(folder, f"{role}-{index}", file_bytes)

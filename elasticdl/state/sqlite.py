@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,20 @@ from elasticdl.state.encoding import dumps, encoded
 
 _APPLICATION_ID = 0x45444C4A  # "EDLJ" in the file's header
 _FORMAT = 1
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 1.0
+_MAY_PASS = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_BUSY,
+    }
+)
+"""What a write is tried again after: a disk that is full, or was mounted to be read alone; a lock
+of another process on the file."""
+
 _LONG = 10_000  # items of a fact that is encoded in parts: other threads wait meanwhile
 
 # One row a batch of facts: a batch is one transaction, and there or not there as a whole.
@@ -28,7 +42,8 @@ class SqliteState:
     """`elasticdl.state.base.State` in a SQLite file.
 
     Write-ahead log with `synchronous=NORMAL`: what was appended survives the death of the
-    process, since it has been handed to the operating system. It does not wait for the disk, so
+    process, since it has been handed to the operating system. A write that fails since its disk is
+    full, or does not answer, is tried again until there is room. It does not wait for the disk, so
     a machine that loses power may lose the last facts (never the file's consistency); on such a
     machine the job's processes are gone too.
     """
@@ -41,7 +56,8 @@ class SqliteState:
         """
         self._path = path
         self._lock = threading.Lock()  # `close` comes while another thread may be writing
-        self.trouble = ""  # a file that cannot be written is an error at once
+        self._is_closed = threading.Event()
+        self.trouble = ""
         with self._errors("cannot be opened"):
             # No `isolation_level`: Python would begin transactions of its own.
             self._db = sqlite3.connect(
@@ -58,10 +74,10 @@ class SqliteState:
         """Write facts down."""
         if not facts:
             return
-        with self._lock, self._errors("cannot be written"):
+        with self._errors("cannot be written"):
             is_long = any(type(v) is list and len(v) > _LONG for fact in facts for v in fact)
             text = "".join(encoded(list(facts))) if is_long else dumps(facts)
-            self._db.execute("INSERT INTO journal (facts) VALUES (?)", (text,))
+        self._write(lambda: self._db.execute("INSERT INTO journal (facts) VALUES (?)", (text,)))
 
     def load(self) -> tuple[Snapshot | None, list[Fact]]:
         """Return the last snapshot, if there is one, and the facts since."""
@@ -74,14 +90,40 @@ class SqliteState:
     def compact(self, snapshot: Snapshot) -> None:
         """Replace all that was written by a snapshot which has the same effect."""
         content = "".join(encoded(snapshot))
-        with self._lock, self._errors("cannot be written"), self._transaction():
-            self._db.execute(
-                "INSERT OR REPLACE INTO snapshot (number, content) VALUES (0, ?)", (content,)
-            )
-            self._db.execute("DELETE FROM journal")
+
+        def replace() -> None:
+            with self._transaction():
+                self._db.execute(
+                    "INSERT OR REPLACE INTO snapshot (number, content) VALUES (0, ?)", (content,)
+                )
+                self._db.execute("DELETE FROM journal")
+
+        self._write(replace)
+
+    def _write(self, work: Callable[[], object]) -> None:
+        """Do work that changes the file, all or nothing; where its disk is full, when it is not."""
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        with self._lock, self._errors("cannot be written"):
+            while True:
+                try:
+                    work()
+                except sqlite3.OperationalError as error:
+                    code: int = getattr(error, "sqlite_errorcode", 0)
+                    if (code & 0xFF) not in _MAY_PASS:  # the rest says which part of it
+                        raise
+                    self.trouble = f"{self._path}: {error}{_WAITS_FOR.get(code & 0xFF, '')}"
+                    if self._is_closed.wait(pause_seconds):
+                        raise StateError(
+                            f"the job's journal was closed before it was written: {self.trouble}"
+                        ) from error
+                    pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+                else:
+                    self.trouble = ""
+                    return
 
     def close(self) -> None:
         """Let go of the journal; another process may open it then."""
+        self._is_closed.set()
         with self._lock, self._errors("cannot be closed"):
             self._db.close()
 
@@ -123,10 +165,11 @@ class SqliteState:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # a disk that is full has ended it already
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -138,6 +181,12 @@ class SqliteState:
             ) from error
         except ValueError as error:  # from JSON
             raise StateError(f"{self._path}: the job's journal {what}: {error}") from error
+
+
+_WAITS_FOR = {
+    sqlite3.SQLITE_FULL: "; make room on its disk",
+    sqlite3.SQLITE_READONLY: "; its disk can be read alone",
+}
 
 
 def _remedy(error: sqlite3.Error) -> str:

@@ -3,12 +3,13 @@
 import contextlib
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from elasticdl._core import RecordWriter
-from tests.elastic.running_job import RunningJob, elasticdl
+from tests.elastic.running_job import LOOK_SECONDS, RunningJob, elasticdl
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -18,6 +19,7 @@ DISK_BYTES = 8 << 20
 
 POISONED_FEED = """
 
+import time
 from pathlib import Path
 _counting_feed = feed
 
@@ -25,6 +27,9 @@ _counting_feed = feed
 def feed(records, mode, metadata):
     if Path({marker!r}).exists() and b"{poison}" in [bytes(record) for record in records]:
         raise ValueError("a record that does not parse")
+    while Path({gate!r}).exists():
+        print("words " * 2000)
+        time.sleep(0.02)
     return _counting_feed(records, mode, metadata)
 """
 
@@ -56,7 +61,8 @@ def fill(folder):
 def job(folder, **flags):
     """One worker, one ps replica, and records that are ids."""
     (folder / "zoo").mkdir()
-    feed = POISONED_FEED.format(marker=str(folder / "poison"), poison=POISON)
+    places = {"marker": str(folder / "poison"), "gate": str(folder / "gate")}
+    feed = POISONED_FEED.format(poison=POISON, **places)
     (folder / "zoo" / "model.py").write_text(COUNTING.read_text() + feed)
     with RecordWriter(str(folder / "ids.recordio")) as writer:
         writer.write_many(str(id).encode() for id in range(NUM_RECORDS))
@@ -80,26 +86,38 @@ def job(folder, **flags):
     )
 
 
+def until_printed(running, words):
+    while words not in running.printed():
+        assert running.is_running(), running.log()
+        threading.Event().wait(LOOK_SECONDS)
+
+
 def is_exact(summary):
     ledger = [(e["trained_once"], e["repeated"], e["lost"]) for e in summary["ledger"]]
     return summary["status"] == "finished" and ledger == [(NUM_RECORDS, 0, 0)]
 
 
-@pytest.mark.parametrize("strategy", ["ParameterServerStrategy", "Local"])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param("ParameterServerStrategy", marks=pytest.mark.long), "Local"]
+)
 def test_export_waits_for_room(tmp_path, disk, strategy):
-    filler = fill(disk)
+    gate = tmp_path / "gate"
+    gate.touch()
     flags = {"output": disk / "model", "distribution_strategy": strategy}
     if strategy == "Local":
         flags |= {"job_dir": None, "num_workers": None, "num_ps_pods": None}
     with job(tmp_path, **flags) as running:
-        while "No space left on device" not in running.printed():
-            assert running.is_running(), running.log()
+        until_printed(running, "running")
+        filler = fill(disk)
+        gate.unlink()
+        until_printed(running, "No space left on device")
         filler.unlink()
         assert is_exact(running.finish()), running.log()
     assert "the export is tried again in 1 s, for 10 minutes" in running.printed()
     assert (disk / "model" / "model.npz").is_file()
 
 
+@pytest.mark.long
 def test_same_command_goes_on_after_a_record_that_did_not_parse(tmp_path):
     (tmp_path / "poison").touch()
     running = job(tmp_path)
@@ -112,3 +130,19 @@ def test_same_command_goes_on_after_a_record_that_did_not_parse(tmp_path):
     with running:
         assert is_exact(running.finish()), running.log()
     assert (tmp_path / "out" / "model" / "model.npz").is_file()
+
+
+def test_job_whose_own_disk_is_full_stands_still_and_says_so(tmp_path, disk):
+    gate = tmp_path / "gate"
+    gate.touch()
+    running = job(tmp_path, job_dir=disk / "job")
+    running.job_dir = disk / "job"
+    with running:
+        running.until(lambda status: status.status == "running")
+        filler = fill(disk)
+        running.until(lambda status: "database or disk is full" in status.message)
+        gate.unlink()  # what is in hand is worked off; no more is handed out
+        until_printed(running, "the job stands still, since its journal takes nothing")
+        filler.unlink()
+        assert is_exact(running.finish()), running.log()
+    assert running.events("task failed") == []

@@ -41,7 +41,9 @@ def main() -> None:
         if words.leash is not None:
             supervisor.end_with(words.leash)
         _answer("")
-        supervisor.run()
+        end = supervisor.run()
+        if end is not None:
+            raise SystemExit(1 if end.status == "failed" else process.STOPPED_EXIT_CODE)
 
 
 def _claim(config: JobConfig, job_dir: Path) -> contextlib.AbstractContextManager[str]:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
+import logging
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from elasticdl.process import LIFELINE_VARIABLE
 
 _PR_SET_CHILD_SUBREAPER = 36
+_log = logging.getLogger(__name__)
 
 
 def spawn(command: Sequence[str], log: Path, lifeline: int | None) -> subprocess.Popen[bytes]:
@@ -34,8 +38,7 @@ def spawn(command: Sequence[str], log: Path, lifeline: int | None) -> subprocess
     environment.pop(LIFELINE_VARIABLE, None)
     if lifeline is not None:
         environment[LIFELINE_VARIABLE] = str(lifeline)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
+    with _opened(log) as file:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -45,6 +48,18 @@ def spawn(command: Sequence[str], log: Path, lifeline: int | None) -> subprocess
             pass_fds=() if lifeline is None else (lifeline,),
             start_new_session=True,
         )
+
+
+def _opened(log: Path) -> BinaryIO:
+    """Open a log; where its disk has no room for it, what is printed is lost."""
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return log.open("ab")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        _log.warning("%s: no log is written: %s", log, error)
+        return open(os.devnull, "wb")
 
 
 def become_subreaper() -> None:

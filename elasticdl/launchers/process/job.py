@@ -166,6 +166,9 @@ class LocalJob:
             end = json.loads((self._job_dir / folder.END_FILE).read_text())
         except FileNotFoundError:
             end = {"status": "stopped", "message": "its processes were killed"}
+            if self._child is not None and self._child.returncode == 1:
+                why = f"why could not be written into {self._job_dir}: is its disk full?"
+                end = {"status": "failed", "message": why}
         return dataclasses.replace(status, status=end["status"], message=end["message"])
 
     def processes(self) -> list[tuple[Role, int]]:

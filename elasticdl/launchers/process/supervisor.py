@@ -106,7 +106,10 @@ class Supervisor:
             self._events.close()
         if end is not None:
             words = {"status": end.status, "message": end.message}
-            process.write_whole(self._job_dir / END_FILE, json.dumps(words))
+            try:
+                process.write_whole(self._job_dir / END_FILE, json.dumps(words))
+            except OSError as error:  # the exit code tells it
+                _log.error("how the job has ended cannot be written: %s: %s", error, end.message)
         return end
 
     def _until_ended(self) -> End | None:

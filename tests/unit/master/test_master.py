@@ -36,6 +36,7 @@ from elasticdl.job import (
 )
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import master as master_module
+from elasticdl.master import patience
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.master import Master
@@ -411,7 +412,11 @@ def test_heartbeat_tells_where_a_lost_ps_replica_came_back(run, connect):
     assert worker.heartbeat(Role.WORKER, 0, generation=0).route == PsRoute(1, ("host:2",))
 
 
-def test_full_disk_fails_the_last_checkpoint_and_keeps_the_one_before(run, connect, tmp_path):
+def test_full_disk_fails_the_last_checkpoint_and_keeps_the_one_before(
+    run, connect, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(patience, "_FEWEST_TRIES", 1)
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.0)
     running = run(num_ps=1, checkpoint_dir=tmp_path / "c", checkpoint_steps=3)
     connect(running).register_ps(0, "host:1", 1)
     worker, watcher = connect(running), connect(running, JobClient)

@@ -1,0 +1,69 @@
+"""The journal in a SQLite file, where its disk is full or its file is another's."""
+
+import threading
+import time
+
+import pytest
+
+from elasticdl.errors import StateError
+from elasticdl.state.sqlite import SqliteState
+
+FACTS = [["fact", "x" * 50_000]]
+
+
+def until(holds):
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def state(tmp_path):
+    state = SqliteState(tmp_path / "state.sqlite")
+    yield state
+    state.close()
+
+
+def limit(state, num_pages):
+    """Have the file no room for more; to SQLite that is a disk that is full."""
+    state._db.execute(f"PRAGMA max_page_count={num_pages}")
+
+
+@pytest.mark.parametrize("kind", ["append", "compact"])
+def test_write_waits_for_room(state, kind):
+    state.append([["before"]])
+    limit(state, 1)
+    work = (
+        (lambda: state.append(FACTS)) if kind == "append" else (lambda: state.compact({"a": FACTS}))
+    )
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: state.trouble)
+    assert state.trouble.endswith("state.sqlite: database or disk is full; make room on its disk")
+    limit(state, 10_000)
+    thread.join(20)
+    assert state.trouble == ""
+    snapshot, facts = state.load()
+    assert (snapshot, facts) == (
+        (None, [["before"], *FACTS]) if kind == "append" else ({"a": FACTS}, [])
+    )
+
+
+def test_journal_that_waits_for_room_can_be_closed(state):
+    limit(state, 1)
+    errors = []
+
+    def work():
+        try:
+            state.append(FACTS)
+        except StateError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    until(lambda: state.trouble)
+    state.close()
+    thread.join(20)
+    (error,) = errors
+    assert "was closed before it was written" in error
