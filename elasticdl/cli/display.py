@@ -16,6 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from elasticdl.cli.pace import Pace
 from elasticdl.cli.terminal import Terminal
 from elasticdl.job import EpochLedger, JobStatus, MemberStatus, Role
 
@@ -44,6 +45,7 @@ class Display:
         may_redraw: bool = True,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
+        loading: str = "the model",
     ) -> None:
         """Prepare to show a job.
 
@@ -53,6 +55,7 @@ class Display:
                 which leave room for a debugger.
             console: Where to; default: stdout.
             clock: Seconds, for the times of events and the rate of lines.
+            loading: What processes load before the first record: TensorFlow, PyTorch.
         """
         self._has_processes = has_processes
         self._may_redraw = may_redraw
@@ -64,6 +67,8 @@ class Display:
         self.last: JobStatus | None = None
         self.events: list[Event] = []
         self._told_data: tuple[str, ...] = ()
+        self._loading = loading
+        self._pace = Pace()
 
     def __enter__(self) -> Self:
         is_screen = self._console.is_terminal and not self._console.is_dumb_terminal
@@ -87,10 +92,16 @@ class Display:
             self._live.stop()
             self._live = None
 
+    def starts(self) -> None:
+        """Say what is loaded before there is a picture of the job."""
+        if self._live is None:
+            self.tell(f"loading {self._loading}")
+
     def show(self, status: JobStatus) -> None:
         """Take in a new picture of the job."""
         before = self.last
         self.last = status
+        self._pace.note(status.seconds, status.records_done)
         is_news = before is not None and status.message != before.message
         if is_news and status.message and status.status not in ("pending", "failed"):
             self.note(status.message)
@@ -120,11 +131,12 @@ class Display:
         """Print how the job ended: its ledger, metrics, and where its results are."""
         self.last = status
         self._console.print(_summary(status), soft_wrap=True, highlight=False)
-        if status.ledger:
-            self._console.print(_ledger_table(status.ledger))
         for line in status.data_check or self._told_data:
             style = "yellow" if _is_warning(line) else ""
-            self._console.print(Text.assemble(("data        ", ""), (line, style)), soft_wrap=True)
+            words = Text.assemble("data        ", (line, style))
+            self._console.print(words, soft_wrap=True, highlight=False)
+        if status.ledger:
+            self._console.print(_ledger_table(status.ledger))
         for skipped in status.skipped:
             self._console.print(Text(f"skipped: {skipped}", "yellow"), soft_wrap=True)
         for name, path in places.items():
@@ -143,8 +155,10 @@ class Display:
 
     def _panel(self) -> RenderableType:
         if self.last is None:
-            return Panel(Text("starting ..."), title="elasticdl", title_align="left")
-        return panel(self.last, self._has_processes, self._last_event())
+            text = Text(f"starting: loading {self._loading} ...")
+            return Panel(text, title="elasticdl", title_align="left")
+        left = self._pace.seconds_left(self.last.records_total)
+        return panel(self.last, self._has_processes, self._last_event(), left, self._loading)
 
     def _last_event(self) -> str:
         return self.events[-1].text if self.events else ""
@@ -154,28 +168,35 @@ class Display:
         parts = [
             status.status if not status.message else f"{status.status} ({status.message})",
             *_epochs(status),
-            f"{status.records_done:,}/{status.records_total:,} records ({_percent(status)})",
-            f"{status.records_per_second:,.0f} records/s",
-            _eta(status),
-            f"tasks {status.tasks_todo}/{status.tasks_doing}/{status.tasks_done}",
+            f"{status.records_done:,} of {status.records_total:,} records ({_percent(status)})",
         ]
+        if _is_loading(status):
+            return " | ".join([*parts, f"loading {self._loading}", *self._processes(status)])
+        parts += _speed(status, self._pace.seconds_left(status.records_total))
         if status.loss is not None:
             parts.append(f"loss {_losses(status)}")
         if status.train_metrics:
             parts.append(f"training {_train_metrics(status)}")
         if status.metrics:
-            parts.append(_evaluation(status))
-        if self._has_processes:
-            parts.append(f"workers {status.num_workers_alive}, ps {status.num_ps_alive}")
-        return " | ".join(parts)
+            parts.append(f"validation {_evaluation(status)}")
+        return " | ".join([*parts, *self._processes(status)])
+
+    def _processes(self, status: JobStatus) -> list[str]:
+        return [_processes(status)] if self._has_processes else []
 
 
-def panel(status: JobStatus, has_processes: bool = True, last_event: str = "") -> RenderableType:
+def panel(
+    status: JobStatus,
+    has_processes: bool = True,
+    last_event: str = "",
+    seconds_left: float | None = None,
+    loading: str = "the model",
+) -> RenderableType:
     """Return a picture of a job that runs."""
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim")
     rows.add_column()
-    for name, value in _rows(status, has_processes):
+    for name, value in _rows(status, has_processes, seconds_left, loading):
         rows.add_row(name, value)
     for name, text in (("note", status.message), ("last event", last_event)):
         if text:
@@ -204,14 +225,15 @@ def members_table(members: Sequence[MemberStatus]) -> Table:
     return table
 
 
-def _rows(status: JobStatus, has_processes: bool) -> Iterator[tuple[str, str]]:
+def _rows(
+    status: JobStatus, has_processes: bool, seconds_left: float | None, loading: str
+) -> Iterator[tuple[str, str]]:
     """Yield the lines of the panel."""
-    yield (
-        "records",
-        f"{status.records_done:,} of {status.records_total:,} ({_percent(status)}), "
-        f"{status.records_per_second:,.0f} records/s, {_eta(status)}",
-    )
-    yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
+    now = [f"loading {loading}"] if _is_loading(status) else _speed(status, seconds_left)
+    done = f"{status.records_done:,} of {status.records_total:,} ({_percent(status)})"
+    yield "records", ", ".join([done, *now])
+    if status.num_epochs:
+        yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
     yield (
         "tasks",
         f"{status.tasks_todo} to do, {status.tasks_doing} under way, {status.tasks_done} done",
@@ -220,35 +242,60 @@ def _rows(status: JobStatus, has_processes: bool) -> Iterator[tuple[str, str]]:
     if status.train_metrics:
         yield "training", _train_metrics(status)
     if status.metrics:
-        yield "evaluation", _evaluation(status)
+        yield "validation", _evaluation(status)
     if has_processes:
-        yield (
-            "processes",
-            f"{status.num_workers_alive} workers, {status.num_ps_alive} ps replicas",
-        )
-    yield (
-        "updates",
-        f"{status.model_version:,}, staleness {status.mean_staleness:.1f} on average, "
-        f"{status.max_staleness} at most",
+        yield "processes", _processes(status)
+    yield "updates", _updates(status)
+
+
+def _is_loading(status: JobStatus) -> bool:
+    """Whether no record was trained yet, because the model is not there yet."""
+    return status.status == "running" and not status.records_done and not status.message
+
+
+def _speed(status: JobStatus, seconds_left: float | None) -> list[str]:
+    """Return how fast records are done, and when all will be, as far as that is known."""
+    parts = [f"{status.records_per_second:,.0f} records/s"] if status.records_per_second else []
+    if seconds_left is not None and status.status == "running":
+        parts.append(f"{_duration(seconds_left)} left")
+    return parts
+
+
+def _processes(status: JobStatus) -> str:
+    workers, replicas = status.num_workers_alive, status.num_ps_alive
+    parts = [f"{workers} worker{'' if workers == 1 else 's'}"]
+    if replicas:
+        parts.append(f"{replicas} ps replica{'' if replicas == 1 else 's'}")
+    return ", ".join(parts)
+
+
+def _updates(status: JobStatus) -> str:
+    """Return how many updates there were, and how late gradients came, where some did."""
+    if not status.max_staleness:
+        return f"{status.model_version:,}"
+    return (
+        f"{status.model_version:,}; a gradient was {status.mean_staleness:.1f} updates late on "
+        f"average, {status.max_staleness} at most"
     )
 
 
 def _summary(status: JobStatus) -> Text:
-    style = "bold green" if status.status == "finished" else "bold red"
+    """Return how a job ended: its result first, then what it did."""
+    is_finished = status.status == "finished"
     text = Text.assemble(
-        (f"{status.job_name}: {status.status}", style),
-        f" after {_duration(status.seconds)}, {status.records_done:,} records at "
-        f"{status.records_per_second:,.0f} records/s",
+        (f"{status.job_name}: {status.status}", "bold green" if is_finished else "bold red"),
+        f" {'in' if is_finished else 'after'} {_duration(status.seconds)}",
     )
+    if status.metrics:
+        text.append(f"\nvalidation  {_evaluation(status)}")
     if status.train_metrics:
         text.append(f"\ntraining    {_train_metrics(status)}")
-    if status.metrics:
-        text.append(f"\nmetrics     {_evaluation(status)}")
+    if status.loss is not None:
+        text.append(f"\nloss        {_losses(status)}")
+    speed = f", {status.records_per_second:,.0f} records/s" if status.records_per_second else ""
+    text.append(f"\nrecords     {status.records_done:,} of {status.records_total:,}{speed}")
     if status.model_version:
-        text.append(
-            f"\nupdates     {status.model_version:,}, staleness {status.mean_staleness:.2f} on "
-            f"average, {status.max_staleness} at most"
-        )
+        text.append(f"\nupdates     {_updates(status)}")
     if status.num_recomputed:
         text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches that came too late")
     return text
@@ -293,20 +340,13 @@ def _ledger_cells(row: EpochLedger, has_examples: bool) -> list[Text]:
 
 def _epochs(status: JobStatus) -> list[str]:
     """Return the epoch under way, of a job that has any."""
-    if not status.num_epochs:
+    if not status.num_epochs or status.status in ("finished", "failed"):
         return []
-    return [f"epoch {min(status.epoch + 1, status.num_epochs)}/{status.num_epochs}"]
+    return [f"epoch {min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"]
 
 
 def _percent(status: JobStatus) -> str:
     return f"{status.records_done / max(status.records_total, 1):.0%}"
-
-
-def _eta(status: JobStatus) -> str:
-    left = status.records_total - status.records_done
-    if left <= 0 or status.records_per_second <= 0:
-        return "ETA -"
-    return f"ETA {_duration(left / status.records_per_second)}"
 
 
 def _losses(status: JobStatus) -> str:

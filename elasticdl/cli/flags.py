@@ -23,6 +23,16 @@ from elasticdl.config import Command, JobConfig, Only, Section
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
 
+FIRST_PANEL = "What most jobs say"
+FIRST = (
+    *("model_zoo", "model_def", "training_data", "validation_data", "prediction_data"),
+    *("checkpoint_dir_for_init", "saved_model", "num_epochs", "minibatch_size", "learning_rate"),
+    *("distribution_strategy", "num_workers", "output"),
+)
+"""Flags that the help of a command begins with, as far as the command has them."""
+
+_NOT_FIRST = {"train": ("prediction_data", "checkpoint_dir_for_init", "saved_model")}
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
@@ -55,7 +65,16 @@ def flags(command: Command | None = None) -> Iterator[Flag]:
                 yield flag
 
 
-def option(flag: Flag) -> click.RichOption:
+def in_order_of_use(command: Command) -> Iterator[tuple[Flag, str]]:
+    """Yield the flags of a command and their panels: first the ten that most jobs say."""
+    known = {flag.name: flag for flag in flags(command)}
+    left_out = _NOT_FIRST.get(command, ())
+    first = [known[name] for name in FIRST if name in known and name not in left_out]
+    yield from ((flag, FIRST_PANEL) for flag in first)
+    yield from ((flag, flag.panel) for flag in known.values() if flag not in first)
+
+
+def option(flag: Flag, panel: str = "") -> click.RichOption:
     """Return the option of a flag. Its value is a word, or None if there is no default."""
     is_switch = flag.field.annotation is bool
     default = _default_word(flag.field)
@@ -71,7 +90,7 @@ def option(flag: Flag) -> click.RichOption:
         show_default=default is not None,
         metavar=_metavar(flag.field.annotation),
         help=flag.field.description,
-        panel=flag.panel,
+        panel=panel or flag.panel,
     )
 
 

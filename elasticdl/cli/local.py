@@ -56,6 +56,7 @@ def run(config: JobConfig, display: Display) -> JobStatus:
 
 
 def _run(config: JobConfig, display: Display, sender: Sender) -> JobStatus:
+    display.starts()
     spec = load_model_spec(config.model, config.training.learning_rate)
     display.note(str(threads_of(config)))
     client = PsClient.in_process(_make_store(config))

@@ -17,7 +17,7 @@ from elasticdl.cli.export import export
 from elasticdl.cli.flags import (
     build_config,
     check_given,
-    flags,
+    in_order_of_use,
     option,
     refuse_flags_as_values,
     unknown_flag,
@@ -127,7 +127,11 @@ def _make_command(name: Command) -> click.RichCommand:
     return click.RichCommand(
         name=name,
         callback=callback,
-        params=[*(option(flag) for flag in flags(name)), *_of_command(name), *_not_of_the_job()],
+        params=[
+            *(option(flag, panel) for flag, panel in in_order_of_use(name)),
+            *_of_command(name),
+            *_not_of_the_job(),
+        ],
         help=_HELP[name],
     )
 

@@ -39,6 +39,9 @@ class JsonDisplay(QuietDisplay):
     def show(self, status: JobStatus) -> None:
         """Print a picture, if there was none for some seconds or the job has gone on."""
         before, self.last = self.last, status
+        if status.data_check and not self._told_data:
+            self._told_data = status.data_check
+            self._say("data", lines=list(status.data_check))
         is_news = before is None or before.status != status.status
         if not is_news and self._clock() < self._next_line:
             return

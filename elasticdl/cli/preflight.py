@@ -25,7 +25,7 @@ from elasticdl.config import JobConfig
 from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.open import open_reader
 from elasticdl.distribution import install
-from elasticdl.errors import ConfigError, DataError, ModelError
+from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote, reaching
 from elasticdl.model_spec import parse_params
@@ -69,6 +69,17 @@ def check(config: JobConfig) -> list[str]:
     _check_sources(config)
     _check_destinations(config)
     return notes
+
+
+def framework(config: JobConfig) -> str:
+    """Return what processes load before the first record, as far as the model file says."""
+    try:
+        found = imported_by(config.model.script or find_model_file(config))
+    except (ElasticdlError, OSError, SyntaxError, ValueError):
+        return "the model"  # what is wrong is told by `check`
+    names = {"TensorFlow": ("tensorflow", "keras"), "PyTorch": ("torch",)}
+    used = [name for name, packages in names.items() if not found.isdisjoint(packages)]
+    return f"{used[0]} and the model" if used else "the model"
 
 
 def _check_script(script: Path) -> None:

@@ -46,6 +46,7 @@ def run(config: JobConfig, stay: Stay = Stay.TIED, look: str = "text") -> int:
     display = _DISPLAYS[look](
         has_processes=config.training.distribution_strategy is not Strategy.LOCAL,
         may_redraw=look == "text" and not config.model.run_eagerly,
+        loading=preflight.framework(config),
     )
     places: dict[str, str] = {}
     try:

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from elasticdl.cli.display import LINE_SECONDS, Display
+from elasticdl.cli.pace import Pace
 from elasticdl.job import EpochLedger, no_status
 
 RUNNING = dataclasses.replace(
@@ -57,8 +58,8 @@ def screen():
 def test_a_log_gets_one_line_with_all_that_matters(screen):
     screen.display.show(RUNNING)
     assert screen.lines == [
-        "[0:00] running | epoch 2/3 | 5,000/20,000 records (25%) | 100 records/s | ETA 2:30 | "
-        "tasks 7/2/11 | loss 0.43217 | auc 0.7812 | workers 2, ps 1"
+        "[0:00] running | epoch 2 of 3 | 5,000 of 20,000 records (25%) | 100 records/s | "
+        "loss 0.43217 | validation auc 0.7812 | 2 workers, 1 ps replica"
     ]
 
 
@@ -76,7 +77,7 @@ def test_metrics_of_training_stand_beside_those_of_the_evaluation(screen):
     )
     assert (
         "loss 0.43217 (epoch 0.5) | training auc 0.7 (epoch 2: 0.75), 3,000 records measured | "
-        "auc 0.7812, of 1,000 records"
+        "validation auc 0.7812, of 1,000 records"
     ) in screen.lines[0]
 
 
@@ -100,6 +101,57 @@ def test_one_process_has_no_workers_to_count():
     screen = Screen(has_processes=False)
     screen.display.show(RUNNING)
     assert "workers" not in screen.lines[0]
+
+
+def test_what_is_loaded_is_said_in_place_of_a_speed_of_nothing():
+    screen = Screen(loading="TensorFlow and the model", has_processes=False)
+    screen.display.starts()
+    screen.display.show(dataclasses.replace(RUNNING, records_done=0, records_per_second=0.0))
+    assert screen.lines == [
+        "[0:00] loading TensorFlow and the model",
+        "[0:00] running | epoch 2 of 3 | 0 of 20,000 records (0%) | "
+        "loading TensorFlow and the model",
+    ]
+
+
+def test_the_time_left_is_told_once_the_pace_is_steady():
+    pace = Pace()
+    for seconds, done in ((0.0, 0), (20.0, 10), (22.0, 30)):  # the first steps compile
+        pace.note(seconds, done)
+    assert pace.seconds_left(10_000) is None
+    for second in range(23, 40):
+        pace.note(float(second), 100 * (second - 22))
+    assert pace.seconds_left(1_700) is None  # all is done
+    assert pace.seconds_left(11_700) == pytest.approx(100, rel=0.15)
+    pace.note(41.0, 1_000)  # some were lost
+    assert pace.seconds_left(10_000) is None
+
+
+def test_what_was_found_in_the_data_is_told_once_and_again_at_the_end(screen):
+    found = ("labels: 0 in 50 %, 1 in 50 %", "warning: column 'a' differs")
+    status = dataclasses.replace(RUNNING, data_check=found)
+    screen.display.show(status)
+    screen.display.show(status)
+    told = [line for line in screen.lines if "data: " in line]
+    assert told == [f"[0:00] data: {line}" for line in found]
+    screen.display.finish(dataclasses.replace(RUNNING, status="finished"), {})
+    assert screen.lines[-2:] == [f"data        {line}" for line in found]
+
+
+def test_a_finished_job_looks_finished(screen):
+    status = dataclasses.replace(
+        RUNNING, status="finished", records_done=20_000, seconds=61.0, max_staleness=0
+    )
+    screen.display.show(status)
+    screen.display.finish(status, {})
+    assert screen.lines[0].startswith("[0:00] finished | 20,000 of 20,000 records (100%) | 100 rec")
+    assert screen.lines[1:] == [
+        "ads: finished in 1:01",
+        "validation  auc 0.7812",
+        "loss        0.43217",
+        "records     20,000 of 20,000, 100 records/s",
+        "updates     40",
+    ]
 
 
 def test_an_event_is_told_and_kept_with_its_time(screen):
@@ -132,13 +184,13 @@ def test_a_terminal_gets_a_panel():
     text = screen.file.getvalue()
     for words in (
         "ads: running",
-        "5,000 of 20,000 (25%), 100 records/s, ETA 2:30",
+        "5,000 of 20,000 (25%), 100 records/s",
         "2 of 3",
         "7 to do, 2 under way, 11 done",
         "0.43217",
         "auc 0.7812",
-        "2 workers, 1 ps replicas",
-        "staleness 1.2 on average, 4 at most",
+        "2 workers, 1 ps replica",
+        "40; a gradient was 1.2 updates late on average, 4 at most",
         "worker 1 is lost",
     ):
         assert words in text
@@ -176,7 +228,7 @@ def test_the_end_shows_the_ledger_and_where_things_are(screen, tmp_path):
     status = dataclasses.replace(RUNNING, status="finished", seconds=61.0, ledger=ledger(2))
     screen.display.finish(status, {"output": str(tmp_path / "model")})
     text = screen.file.getvalue()
-    assert "ads: finished after 1:01" in text
+    assert "ads: finished in 1:01" in text
     assert epochs_shown(screen) == ["1", "2", "all"]
     assert f"output          {tmp_path / 'model'}" in text
 

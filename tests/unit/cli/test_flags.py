@@ -1,5 +1,7 @@
 """Flags are the fields of the configuration."""
 
+import re
+
 import pytest
 
 from elasticdl.cli.flags import build_config, check_given, flags, unknown_flag
@@ -274,6 +276,18 @@ def test_help_shows_each_flag_of_the_command_with_its_default(capsys, monkeypatc
         assert f"─ {panel} ─" in out
     assert "[default: 64]" in out
     assert ("--num_epochs" in out) == (command == "train")
+
+
+def test_help_begins_with_the_ten_flags_that_most_jobs_say(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    _, out, _ = run(capsys, "train", "--help")
+    first = out.split("╰─")[0]
+    assert "─ What most jobs say ─" in first
+    assert re.findall(r"^│ [ *]  --(\w+)", first, re.M) == [
+        *("model_zoo", "model_def", "training_data", "validation_data", "num_epochs"),
+        *("minibatch_size", "learning_rate", "distribution_strategy", "num_workers", "output"),
+    ]
+    assert out.count("--model_def ") == 1
 
 
 def test_help_begins_with_an_example(capsys):
