@@ -139,8 +139,9 @@ class VariableDescription:
     """Where a variable lies in the flat dense or state vector, in elements.
 
     trainable: whether the loss has a gradient for a dense variable. What has none keeps its value
-        under every optimizer.
-    momentum: a minibatch makes a state variable `momentum * old + change`; 1 where changes add up.
+        under every optimizer. Whether training changes a state variable.
+    momentum: a minibatch makes a state variable `momentum * old + change`; 1 where changes add up,
+        0 where the value is replaced.
     decays, constraint: whether the optimizer's weight decay is for a dense variable too, and what
         its elements are held to.
     """

@@ -58,6 +58,16 @@ class Group:
         """
         self._ring.all_reduce(values, out, weight, timeout_seconds=_REDUCE_SECONDS)
 
+    def sum(self, values: Float32) -> Float32:
+        """Return the sum of all ranks' values; the same bits on all ranks.
+
+        Raises:
+            RingError: A rank is lost; `values` are as they were.
+        """
+        out = np.empty_like(values)
+        self._add(values, out, 1, _REDUCE_SECONDS)
+        return out
+
     def give(self, data: bytes | None, is_wanted: bool = True) -> bytes:
         """Return the bytes of rank 0, which alone gives any, on the ranks that want them.
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.collective.rounds import Minibatch
+from elasticdl.collective.state_rules import NO_RULES, StateRules
 
 Float32 = NDArray[np.float32]
 ALL = 0  # the key of a sum over all that comes
@@ -21,10 +22,12 @@ class Pending:
     sums: by key, of the dense gradient and of the change of the state; none before the first
         minibatch that was not skipped. A deterministic job has a sum of each task, as the
         minibatches of one task always come in their order, and tasks do not; others have one sum.
+    rules: of the state.
     """
 
     minibatches: list[Minibatch] = field(default_factory=list)
     sums: dict[int, tuple[Float32, ...]] = field(default_factory=dict)
+    rules: StateRules = NO_RULES
 
     @property
     def num_records(self) -> int:
@@ -38,7 +41,8 @@ class Pending:
 
         Args:
             minibatches: Those that a round has counted.
-            means: Over the records of all; not looked at if all were skipped.
+            means: The mean dense gradient over the records of all, and their change of the state;
+                not looked at if all were skipped.
             key: Of the sum that they are added to.
         """
         self.minibatches += minibatches
@@ -47,28 +51,30 @@ class Pending:
             return
         if key not in self.sums:
             self.sums[key] = tuple(np.zeros_like(mean) for mean in means)
-        for total, mean in zip(self.sums[key], means, strict=True):
-            total += mean * num_records
+        (dense, state), (mean, change) = self.sums[key], means
+        dense += mean * num_records
+        self.rules.add(state, change, num_records)
 
     def has_tasks(self, tasks: Sequence[int]) -> bool:
         """Whether the last minibatches of all these tasks are there."""
         return set(tasks) <= {m.task_id for m in self.minibatches if m.ends_task}
 
     def means(self, keys: Sequence[int] = (ALL,)) -> tuple[Float32, ...]:
-        """Return the means over all records, added up in the order of keys; none if none are there.
+        """Return the mean over all records, and the change of the state; none if none are there.
 
-        The sums are used up.
+        They are added up in the order of keys, and the sums are used up.
         """
         parts = [self.sums.pop(key) for key in keys if key in self.sums]
         if not parts:
             return ()
-        first, *others = parts
-        for part in others:
-            for total, values in zip(first, part, strict=True):
-                total += values
-        for total in first:
-            total /= np.float32(self.num_records)
-        return first
+        (dense, state), *others = parts
+        for later_dense, later_state in others:
+            dense += later_dense
+            self.rules.join(state, later_state)
+        num_records = np.float32(self.num_records)
+        dense /= num_records
+        self.rules.divide(state, num_records)
+        return dense, state
 
 
 @dataclass(frozen=True, slots=True)

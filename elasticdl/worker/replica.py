@@ -8,6 +8,7 @@ as it asks a ps replica. All copies of a world take the same updates, so they ha
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple
@@ -25,6 +26,7 @@ from elasticdl.checkpoints.versions import resolve
 from elasticdl.collective.giving import Layout
 from elasticdl.collective.pending import ALL, Pending, parts_of
 from elasticdl.collective.rounds import Marks, Minibatch
+from elasticdl.collective.state_rules import NO_RULES, StateRules
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import CheckpointError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
@@ -47,6 +49,7 @@ class Replica:
         of no use then, even where the version is the same.
     position: grows with each round that has counted something, from the version at the start;
         -1 without parameters.
+    rules: of the state, from the model's declaration on.
     updates: in a deterministic job, which tasks make which update; None before the first world.
     next_update: of such a job, the one that is being made.
     """
@@ -77,6 +80,7 @@ class Replica:
         self._init = init
         self.global_batch_size = global_batch_size
         self._part = part
+        self.rules = NO_RULES
         self.pending = Pending()
         self._order_updates = order_updates
         self.updates: UpdateOrder | None = None
@@ -110,6 +114,14 @@ class Replica:
                 "small"
             )
         self._model, self._first = model, (dense, state)
+        self.rules = StateRules.of(
+            [
+                (range(v.offset, v.offset + math.prod(v.shape)), v.momentum)
+                for v in model.state
+                if v.trainable
+            ]
+        )
+        self.pending = self._nothing_pending()
         # Made here, where nobody waits yet: a joiner needs it while others do.
         self._spare = self._fresh()
 
@@ -263,12 +275,14 @@ class Replica:
         self.next_update = header["next_update"]
         minibatches = [Minibatch(*values) for values in header["pending"]]
         if not header["sums"]:
-            self.pending = Pending(minibatches)
+            self.pending = self._nothing_pending()
+            self.pending.minibatches += minibatches
             return
         size = self.first[0].size
         rows = np.frombuffer(sums, np.float32).reshape(len(header["sums"]), -1)
         parts = [(row[:size].copy(), row[size:].copy()) for row in rows]
-        self.pending = Pending(minibatches, dict(zip(header["sums"], parts, strict=True)))
+        sums: dict[int, tuple[Float32, ...]] = dict(zip(header["sums"], parts, strict=True))
+        self.pending = Pending(minibatches, sums, self.rules)
 
     # --- without parameters, which are on their way ----------------------------------------------
 
@@ -316,7 +330,7 @@ class Replica:
         if self._stage is None:
             return
         self._left, self._stage = self._stage, None
-        self.marks, self.pending = Marks(), Pending()
+        self.marks, self.pending = Marks(), self._nothing_pending()
         self.version = self.position = -1
 
     # --- updates ---------------------------------------------------------------------------------
@@ -327,7 +341,7 @@ class Replica:
     def _take(self, store: Store, client: PsClient, marks: Marks | None) -> None:
         self.marks = _marks_in(client) if marks is None else marks
         self._adopt(store, client)
-        self.position, self.pending = self.version, Pending()
+        self.position, self.pending = self.version, self._nothing_pending()
 
     def _declared(self, store: Store) -> PsClient:
         assert self._model is not None
@@ -352,8 +366,8 @@ class Replica:
         Args:
             minibatches: Each is the next one of its task.
             learning_rate: Of the update.
-            means: Of the dense gradient and the change of the state over the records of all; not
-                looked at if all are skipped.
+            means: Of the dense gradient over the records of all, and what `rules` make of the
+                changes of the state; not looked at if all are skipped.
         """
         self._note(minibatches, learning_rate)
         if self.global_batch_size is None:
@@ -392,12 +406,15 @@ class Replica:
         self.position += 1
         self._learning_rate = learning_rate or self._learning_rate
 
+    def _nothing_pending(self) -> Pending:
+        return Pending(rules=self.rules)
+
     def flush(self) -> None:
         """Make an update of what is pending."""
         self._apply_pending((ALL,))
 
     def _apply_pending(self, keys: Sequence[int]) -> None:
-        pending, self.pending = self.pending, Pending()
+        pending, self.pending = self.pending, self._nothing_pending()
         self._update(pending.minibatches, pending.means(keys))
 
     def _update(self, minibatches: Sequence[Minibatch], means: Sequence[Float32]) -> None:

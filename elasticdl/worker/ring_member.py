@@ -556,6 +556,11 @@ class RingMember:
             weight = handing.minibatch.num_records if handing is not None and has else 0
             assert values is not None
             group.mean(values, out, weight)
+            rules = self._replica.rules
+            if rules.has_exact:
+                last = max(trained, key=lambda minibatch: (minibatch.task_id, minibatch.index))
+                is_last = handing is not None and handing.minibatch == last
+                rules.put(group.sum(rules.exact(values[1] if weight else None, is_last)), out[1])
         rates = [o.learning_rate for o in counted if o.minibatch and not o.minibatch.is_skipped]
         with self._changed:
             self._replica.count(minibatches, rates[0] if rates else 0.0, out)

@@ -62,12 +62,48 @@ impl Treatment {
         Frozen(kept.collect())
     }
 
+    /// Make one change of the state of those of several minibatches, each with its weight, in the
+    /// order of their tasks.
+    ///
+    /// Changes that add up are added up, of values that are replaced the last one stays, and of
+    /// moving averages it is the weighted mean: as one minibatch with the records of all.
+    /// `elasticdl/collective/state_rules.py` does the same for workers among themselves.
+    pub(crate) fn merge(&self, parts: &[(&[f32], f32)]) -> Vec<f32> {
+        let Some(((last, _), before)) = parts.split_last() else {
+            return Vec::new();
+        };
+        let mut merged = last.to_vec();
+        for (change, _) in before {
+            for (sum, value) in merged.iter_mut().zip(*change) {
+                *sum += value;
+            }
+        }
+        for (part, momentum) in &self.moving {
+            let merged = &mut merged[part.clone()];
+            merged.copy_from_slice(&last[part.clone()]);
+            if *momentum == 0.0 {
+                continue;
+            }
+            merged.fill(0.0);
+            for (change, weight) in parts {
+                for (sum, value) in merged.iter_mut().zip(&change[part.clone()]) {
+                    *sum += weight * value;
+                }
+            }
+        }
+        merged
+    }
+
     /// Make of `state` what `change` leaves of it, `momentum * state + change`.
     ///
     /// Args: `weight` is the sum of the weights of the minibatches that a change is made of, 1 for a
     /// single one: what is left of a round takes its share of the old value only.
     pub(crate) fn change(&self, state: &mut [f32], change: &[f32], weight: f32) {
         for (part, momentum) in &self.moving {
+            if *momentum == 0.0 {
+                state[part.clone()].fill(0.0); // also of what is not finite
+                continue;
+            }
             let kept = 1.0 - (1.0 - momentum) * weight;
             for value in &mut state[part.clone()] {
                 *value *= kept;
@@ -142,7 +178,20 @@ mod tests {
         let mut parts = vec![1.0; 6];
         treatment.change(&mut parts, &[0.0625; 6], 0.25);
         treatment.change(&mut parts, &[0.1875; 6], 0.75);
-        assert_eq!(&parts[..3], [1.0; 3]);
+        assert_eq!(parts, [1.0, 1.0, 1.0, 1.25, 0.1875, 0.1875]);
+    }
+
+    #[test]
+    fn changes_of_a_round_are_averaged_added_up_or_the_last_by_their_rule() {
+        let treatment = Treatment::of(&model(), 0, 1).unwrap();
+        let (one, two) = ([4.0, 4.0, 4.0, 32.0, 7.0, f32::NAN], [8.0; 6]);
+        let merged = treatment.merge(&[(&one, 0.25), (&two, 0.75)]);
+        assert_eq!(merged, [7.0, 7.0, 7.0, 40.0, 8.0, 8.0]);
+        assert_eq!(treatment.merge(&[]), [0.0; 0]);
+        // One that was replaced by something not finite is replaced again.
+        let mut state = [f32::NAN; 6];
+        treatment.change(&mut state, &merged, 1.0);
+        assert_eq!(&state[4..], [8.0, 8.0]);
     }
 
     #[test]

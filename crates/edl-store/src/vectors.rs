@@ -118,6 +118,11 @@ impl Vectors {
         self.treatment = treatment;
     }
 
+    /// As [`Treatment::merge`].
+    pub(crate) fn merge_state(&self, parts: &[(&[f32], f32)]) -> Vec<f32> {
+        self.treatment.merge(parts)
+    }
+
     pub(crate) fn values(&self) -> Values {
         self.values.clone()
     }

@@ -145,9 +145,11 @@ class KerasTrainer:
             self._metrics.resolve(sample.labels, outputs, self._placed.output_names)
         updates = self._read_optimizer()
         self._momenta = [1.0] * len(self._placed.state.variables)
+        self._moving = [False] * len(self._placed.state.variables)
         if sample.mode == Mode.TRAINING and self._spec.loss is not None:
             self._state_rule = Momenta(self._placed, sample, self._run_eagerly)
             self._momenta = list(self._state_rule.values)
+            self._moving = list(self._state_rule.are_assigned)
         self._gradient = self._make_gradient()
         self._find_ids(sample)
         frozen: frozenset[int] = frozenset()
@@ -221,9 +223,9 @@ class KerasTrainer:
                 for k, variable in enumerate(updates.dense)
             ),
             state=tuple(
-                replace(variable, momentum=momentum)
-                for variable, momentum in zip(
-                    self._placed.state.describe(), self._momenta, strict=True
+                replace(variable, momentum=momentum, trainable=moves)
+                for variable, momentum, moves in zip(
+                    self._placed.state.describe(), self._momenta, self._moving, strict=True
                 )
             ),
             optimizer=updates.rule,
@@ -274,7 +276,7 @@ class KerasTrainer:
         """Compute loss and gradients; see `Trainer.train_step`. The arrays are read-only."""
         minibatch = KerasMinibatch.of(minibatch)
         if self._state_rule is not None:
-            self._state_rule.check(minibatch)
+            self._state_rule.check(minibatch, state)
         if self._eager is not None:
             return self._eager.step(minibatch)
         return self._step(minibatch)(minibatch, rows, dense, state)

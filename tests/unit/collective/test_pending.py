@@ -33,15 +33,15 @@ def test_sums_of_tasks_are_added_up_in_the_order_asked_for_whenever_they_came():
         pending = Pending()
         for task in arrival:
             values = {1: 1.0, 2: 1e8, 3: -1e8}[task]  # a float32 sum that depends on the order
-            pending.add([Minibatch(task, 1, 0, 1, ends_task=True)], arrays(values), key=task)
+            pending.add([Minibatch(task, 1, 0, 1, ends_task=True)], arrays(values, 0.0), key=task)
         found.append(pending.means([1, 2, 3])[0].tolist())
     assert found[0] == found[1] == [0.0]
 
 
 def test_an_update_of_tasks_is_whole_when_all_have_ended():
     pending = Pending()
-    pending.add([Minibatch(5, 1, 0, 16)], arrays(1.0), key=5)
-    pending.add([Minibatch(6, 1, 0, 16, ends_task=True)], arrays(1.0), key=6)
+    pending.add([Minibatch(5, 1, 0, 16)], arrays(1.0, 0.0), key=5)
+    pending.add([Minibatch(6, 1, 0, 16, ends_task=True)], arrays(1.0, 0.0), key=6)
     assert not pending.has_tasks([5, 6])
     pending.add([Minibatch(5, 1, 1, 0, is_skipped=True, ends_task=True)], (), key=5)
     assert pending.has_tasks([5, 6])

@@ -1,6 +1,6 @@
 //! Gradients that are kept until they are applied together.
 
-use edl_store::{Push, RoundGradient};
+use edl_store::{Push, RoundGradient, Store};
 
 use crate::dedup::{Planner, Site};
 
@@ -17,22 +17,21 @@ pub(super) fn kept(push: &Push<'_>) -> RoundGradient {
     }
 }
 
-/// The weighted sum of gradients that fit one model.
-pub(super) fn merge(parts: &[(&RoundGradient, f32)]) -> RoundGradient {
-    let dense = weighted(parts, |gradient| &gradient.dense);
-    let state = weighted(parts, |gradient| &gradient.state);
+/// The weighted sum of gradients that fit the store's model, and of the state what its rules make.
+pub(super) fn merge(store: &Store, parts: &[(&RoundGradient, f32)]) -> RoundGradient {
+    let changes: Vec<_> = parts.iter().map(|(g, w)| (&g.state[..], *w)).collect();
     RoundGradient {
         tables: merge_rows(parts),
-        dense,
-        state,
+        dense: weighted(parts),
+        state: store.merge_state(&changes),
         weight: parts.iter().map(|(_, weight)| weight).sum(),
     }
 }
 
-fn weighted(parts: &[(&RoundGradient, f32)], of: impl Fn(&RoundGradient) -> &[f32]) -> Vec<f32> {
-    let mut sum = vec![0.0; parts.first().map_or(0, |(first, _)| of(first).len())];
+fn weighted(parts: &[(&RoundGradient, f32)]) -> Vec<f32> {
+    let mut sum = vec![0.0; parts.first().map_or(0, |(first, _)| first.dense.len())];
     for (gradient, weight) in parts {
-        for (sum, value) in sum.iter_mut().zip(of(gradient)) {
+        for (sum, value) in sum.iter_mut().zip(&gradient.dense) {
             *sum += weight * value;
         }
     }
@@ -86,7 +85,7 @@ mod tests {
             weight: 1.0,
         };
         let (one, two) = (part(vec![7, 8], 1.0), part(vec![8, 9], 3.0));
-        let merged = merge(&[(&one, 0.5), (&two, 0.25)]);
+        let merged = merge(&Store::new(0, 1), &[(&one, 0.5), (&two, 0.25)]);
         let rows = vec![0.5, 0.5, 1.25, 1.25, 0.75, 0.75];
         assert_eq!(merged.tables, vec![(2, vec![7, 8, 9], rows)]);
         assert_eq!(merged.dense, vec![1.25]);

@@ -195,7 +195,7 @@ fn apply(store: &Store, members: &[Member<Waiting>]) -> Result<Round, StoreError
         let parts: Vec<_> = live
             .map(|(member, _)| (&member.gradient.gradient, weight(&member.gradient)))
             .collect();
-        merge(&parts)
+        merge(store, &parts)
     })?;
     let live = members.iter().zip(&live).filter(|(_, live)| **live);
     Ok(Round {

@@ -67,7 +67,7 @@ impl Staging {
         store.apply_round(&members, round.learning_rate, |live| {
             let live = parts.iter().zip(live).filter(|(_, live)| **live);
             let live: Vec<_> = live.map(|((_, gradient, w), _)| (*gradient, *w)).collect();
-            merge(&live)
+            merge(store, &live)
         })?;
         for member in members {
             staged.remove(&member.task);

@@ -64,6 +64,13 @@ impl Store {
         self.declared("gradients are pushed")?.check(push)
     }
 
+    /// Make one change of the state of those of several minibatches that fit the model, each with
+    /// its weight: every variable by its own rule.
+    pub fn merge_state(&self, parts: &[(&[f32], f32)]) -> Vec<f32> {
+        let model = self.model.get();
+        model.map_or_else(Vec::new, |model| model.vectors.read().merge_state(parts))
+    }
+
     /// Apply several minibatches, each of another task, as one update.
     ///
     /// `members` are in the order of their tasks. `merge` is told which of them are next in their

@@ -75,6 +75,7 @@ class Momenta:
 
     Attributes:
         values: Found on a first minibatch, by number of the variable.
+        are_assigned: Whether training changes it.
 
     Raises:
         ModelError: A new value follows another rule.
@@ -87,27 +88,36 @@ class Momenta:
         self._num_steps = 0
         self._trials: _Trials | None = None
         self.values: tuple[float, ...] = ()
+        self.are_assigned: tuple[bool, ...] = ()
         if placed.state.variables:
             self._trials = _Trials(placed, minibatch, eagerly)
             variables = range(len(placed.state.variables))
             self.values = tuple(_momentum(self._trials, k) for k in variables)
+            self.are_assigned = tuple(
+                id(v) in self._trials.assigned for v in placed.state.variables
+            )
 
-    def check(self, minibatch: KerasMinibatch) -> None:
-        """Compare with what some of the minibatches give that are trained.
+    def check(self, minibatch: KerasMinibatch, state: Float32) -> None:
+        """Compare with what some of the trained minibatches give, from the state that they meet.
 
         Raises:
-            ModelError: A momentum is another one there: it depends on the data.
+            ModelError: A rule is another one there: it depends on the data, or on how far training
+                has come.
         """
         self._num_steps += 1
         if self._trials is None or self._num_steps not in _CHECKED_STEPS:
             return
-        slopes = self._trials.slopes(minibatch)
-        for variable, part, expected in zip(
-            self._placed.state.variables, self._placed.state.parts, self.values, strict=True
+        if not self._trials.again(minibatch, state):
+            return
+        slopes = np.stack([trial.slopes for trial in self._trials.all])
+        for k, (variable, part, expected) in enumerate(
+            zip(self._placed.state.variables, self._placed.state.parts, self.values, strict=True)
         ):
-            if not is_float(variable) or id(variable) not in self._trials.assigned:
+            if not self.are_assigned[k]:
                 continue
-            found = float(np.median(slopes[:, part]))
+            found = float(np.median(slopes[:, part])) if is_float(variable) else expected
+            if abs(found - expected) <= _SAME_MOMENTUM and not _follows(self._trials, k, expected):
+                raise _refusal(self._placed, variable)
             if np.isfinite(found) and abs(found - expected) > _SAME_MOMENTUM:
                 raise ModelError(
                     f"in training call() makes the new value of variable {variable.path!r} of "
@@ -186,20 +196,22 @@ class _Trials:
         self._tensors = minibatch.tensors[: len(specs)]
         self.all = self._try_all()
 
-    def slopes(self, minibatch: KerasMinibatch) -> Float32:
-        """Return the derivatives with another minibatch, shape (trials, elements)."""
-        if minibatch.structure.key != self._structure.key:
-            return np.full((1, self._start.size), np.nan, np.float32)
+    def again(self, minibatch: KerasMinibatch, state: Float32) -> bool:
+        """Try anew with another minibatch and from another state; return whether that can be."""
+        if minibatch.structure.key != self._structure.key or not np.all(np.isfinite(state)):
+            return False
         self._tensors = minibatch.tensors[: len(self._structure.feature_specs)]
-        return np.stack([trial.slopes for trial in self._try_all()])
+        self._start = state.copy()
+        self.all = self._try_all()
+        return True
 
     def _try_all(self) -> list[_Trial]:
         everyone = range(len(self.placed.state.variables))
-        return [self._try(self._moved(everyone)) for _ in range(_NUM_TRIALS)]
+        return [self._try(self._moved(everyone, number)) for number in range(_NUM_TRIALS)]
 
     def one(self, k: int) -> list[_Trial]:
         """Return trials in which only one variable has other values."""
-        return [self._try(self._moved([k])) for _ in range(_NUM_TRIALS)]
+        return [self._try(self._moved([k], number)) for number in range(_NUM_TRIALS)]
 
     def repeats(self, part: slice) -> bool:
         """Say whether the same state gives the same again: nothing is drawn at random."""
@@ -211,7 +223,7 @@ class _Trials:
         after, slopes = self._call(state, signs)
         return _Trial(state, np.asarray(after), np.asarray(slopes) / signs)
 
-    def _moved(self, variables: Iterable[int]) -> Float32:
+    def _moved(self, variables: Iterable[int], number: int) -> Float32:
         state = self._start.copy()
         for k in variables:
             variable, part = self.placed.state.variables[k], self.placed.state.parts[k]
@@ -220,7 +232,9 @@ class _Trials:
             size = part.stop - part.start
             if is_float(variable):
                 state[part] += 3 * (1 + np.abs(state[part])) * self._random.normal(size=size)
-            elif variable.dtype != "bool":
+            elif variable.dtype == "bool":
+                state[part] = number % 2
+            else:
                 state[part] += self._random.integers(0, 8, size)
         return state
 
@@ -254,24 +268,36 @@ def _momentum(trials: _Trials, k: int) -> float:
     variable, part = trials.placed.state.variables[k], trials.placed.state.parts[k]
     if id(variable) not in trials.assigned:
         return 1.0
-    epsilon = _EPSILONS.get(variable.dtype, 2.0**-23)
     candidates = [1.0, 0.0]
+    if variable.dtype == "bool":
+        candidates = [0.0]  # flags do not add up
     if is_float(variable):
         slopes = np.stack([trial.slopes[part] for trial in trials.all])
         candidates = [float(f"{np.median(slopes):.7g}")]
-        if not np.allclose(slopes, candidates[0], rtol=0, atol=8 * epsilon):
+        if not np.allclose(slopes, candidates[0], rtol=0, atol=8 * _epsilon(variable)):
             raise _refusal(trials.placed, variable)
-    candidates = [momentum for momentum in candidates if 0 <= momentum <= 1]
+    for momentum in candidates:
+        if 0 <= momentum <= 1 and _follows(trials, k, momentum):
+            return momentum
+    raise _refusal(trials.placed, variable)
+
+
+def _epsilon(variable: Any) -> float:
+    return _EPSILONS.get(variable.dtype, 2.0**-23)
+
+
+def _follows(trials: _Trials, k: int, momentum: float) -> bool:
+    """Say whether the new value of a variable is `momentum` times the old one and a free change."""
+    variable, part = trials.placed.state.variables[k], trials.placed.state.parts[k]
+    tolerance = 64 * _epsilon(variable) if is_float(variable) else 0.0
     # Other states may be part of the change, as when moving statistics normalise what comes
     # before; then this one alone is varied.
-    for alone in (False, True):
-        tried = trials.one(k) if alone else trials.all
-        for momentum in candidates:
-            if _is_free(tried, momentum, part, 64 * epsilon):
-                return momentum
-    if candidates and candidates[0] and is_float(variable) and not trials.repeats(part):
-        return candidates[0]  # the change is drawn at random, so that it cannot be compared
-    raise _refusal(trials.placed, variable)
+    if _is_free(trials.all, momentum, part, tolerance):
+        return True
+    if _is_free(trials.one(k), momentum, part, tolerance):
+        return True
+    # A change that is drawn at random cannot be compared.
+    return bool(momentum) and is_float(variable) and not trials.repeats(part)
 
 
 def _is_free(trials: list[_Trial], momentum: float, part: slice, tolerance: float) -> bool:
