@@ -98,6 +98,11 @@ class Callbacks:
 
     # --- questions -------------------------------------------------------------------------------
 
+    @property
+    def are_under_way(self) -> bool:
+        """Whether they are to be told of something that has happened."""
+        return bool(self._due)
+
     def call(self) -> CallbackCall:
         """Return what a worker needs for the task that is under way."""
         moment = self._due[0][1]
@@ -130,6 +135,8 @@ class Callbacks:
         """Return the epoch whose end callbacks are to be told of next, if it is complete."""
         epoch, settled = self._epochs_ended, self._ledger.training_settled
         is_complete = epoch < len(settled) and settled[epoch] >= self._tasks.per_epoch
+        if self._evaluations.follows_epochs and epoch >= self._evaluations.num_epochs:
+            return None  # its evaluation is told with it
         return epoch if is_complete else None
 
     def _logs(self, epoch: int) -> dict[str, float]:

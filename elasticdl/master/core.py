@@ -136,6 +136,7 @@ class JobCore:
             self.training_metrics,
             self.holder,
         )
+        self.ledger.may_begin = self._may_begin
         self.processes = Processes(
             config.cluster,
             self.members,
@@ -534,7 +535,8 @@ class JobCore:
             return
         is_training = self.phase is Phase.TRAINING and not self.ledger.is_trained
         is_failing = bool(self.history.failing)
-        if is_training and not is_failing and self.evaluations.is_due(self.meter.model_version):
+        version, num_epochs = self.meter.model_version, self.ledger.num_epochs_complete
+        if is_training and not is_failing and self.evaluations.is_due(version, num_epochs):
             self._start_evaluation()
         if not is_failing:
             is_last = self.phase is Phase.EVALUATING or not self.course.needs(Phase.EVALUATING)
@@ -560,8 +562,20 @@ class JobCore:
                 self.ledger.queue(range(self.tasks.export_id, self.tasks.export_id + 1))
         self._advance(now)
 
+    def _may_begin(self) -> int:
+        """Return how many training tasks may be begun.
+
+        An epoch waits for the evaluation of the one before, and for what callbacks make of it.
+        """
+        if not self.evaluations.follows_epochs:
+            return self.tasks.num_training
+        num_epochs = self.evaluations.num_epochs + (not self.callbacks.are_under_way)
+        return min(num_epochs * self.tasks.per_epoch, self.tasks.num_training)
+
     def _start_evaluation(self) -> None:
-        evaluation_id = self.evaluations.start(self.meter.model_version)
+        evaluation_id = self.evaluations.start(
+            self.meter.model_version, self.ledger.num_epochs_complete
+        )
         self.ledger.queue(self.tasks.evaluation_ids(evaluation_id))
 
     def _fail_after_checkpoint(self, message: str, now: float, hurries: bool = False) -> None:

@@ -68,7 +68,7 @@ class Course:
             case Phase.PREDICTING:
                 return command == "predict"
             case Phase.EVALUATING:
-                return command != "predict" and self._evaluations.can_start and is_sound
+                return command != "predict" and self._is_to_evaluate and is_sound
             case Phase.EXPORTING:
                 wanted = checkpoint.output or checkpoint.export_tables
                 return command == "train" and wanted is not None and is_sound
@@ -79,6 +79,14 @@ class Course:
                 return command == "train"
             case _:
                 return True
+
+    @property
+    def _is_to_evaluate(self) -> bool:
+        """Whether there is something to evaluate on that the last evaluation has not seen."""
+        evaluations = self._evaluations
+        seen = evaluations.num_epochs * self._ledger.per_epoch
+        is_seen = evaluations.follows_epochs and bool(seen) and seen == self._ledger.num_begun
+        return evaluations.can_start and not is_seen
 
     def shortcomings(self) -> list[str]:
         """Say what the job has not done, and will fail for."""

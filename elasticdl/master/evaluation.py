@@ -35,25 +35,29 @@ class _Running:
     remaining: int  # validation tasks
     states: MetricStates = field(default_factory=dict)
     num_records: int = 0
+    num_epochs: int = 0  # that were complete
 
 
 class Evaluations:
     """One evaluation at a time. A validation task counts when its lease ends as done: once."""
 
-    def __init__(self, journal: Journal, num_tasks: int, every_versions: int) -> None:
+    def __init__(self, journal: Journal, num_tasks: int, every_versions: int | None) -> None:
         """Start without results.
 
         Args:
             journal: Where facts are recorded.
             num_tasks: Validation tasks of one evaluation; 0: there is nothing to evaluate on.
-            every_versions: `--evaluation_steps`; 0: never by itself.
+            every_versions: `--evaluation_steps`; 0: never by itself; None: after each epoch.
         """
         self._journal = journal
         self._num_tasks = num_tasks
-        self._every_versions = every_versions
+        self._every_versions = every_versions or 0
+        self._is_by_epoch = every_versions is None
         self._running: _Running | None = None
         self._next_id = 0
-        self._next_version = every_versions
+        self._next_version = self._every_versions
+        self.num_epochs = 0
+        """Complete epochs that the newest results are of."""
         self.results: list[EvaluationResult] = []
         self.was_abandoned = False
         journal.handle("evaluation", self._apply_started)
@@ -63,19 +67,33 @@ class Evaluations:
 
     # --- events ----------------------------------------------------------------------------------
 
-    def is_due(self, version: int) -> bool:
-        """Whether an evaluation while training should start at this model version."""
-        return self._every_versions > 0 and self.can_start and version >= self._next_version
+    def is_due(self, version: int, num_epochs: int) -> bool:
+        """Whether an evaluation while training should start at this model version.
+
+        Args:
+            version: Of the model.
+            num_epochs: How many are complete.
+        """
+        if not self.can_start:
+            return False
+        if self._is_by_epoch:
+            return num_epochs > self.num_epochs
+        return self._every_versions > 0 and version >= self._next_version
+
+    @property
+    def follows_epochs(self) -> bool:
+        """Whether there is one after each epoch, before the next one begins."""
+        return self._is_by_epoch and self._num_tasks > 0 and not self.was_abandoned
 
     @property
     def can_start(self) -> bool:
         """Whether there is data, no evaluation under way, and none that failed."""
         return self._num_tasks > 0 and self._running is None and not self.was_abandoned
 
-    def start(self, version: int) -> int:
-        """Start an evaluation; return its id."""
+    def start(self, version: int, num_epochs: int = 0) -> int:
+        """Start an evaluation, with so many epochs complete; return its id."""
         evaluation_id = self._next_id
-        self._journal.record("evaluation", evaluation_id, version)
+        self._journal.record("evaluation", evaluation_id, version, num_epochs)
         return evaluation_id
 
     def check(self, evaluation_id: int, states: MetricStates) -> None:
@@ -134,8 +152,8 @@ class Evaluations:
 
     # --- facts -----------------------------------------------------------------------------------
 
-    def _apply_started(self, evaluation_id: int, version: int) -> None:
-        self._running = _Running(evaluation_id, version, self._num_tasks)
+    def _apply_started(self, evaluation_id: int, version: int, num_epochs: int = 0) -> None:
+        self._running = _Running(evaluation_id, version, self._num_tasks, num_epochs=num_epochs)
         self._next_id = evaluation_id + 1
         if self._every_versions:
             self._next_version = (version // self._every_versions + 1) * self._every_versions
@@ -156,6 +174,7 @@ class Evaluations:
         run = self._running
         result = EvaluationResult(evaluation_id, run.version, metrics, run.num_records)
         self.results.append(result)
+        self.num_epochs = run.num_epochs
         self._running = None
 
     def _apply_abandoned(self) -> None:
@@ -176,7 +195,9 @@ class Evaluations:
                 run.remaining,
                 encode_states(run.states),
                 run.num_records,
+                run.num_epochs,
             ],
+            "num_epochs": self.num_epochs,
             "next_id": self._next_id,
             "next_version": self._next_version,
             "results": [
@@ -188,10 +209,11 @@ class Evaluations:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
         if snapshot["running"] is not None:
-            evaluation_id, version, remaining, states, num_records = snapshot["running"]
+            evaluation_id, version, remaining, states, *numbers = snapshot["running"]
             self._running = _Running(
-                evaluation_id, version, remaining, decode_states(states), num_records
+                evaluation_id, version, remaining, decode_states(states), *numbers
             )
+        self.num_epochs = snapshot.get("num_epochs", 0)
         self._next_id = snapshot["next_id"]
         self._next_version = snapshot["next_version"]
         self.results = [EvaluationResult(*result) for result in snapshot["results"]]

@@ -106,6 +106,8 @@ class Ledger:
         self._silences: set[int] = set()  # tasks whose worker fell silent
         self.quarantined: dict[int, str] = {}
         self.is_stopped = False  # no training task is begun any more
+        self.may_begin: Callable[[], int] = lambda: self._num_training
+        """How many training tasks may be begun by now. A question to others, not a fact."""
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
         self.training_settled = [0] * tasks.num_epochs  # tasks done or set aside, by epoch
@@ -312,7 +314,7 @@ class Ledger:
             waiting.append(replay)
         if self._returned:
             waiting.append(self._returned[0])
-        if not self.is_stopped and self._handed.count < self._num_training:
+        if self._begins:
             waiting.append(self._handed.next_id)
         return min(waiting, key=updates.place_of, default=None)
 
@@ -329,9 +331,13 @@ class Ledger:
             return self._queued[0]
         if self._returned:
             return self._returned[0]
-        if self.is_stopped or self._handed.count == self._num_training:
-            return None
-        return self._handed.next_id
+        return self._handed.next_id if self._begins else None
+
+    @property
+    def _begins(self) -> bool:
+        """Whether a training task may be begun now."""
+        count = self._handed.count
+        return not self.is_stopped and count < self._num_training and count < self.may_begin()
 
     def is_current(self, worker_id: int, task_id: int, number: int) -> bool:
         """Whether a worker holds a task under this lease."""
@@ -403,6 +409,17 @@ class Ledger:
         rest = f"; and {more} more" if more > 0 else ""
         tries = self._max_retries + 1
         return f"{len(messages)} tasks failed {tries} times each and were set aside: {shown}{rest}"
+
+    @property
+    def num_begun(self) -> int:
+        """How many training tasks were begun."""
+        return self._handed.count
+
+    @property
+    def num_epochs_complete(self) -> int:
+        """How many epochs are complete, one after the other."""
+        last = self.epoch
+        return last + (self.training_settled[last : last + 1] == [self._per_epoch])
 
     @property
     def epoch(self) -> int:

@@ -167,10 +167,13 @@ class EvaluationSection(Section):
     """Evaluation."""
 
     evaluation_steps: Annotated[
-        NonNegativeInt,
-        Field(description="Updates between two evaluations; 0: evaluate at the end only."),
+        NonNegativeInt | None,
+        Field(
+            description="Updates between two evaluations; 0: evaluate at the end only [default: "
+            "after each epoch, before the next one begins]."
+        ),
         _TRAIN,
-    ] = 0
+    ] = None
     evaluation_minibatches: Annotated[
         NonNegativeInt,
         Field(

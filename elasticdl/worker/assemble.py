@@ -220,10 +220,15 @@ def _check_callbacks(config: JobConfig, needs: CallbackNeeds) -> None:
             "a given update: with --deterministic leave them out (a keras schedule as "
             "learning_rate is fine)"
         )
-    if needs.watches and not config.evaluation.evaluation_steps:
+    if needs.watches and not config.data.validation_data:
         raise ModelError(
             f"callback {needs.watches} watches evaluations, of which there is none while training: "
-            "say --validation_data and --evaluation_steps"
+            "say --validation_data"
+        )
+    if needs.watches and config.evaluation.evaluation_steps == 0:
+        raise ModelError(
+            f"callback {needs.watches} watches evaluations, and with --evaluation_steps=0 there is "
+            "none while training: leave it out, for one after each epoch"
         )
 
 

@@ -281,8 +281,8 @@ class Replica:
         size = self.first[0].size
         rows = np.frombuffer(sums, np.float32).reshape(len(header["sums"]), -1)
         parts = [(row[:size].copy(), row[size:].copy()) for row in rows]
-        sums: dict[int, tuple[Float32, ...]] = dict(zip(header["sums"], parts, strict=True))
-        self.pending = Pending(minibatches, sums, self.rules)
+        by_key: dict[int, tuple[Float32, ...]] = dict(zip(header["sums"], parts, strict=True))
+        self.pending = Pending(minibatches, by_key, self.rules)
 
     # --- without parameters, which are on their way ----------------------------------------------
 

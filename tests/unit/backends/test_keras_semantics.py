@@ -299,8 +299,9 @@ class TestStateOfOtherRules:
             (lambda old, new: old - 0.25 * (old - new), "float32", 0.75),
             (lambda old, new: old + 1, "int32", 1),
             (lambda old, new: old * 0 + new, "int64", 0),
+            (lambda old, new: new > 2, "bool", 0),
         ],
-        ids=["sum", "last", "average", "count", "last count"],
+        ids=["sum", "last", "average", "count", "last count", "flag"],
     )
     def test_sums_last_values_and_averages_have_their_momentum(
         self, new_job, rule, dtype, momentum
@@ -326,9 +327,13 @@ class TestStateOfOtherRules:
             (lambda old, new: old + keras.ops.stop_gradient(0.1 * (new - old)), "float32"),
             (lambda old, new: keras.ops.floor(old) + new, "float32"),
             (lambda old, new: 2 * old + 1, "int32"),
+            (lambda old, new: (old + 1) % 1000, "int32"),
+            (lambda old, new: keras.ops.minimum(old + 1, 1000), "int32"),
+            (lambda old, new: keras.ops.logical_not(old), "bool"),
         ],
-        ids=["max", "grows", "swings", "recurrent", "shifted", "hidden", "steps", "doubled"],
-    )
+        ids=["max", "grows", "swings", "recurrent", "shifted", "hidden", "steps", "doubled",
+             "cyclic", "up to a limit", "flips"],
+    )  # fmt: skip
     def test_another_rule_is_refused(self, new_job, rule, dtype):
         with pytest.raises(ModelError, match="variable 'layer/kept' of the old one in a way that"):
             new_job(data(), 16, model=around(lambda: Layer(rule, dtype, name="layer")), **FUNCTIONS)
@@ -342,6 +347,15 @@ class TestStateOfOtherRules:
             job.train(data(), 16)
         with pytest.raises(ModelError, match=r"'layer/kept' of .* depends on the data"):
             job.train(data(), 16)
+
+    def test_a_rule_that_changes_as_the_state_grows_is_refused_when_it_shows(self, new_job):
+        def rule(old, new):
+            return keras.ops.minimum(old + 1, 12)
+
+        job = new_job(data(), 16, model=around(lambda: Layer(rule, name="layer")), **FUNCTIONS)
+        eight_steps = {name: np.concatenate([values] * 4) for name, values in data().items()}
+        with pytest.raises(ModelError, match="'layer/kept'"):
+            job.train(eight_steps, 16)
 
     def test_statistics_of_what_statistics_have_normalised_are_no_other_rule(self, new_job):
         class Normed(Layer):

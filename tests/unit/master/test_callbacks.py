@@ -1,5 +1,7 @@
 """When the user's callbacks are called, and what their decisions change."""
 
+from dataclasses import replace
+
 import pytest
 
 from elasticdl.job import (
@@ -86,6 +88,21 @@ def test_callbacks_are_told_of_begin_epochs_evaluations_and_end_in_order(master_
     assert of_epochs[1].logs["val_auc"] == 0.5
     assert [call.state for call in job.calls] == ["", *map(str, range(1, len(job.calls)))]
     assert {call.num_epochs for call in job.calls} == {2}
+
+
+def test_without_a_flag_the_end_of_an_epoch_has_its_own_evaluation(master_kit):
+    def stop(call):
+        is_second = call.moment == replace(call.moment, kind=MomentKind.EVALUATION, number=1)
+        return {"stop": "EarlyStopping" if is_second else "", "learning_rate": len(job.calls)}
+
+    job = Job(master_kit.config(num_epochs=5), stop)
+    job.begin().work_off()
+    evaluation, epoch = MomentKind.EVALUATION, MomentKind.EPOCH_END
+    assert job.moments()[1:-1] == [(evaluation, 0), (epoch, 0), (evaluation, 1), (epoch, 1)]
+    # The rate that is set at an epoch's end is that of the whole next one, and no task is begun
+    # after the evaluation that stops training. Nothing is evaluated twice.
+    assert job.rates == [1] * 3 + [3] * 3
+    assert job.master.status().status == "finished"
 
 
 def test_a_model_without_callbacks_has_no_such_tasks(master_kit):

@@ -428,6 +428,25 @@ def test_evaluation_happens_while_training(master_kit):
     assert [r.version for r in play.core.evaluations.results] == [6, 9, 12, 18]
 
 
+def test_without_a_flag_each_epoch_is_evaluated_before_the_next_one_begins(master_kit):
+    play = start(master_kit, num_epochs=3, shards={"training": (("a", 90),)}, num_workers=2)
+    held = [play.lease(0), play.lease(1), play.lease(0)]
+    assert [lease.task.epoch for lease in held] == [0, 0, 0]
+    assert isinstance(play.lease(1), Wait)  # nobody begins the next epoch yet
+    for lease, worker in zip(held, (0, 1, 0), strict=True):
+        play.work_off(lease, worker)
+    t, e, m = TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.METRICS
+    assert kinds(play.run()) == [e, m, t, t, t, e, m, t, t, t, e, m]
+    assert [r.version for r in play.core.evaluations.results] == [9, 18, 27]
+
+
+def test_an_evaluation_that_is_given_up_holds_no_epoch_back(master_kit):
+    play = start(master_kit, num_epochs=2, max_task_retries=0, shards={"training": (("a", 30),)})
+    play.work_off(play.lease())
+    assert fail(play, 1, "metric raised").kind is TaskKind.EVALUATION
+    assert kinds(play.run()) == [TaskKind.TRAINING]
+
+
 def test_evaluation_is_due_by_what_heartbeats_say(master_kit):
     play = start(master_kit, evaluation_steps=4)
     play.lease()

@@ -168,7 +168,7 @@ def test_task_of_a_given_up_evaluation_counts_for_nothing():
     evaluation_id = evaluations.start(0)
     evaluations.abandon()
     assert not evaluations.evaluated(evaluation_id, {"m": [np.ones(1)]})
-    assert not evaluations.is_due(100)
+    assert not evaluations.is_due(100, 0)
 
 
 def test_other_metrics_are_refused():

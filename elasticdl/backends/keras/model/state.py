@@ -28,6 +28,7 @@ from elasticdl.errors import ModelError
 _NUM_TRIALS = 3
 _CHECKED_STEPS = frozenset(8**k for k in range(1, 8))  # a trial costs some steps
 _SAME_MOMENTUM = 1e-4
+_LEAP = 2**20  # a count that starts again, or stops, does so before
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -194,7 +195,12 @@ class _Trials:
         self._random = np.random.default_rng(0)
         self._start = placed.state.values()
         self._tensors = minibatch.tensors[: len(specs)]
-        self.all = self._try_all()
+        self._leap = _LEAP
+        try:
+            self.all = self._try_all()
+        except (tf.errors.OpError, ValueError):  # such as an integer that is an index
+            self._leap = 1
+            self.all = self._try_all()
 
     def again(self, minibatch: KerasMinibatch, state: Float32) -> bool:
         """Try anew with another minibatch and from another state; return whether that can be."""
@@ -235,7 +241,7 @@ class _Trials:
             elif variable.dtype == "bool":
                 state[part] = number % 2
             else:
-                state[part] += self._random.integers(0, 8, size)
+                state[part] += (0, self._random.integers(1, 8), self._leap)[number]
         return state
 
     def _trace(self, dense: Any, state: Any, signs: Any, *features: Any) -> Any:
