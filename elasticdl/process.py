@@ -57,6 +57,9 @@ ADDRESS_FILE = "master.json"
 PICTURE_FILE = "status.json"
 """The last picture of a job that has finished or failed."""
 
+BEFORE_FILE = "before.json"
+"""The newest picture of a job that has not ended: what it had trained when it was stopped."""
+
 PAGE_FILE = "page.json"
 """Where the job's page is, with its token: for the owner of the job alone."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
 import stat
 from pathlib import Path
 
 from elasticdl.errors import ConfigError
 
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _OTHERS = stat.S_IRWXO
 _GROUP = stat.S_IRWXG
 
@@ -30,6 +33,54 @@ def check_secret(path: Path, flag: str) -> None:
             f"{flag}={path}: expected mode 0600, found {mode:04o}: others can read the "
             f"job's secret (chmod 600 {path})"
         )
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that nobody else may look into, or make it so; the user's own alone.
+
+    Root may use another user's, as one that is mounted into a container.
+
+    Raises:
+        OSError: It cannot be made.
+        ConfigError: It is another user's, or is no folder.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if found.st_uid != os.geteuid() and os.geteuid() != 0:
+        raise ConfigError(
+            f"{folder}: expected a folder of your own, found one of {user_name(found.st_uid)}: who "
+            "could read and change what is in it; name another one"
+        )
+    if stat.S_IMODE(found.st_mode) & (_GROUP | _OTHERS):
+        folder.chmod(0o700)
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder is there, is this user's, no link, and nobody else may change it."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    is_ours = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+    return is_ours and not stat.S_IMODE(found.st_mode) & _WRITABLE_BY_OTHERS
+
+
+def user_name(uid: int) -> str:
+    """Return what a user is called."""
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
+def private_opener(path: str, flags: int) -> int:
+    """Open a file as `open` does; a new one is its owner's alone, and one of ours becomes so."""
+    descriptor = os.open(path, flags, 0o600)
+    found = os.fstat(descriptor)
+    if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) & (_GROUP | _OTHERS):
+        with contextlib.suppress(OSError):
+            os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def _is_mounted_secret(found: os.stat_result) -> bool:

@@ -21,6 +21,8 @@ from typing import TextIO
 
 from elasticdl.errors import CheckpointError, ConfigError
 from elasticdl.locations import Location, Url, is_remote, reaching
+from elasticdl.locks import lock_holders
+from elasticdl.secret_files import private_opener
 
 LOCK_FILE = ".in-use"
 _UNKNOWN = "it does not say which"
@@ -111,14 +113,15 @@ def _lock(path: Path) -> tuple[TextIO, str]:
     """Lock a file, making it; return it and a warning if there are no locks."""
     while True:
         # Open for writing: over NFS an exclusive lock needs that. Not inherited by children.
-        file = path.open("a+")
+        file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - the caller closes it
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.close()
+            holders = "".join(f"; {path.name} is locked by {one}" for one in lock_holders(path))
             raise ConfigError(
-                f"--checkpoint_dir={path.parent}: a running job has this folder ({_read(path)}); "
-                "wait for its end, or name another folder"
+                f"--checkpoint_dir={path.parent}: a running job has this folder ({_read(path)}"
+                f"{holders}); wait for its end, or name another folder"
             ) from error
         except OSError as error:
             if error.errno not in NO_LOCKS:

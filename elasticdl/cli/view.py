@@ -120,8 +120,7 @@ class _Viewer:
 
     def _final(self, end: JobStatus) -> JobStatus:
         """Return the last picture: the master's, or the one before with what the launcher knows."""
-        is_of_master = end.seconds > 0
-        if is_of_master:
+        if end.seconds > 0 and end.status in ENDED:  # it is of the master
             return end
         if self._last is not None and self._last.status in ENDED:
             return self._last

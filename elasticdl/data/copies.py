@@ -17,6 +17,7 @@ from typing import IO, Any
 from elasticdl.data import remote
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
+from elasticdl.secret_files import is_own, make_private, user_name
 
 CACHE_VARIABLE = "ELASTICDL_DATA_CACHE"
 COMPRESSED = (".gz", ".zst")
@@ -41,7 +42,7 @@ def readable(path: str, by_content: bool = False) -> str:
     if codec is None:
         return packed
     copy = _copy_of(packed)
-    if not copy.exists():
+    if not _is_there(copy):
         _unpack(packed, codec, copy, path)
     return str(copy)
 
@@ -55,11 +56,16 @@ def unpacked_name(path: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Return where copies lie: `ELASTICDL_DATA_CACHE`, or a folder for temporary files."""
+    """Return where copies lie: `ELASTICDL_DATA_CACHE`, or below the user's cache folder.
+
+    Never in a folder where others may write: who makes a file there first would choose the data.
+    """
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return Path(given)
-    return Path(tempfile.gettempdir()) / f"elasticdl-data-{os.getuid()}"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    above = Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()
+    return above / "elasticdl" / "data"
 
 
 def _codec_of(path: str, called: str, by_content: bool) -> str | None:
@@ -101,7 +107,7 @@ def _fetched(url: str) -> str:
     file = remote.describe(url)
     name = re.sub(r"[^\w.-]", "_", remote.without_query(url).rpartition("/")[2])
     copy = _named(f"{url}\0{file.num_bytes}\0{file.version}", name)
-    if not copy.exists():
+    if not _is_there(copy):
         with _new(copy) as target:
             for part in remote.ranges(url):
                 target.write(part)
@@ -123,6 +129,8 @@ def _new(copy: Path) -> Iterator[IO[bytes]]:
     try:
         copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_own(copy.parent)
+        if not os.environ.get(CACHE_VARIABLE):
+            make_private(copy.parent)
         descriptor, partial = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
     except OSError as error:
         raise DataError(
@@ -147,9 +155,33 @@ def _zstd_stream(source: IO[bytes]) -> Any:
     return pyarrow.CompressedInputStream(pyarrow.PythonFile(source, mode="r"), "zstd")
 
 
+def _is_there(copy: Path) -> bool:
+    """Whether there is a copy to be read: one that this user has made, and nobody else can change.
+
+    Raises:
+        DataError: Others may have put it there.
+    """
+    if not os.path.lexists(copy):
+        return False
+    _require_own(copy.parent)
+    if not is_own(copy):
+        raise DataError(
+            f"{copy}: expected a copy that you have made, found a file that others can change or "
+            "a link: remove it, and see who put it there"
+        )
+    return True
+
+
 def _require_own(folder: Path) -> None:
     """Refuse a folder in which others could put files under the names of ours."""
-    if folder.stat().st_uid != os.getuid():
+    found = folder.stat()
+    if found.st_uid != os.geteuid():
         raise DataError(
-            f"{folder}: belongs to another user; {CACHE_VARIABLE} names another folder for copies"
+            f"{folder}: belongs to {user_name(found.st_uid)}; {CACHE_VARIABLE} names another "
+            "folder for copies"
+        )
+    if found.st_mode & 0o022:
+        raise DataError(
+            f"{folder}: others may write to it, so that the copies in it may be theirs; expected "
+            f"mode 0700: remove the folder, or name another one by {CACHE_VARIABLE}"
         )

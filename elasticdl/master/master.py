@@ -139,6 +139,7 @@ class Master:
         self._is_taken_over = False
         self._tells_of_journal_at = _PATIENCE_WITH_JOURNAL_SECONDS
         self._tells_usage_at = 0.0
+        self._leaves_behind_at = 0.0
         self._lag = LoopLag(self._tell_holds)
         self._leaves_for = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -318,6 +319,7 @@ class Master:
                 await server.stop(grace=None)
             self._write(kind_of(measure(self._labels)))
             status = self.status()
+            self._leave_behind(status)
             self._write(picture_event(self.core, status))
             if self._summaries is not None:
                 self._summaries.take(status, learning_rate_of(self.core), is_last=True)
@@ -427,6 +429,9 @@ class Master:
             self._write(kinds.EventLoop(late, held))
             status = self.status()
             self._write(picture_event(self.core, status))
+            if self.now() >= self._leaves_behind_at:
+                self._leaves_behind_at = self.now() + _SECONDS_BETWEEN_TABLES
+                self._leave_behind(status)
             if self._summaries is not None:
                 self._summaries.take(status, learning_rate_of(self.core))
             self._tell_tables()
@@ -483,6 +488,11 @@ class Master:
             await self.changed(deadline - self.now())
         if self.heard.page is not None:
             await asyncio.to_thread(self.heard.page.tell_end)
+
+    def _leave_behind(self, status: JobStatus) -> None:
+        """Write what was trained so far, for those who ask after the job was stopped or killed."""
+        with contextlib.suppress(OSError):
+            process.write_whole(self._job_dir / process.BEFORE_FILE, status_to_json(status))
 
     async def _leave_picture(self) -> None:
         """Write the job's last picture, for those who ask when no master is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elasticdl.errors import StateError
+from elasticdl.locks import lock_holders
 from elasticdl.state.base import Fact, Snapshot
 from elasticdl.state.encoding import dumps, encoded
 
@@ -111,7 +113,8 @@ class SqliteState:
                     code: int = getattr(error, "sqlite_errorcode", 0)
                     if (code & 0xFF) not in _MAY_PASS:  # the rest says which part of it
                         raise
-                    self.trouble = f"{self._path}: {error}{_WAITS_FOR.get(code & 0xFF, '')}"
+                    remedy = _WAITS_FOR.get(code & 0xFF, "")
+                    self.trouble = f"{self._path}: {error}{remedy}{self._holders(error)}"
                     if self._is_closed.wait(pause_seconds):
                         raise StateError(
                             f"the job's journal was closed before it was written: {self.trouble}"
@@ -160,6 +163,13 @@ class SqliteState:
                 "resume the job with the elasticdl that started it"
             )
 
+    def _holders(self, error: sqlite3.Error) -> str:
+        """Say who has a lock on the file, if that is what the error is about."""
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY:
+            return ""
+        others = [one for one in lock_holders(self._path) if one.pid != os.getpid()]
+        return f" ({', '.join(map(str, others))})" if others else ""
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
@@ -178,6 +188,7 @@ class SqliteState:
         except sqlite3.Error as error:
             raise StateError(
                 f"{self._path}: the job's journal {what}: {error}{_remedy(error)}"
+                f"{self._holders(error)}"
             ) from error
         except ValueError as error:  # from JSON
             raise StateError(f"{self._path}: the job's journal {what}: {error}") from error

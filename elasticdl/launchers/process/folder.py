@@ -21,7 +21,9 @@ from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.credentials import job as credentials
 from elasticdl.errors import ConfigError, LaunchError
-from elasticdl.launchers.process.pids import ref_of
+from elasticdl.launchers.process.pids import parse_ref, ref_of
+from elasticdl.locks import lock_holders
+from elasticdl.secret_files import make_private, private_opener
 
 JOBS = Path("jobs")
 """Where jobs without --job_dir get their folders, below the current one."""
@@ -45,7 +47,7 @@ def prepare(config: JobConfig) -> Path:
     try:
         if config.cluster.job_dir is None:
             job_dir = new_folder(config)
-        job_dir.mkdir(parents=True, exist_ok=True)
+        make_private(job_dir)
         if not (job_dir / process.TOKEN_FILE).exists():
             process.write_token(job_dir / process.TOKEN_FILE)
         credentials.prepare(config.cluster, job_dir)
@@ -90,14 +92,12 @@ def held(job_dir: Path) -> Iterator[None]:
     Raises:
         LaunchError: Another one runs it.
     """
-    with (job_dir / RUN_FILE).open("a+") as file:
+    path = job_dir / RUN_FILE
+    with open(path, "a+", opener=private_opener) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise LaunchError(
-                f"--job_dir={job_dir}: the job in this folder is running; elasticdl attach "
-                f"{job_dir} shows it"
-            ) from error
+            raise LaunchError(_running(job_dir, path)) from error
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
@@ -110,6 +110,24 @@ def held(job_dir: Path) -> Iterator[None]:
         file.write(json.dumps({"host": socket.gethostname(), "process": ref_of(os.getpid())}))
         file.flush()
         yield
+
+
+def _running(job_dir: Path, path: Path) -> str:
+    """Say who keeps a job's folder: the process that runs the job, or a stranger."""
+    holders = lock_holders(path)
+    try:
+        pid = parse_ref(str(json.loads(path.read_text())["process"])).pid
+    except (OSError, ValueError, KeyError, TypeError):
+        pid = None
+    if holders and pid is not None and pid not in [holder.pid for holder in holders]:
+        return (
+            f"--job_dir={job_dir}: {path} is locked by {', '.join(map(str, holders))}, which does "
+            "not run the job: end that process"
+        )
+    return (
+        f"--job_dir={job_dir}: the job in this folder is running"
+        f"{f' ({holders[0]})' if holders else ''}; elasticdl attach {job_dir} shows it"
+    )
 
 
 def clear(job_dir: Path) -> None:

@@ -162,6 +162,9 @@ class LocalJob:
             return messages.status_from_json((self._job_dir / process.PICTURE_FILE).read_text())
         config = JobConfig.read(self._job_dir / process.CONFIG_FILE)
         status = no_status(config.cluster.job_name, config.training.num_epochs)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            # What a master has said before it left, or was killed.
+            status = messages.status_from_json((self._job_dir / process.BEFORE_FILE).read_text())
         try:
             end = json.loads((self._job_dir / folder.END_FILE).read_text())
         except FileNotFoundError:
