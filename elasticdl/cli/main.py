@@ -56,7 +56,7 @@ _GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)  # by words 
 _HELP = {
     "train": """Train a model.
 
-    Cuts the training data into tasks that workers lease, evaluates on the way, writes
+    Cuts the training data into parts that workers take one by one, evaluates on the way, writes
     checkpoints and, at the end, a model that serves without elasticdl. The job ends with its
     ledger: how many records of each epoch were trained once, repeatedly, or lost.""",
     "evaluate": """Compute the metrics of a trained model.

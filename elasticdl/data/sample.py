@@ -80,11 +80,12 @@ def places(shards: Sequence[Shard], num_records: int) -> Iterator[Shard]:
     for shard in shards:
         end = before + shard.num_records
         inside = [at for at in wanted if before <= at < end]
-        for at, next_at in zip(inside, [*inside[1:], end], strict=True):
-            start = shard.start + at - before
-            stop = min(start + size, shard.start + next_at - before)
-            if start < stop:
-                yield Shard(shard.name, start, stop)
+        free = shard.start  # what comes before is taken
+        for at in inside:
+            start = max(free, min(shard.start + at - before, shard.end - size))
+            free = min(start + size, shard.end)
+            if start < free:
+                yield Shard(shard.name, start, free)
         before = end
 
 

@@ -18,7 +18,8 @@ from elasticdl.data.sample import Sample, Words, kind_of
 from elasticdl.data.wanted import WantedTable
 from elasticdl.errors import DataError
 
-_MOST_CLASSES = 10  # whose shares are shown
+_FEW_CLASSES = 4  # whose shares are shown
+_MOST_CLASSES = 1000
 _NAMES_SHOWN = 8
 _VALUES_SHOWN = 3
 _FEW_FOUND = 0.05  # a vocabulary that has less of a column is worth a warning
@@ -172,7 +173,7 @@ def _check_order(main: DataSet, other: DataSet, reads_by_name: bool) -> None:
 def _size(data: DataSet) -> str:
     sample = data.sample
     looked = "all" if sample.is_all else f"{sample.num_looked_at:,}"
-    names = list(data.metadata.column_names or data.metadata.column_dtypes or sample.columns)
+    names = list(data.metadata.column_names or data.metadata.column_dtypes)
     columns = f", columns {_listed(names)}" if names else ""
     return f"{data.kind}: {sample.num_records:,} records, {looked} looked at{columns}"
 
@@ -215,9 +216,15 @@ def _balance(labels: NDArray[Any]) -> str:
     if not known.size:
         return "all NaN"
     values, counts = np.unique(known, return_counts=True)
-    if len(values) <= _MOST_CLASSES:
-        shares = zip(values.tolist(), (counts / known.size).tolist(), strict=True)
-        return ", ".join(f"{_number(value)} in {_percent(share)}" for value, share in shares)
+    shares = counts / known.size
+    if len(values) <= _FEW_CLASSES:
+        each = zip(values.tolist(), shares.tolist(), strict=True)
+        return ", ".join(f"{_number(value)} in {_percent(share)}" for value, share in each)
+    if labels.dtype.kind in "iu" and len(values) <= _MOST_CLASSES:
+        return (
+            f"{values[0]} to {values[-1]}, {len(values)} classes of {_percent(shares.min())} to "
+            f"{_percent(shares.max())}"
+        )
     spread = "" if labels.dtype.kind in "iu" else f", mean {known.mean():.4g}"
     return f"{_number(values[0])} to {_number(values[-1])}{spread}"
 

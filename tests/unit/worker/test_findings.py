@@ -25,13 +25,15 @@ def said(main, *others, table=None, reads_by_name=True):
 
 def test_places_are_spread_over_all_shards_and_all_of_little_data_is_taken():
     shards = [Shard("a", 0, 3), Shard("b", 10, 17)]
-    assert [(p.name, p.start, p.end) for p in places(shards, 10)] == [
-        *(("a", 0, 1), ("a", 1, 2), ("a", 2, 3)),
-        *(("b", 10, 12), ("b", 12, 13), ("b", 13, 14), ("b", 14, 15), ("b", 15, 17)),
-    ]
+    taken = [(piece.name, n) for piece in places(shards, 10) for n in range(piece.start, piece.end)]
+    assert taken == [("a", n) for n in range(3)] + [("b", n) for n in range(10, 17)]
     pieces = list(places([Shard("a", 0, 10), Shard("b", 0, 10**9)], 10**9 + 10))
     assert [piece.num_records for piece in pieces] == [10] + [256] * 7
     assert pieces[-1].start > 8 * 10**8
+    files = [Shard(f"file {n}", 0, 10_001) for n in range(8)]  # places are at their ends
+    assert [piece.num_records for piece in places(files, 80_008)] == [256] * 8
+    files = [Shard(f"file {n}", 0, 10_001 - n % 2) for n in range(8)]
+    assert sum(piece.num_records for piece in places(files, 80_004)) == 2048
 
 
 def test_columns_are_seen_in_tables_and_lines_but_not_where_they_cannot_be():
@@ -59,6 +61,8 @@ def test_balance_range_and_nan_of_labels_are_told_by_output():
     labels = {"click": np.array([0, 1, 1, 1]), "price": np.linspace(0, 50, 100)}
     lines = said(data_set(labels=labels))
     assert "labels: click 0 in 25 %, 1 in 75 %, price 0 to 50, mean 25 (training)" in lines
+    classes = said(data_set(labels={"": np.arange(100) % 8}))
+    assert "labels: 0 to 7, 8 classes of 12 % to 13 % (training)" in classes
     nan = said(data_set(labels={"": np.array([np.nan, 1.0, 2.0])}))
     assert "warning: --training_data: 1 of 3 labels are NaN" in nan
     with pytest.raises(DataError, match="all NaN"):
