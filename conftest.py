@@ -15,9 +15,9 @@ def pytest_collection_modifyitems(config, items):
     """Keep tests together that share what is set up; when all others have chosen, slice."""
     together = {item: item.nodeid for item in items}
     for item in items:
-        if shares_what_it_has_set_up(item):
-            together[item] = str(item.path)
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))  # one worker runs them
+        if group := shared_set_up(item):
+            together[item] = group
+            item.add_marker(pytest.mark.xdist_group(group))  # one worker runs them
     yield
     if wanted := config.getoption("--slice"):
         number, count = map(int, wanted.split("/"))
@@ -27,7 +27,12 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if together[item] in chosen]
 
 
-def shares_what_it_has_set_up(item):
-    """Return whether a fixture of the test is made once for all tests of its file."""
+def shared_set_up(item):
+    """Return what tells the tests that share what a fixture makes once for them, or None."""
     made = item._fixtureinfo.name2fixturedefs.values()
-    return any(one.scope in ("module", "class") for several in made for one in several)
+    if not any(one.scope in ("module", "class") for several in made for one in several):
+        return None
+    spec = getattr(item, "callspec", None)
+    scopes = spec._arg2scope.items() if spec else ()
+    numbers = [str(spec.indices[name]) for name, scope in scopes if scope.value == "module"]
+    return "-".join([item.path.stem, *numbers])

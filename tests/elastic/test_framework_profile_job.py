@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.elastic.running_job import RunningJob, elasticdl, run
-from tests.elastic.synthetic_flights import write_flights
+from tests.elastic.synthetic import write_flights
 
 ZOO = Path(__file__).resolve().parents[2] / "model_zoo"
 WORKERS = ["worker-0", "worker-1"]

@@ -1,6 +1,6 @@
 """Hybrid jobs in PyTorch: each minibatch counts once in both holders; one worker trains as a loop.
 
-`test_torch_job.py` has the flights DeepFM as a hybrid job.
+`test_framework_jobs.py` has the flights DeepFM as a hybrid job.
 """
 
 import shutil
