@@ -15,6 +15,7 @@ def test_without_a_framework_there_is_no_profile(tmp_path, monkeypatch):
     assert not (tmp_path / "own").exists()
 
 
+@pytest.mark.keras
 def test_tensorflow_writes_what_its_profile_plugin_reads(tmp_path):
     tf = pytest.importorskip("tensorflow", reason="this needs elasticdl-train[tensorflow]")
     end = own_profile._tensorflow(tmp_path / "own")
@@ -25,6 +26,7 @@ def test_tensorflow_writes_what_its_profile_plugin_reads(tmp_path):
     assert path.relative_to(tmp_path / "own").parts[:2] == ("plugins", "profile")
 
 
+@pytest.mark.keras
 def test_tensorflow_tells_the_operations_of_functions_that_a_worker_calls(tmp_path):
     tf = pytest.importorskip("tensorflow", reason="this needs elasticdl-train[tensorflow]")
     from tensorflow.tsl.profiler.protobuf import xplane_pb2

@@ -19,7 +19,7 @@ pa = pytest.importorskip("pyarrow")
 pd = pytest.importorskip("pandas")
 pq = pytest.importorskip("pyarrow.parquet")
 
-ZOO = Path(__file__).parents[3] / "model_zoo"
+ZOO = Path(__file__).parents[2] / "model_zoo"
 INTEGERS = [f"I{n}" for n in range(1, 14)]
 CATEGORIES = [f"C{n}" for n in range(1, 27)]
 NAMES = ["label", *INTEGERS, *CATEGORIES]
