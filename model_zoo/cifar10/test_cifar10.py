@@ -49,6 +49,7 @@ def test_trains_on_a_folder_of_images(commands, images, model_def, params, strat
     assert 0.0 <= summary["metrics"]["accuracy"] <= 1.0
 
 
+@pytest.mark.long
 def test_learns_colours_in_a_plain_python_session(images, load_zoo):
     import keras
     import tensorflow as tf

@@ -62,6 +62,7 @@ def test_files_hold_what_was_asked_for_and_repeat(spec, tmp_path):
     }
 
 
+@pytest.mark.long
 def test_learns(spec, monkeypatch):
     import keras
     import tensorflow as tf

@@ -8,7 +8,7 @@ import pytest
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(300)]
 
 MODELS = (
-    "wide_deep",
+    pytest.param("wide_deep", marks=pytest.mark.long),
     "dcn_v2",
     pytest.param("deepfm", marks=pytest.mark.long),
     pytest.param("xdeepfm", marks=pytest.mark.long),

@@ -60,6 +60,7 @@ def test_feed_gives_images_between_0_and_1_and_a_label(spec, digits, records):
     assert label.numpy().tolist() == [digits[1][0]]
 
 
+@pytest.mark.long
 def test_learns_in_a_plain_python_session(spec, records):
     import keras
     import tensorflow as tf

@@ -9,6 +9,7 @@ import pytest
 from tests.elastic.visits_job import VisitsJob, check_counts, check_hashes, check_stages
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_undisturbed_job_trains_each_record_once(tmp_path):
     # One minibatch more than three workers share evenly, and the last one is short.
@@ -197,6 +198,7 @@ def test_a_worker_that_is_killed_while_it_exports_leaves_nothing_beside_the_mode
     assert [path.name for path in tmp_path.glob("export*")] == ["export"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_more_workers_than_minibatches_come_to_an_end(tmp_path):
     with VisitsJob(tmp_path, num_records=20) as job:

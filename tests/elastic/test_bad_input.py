@@ -15,6 +15,10 @@ from elasticdl._core import RecordWriter
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN_COUNTING = ["--model_def=counting.model.forward", f"--model_zoo={ROOT / 'model_zoo'}"]
 PS = ["--distribution_strategy=ParameterServerStrategy", "--num_ps_pods=1", "--num_workers=1"]
+# What a worker says comes to the user in one way, which the other tests show.
+LOCAL_AND_LONG = pytest.mark.parametrize(
+    "strategy", [[], pytest.param(PS, marks=pytest.mark.long)], ids=["Local", "PS"]
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -98,7 +102,7 @@ def test_a_folder_without_data_is_named(tmp_path):
     assert "nowhere" in done.stderr
 
 
-@pytest.mark.parametrize("strategy", [[], PS], ids=["Local", "PS"])
+@LOCAL_AND_LONG
 def test_a_feed_of_a_wrong_shape_says_expected_and_found(strategy, data, zoo, tmp_path):
     model = zoo("""
         def feed(records, mode, metadata):
@@ -111,7 +115,7 @@ def test_a_feed_of_a_wrong_shape_says_expected_and_found(strategy, data, zoo, tm
     assert left_behind(tmp_path) == []
 
 
-@pytest.mark.parametrize("strategy", [[], PS], ids=["Local", "PS"])
+@LOCAL_AND_LONG
 def test_a_model_function_that_raises_is_named_with_its_line(strategy, data, zoo, tmp_path):
     model = zoo("""
         def forward():
@@ -121,7 +125,7 @@ def test_a_model_function_that_raises_is_named_with_its_line(strategy, data, zoo
     refused(done, "mine.forward", "KeyError", "no such layer", "mine.py:")
 
 
-@pytest.mark.parametrize("strategy", [[], PS], ids=["Local", "PS"])
+@LOCAL_AND_LONG
 def test_a_table_that_outgrows_its_memory_is_named_and_what_was_trained_is_kept(strategy, tmp_path):
     lines = [b"%d %d" % (n * 2, n * 2 + 1) for n in range(10_000)]
     write_records(tmp_path / "data" / "a.recordio", lines)

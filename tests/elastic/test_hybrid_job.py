@@ -30,6 +30,7 @@ def check_counts(job, summary):
     np.testing.assert_array_equal(rows, np.ones((records, 1)))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_an_undisturbed_job_trains_each_record_once_in_both_holders(tmp_path):
     with hybrid_job(tmp_path, num_records=1_605, seconds=0.0) as job:
@@ -191,6 +192,7 @@ def test_a_job_goes_on_from_a_checkpoint_of_both_holders(tmp_path):
     assert "the checkpoint belongs to another model" in job.printed()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_checkpoints_behind_a_url_are_restored_and_begun_from(tmp_path, webhdfs):
     checkpoints = f"{webhdfs.url}/jobs/checkpoints"

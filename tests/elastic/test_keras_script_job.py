@@ -62,6 +62,7 @@ model.save_weights("last.weights.h5")
 """
 
 
+@pytest.mark.long
 def test_one_worker_trains_as_a_plain_loop_in_tensorflow(tmp_path, monkeypatch):
     (tmp_path / "network.py").write_text(NETWORK)
     (tmp_path / "loop.py").write_text(LOOP)

@@ -13,7 +13,7 @@ import pyarrow as arrow
 
 from tests.maxcompute_server import MaxComputeServer
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 KEY = "swordfish-4711"
 

@@ -123,7 +123,10 @@ PS = ("--distribution_strategy=ParameterServerStrategy",)
         ("--distribution_strategy=Local",),
         pytest.param((*PS, "--num_ps_pods=1", "--num_workers=1"), marks=pytest.mark.long),
         (*PS, "--num_ps_pods=3", "--num_workers=2"),
-        (*PS, "--num_ps_pods=2", "--num_workers=2", "--use_async=false", "--grads_to_wait=2"),
+        pytest.param(
+            (*PS, "--num_ps_pods=2", "--num_workers=2", "--use_async=false", "--grads_to_wait=2"),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["local", "1 replica", "3 replicas", "synchronous"],
 )

@@ -187,7 +187,13 @@ def assert_equal(ours, plain):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+FEW = ("nesterov", "adam", "group_ftrl", "schedule")  # test_hundred_steps.py has each formula
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FEW else pytest.param(name, marks=pytest.mark.long) for name in OPTIMIZERS],
+)
 def test_losses_and_parameters_are_those_of_plain_keras(name):
     ours = Ours(OPTIMIZERS[name])
     plain = Plain(OPTIMIZERS[name], ours.parameters())

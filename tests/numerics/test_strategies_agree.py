@@ -215,7 +215,13 @@ def clients():
         server.stop()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("SGD", "Adam") else pytest.param(name, marks=pytest.mark.long)
+        for name in OPTIMIZERS
+    ],
+)
 def test_every_strategy_trains_as_plain_keras_does(name, clients):
     optimizer = OPTIMIZERS[name]
     runs = {
