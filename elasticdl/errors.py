@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import traceback
 
 _STORAGE_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE)
@@ -128,6 +129,24 @@ def is_of_storage(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def in_short(error: BaseException, most: int = 800) -> str:
+    """Return what a framework says of an error, on one line, without what it lists beside it.
+
+    TensorFlow adds the nodes of a graph, and all labels of a minibatch: 8 KB of them.
+    """
+    said = " ".join(str(error).split())
+    label = re.search(
+        r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)", said
+    )
+    if label is not None:
+        return f"a label is {label[1]}, and the model's output has {label[2]} classes, from 0 on"
+    said = re.sub(
+        r"Graph execution error: Detected at node .*?<stack traces? unavailable> ", "", said
+    )
+    said = re.sub(r" \[\[\{\{node .*", "", said)
+    return said if len(said) <= most else f"{said[:most]} ... ({len(said):,} characters)"
 
 
 def place_of(error: BaseException) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,6 +209,15 @@ class StepResult:
     dense_grad: Float32
     state_delta: Float32
     predictions: Any = None
+
+
+@runtime_checkable
+class ChecksLabels(Protocol):
+    """A trainer that can tell labels that its model has no class for, once it is built."""
+
+    def problem_of_labels(self, labels: NDArray[Any]) -> str:
+        """Say which label it is, and what there is; "" if nothing is wrong, or it is not seen."""
+        ...
 
 
 class Lookup(Protocol):

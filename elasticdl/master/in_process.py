@@ -111,8 +111,9 @@ class InProcessMaster:
         return self._do(lambda: self._core.data_check_turn(worker_id))
 
     def data_checked(self, worker_id: int, lines: Sequence[str], error: str = "") -> None:
-        """Say what the look at the data found."""
-        self._do(lambda: self._core.data_checked(worker_id, lines, error, self._now()))
+        """Say what the look at the data found. An error ends the worker, and so this process."""
+        if not error:
+            self._do(lambda: self._core.data_checked(worker_id, lines, error, self._now()))
 
     def register_ps(self, index: int, address: str, pid: int) -> float:
         """Refuse: a job in one process has no ps replicas."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.backends.base import Minibatch, Predictor
+from elasticdl.backends.base import ChecksLabels, Minibatch, Predictor
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.sample import Sample, Words, take_sample
@@ -127,6 +127,8 @@ def look_at_data(
             sample = take_sample(readers[kind], names)
             if sample.num_records:
                 fed = _fed_in_time(model, sample, mode, config.training.minibatch_size)
+                if isinstance(model, ChecksLabels) and list(fed.labels) == [""]:
+                    fed = replace(fed, label_problem=model.problem_of_labels(fed.labels[""]))
                 sets[kind] = DataSet(_NAMES[mode], readers[kind].metadata, sample, fed)
         except ElasticdlError as error:
             if kind is _main(config):
@@ -217,7 +219,7 @@ class _Gathered:
 
     def fed(self, problem: str) -> Fed:
         labels = {name: np.concatenate(parts) for name, parts in self._labels.items()}
-        return Fed(labels, self._words, self._not_a_number, problem)
+        return Fed(labels, self._words, not_a_number=self._not_a_number, problem=problem)
 
 
 def _word(value: Any) -> str:

@@ -31,12 +31,13 @@ class Fed:
     """What `feed` made of a sample.
 
     labels: by output; "" of a model with one. words: values of features that are text or whole
-    numbers. not_a_number: of features, how many values are NaN, and how many there are. problem:
-    why some of the records were not fed.
+    numbers. label_problem: which label the model has no class for. not_a_number: of features, how
+    many values are NaN, and how many there are. problem: why some of the records were not fed.
     """
 
     labels: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     words: Mapping[str, Words] = field(default_factory=dict)
+    label_problem: str = ""
     not_a_number: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     problem: str = ""
 
@@ -142,6 +143,8 @@ def _check_positive(data: DataSet, table: WantedTable) -> None:
 
 
 def _check_labels(data: DataSet) -> None:
+    if data.fed.label_problem:
+        raise DataError(f"{data.flag}: {data.fed.label_problem}")
     for name, labels in data.fed.labels.items():
         if labels.dtype.kind == "f" and labels.size and np.isnan(labels).all():
             raise DataError(

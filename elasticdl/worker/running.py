@@ -13,6 +13,7 @@ from elasticdl.errors import (
     ElasticdlError,
     MemoryLimitError,
     NonFiniteLossError,
+    in_short,
     is_of_storage,
 )
 from elasticdl.job import (
@@ -98,12 +99,12 @@ class Running:
         log.warning("%s failed: %s", task, error, exc_info=trace, extra=given)
         fatal = isinstance(error, NonFiniteLossError | MemoryLimitError)
         named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
-        kind = "" if is_known else f"{type(error).__name__}: "
+        said = str(error) if is_known else f"{type(error).__name__}: {in_short(error)}"
         return TaskReport(
             task.id,
             self.lease.number,
             Outcome.FAILED,
-            message=f"{error}" if named else f"{task}: {kind}{error}",
+            message=said if named else f"{task}: {said}",
             fatal=fatal,
             may_pass=task.kind in _WRITE and is_of_storage(error),
         )

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from elasticdl.backends.base import (
     CallbackNeeds,
@@ -40,6 +41,7 @@ from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.backends.keras.metrics.join import joined
 from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.gradient import LossGradient
+from elasticdl.backends.keras.model.labels import problem_of_labels
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel
@@ -122,6 +124,12 @@ class KerasTrainer:
     ) -> Iterator[Minibatch]:
         """Run the user's `feed`; see `Predictor.minibatches`."""
         return self._feed.minibatches(records, mode, minibatch_size, seed)
+
+    def problem_of_labels(self, labels: NDArray[Any]) -> str:
+        """Say which label is none of the classes of the model; see `ChecksLabels`."""
+        if self._sample is None:
+            return ""
+        return problem_of_labels(self._spec.loss, self._placed.sample_outputs, labels)
 
     def set_lookup(self, pull: Pull) -> None:
         """Give the lookup for models whose ids depend on parameters; others never use it.

@@ -1,0 +1,49 @@
+"""Labels for which a model has no class are told before training, in a line."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from elasticdl.backends.keras.model.labels import problem_of_labels
+from elasticdl.errors import in_short
+
+pytestmark = pytest.mark.keras
+
+LABELS = np.array([[0], [3], [11], [9]])
+OUTPUTS = tf.zeros((4, 10))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        lambda labels, outputs: tf.nn.sparse_softmax_cross_entropy_with_logits(
+            tf.reshape(labels, [-1]), outputs
+        ),
+    ],
+)
+def test_a_label_that_is_no_class_is_named(loss):
+    said = problem_of_labels(loss, OUTPUTS, LABELS)
+    assert said.startswith("a label is 11, and the model's output has 10 classes, 0 to 9; 1 of 4")
+    assert problem_of_labels(loss, OUTPUTS, LABELS[:2]) == ""
+
+
+def test_numbers_that_are_no_classes_are_left_alone():
+    mean = keras.losses.MeanSquaredError()
+    assert problem_of_labels(mean, OUTPUTS, LABELS) == ""
+    assert problem_of_labels(mean, tf.zeros((4, 1)), LABELS) == ""
+    ignoring = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=-1)
+    assert problem_of_labels(ignoring, OUTPUTS, np.array([-1, 3])) == ""
+
+
+def test_what_tensorflow_says_of_a_label_in_a_step_is_one_line():
+    @tf.function
+    def step(labels):
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, tf.zeros((500, 10)))
+
+    with pytest.raises(tf.errors.InvalidArgumentError) as error:
+        step(tf.constant(np.arange(500)))
+    assert in_short(error.value).startswith("a label is ")
+    assert len(in_short(error.value)) < 100
+    assert in_short(ValueError("x " * 5000)).endswith("... (9,999 characters)")
