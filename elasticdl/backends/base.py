@@ -307,9 +307,12 @@ class Trainer(Predictor, Protocol):
     Attributes:
         callbacks: What the job is to do for callbacks of the model file, if it has any that it is
             to call. Known after `build`.
+        has_schedule: The learning rate follows the model's version, and callbacks cannot set it.
+            Known after `build`.
     """
 
     callbacks: CallbackNeeds | None
+    has_schedule: bool
 
     def build(self, sample: Minibatch) -> ModelDescription:
         """Build the model's variables from a first minibatch and describe it. Called once."""

@@ -111,6 +111,7 @@ class NumpyTrainer:
 
     ids_need_parameters = False
     callbacks: CallbackNeeds | None = None
+    has_schedule = False
 
     def __init__(self, spec: ModelSpec, model: ArrayModel, metadata: Metadata, seed: int) -> None:
         self._spec = spec

@@ -46,6 +46,7 @@ class OnlyTraining:
     """The part of a `Trainer` that the job of a script has no use for."""
 
     callbacks: CallbackNeeds | None = None
+    has_schedule = False
     ids_need_parameters = False
 
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:

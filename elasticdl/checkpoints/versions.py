@@ -57,6 +57,35 @@ def job_of(folder: Location) -> str:
     return str(_manifest(folder).get("job", ""))
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What of a checkpoint a job goes on with, beside the parameters.
+
+    learning_rate: what a callback had set; None: the optimizer's own.
+    """
+
+    folder: Location
+    version: int
+    learning_rate: float | None
+
+
+def begun_with(path: Location) -> Begun:
+    """Return what `--checkpoint_dir_for_init` means to the master of a new job.
+
+    Raises:
+        CheckpointError: There is no whole checkpoint.
+    """
+    folder = resolve(path)
+    with reaching(folder):
+        manifest = _manifest(folder)
+    rate, version = manifest.get("learning_rate"), manifest.get("version")
+    return Begun(
+        folder,
+        version if isinstance(version, int) else 0,
+        float(rate) if isinstance(rate, float | int) else None,
+    )
+
+
 def whole_versions(directory: Location) -> list[WholeVersion]:
     """List the whole checkpoints in a folder, of whatever job."""
     with reaching(directory):

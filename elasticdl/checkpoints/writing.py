@@ -40,6 +40,7 @@ def write_checkpoint(
     full_every: int = 1,
     job: str = "",
     clock: Callable[[], float] = time.time,
+    learning_rate: float | None = None,
 ) -> Location:
     """Write a checkpoint and return its folder, `DIRECTORY/version-NNNNNNNN`.
 
@@ -57,6 +58,7 @@ def write_checkpoint(
             replica that does not know what has changed writes all.
         job: The job's identity.
         clock: Seconds since 1970.
+        learning_rate: What a callback has set, and a job that begins with it goes on with.
 
     Raises:
         CheckpointError: A file could not be written; says which and why.
@@ -72,6 +74,7 @@ def write_checkpoint(
             "model": model,
             "job": job,
             "written": round(float(clock()), 3),
+            **({} if learning_rate is None else {"learning_rate": learning_rate}),
             "replicas": entries,
         }
         return json.dumps(content, indent=1)

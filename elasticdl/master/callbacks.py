@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from elasticdl.checkpoints.versions import Begun
 from elasticdl.job import CallbackCall, CallbackResult, Moment, MomentKind
 from elasticdl.master.actions import Action, Note
 from elasticdl.master.evaluation import Evaluations
@@ -18,7 +19,7 @@ from elasticdl.master.ledger import Ledger
 from elasticdl.master.phases import Phase
 from elasticdl.master.progress import Meter
 from elasticdl.master.tasks import JobTasks
-from elasticdl.observe.kinds import LearningRateSet, TrainingStopped
+from elasticdl.observe.kinds import BegunWith, LearningRateSet, TrainingStopped
 
 
 class Callbacks:
@@ -46,12 +47,39 @@ class Callbacks:
         self.is_declared = False
         self.learning_rate: float | None = None
         self._stop_reason = ""
+        journal.handle("learning rate", self._apply_rate)
         journal.handle("callbacks", self._apply_declared)
         journal.handle("callbacks due", self._apply_due)
         journal.handle("callbacks ran", self._apply_ran)
         journal.handle("callbacks dropped", self._apply_dropped)
 
     # --- events ----------------------------------------------------------------------------------
+
+    def begin_with(self, begun: Begun, given_rate: float | None) -> None:
+        """The job begins with a checkpoint: go on with the rate that a callback had set.
+
+        Args:
+            begun: The checkpoint.
+            given_rate: `--learning_rate`, which is stronger.
+        """
+        of_checkpoint = begun.learning_rate
+        rate = of_checkpoint if given_rate is None else None
+        text = "parameters and the state of the optimizer"
+        if rate is not None:
+            self._journal.record("learning rate", rate)
+            text += f", and the learning rate {rate:.6g} that a callback had set"
+        elif of_checkpoint is not None:
+            text += (
+                f"; not the learning rate {of_checkpoint:.6g} that a callback had set, since "
+                f"--learning_rate={given_rate:.6g} is given"
+            )
+        self._act(
+            Note(
+                BegunWith(begun.version, rate),
+                f"the job begins with {begun.folder}: {text}. Updates count on from "
+                f"{begun.version}, epochs from 0, and callbacks begin anew",
+            )
+        )
 
     def declare(self) -> None:
         """A worker says that the model file has callbacks."""
@@ -149,6 +177,9 @@ class Callbacks:
 
     def _apply_declared(self) -> None:
         self.is_declared = True
+
+    def _apply_rate(self, learning_rate: float) -> None:
+        self.learning_rate = learning_rate
 
     def _apply_due(self, task_id: int, kind: str, number: int, logs: dict[str, float]) -> None:
         moment = Moment(MomentKind(kind), number, logs)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
+from elasticdl.checkpoints.versions import begun_with
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, StateError
 from elasticdl.job import Shard
@@ -192,6 +193,9 @@ def open_job(
     if snapshot is None and not facts:
         data = load()
         core = _make_core(config, data)  # before anything is written: it may be refused
+        init = config.checkpoint.checkpoint_dir_for_init
+        if init is not None and config.command == "train":
+            core.callbacks.begin_with(begun_with(init), config.training.learning_rate)
         created: Fact = ["created", config.shown(), _shards(data), uuid.uuid4().hex, _FORMAT]
         state.append([created])
         return DurableJob(core, state, created, 1, clock), True

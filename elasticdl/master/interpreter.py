@@ -162,7 +162,8 @@ class Interpreter:
             case actions.StopProcess(handle):
                 self._its_processes.stop(handle)
             case actions.WriteCheckpoint():
-                self._run(lambda: self._write_checkpoint(action), Line.STORAGE)
+                rate = self._core.callbacks.learning_rate
+                self._run(lambda: self._write_checkpoint(action, rate), Line.STORAGE)
             case actions.DeleteCheckpoints():
                 self._run(lambda: self._delete_checkpoints(action), Line.STORAGE)
             case actions.DeleteHandOvers(kept, role):
@@ -233,7 +234,9 @@ class Interpreter:
     def _answer(self, answer: Answer) -> Then:
         return lambda: self._event(lambda now: self._core.answered(answer, now))
 
-    def _write_checkpoint(self, action: actions.WriteCheckpoint) -> Then:
+    def _write_checkpoint(
+        self, action: actions.WriteCheckpoint, learning_rate: float | None
+    ) -> Then:
         version, config = action.version, self._core.config
         # Of the job's own only the newest stays, so each has all rows.
         full_every = 1 if action.is_private else config.checkpoint.checkpoint_full_every
@@ -245,7 +248,13 @@ class Interpreter:
 
         def write_all() -> Location:
             return write_checkpoint(
-                folder, version, config.model.model_def, write, full_every, self._job_id
+                folder,
+                version,
+                config.model.model_def,
+                write,
+                full_every,
+                self._job_id,
+                learning_rate=learning_rate,
             )
 
         try:

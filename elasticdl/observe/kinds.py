@@ -487,6 +487,15 @@ class Evaluated(Kind):
 
 
 @dataclass(frozen=True)
+class BegunWith(Kind):
+    """A job begins with a checkpoint, `--checkpoint_dir_for_init`."""
+
+    event: ClassVar[str] = "begun with checkpoint"
+    version: Version
+    learning_rate: Annotated[float | None, "that a callback had set, and training goes on with"]
+
+
+@dataclass(frozen=True)
 class LearningRateSet(Kind):
     """A callback sets the learning rate."""
 

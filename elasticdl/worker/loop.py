@@ -507,9 +507,11 @@ class Worker:
             )
 
     def _learning_rate(self, running: Running, version: int) -> float:
-        given = running.lease.learning_rate  # by a callback
-        own = self._trained.trainer.learning_rate
-        running.learning_rate = own(version) if given is None else given
+        given = running.lease.learning_rate  # by a callback, or one of the job before
+        trainer = self._trained.trainer
+        if given is None or trainer.has_schedule:
+            given = trainer.learning_rate(version)
+        running.learning_rate = given
         return running.learning_rate
 
     def _count(self, item: Item, result: StepResult, done: Committed) -> None:

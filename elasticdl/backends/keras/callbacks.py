@@ -36,6 +36,11 @@ def learning_rate_of(
     return scheduled_rate(callbacks) or LearningRate(optimizer)
 
 
+def is_scheduled(optimizer: Any, callbacks: Callable[[], list[Any]] | None) -> bool:
+    """Say whether the learning rate follows the model's version."""
+    return scheduled_rate(callbacks) is not None or _fixed_rate(optimizer) is None
+
+
 def job_callbacks(
     callbacks: Callable[[], list[Any]] | None,
     optimizer: Any,

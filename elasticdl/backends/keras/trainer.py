@@ -32,7 +32,7 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.backends.job_callbacks import JobCallbacks
-from elasticdl.backends.keras.callbacks import job_callbacks, learning_rate_of
+from elasticdl.backends.keras.callbacks import is_scheduled, job_callbacks, learning_rate_of
 from elasticdl.backends.keras.export import export_model
 from elasticdl.backends.keras.export_beside import export_beside
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
@@ -111,6 +111,7 @@ class KerasTrainer:
         self._callbacks: JobCallbacks | None = None
         self._evaluation_loss: EvaluationLoss | None = None
         self.callbacks: CallbackNeeds | None = None
+        self.has_schedule = False
         self._pull: Pull | None = None
         self._compiling = threading.Lock()
         self._collectors: dict[tuple[Any, bool], Collector] = {}
@@ -181,6 +182,7 @@ class KerasTrainer:
         rule, clip = describe_optimizer(optimizer), describe_clip(optimizer)
         dense = describe_updates(optimizer, self._placed.dense.variables, dense)
         self._learning_rate = learning_rate_of(optimizer, self._spec.callbacks)
+        self.has_schedule = is_scheduled(optimizer, self._spec.callbacks)
         self._callbacks = job_callbacks(self._spec.callbacks, optimizer, self._spec.eval_metrics_fn)
         if self._callbacks is not None:
             self.callbacks = self._callbacks.needs

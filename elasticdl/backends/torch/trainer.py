@@ -94,6 +94,7 @@ class TorchTrainer:
         self._device = device
         self._compiled: CompiledStep | None = None
         self.callbacks: CallbackNeeds | None = None
+        self.has_schedule = False
         self._callbacks: JobCallbacks | None = None
         self._evaluation_loss: EvaluationLoss | None = None  # where a callback watches it
         self._momenta: list[float] = []
@@ -166,6 +167,7 @@ class TorchTrainer:
         rules = read_rules(self._spec.optimizer, placed.parameters, weights)
         self._clipped = None if rules.clip is None else rules.of.keys()
         self._rate = scheduled_rate(self._spec.callbacks) or rules.rate
+        self.has_schedule = not isinstance(self._rate, FixedRate)
         self._read_callbacks()
         return rules
 

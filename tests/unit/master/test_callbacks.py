@@ -1,9 +1,11 @@
 """When the user's callbacks are called, and what their decisions change."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.job import (
     CallbackResult,
     Finished,
@@ -25,7 +27,7 @@ DATA = JobData(training=(Shard("a", 0, 90),), validation=(Shard("v", 0, 30),))  
 class Job:
     """Works off a job with a model that has callbacks, which `decide` plays."""
 
-    def __init__(self, config, decide=lambda moment: {}, state=None):
+    def __init__(self, config, decide=lambda moment: {}, state=None, tell=lambda note: None):
         self.applied, self.calls, self.rates, self.decide = {}, [], [], decide
         self.version = 0
         self.master = InProcessMaster(
@@ -34,6 +36,7 @@ class Job:
             audit=lambda: [list(self.applied.values())],
             checkpoint=lambda directory: [],
             state=state,
+            tell=tell,
         )
 
     def begin(self):
@@ -120,6 +123,22 @@ def test_a_rate_that_a_callback_sets_is_that_of_later_tasks(master_kit):
 
     job = Job(master_kit.config(num_epochs=3), halve).begin().work_off()
     assert job.rates == [None] * 3 + [0.5] * 3 + [0.25] * 3
+
+
+@pytest.mark.parametrize(("given", "rate"), [(None, 0.25), (0.5, None)])
+def test_a_job_goes_on_with_the_rate_that_a_callback_had_set_when_its_checkpoint_was_written(
+    master_kit, tmp_path, given, rate
+):
+    entry = {"files": []}
+    folder = write_checkpoint(tmp_path, 6, "m", lambda to: [json.dumps(entry)], learning_rate=0.25)
+    config = master_kit.config(checkpoint_dir_for_init=folder, learning_rate=given)
+    told = []
+    job = Job(config, lambda call: {"learning_rate": call.learning_rate}, tell=told.append)
+    job.begin().work_off()
+    assert set(job.rates) == {rate}
+    (text,) = [note.text for note in told if note.kind.event == "begun with checkpoint"]
+    assert "learning rate 0.25 that a callback had set" in text
+    assert "epochs from 0, and callbacks begin anew" in text
 
 
 def test_training_that_a_callback_stops_ends_in_order_and_is_proved(master_kit):
