@@ -11,7 +11,7 @@ know the variables; `ModelDescription.dense` and `.state` name them for checkpoi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -212,8 +212,12 @@ class StepResult:
 
 
 @runtime_checkable
-class ChecksLabels(Protocol):
-    """A trainer that can tell labels that its model has no class for, once it is built."""
+class ChecksData(Protocol):
+    """A trainer that can tell, once it is built, what its model expects of the data."""
+
+    def vocabularies(self) -> Mapping[str, Sequence[str]]:
+        """Return the words of features that have ids of their own, as far as the model shows."""
+        ...
 
     def problem_of_labels(self, labels: NDArray[Any]) -> str:
         """Say which label it is, and what there is; "" if nothing is wrong, or it is not seen."""

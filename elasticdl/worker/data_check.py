@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.backends.base import ChecksLabels, Minibatch, Predictor
+from elasticdl.backends.base import ChecksData, Minibatch, Predictor
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.sample import Sample, Words, take_sample
+from elasticdl.data.wanted import WantedColumn
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import DataCheckTurn, Mode, Shard, TaskKind
 from elasticdl.model_spec import ModelSpec
@@ -127,7 +128,7 @@ def look_at_data(
             sample = take_sample(readers[kind], names)
             if sample.num_records:
                 fed = _fed_in_time(model, sample, mode, config.training.minibatch_size)
-                if isinstance(model, ChecksLabels) and list(fed.labels) == [""]:
+                if isinstance(model, ChecksData) and list(fed.labels) == [""]:
                     fed = replace(fed, label_problem=model.problem_of_labels(fed.labels[""]))
                 sets[kind] = DataSet(_NAMES[mode], readers[kind].metadata, sample, fed)
         except ElasticdlError as error:
@@ -138,7 +139,9 @@ def look_at_data(
     if main is None:
         return []
     asked = [getattr(metadata.of(mode), "was_asked", ()) for _, mode in _KINDS]
-    return findings(main, list(sets.values()), table, any(asked))
+    known = model.vocabularies() if isinstance(model, ChecksData) else {}
+    looked_up = [WantedColumn(name, tuple(words)) for name, words in known.items()]
+    return findings(main, list(sets.values()), table, any(asked), looked_up)
 
 
 def _fed_in_time(model: Predictor, sample: Sample, mode: Mode, minibatch_size: int) -> Fed:

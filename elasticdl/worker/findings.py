@@ -6,7 +6,7 @@ Pure: `data_check.py` takes the samples. Where nothing can be seen, nothing is s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from elasticdl.data.base import Metadata
 from elasticdl.data.sample import Sample, Words, kind_of
-from elasticdl.data.wanted import WantedTable
+from elasticdl.data.wanted import WantedColumn, WantedTable
 from elasticdl.errors import DataError
 
 _FEW_CLASSES = 4  # whose shares are shown
@@ -63,7 +63,11 @@ class DataSet:
 
 
 def findings(
-    main: DataSet, others: Sequence[DataSet], table: WantedTable | None, reads_by_name: bool
+    main: DataSet,
+    others: Sequence[DataSet],
+    table: WantedTable | None,
+    reads_by_name: bool,
+    looked_up: Sequence[WantedColumn] = (),
 ) -> list[str]:
     """Return what to show, a line each.
 
@@ -72,12 +76,17 @@ def findings(
         others: The other data sets of the job.
         table: What the model file says of its columns, if it does.
         reads_by_name: Whether `feed` asked for the names of the columns of lines.
+        looked_up: Features with a vocabulary that the model itself shows.
 
     Raises:
         DataError: Nothing sensible can come of it; says what was expected, and found.
     """
     sets = [main, *others]
+    words = [column for column in (table.columns if table else ()) if column.vocabulary]
+    named = {column.name for column in words}
+    words += [column for column in looked_up if column.vocabulary and column.name not in named]
     for each in sets:
+        _check_vocabularies(each, words)
         if table is not None:
             _check_columns(each, table)
             _check_positive(each, table)
@@ -85,8 +94,8 @@ def findings(
     for other in others:
         _check_order(main, other, reads_by_name)
     lines = [_size(main), *(_schema(main, other) for other in others)]
-    lines += filter(None, [_labels(sets), _vocabularies(sets, table), _missing(sets, table)])
-    return [*lines, *(f"warning: {text}" for text in _warnings(main, others, table))]
+    lines += filter(None, [_labels(sets), _vocabularies(sets, words), _missing(sets, table)])
+    return [*lines, *(f"warning: {text}" for text in _warnings(main, others, table, words))]
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -107,7 +116,11 @@ def _check_columns(data: DataSet, table: WantedTable) -> None:
             f"has the feature {', '.join(map(repr, lacking))}, so all values would be missing; "
             f"they have {_listed(columns)}"
         )
-    for column in table.columns:
+
+
+def _check_vocabularies(data: DataSet, columns: Sequence[WantedColumn]) -> None:
+    """Refuse training data in which no word of a vocabulary is found."""
+    for column in columns:
         share, found = _share(data, column.name, column.vocabulary, column.sep)
         if share == 0.0 and data.kind == "training":
             raise DataError(
@@ -232,9 +245,9 @@ def _balance(labels: NDArray[Any]) -> str:
     return f"{_number(values[0])} to {_number(values[-1])}{spread}"
 
 
-def _vocabularies(sets: Sequence[DataSet], table: WantedTable | None) -> str:
+def _vocabularies(sets: Sequence[DataSet], columns: Sequence[WantedColumn]) -> str:
     parts = []
-    for column in table.columns if table is not None else ():
+    for column in columns:
         shares = [_share(data, column.name, column.vocabulary, column.sep)[0] for data in sets]
         if shares[0] is not None:
             rest = [f"{data.kind} {_percent(s)}" for data, s in zip(sets, shares, strict=True) if s]
@@ -272,16 +285,21 @@ def _missing(sets: Sequence[DataSet], table: WantedTable | None) -> str:
 # --- warnings ------------------------------------------------------------------------------------
 
 
-def _warnings(main: DataSet, others: Sequence[DataSet], table: WantedTable | None) -> Iterator[str]:
+def _warnings(
+    main: DataSet,
+    others: Sequence[DataSet],
+    table: WantedTable | None,
+    words: Sequence[WantedColumn],
+) -> Iterator[str]:
     for data in (main, *others):
         if data.fed.problem:
             yield f"{data.flag}: some records were not fed: {data.fed.problem}"
         yield from _label_warnings(data)
+        yield from _vocabulary_warnings(data, words)
         if table is not None:
             yield from _positive_warnings(data, table)
-            yield from _vocabulary_warnings(data, table)
     for other in others:
-        yield from _differences(main, other, table)
+        yield from _differences(main, other, table, {column.name for column in words})
 
 
 def _label_warnings(data: DataSet) -> Iterator[str]:
@@ -316,8 +334,8 @@ def _positive_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
         )
 
 
-def _vocabulary_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
-    for column in table.columns:
+def _vocabulary_warnings(data: DataSet, columns: Sequence[WantedColumn]) -> Iterator[str]:
+    for column in columns:
         share, found = _share(data, column.name, column.vocabulary, column.sep)
         if share is not None and share < _FEW_FOUND:
             yield (
@@ -326,10 +344,11 @@ def _vocabulary_warnings(data: DataSet, table: WantedTable) -> Iterator[str]:
             )
 
 
-def _differences(main: DataSet, other: DataSet, table: WantedTable | None) -> Iterator[str]:
+def _differences(
+    main: DataSet, other: DataSet, table: WantedTable | None, vocabularies: Container[str]
+) -> Iterator[str]:
     """Yield what differs between the columns of two data sets and may be meant otherwise."""
     used = None if table is None else {column.name for column in table.columns}
-    vocabularies = set() if table is None else {c.name for c in table.columns if c.vocabulary}
     for name, words in main.sample.columns.items():
         theirs = other.sample.columns.get(name)
         if theirs is None or (used is not None and name not in used):

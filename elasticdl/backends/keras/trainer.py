@@ -48,6 +48,7 @@ from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
 from elasticdl.backends.keras.model.state import Momenta
 from elasticdl.backends.keras.model.step import Inference, TrainStep
+from elasticdl.backends.keras.model.vocabularies import vocabularies_of
 from elasticdl.backends.keras.optimizer import (
     describe_clip,
     describe_optimizer,
@@ -126,8 +127,12 @@ class KerasTrainer:
         """Run the user's `feed`; see `Predictor.minibatches`."""
         return self._feed.minibatches(records, mode, minibatch_size, seed)
 
+    def vocabularies(self) -> dict[str, tuple[str, ...]]:
+        """Return the words of features that the model looks up; see `ChecksData`."""
+        return {} if self._sample is None else vocabularies_of(self._placed.model)
+
     def problem_of_labels(self, labels: NDArray[Any]) -> str:
-        """Say which label is none of the classes of the model; see `ChecksLabels`."""
+        """Say which label is none of the classes of the model; see `ChecksData`."""
         if self._sample is None:
             return ""
         return problem_of_labels(self._spec.loss, self._placed.sample_outputs, labels)

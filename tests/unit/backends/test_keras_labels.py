@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from elasticdl.backends.keras.model.labels import problem_of_labels
+from elasticdl.backends.keras.model.vocabularies import vocabularies_of
 from elasticdl.errors import in_short
 
 pytestmark = pytest.mark.keras
@@ -47,3 +48,13 @@ def test_what_tensorflow_says_of_a_label_in_a_step_is_one_line():
     assert in_short(error.value).startswith("a label is ")
     assert len(in_short(error.value)) < 100
     assert in_short(ValueError("x " * 5000)).endswith("... (9,999 characters)")
+
+
+def test_words_of_lookup_layers_are_known_by_the_input_that_they_look_up():
+    city, size = keras.Input((1,), name="city", dtype="string"), keras.Input((1,), name="size")
+    ids = keras.layers.StringLookup(vocabulary=["Oslo", "Rome"])(city)
+    vectors = keras.layers.Embedding(4, 2)(ids)
+    model = keras.Model({"city": city, "size": size}, keras.layers.Flatten()(vectors))
+    assert vocabularies_of(model) == {"city": ("Oslo", "Rome")}
+    assert vocabularies_of(keras.Sequential([keras.layers.Dense(1)])) == {}
+    assert vocabularies_of(object()) == {}

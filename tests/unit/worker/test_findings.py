@@ -82,6 +82,14 @@ def test_words_of_lists_are_looked_up_one_by_one():
         said(data_set(**unseen), table=TABLE)
 
 
+def test_a_vocabulary_that_the_model_shows_is_looked_up_too():
+    training = data_set(words={"city": ["oslo", "rome"]})
+    with pytest.raises(DataError, match=r"'city'.*'Oslo'.*found 'oslo', 'rome'"):
+        findings(training, [], None, True, [WantedColumn("city", ("Oslo",))])
+    lines = findings(training, [], None, True, [WantedColumn("city", ("oslo",))])
+    assert "words in vocabularies: city 50 %" in lines
+
+
 @pytest.mark.parametrize(
     ("word", "positive", "is_seen_whole", "is_refused"),
     [
