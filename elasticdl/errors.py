@@ -59,6 +59,10 @@ class StaleLeaseError(StoreError):
     """A push or report comes from a lease that has been given to somebody else since."""
 
 
+class SideEffectError(ModelError):
+    """A callback has changed what other workers would not know of."""
+
+
 class GapError(StoreError):
     """A push came whose predecessor a ps replica has not applied, or has lost with its memory."""
 

@@ -237,11 +237,12 @@ class CallbackNeeds:
     """What callbacks need of the job.
 
     watches: names one that waits for evaluations, or is "". watches_loss: one waits for the loss of
-    evaluations.
+    evaluations. namespace: The globals of the model file: a change of them is of one process alone.
     """
 
     watches: str
     watches_loss: bool = False
+    namespace: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 class Predictor(Protocol):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from elasticdl.backends.base import CallbackNeeds
+from elasticdl.backends.outside import globals_of
 from elasticdl.backends.remembered import Memory
 from elasticdl.callbacks import JobControl, LearningRateScheduler
 from elasticdl.errors import ElasticdlError, ModelError
@@ -160,11 +161,12 @@ def follows_evaluations(monitor: str) -> bool:
     return monitor.startswith("val_")
 
 
-def needs_of(watching: Sequence[Any]) -> CallbackNeeds:
-    """Say what callbacks with a `monitor` need of the job's evaluations."""
+def needs_of(watching: Sequence[Any], callbacks: Callable[[], list[Any]] | None) -> CallbackNeeds:
+    """Say what callbacks need of the job: `watching` has those with a `monitor`."""
     watches = [c for c in watching if follows_evaluations(c.monitor)]
     names = [f"{type(c).__name__}(monitor={c.monitor!r})" for c in watches]
-    return CallbackNeeds(names[-1] if names else "", any(c.monitor == "val_loss" for c in watches))
+    watches_loss = any(c.monitor == "val_loss" for c in watches)
+    return CallbackNeeds(names[-1] if names else "", watches_loss, globals_of(callbacks))
 
 
 def check_monitor(callback: Any, directions: Mapping[str, str | None]) -> None:

@@ -11,10 +11,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from elasticdl.backends.base import Minibatch, Predictor, StepResult
+from elasticdl.backends.base import Minibatch, Predictor, StepResult, Trainer
+from elasticdl.backends.outside import check_unchanged, values_in
 from elasticdl.config import JobConfig
 from elasticdl.errors import ModelError, NonFiniteLossError
-from elasticdl.job import Lease, MetricStates, TaskKind, TaskReport
+from elasticdl.job import (
+    CallbackCall,
+    CallbackResult,
+    Lease,
+    MetricStates,
+    Strategy,
+    TaskKind,
+    TaskReport,
+)
 from elasticdl.worker.exchange import Parameters, Training
 from elasticdl.worker.export import export
 from elasticdl.worker.measuring import MeasuringBudget
@@ -156,7 +165,7 @@ class Computation:
                 assert self._training is not None, "only training jobs have callbacks"
                 assert lease.callbacks is not None
                 with self._enter("callbacks", running, Place(lease)):
-                    result = self._training.trainer.run_callbacks(lease.callbacks)
+                    result = self._called(self._training.trainer, lease.callbacks)
                 return replace(report, callbacks=result)
             case TaskKind.EXPORT:
                 assert self._training is not None, "only training jobs have an export"
@@ -164,6 +173,17 @@ class Computation:
                 if not export(exchange, trainer, self._config.checkpoint, lease):
                     return running.returned()
         return report
+
+    def _called(self, trainer: Trainer, call: CallbackCall) -> CallbackResult:
+        """Call the callbacks, which may change nothing that other processes would not know of."""
+        is_alone = self._config.training.distribution_strategy is Strategy.LOCAL
+        if is_alone or trainer.callbacks is None:
+            return trainer.run_callbacks(call)
+        namespace = trainer.callbacks.namespace
+        before = values_in(namespace)
+        result = trainer.run_callbacks(call)
+        check_unchanged(before, namespace)
+        return result
 
     def _results(self, lease: Lease) -> dict[str, float]:
         """Turn merged states into numbers; those of training are of several ranges of records."""

@@ -13,6 +13,7 @@ from elasticdl.errors import (
     ElasticdlError,
     MemoryLimitError,
     NonFiniteLossError,
+    SideEffectError,
     in_short,
     is_of_storage,
 )
@@ -97,7 +98,7 @@ class Running:
         given = {"task": task.id, "lease": self.lease.number, "kind": str(task.kind)}
         trace = None if is_known else error
         log.warning("%s failed: %s", task, error, exc_info=trace, extra=given)
-        fatal = isinstance(error, NonFiniteLossError | MemoryLimitError)
+        fatal = isinstance(error, NonFiniteLossError | MemoryLimitError | SideEffectError)
         named = fatal or (isinstance(error, DataError) and task.shard.name in str(error))
         said = str(error) if is_known else f"{type(error).__name__}: {in_short(error)}"
         return TaskReport(

@@ -75,7 +75,8 @@ def job_callbacks(
     def hooks(callback: Any, control: JobControl) -> KerasHooks:
         return KerasHooks(callback, control, metrics)
 
-    needs = needs_of([callback for callback in first if isinstance(callback, MonitorCallback)])
+    watching = [callback for callback in first if isinstance(callback, MonitorCallback)]
+    needs = needs_of(watching, callbacks)
     return JobCallbacks(make, rate, hooks, MEMORY, needs)
 
 

@@ -64,7 +64,8 @@ def job_callbacks(
             callback.mode = mode_of(callback, _with_parts(directions, callback.monitor))
         return callback
 
-    needs = needs_of([callback for callback in first if isinstance(callback, MonitorCallback)])
+    watching = [callback for callback in first if isinstance(callback, MonitorCallback)]
+    needs = needs_of(watching, callbacks)
     return JobCallbacks(make, rate, hooks, _MEMORY, needs)
 
 

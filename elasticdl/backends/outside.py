@@ -1,0 +1,102 @@
+"""What callbacks change outside of themselves: variables and values among a model file's globals.
+
+Only the process that calls a callback has such a change: other workers do not get it, nor does a
+worker that is started later. So the values before and after a call are compared.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from elasticdl.errors import SideEffectError
+
+_DEPTH = 3  # of lists, dicts and objects in each other
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def globals_of(function: Callable[..., Any] | None) -> Mapping[str, Any]:
+    """Return the globals of the file that has a function; empty if it has none."""
+    while isinstance(inner := getattr(function, "__wrapped__", None), types.FunctionType):
+        function = inner
+    return getattr(function, "__globals__", {})
+
+
+def values_in(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what globals hold now, as far as callbacks can change it, to be compared later."""
+    own = namespace.get("__name__")
+    return {
+        name: _held(value, own, _DEPTH)
+        for name, value in list(namespace.items())
+        if not name.startswith("__")
+    }
+
+
+def check_unchanged(before: Mapping[str, Any], namespace: Mapping[str, Any]) -> None:
+    """Refuse changes of globals since then.
+
+    Raises:
+        SideEffectError: There are some; names them.
+    """
+    after = values_in(namespace)
+    changed = [n for n in {**before, **after} if not _same(before.get(n), after.get(n))]
+    if not changed:
+        return
+    raise SideEffectError(
+        f"a callback changes {', '.join(map(repr, sorted(changed)))} of the model file, and only "
+        "the worker that has called it would know: neither other workers, nor one that is started "
+        "later. Expected changes of the callback's own attributes, of "
+        "model.optimizer.learning_rate (in PyTorch self.learning_rate) or of model.stop_training; "
+        "a value that follows training can be computed in the model from a counter of its steps. "
+        "With --distribution_strategy=Local there is one process, which has the change"
+    )
+
+
+def _held(value: Any, own: Any, depth: int) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
+    array = _array_of(value)
+    if array is not None:
+        return array
+    if isinstance(value, types.ModuleType | types.FunctionType | types.BuiltinFunctionType):
+        return id(value)
+    if depth == 0 or hasattr(value, "on_epoch_end"):  # what a callback remembers goes with it
+        return id(value)
+    if isinstance(value, dict):
+        return {str(key): _held(part, own, depth - 1) for key, part in list(value.items())}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_held(part, own, depth - 1) for part in list(value)]
+    kind = value if isinstance(value, type) else type(value)
+    if kind.__module__ == own or kind is types.SimpleNamespace:
+        return {
+            name: _held(part, own, depth - 1)
+            for name, part in list(getattr(value, "__dict__", {}).items())
+            if not name.startswith("__")
+        }
+    return id(value)
+
+
+def _array_of(value: Any) -> Any:
+    """Return a copy of what a variable, tensor or array holds; None of anything else."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.array(value)
+    if isinstance(value, type) or not (hasattr(value, "numpy") and hasattr(value, "shape")):
+        return None
+    try:
+        detached = value.detach().cpu() if hasattr(value, "detach") else value
+        return np.array(detached.numpy())
+    except Exception:  # a symbolic tensor has no value
+        return None
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other or (one != one and other != other))

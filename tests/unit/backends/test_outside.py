@@ -1,0 +1,98 @@
+"""A change that a callback makes among the globals of a model file is noticed, and nothing else."""
+
+import types
+
+import numpy as np
+import pytest
+
+from elasticdl.backends.outside import check_unchanged, globals_of, values_in
+from elasticdl.errors import SideEffectError
+
+
+class Variable:
+    """As Keras' and TensorFlow's are, for what is looked at."""
+
+    shape = ()
+
+    def __init__(self, value):
+        self.value = np.float32(value)
+
+    def numpy(self):
+        return self.value
+
+
+class Settings:
+    """Of the model file."""
+
+    beta = 0.0
+
+
+class Remembering:
+    """A callback, whose attributes go from worker to worker."""
+
+    count = 0
+
+    def on_epoch_end(self, epoch, logs):
+        """Count."""
+        self.count += 1
+
+
+def names():
+    found = {
+        "__name__": __name__,
+        "beta": Variable(0.0),
+        "step": 1,
+        "weights": {"a": [Variable(1.0), 2]},
+        "seen": [],
+        "table": np.zeros(3),
+        "space": types.SimpleNamespace(rate=1.0),
+        "Settings": Settings,
+        "settings": Settings(),
+        "callback": Remembering(),
+        "nothing": float("nan"),
+        "np": np,
+        "names": names,
+    }
+    return found
+
+
+CHANGES = {
+    "beta": lambda n: setattr(n["beta"], "value", np.float32(1)),
+    "step": lambda n: n.update(step=2),
+    "weights": lambda n: setattr(n["weights"]["a"][0], "value", np.float32(3)),
+    "seen": lambda n: n["seen"].append(1),
+    "table": lambda n: n["table"].__setitem__(1, 5.0),
+    "space": lambda n: setattr(n["space"], "rate", 0.5),
+    "settings": lambda n: setattr(n["settings"], "beta", 1.0),
+    "another": lambda n: n.update(another=1),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_of_a_global_is_refused_by_its_name(name):
+    namespace = names()
+    before = values_in(namespace)
+    check_unchanged(before, namespace)
+    CHANGES[name](namespace)
+    with pytest.raises(SideEffectError, match=f"changes '{name}' of the model file"):
+        check_unchanged(before, namespace)
+
+
+def test_an_attribute_of_a_class_of_the_file_is_one_of_its_globals(monkeypatch):
+    namespace = names()
+    before = values_in(namespace)
+    monkeypatch.setattr(Settings, "beta", 2.0)
+    with pytest.raises(SideEffectError, match="'Settings'"):
+        check_unchanged(before, namespace)
+
+
+def test_what_a_callback_remembers_is_its_own():
+    namespace = names()
+    before = values_in(namespace)
+    namespace["callback"].on_epoch_end(0, {})
+    check_unchanged(before, namespace)
+
+
+def test_the_globals_are_those_of_the_file_of_a_function():
+    assert globals_of(names)["Settings"] is Settings
+    assert globals_of(None) == {}
