@@ -23,7 +23,7 @@ Words = list[str | None]
 _MOST_RECORDS = 2048
 _NUM_PIECES = 8
 _MOST_SECONDS = 1.0
-_MOST_WORD_BYTES = 256  # a column of longer ones holds images and the like
+_MOST_WORD_BYTES = 256  # of text no more is looked at
 _WHOLE = re.compile(r"[+-]?\d+")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -148,12 +148,15 @@ def _word(value: Any) -> str | bool | None:
     if value is None or value != value:
         return None
     if isinstance(value, bytes):
-        if len(value) > _MOST_WORD_BYTES:
-            return False
-        value = value.decode(errors="replace")
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            if len(value) > _MOST_WORD_BYTES:
+                return False  # an image or the like
+            value = value.decode(errors="replace")
     if not isinstance(value, str | int | float):
         return False
-    return str(value) or None
+    return str(value)[:_MOST_WORD_BYTES] or None
 
 
 def kind_of(words: Words) -> str:

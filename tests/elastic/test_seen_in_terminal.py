@@ -147,7 +147,7 @@ def test_json_lines_tell_how_the_job_went(seen_job):
     done = run("train", *words, "--log_format=json")
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {line["kind"] for line in lines} == {"progress", "event", "end"}
+    assert {line["kind"] for line in lines} == {"data", "progress", "event", "end"}
     end = lines[-1]
     assert (end["kind"], end["status"], end["records_done"]) == ("end", "finished", 2_000)
     assert end["ledger"][0]["trained_once"] == 2_000
