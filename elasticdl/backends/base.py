@@ -116,6 +116,7 @@ class TableDescription:
     keep_names: whether the strings that ids were made of are kept, for `Trainer.names`.
     trainable: whether rows are updated. They are created, read and kept all the same.
     given_rows: whether every key begins with a row of `Trainer.given_rows`.
+    rate: what the learning rate is multiplied by.
     wire_dtype: how rows and gradients travel, "float32", "float16" or "bfloat16"; they are stored,
         and updates are computed, in float32.
     """
@@ -132,6 +133,7 @@ class TableDescription:
     constraint: ConstraintSpec | None = None
     trainable: bool = True
     given_rows: bool = False
+    rate: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,11 @@ class VariableDescription:
         0 where the value is replaced.
     decays, constraint: whether the optimizer's weight decay is for a dense variable too, and what
         its elements are held to.
+    optimizer, rate: of a dense variable, if it has other settings than the model's, and what the
+        learning rate is multiplied by.
+    may_rest: a gradient of a dense variable that is -0.0 all over, which adds nothing to any other,
+        says that there is none. Then the variable rests, and its optimizer does not count the
+        update.
     """
 
     name: str
@@ -153,6 +160,9 @@ class VariableDescription:
     constraint: ConstraintSpec | None = None
     trainable: bool = True
     momentum: float = 1.0
+    optimizer: OptimizerSpec | None = None
+    rate: float = 1.0
+    may_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,8 @@ class Pending:
         if not num_records:
             return
         if key not in self.sums:
-            self.sums[key] = tuple(np.zeros_like(mean) for mean in means)
+            dense, state = means  # -0.0 adds nothing, also to -0.0: there is no gradient
+            self.sums[key] = (np.full_like(dense, -0.0), np.zeros_like(state))
         (dense, state), (mean, change) = self.sums[key], means
         dense += mean * num_records
         self.rules.add(state, change, num_records)

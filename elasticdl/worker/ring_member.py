@@ -607,5 +607,5 @@ class RingMember:
             dense, state = self._replica.first
             # Written here, and not only asked for: new memory takes longer the first time.
             out = np.full_like(dense, 0.0), np.full_like(state, 0.0)
-            self._made = out, (np.zeros_like(dense), np.zeros_like(state))
+            self._made = out, (np.full_like(dense, -0.0), np.zeros_like(state))
         return self._made

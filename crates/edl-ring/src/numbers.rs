@@ -17,7 +17,7 @@ impl Weight {
     /// `out = weight * gradients`
     pub(crate) fn scale(self, gradients: &[f32], out: &mut [f32]) {
         match self.0 {
-            None => out.fill(0.0),
+            None => out.fill(-0.0), // adds nothing, also to -0.0
             Some(1.0) => out.copy_from_slice(gradients),
             Some(weight) => {
                 for (out, gradient) in out.iter_mut().zip(gradients) {

@@ -411,7 +411,7 @@ impl SharedMemory {
         for at in whole.clone().step_by(TILE_NUMBERS) {
             let part = at..whole.end.min(at + TILE_NUMBERS);
             let sum = &mut self.tile[..part.len()];
-            sum.fill(0.0);
+            sum.fill(-0.0);
             for rank in 0..self.size {
                 // SAFETY: that rank has posted that it is written, and writes again when this rank
                 // has posted that it is through with the turn.

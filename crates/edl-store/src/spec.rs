@@ -88,6 +88,9 @@ pub struct TableSpec {
     /// [`Store::give`]: crate::Store::give
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub given_rows: bool,
+    /// What the learning rate is multiplied by.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub rate: f64,
 }
 
 /// Where a variable lies in the flat dense or state vector.
@@ -111,6 +114,16 @@ pub struct VariableSpec {
     /// Of a state variable: an update makes of it `momentum * old + change`.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub momentum: f64,
+    /// Of a dense variable: its optimizer, if that is not the model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimizer: Option<OptimizerSpec>,
+    /// Of a dense variable: what the learning rate is multiplied by.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub rate: f64,
+    /// Of a dense variable: a gradient that is -0.0 all over, which adds nothing to any other, says
+    /// that there is none. The variable then rests, and its optimizer does not count the update.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_rest: bool,
 }
 
 fn yes() -> bool {
@@ -327,10 +340,11 @@ impl ModelSpec {
     pub(crate) fn untreated(&self) -> Self {
         let mut model = self.clone();
         for table in &mut model.tables {
-            (table.trainable, table.given_rows) = (true, false);
+            (table.trainable, table.given_rows, table.rate) = (true, false, 1.0);
         }
         for variable in model.dense.iter_mut().chain(&mut model.state) {
             (variable.trainable, variable.momentum) = (true, 1.0);
+            (variable.rate, variable.may_rest) = (1.0, false);
         }
         model
     }
@@ -452,6 +466,12 @@ fn table_difference(here: &[TableSpec], declared: &[TableSpec]) -> Option<String
                     a.trainable, b.trainable
                 ));
             }
+            if a.rate != b.rate {
+                return Some(format!(
+                    "{table} has {} times the learning rate here, {} was declared",
+                    a.rate, b.rate
+                ));
+            }
             optimizer_difference(&table, &a.optimizer, &b.optimizer)
         })
 }
@@ -526,10 +546,14 @@ fn constrained(constraint: Option<&ConstraintSpec>) -> String {
 
 fn treated(variable: &VariableSpec) -> String {
     let decay = if variable.decays { "the" } else { "no" };
+    let own = variable.optimizer.as_ref();
+    let optimizer = own.map_or("the model's".to_owned(), |o| described(&o.kind, &o.params));
     format!(
-        "trainable={}, momentum={}, {decay} weight decay and {}",
+        "trainable={}, momentum={}, optimizer {optimizer}, {} times the learning rate, {decay} \
+         weight decay and {}",
         variable.trainable,
         variable.momentum,
+        variable.rate,
         constrained(variable.constraint.as_ref())
     )
 }

@@ -491,9 +491,12 @@ impl Model {
     /// From now on, do to each table and variable what `spec` says.
     fn treat(&self, spec: &ModelSpec, store: &Store) -> Result<(), StoreError> {
         let treatment = Treatment::of(spec, store.replica, store.num_replicas)?;
-        self.vectors.write().treat(treatment);
+        let held = dense_range(spec.dense_len()?, store.replica, store.num_replicas);
+        let rule = DenseRule::of(spec, held)?;
+        self.vectors.write().treat(rule, treatment);
         for (table, spec) in self.tables.iter().zip(&spec.tables) {
             table.set_trainable(spec.trainable);
+            table.set_rate(spec.rate as f32);
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use edl_optim::Step;
 use parking_lot::{RwLock, RwLockWriteGuard};
@@ -52,6 +52,8 @@ pub(crate) struct Table {
     stripes: Vec<RwLock<Stripe>>,
     /// Set by whoever declares the model; read by each push.
     trainable: AtomicBool,
+    /// What the learning rate is multiplied by: the bits of a float.
+    rate: AtomicU32,
     /// Keys of training pulls, and those of them that had a row; counted by each pull.
     pulls: [AtomicU64; 2],
     /// Shared with the other tables of the store.
@@ -172,6 +174,7 @@ impl Table {
             placement,
             stripes,
             trainable: AtomicBool::new(spec.trainable),
+            rate: AtomicU32::new((spec.rate as f32).to_bits()),
             pulls: Default::default(),
         };
         if table.has_births() {
@@ -186,6 +189,10 @@ impl Table {
     /// From now on, rows are updated, or not.
     pub(crate) fn set_trainable(&self, trainable: bool) {
         self.trainable.store(trainable, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_rate(&self, rate: f32) {
+        self.rate.store(rate.to_bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn is_trainable(&self) -> bool {
@@ -392,7 +399,8 @@ impl Table {
         if !self.is_trainable() {
             return;
         }
-        let step = self.spec.optimizer.step(learning_rate, version);
+        let rate = f32::from_bits(self.rate.load(Ordering::Relaxed));
+        let step = self.spec.optimizer.step(learning_rate * rate, version);
         let step = step.with_constraint(self.spec.constraint);
         let blocks = grads.chunks(BLOCK * self.spec.dim);
         for (keys, grads) in keys.chunks(BLOCK).zip(blocks) {

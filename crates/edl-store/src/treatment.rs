@@ -130,7 +130,7 @@ impl Frozen {
 }
 
 /// What of a variable lies in a range of its vector, counted from the range's start.
-fn part(variable: &VariableSpec, held: &Range<usize>) -> Option<Range<usize>> {
+pub(crate) fn part(variable: &VariableSpec, held: &Range<usize>) -> Option<Range<usize>> {
     let first = variable.offset as usize;
     let end = first + variable.shape.iter().product::<u64>() as usize;
     let (first, end) = (first.max(held.start), end.min(held.end));

@@ -7,7 +7,7 @@ use edl_optim::{Constraint, Optimizer};
 
 use crate::error::StoreError;
 use crate::spec::{ModelSpec, VariableSpec};
-use crate::treatment::Treatment;
+use crate::treatment::{Treatment, part};
 
 /// The values; a snapshot holds on to them while updates go on in copies.
 #[derive(Debug, Clone)]
@@ -16,41 +16,172 @@ pub(crate) struct Values {
     /// The optimizer's slots, one after the other, each as long as `dense`.
     pub(crate) slots: Arc<Vec<f32>>,
     pub(crate) state: Arc<Vec<f32>>,
+    /// In how many updates each variable rested; none as long as none did.
+    pub(crate) rests: Arc<Vec<u64>>,
 }
 
 /// How the dense vector is updated.
 #[derive(Debug)]
 pub(crate) struct DenseRule {
-    optimizer: Optimizer,
-    /// What of this replica's range decays, where the optimizer has a weight decay.
-    decaying: Vec<Range<usize>>,
-    /// What of it is held to be not negative.
+    /// The most slots that an optimizer has; others use the first ones.
+    num_slots: usize,
+    /// The model's, and those of variables that have their own.
+    optimizers: Vec<(Optimizer, f32)>,
+    /// What of each variable is in this replica's range, perhaps nothing.
+    variables: Vec<Held>,
+    /// What of the range is held to be not negative.
     not_negative: Vec<Range<usize>>,
+}
+
+/// A variable, as far as it is in a replica's range.
+#[derive(Debug)]
+struct Held {
+    place: Range<usize>,
+    /// Which optimizer and part of the learning rate.
+    optimizer: usize,
+    /// Whether it decays, where the optimizer has a weight decay.
+    decays: bool,
+    may_rest: bool,
+}
+
+/// Variables beside each other that are updated together.
+struct Run {
+    place: Range<usize>,
+    optimizer: usize,
+    /// Updates in which they rested.
+    rests: u64,
 }
 
 impl DenseRule {
     /// Of the range `held` of a model's dense vector.
     pub(crate) fn of(model: &ModelSpec, held: Range<usize>) -> Result<Self, StoreError> {
+        let mut optimizers = vec![(model.optimizer.parse()?, 1.0)];
+        let mut variables = Vec::with_capacity(model.dense.len());
         for variable in &model.dense {
-            let Some(constraint) = &variable.constraint else {
-                continue;
-            };
-            let bad = |problem| {
-                StoreError::BadModel(format!("dense variable '{}': {problem}", variable.name))
-            };
-            if constraint.parse().map_err(bad)? != Constraint::NonNegative {
-                return Err(bad(format!(
-                    "constraint '{}' needs the whole variable, which may be split; expected \
-                     non_neg",
-                    constraint.kind
-                )));
+            if let Some(constraint) = &variable.constraint {
+                let bad = |problem| {
+                    StoreError::BadModel(format!("dense variable '{}': {problem}", variable.name))
+                };
+                if constraint.parse().map_err(bad)? != Constraint::NonNegative {
+                    return Err(bad(format!(
+                        "constraint '{}' needs the whole variable, which may be split; expected \
+                         non_neg",
+                        constraint.kind
+                    )));
+                }
             }
+            let own = variable.optimizer.as_ref().unwrap_or(&model.optimizer);
+            let rule = (own.parse()?, variable.rate as f32);
+            let known = optimizers.iter().position(|known| *known == rule);
+            let optimizer = known.unwrap_or_else(|| {
+                optimizers.push(rule);
+                optimizers.len() - 1
+            });
+            variables.push(Held {
+                place: part(variable, &held).unwrap_or(0..0),
+                optimizer,
+                decays: variable.decays,
+                may_rest: variable.may_rest,
+            });
         }
+        let num_slots = optimizers.iter().map(|(o, _)| o.num_slots()).max();
         Ok(Self {
-            optimizer: model.optimizer.parse()?,
-            decaying: parts(&model.dense, &held, |v| v.decays),
+            num_slots: num_slots.unwrap_or(0),
+            optimizers,
+            variables,
             not_negative: parts(&model.dense, &held, |v| v.constraint.is_some()),
         })
+    }
+
+    /// How many slots there are for each dense value.
+    pub(crate) fn num_slots(&self) -> usize {
+        self.num_slots
+    }
+
+    /// Put variables together that are updated alike, and count the rest of those without gradient.
+    fn runs(&self, gradient: &[f32], rests: &mut Arc<Vec<u64>>) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        for (number, variable) in self.variables.iter().enumerate() {
+            let place = variable.place.clone();
+            if place.is_empty() {
+                continue;
+            }
+            if variable.may_rest && is_none(&gradient[place.clone()]) {
+                let rests = Arc::make_mut(rests);
+                rests.resize(self.variables.len(), 0);
+                rests[number] += 1;
+                continue;
+            }
+            let rests = rests.get(number).copied().unwrap_or(0);
+            match runs.last_mut() {
+                Some(run)
+                    if run.place.end == place.start
+                        && run.optimizer == variable.optimizer
+                        && run.rests == rests =>
+                {
+                    run.place.end = place.end;
+                }
+                _ => runs.push(Run {
+                    place,
+                    optimizer: variable.optimizer,
+                    rests,
+                }),
+            }
+        }
+        runs
+    }
+
+    /// Update a run's weights and slots, as update `t` of the model.
+    fn update(
+        &self,
+        run: &Run,
+        dense: &mut [f32],
+        slots: &mut [f32],
+        gradient: &[f32],
+        learning_rate: f32,
+        t: u64,
+    ) {
+        let (optimizer, rate) = &self.optimizers[run.optimizer];
+        let t = t.saturating_sub(run.rests).max(1);
+        let (decay, step) = optimizer.step(learning_rate * rate, t).of_a_flat_vector();
+        if let Some(decay) = decay {
+            let inside =
+                |v: &&Held| run.place.start <= v.place.start && v.place.end <= run.place.end;
+            for variable in self.variables.iter().filter(inside).filter(|v| v.decays) {
+                decay.apply(&mut dense[variable.place.clone()]);
+            }
+        }
+        let (place, len) = (run.place.clone(), dense.len());
+        let (weights, gradient) = (&mut dense[place.clone()], &gradient[place.clone()]);
+        if place.len() == len {
+            step.update(weights, slots, gradient);
+            return;
+        }
+        let mut own = gathered(slots, len, &place, optimizer.num_slots());
+        step.update(weights, &mut own, gradient);
+        scatter(&own, slots, len, &place);
+    }
+}
+
+/// Whether a gradient says that there is none.
+fn is_none(gradient: &[f32]) -> bool {
+    const NONE: u32 = (-0.0f32).to_bits();
+    gradient.iter().all(|value| value.to_bits() == NONE)
+}
+
+/// Copy a place of the first slots, each `len` long.
+fn gathered(slots: &[f32], len: usize, place: &Range<usize>, num_slots: usize) -> Vec<f32> {
+    let slots = slots.chunks(len).take(num_slots);
+    slots
+        .flat_map(|slot| &slot[place.clone()])
+        .copied()
+        .collect()
+}
+
+/// Copy back what [`gathered`] gave.
+fn scatter(own: &[f32], slots: &mut [f32], len: usize, place: &Range<usize>) {
+    for (slot, own) in slots.chunks_mut(len).zip(own.chunks(place.len())) {
+        slot[place.clone()].copy_from_slice(own);
     }
 }
 
@@ -61,14 +192,8 @@ fn parts(
     chosen: impl Fn(&VariableSpec) -> bool,
 ) -> Vec<Range<usize>> {
     let mut parts: Vec<Range<usize>> = Vec::new();
-    for variable in variables.iter().filter(|v| chosen(v)) {
-        let first = variable.offset as usize;
-        let end = first + variable.shape.iter().product::<u64>() as usize;
-        let (first, end) = (first.max(held.start), end.min(held.end));
-        if first >= end {
-            continue;
-        }
-        let part = first - held.start..end - held.start;
+    let chosen = variables.iter().filter(|v| chosen(v));
+    for part in chosen.filter_map(|v| part(v, held)) {
         match parts.last_mut() {
             Some(last) if last.end == part.start => last.end = part.end,
             _ => parts.push(part),
@@ -88,14 +213,20 @@ impl Vectors {
     pub(crate) fn new(rule: DenseRule, dense: &[f32], state: &[f32]) -> Self {
         // Written here, and not only asked for: a joiner of an all-reduce job makes its first update
         // while others wait for it.
-        let num_slots = dense.len() * rule.optimizer.num_slots();
-        let mut slots = Vec::with_capacity(num_slots);
-        slots.resize(num_slots, 0.0);
-        rule.optimizer.fill_slots(dense, &mut slots);
+        let num_values = dense.len() * rule.num_slots();
+        let mut slots = Vec::with_capacity(num_values);
+        slots.resize(num_values, 0.0);
+        for run in rule.runs(&vec![0.0; dense.len()], &mut Arc::default()) {
+            let optimizer = &rule.optimizers[run.optimizer].0;
+            let mut own = gathered(&slots, dense.len(), &run.place, optimizer.num_slots());
+            optimizer.fill_slots(&dense[run.place.clone()], &mut own);
+            scatter(&own, &mut slots, dense.len(), &run.place);
+        }
         let values = Values {
             dense: Arc::new(dense.to_vec()),
             slots: Arc::new(slots),
             state: Arc::new(state.to_vec()),
+            rests: Arc::default(),
         };
         Self {
             rule,
@@ -113,9 +244,19 @@ impl Vectors {
         }
     }
 
-    /// From now on, do to each variable what the model says.
-    pub(crate) fn treat(&mut self, treatment: Treatment) {
-        self.treatment = treatment;
+    /// From now on, do to each variable what the model says; its optimizers have the same slots.
+    pub(crate) fn treat(&mut self, rule: DenseRule, treatment: Treatment) {
+        (self.rule, self.treatment) = (rule, treatment);
+    }
+
+    /// In how many updates each variable rested.
+    pub(crate) fn rests(&self) -> &[u64] {
+        &self.values.rests
+    }
+
+    /// Take over from another store in how many updates each variable rested.
+    pub(crate) fn take_rests(&mut self, rests: Vec<u64>) {
+        self.values.rests = Arc::new(rests);
     }
 
     /// As [`Treatment::merge`].
@@ -132,13 +273,14 @@ impl Vectors {
             dense,
             slots,
             state,
+            rests: _,
         } = &self.values;
         4 * (dense.len() + slots.len() + state.len())
     }
 
     /// How many slots the optimizer has for each dense value.
     pub(crate) fn num_slots(&self) -> usize {
-        self.rule.optimizer.num_slots()
+        self.rule.num_slots()
     }
 
     /// Copy a part out, as [`Vectors::write_part`] takes it.
@@ -239,14 +381,10 @@ impl Vectors {
             let dense = Arc::make_mut(&mut self.values.dense);
             let slots = Arc::make_mut(&mut self.values.slots);
             let frozen = self.treatment.frozen(dense, slots);
-            let step = self.rule.optimizer.step(learning_rate, t);
-            let (decay, step) = step.of_a_flat_vector();
-            if let Some(decay) = decay {
-                for part in &self.rule.decaying {
-                    decay.apply(&mut dense[part.clone()]);
-                }
+            for run in self.rule.runs(gradient, &mut self.values.rests) {
+                let rule = &self.rule;
+                rule.update(&run, dense, slots, gradient, learning_rate, t);
             }
-            step.update(dense, slots, gradient);
             for part in &self.rule.not_negative {
                 Constraint::NonNegative.apply(&mut dense[part.clone()]);
             }

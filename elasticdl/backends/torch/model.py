@@ -21,6 +21,7 @@ from elasticdl.backends.base import (
     VariableDescription,
 )
 from elasticdl.backends.torch.device import Device
+from elasticdl.backends.torch.optimizer import Rules
 from elasticdl.backends.torch.structures import describe, leaves
 from elasticdl.backends.torch.trial import Carried, keeping_parameters, leaving_no_trace
 from elasticdl.errors import ElasticdlError, ModelError, place_of
@@ -51,7 +52,7 @@ class Table:
         """Width of a row."""
         return int(self.layer.embedding_dim)
 
-    def describe(self, rule: OptimizerSpec, is_trained: bool) -> TableDescription:
+    def describe(self, rule: OptimizerSpec, is_trained: bool, rate: float) -> TableDescription:
         """Return what the store is told."""
         kind, params = self.weight.table_initializer
         return TableDescription(
@@ -65,6 +66,7 @@ class Table:
             self.layer.expiry,
             trainable=is_trained and self.weight.requires_grad,
             given_rows=self.weight.given is not None,
+            rate=rate,
         )
 
 
@@ -192,7 +194,7 @@ class PlacedModel:
         return table
 
     def describe_dense(
-        self, is_trained: Callable[[int], bool], decays: Callable[[Any], bool]
+        self, is_trained: Callable[[int], bool], rules: Rules
     ) -> tuple[VariableDescription, ...]:
         """Name the parameters and say where each lies."""
         offset, described = 0, []
@@ -200,7 +202,13 @@ class PlacedModel:
             shape = tuple(int(n) for n in parameter.shape)
             described.append(
                 VariableDescription(
-                    name, shape, offset, decays=decays(parameter), trainable=is_trained(k)
+                    name,
+                    shape,
+                    offset,
+                    trainable=is_trained(k),
+                    optimizer=rules.own(parameter),
+                    rate=rules.rate_of(parameter),
+                    may_rest=True,
                 )
             )
             offset += int(parameter.numel())
@@ -262,8 +270,10 @@ class PlacedModel:
     def gradient(self, of: Container[int] | None = None) -> Float32:
         """Return the gradients that a backward pass left, flat; the parameters lose them.
 
+        One that has none is -0.0 all over, which no gradient is.
+
         Args:
-            of: The `id`s of parameters; those of others are 0. None: all.
+            of: The `id`s of parameters; others have none. None: all.
         """
         if not self.parameters:
             return np.zeros(0, np.float32)
@@ -271,11 +281,11 @@ class PlacedModel:
         for _, parameter in self.parameters:
             grad, parameter.grad = parameter.grad, None
             if grad is None or (of is not None and id(parameter) not in of):
-                parts.append(torch.zeros(parameter.numel(), device=parameter.device))
+                parts.append(torch.full((parameter.numel(),), -0.0, device=parameter.device))
             elif grad.is_sparse:
-                parts.append(grad.to_dense().reshape(-1))
+                parts.append(grad.to_dense().reshape(-1) + 0.0)
             else:
-                parts.append(grad.reshape(-1))
+                parts.append(grad.reshape(-1) + 0.0)  # makes -0.0 0.0
         return self.device.array(torch.cat(parts))
 
     def call(self, features: Any, lookup: Lookup, training: bool, model: Any = None) -> Any:

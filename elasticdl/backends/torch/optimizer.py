@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ REFUSED_KINDS = {
     "Muon": "it makes the update of a whole matrix orthogonal; use AdamW",
     "SparseAdam": "rows that a minibatch does not have are left alone in any case; use Adam",
 }
+_LOOKED_AHEAD = 200  # updates
 # Settings that say how PyTorch computes, and not what.
 _NO_MATTER = frozenset({"foreach", "fused", "capturable", "params", "lr", "initial_lr"})
 # What OneCycleLR and CyclicLR keep in the groups.
@@ -34,20 +36,25 @@ _REFUSED_SETTINGS = {
 class Rules:
     """What an optimizer does with each parameter.
 
-    dense: the rule of all dense parameters, but that some do not decay. of: the rule of a parameter
-    by its `id`; what is not in it is not trained. rate: the learning rate by model version. clip:
-    how gradients are clipped.
+    dense: the rule of dense parameters that have none of their own. of, rates: by the `id` of a
+    parameter its rule, and its part of the learning rate; what is not in them is not trained. rate:
+    the learning rate by model version. clip: how gradients are clipped.
     """
 
     dense: OptimizerSpec
     of: Mapping[int, OptimizerSpec]
     rate: Callable[[int], float]
     clip: ClipSpec | None = None
+    rates: Mapping[int, float] = field(default_factory=dict)
 
-    def decays(self, parameter: Any) -> bool:
-        """Whether the weight decay of `dense` is for a dense parameter too."""
+    def own(self, parameter: Any) -> OptimizerSpec | None:
+        """Return the rule of a dense parameter, if it is not that of most."""
         rule = self.of.get(id(parameter), self.dense)
-        return rule == self.dense or bool(rule.params["weight_decay"])
+        return None if rule == self.dense else rule
+
+    def rate_of(self, parameter: Any) -> float:
+        """Return what the learning rate is multiplied by for a parameter."""
+        return self.rates.get(id(parameter), 1.0)
 
 
 def read_rules(
@@ -65,6 +72,7 @@ def read_rules(
         ModelError: The optimizer, or one of its settings, is not one that the store applies.
     """
     names = {id(p): name for name, p in parameters}
+    size_of = {id(p): int(p.numel()) for _, p in parameters}
     made = _call(make, [p for _, p in parameters] + list(tables))
     optimizer, rate = _rate_of(made)
     read = READERS.get(type(optimizer))
@@ -75,38 +83,23 @@ def read_rules(
         raise ModelError(f"optimizer {kind} is not one that the ps replicas apply: {why}{known}")
     clip = _clip_of(optimizer, kind)
     of: dict[int, OptimizerSpec] = {}
-    for group in optimizer.param_groups:
+    rates: dict[int, float] = {}
+    for group, part in zip(optimizer.param_groups, parts_of_rate(optimizer), strict=True):
         for setting, instead in _REFUSED_SETTINGS.items():
             if group.get(setting):
                 raise ModelError(f"optimizer {kind} has {setting}=True: {instead}")
         rule = read(group)
         of |= {id(parameter): rule for parameter in group["params"]}
+        rates |= {id(parameter): part for parameter in group["params"]}
     own = {*names, *(id(table) for table in tables)}
     if foreign := len(of.keys() - own):
         raise ModelError(
             f"optimizer(parameters) returns an optimizer of {foreign} parameters that are not "
             "among those that it was given; use what it is given"
         )
-    dense = {names[key]: rule for key, rule in of.items() if key in names}
-    if not dense:
-        return Rules(next(iter(of.values()), OptimizerSpec("torch_sgd")), of, rate, clip)
-    return Rules(_rule_of_all(kind, dense), of, rate, clip)
-
-
-def _rule_of_all(kind: str, rules: Mapping[str, OptimizerSpec]) -> OptimizerSpec:
-    """Return the one rule of all dense parameters; AdamW's may have a decay of 0 for some."""
-    first = max(rules, key=lambda name: rules[name].params["weight_decay"])
-    whole = rules[first]
-    without = OptimizerSpec(whole.kind, {**whole.params, "weight_decay": 0.0})
-    for name, rule in rules.items():
-        if rule != whole and not (whole.kind == "torch_adamw" and rule == without):
-            raise ModelError(
-                f"optimizer {kind} has other settings for {name!r} ({rule.params}) than for "
-                f"{first!r} ({whole.params}); the ps replicas apply one rule to all dense "
-                "parameters: embedding tables may be in a group of their own, and AdamW may leave "
-                "some parameters without weight decay"
-            )
-    return whole
+    dense = [(size_of[key], rule) for key, rule in of.items() if key in names]
+    most = max(dense, key=lambda one: one[0])[1] if dense else next(iter(of.values()), None)
+    return Rules(most or OptimizerSpec("torch_sgd"), of, rate, clip, rates)
 
 
 def _call(make: Callable[..., Any], parameters: list[Any]) -> Any:
@@ -135,7 +128,7 @@ def _rate_of(made: Any) -> tuple[Any, Callable[[int], float]]:
             "optimizer(parameters) must return an optimizer of torch.optim, or a scheduler of "
             f"torch.optim.lr_scheduler, found {type(made).__name__}"
         )
-    return made, FixedRate(one_rate(made))
+    return made, FixedRate(highest_rate(made))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +155,10 @@ class ScheduledRate:
         self._step = scheduler.step
         scheduler.optimizer._opt_called = True  # the order of step() calls that PyTorch warns of
         self._settings = _settings(scheduler.optimizer)
-        self._known = array("d", [one_rate(scheduler.optimizer)])
-        self(1)
+        self._parts = parts_of_rate(scheduler.optimizer)
+        self._known = array("d", [highest_rate(scheduler.optimizer)])
+        # With several rates a schedule may treat them differently, perhaps later: look ahead.
+        self(1 if len(set(self._parts)) == 1 else _LOOKED_AHEAD)
 
     def __call__(self, version: int) -> float:
         """Return the rate of the step that starts at `version`.
@@ -173,8 +168,22 @@ class ScheduledRate:
         """
         while len(self._known) <= version:
             self._advance()
-            self._known.append(one_rate(self._scheduler.optimizer))
+            self._known.append(self._rate())
         return self._known[version]
+
+    def _rate(self) -> float:
+        optimizer = self._scheduler.optimizer
+        rates = [float(group["lr"]) for group in optimizer.param_groups]
+        rate = rates[self._parts.index(1.0)]
+        for found, part in zip(rates, self._parts, strict=True):
+            if not math.isclose(found, rate * part, rel_tol=1e-6, abs_tol=1e-12):
+                raise ModelError(
+                    f"the scheduler {type(self._scheduler).__name__} gives the parameter groups "
+                    f"the learning rates {rates} at update {len(self._known)} of the model, and "
+                    f"{self._parts} of one at first; one rate goes with each update, so expected a "
+                    "scheduler that keeps these proportions (a lower bound such as eta_min is 0)"
+                )
+        return rate
 
     def _advance(self) -> None:
         kind, number = type(self._scheduler).__name__, len(self._known)
@@ -197,19 +206,18 @@ class ScheduledRate:
                 )
 
 
-def one_rate(optimizer: Any) -> float:
-    """Return the learning rate of all parameter groups.
+def highest_rate(optimizer: Any) -> float:
+    """Return the learning rate of the parameter group that has the highest at first."""
+    parts = parts_of_rate(optimizer)
+    return float(optimizer.param_groups[parts.index(1.0)]["lr"])
 
-    Raises:
-        ModelError: They have several.
-    """
-    rates = {float(group["lr"]) for group in optimizer.param_groups}
-    if len(rates) != 1:
-        raise ModelError(
-            f"optimizer {type(optimizer).__name__} has several learning rates, {sorted(rates)}: "
-            "one rate goes with each update; give all groups the same"
-        )
-    return rates.pop()
+
+def parts_of_rate(optimizer: Any) -> list[float]:
+    """Return what part of the highest learning rate each parameter group has at first."""
+    groups = optimizer.param_groups
+    rates = [float(group.get("initial_lr", group["lr"])) for group in groups]
+    highest = max(rates)
+    return [rate / highest if highest else 1.0 for rate in rates]
 
 
 def _settings(optimizer: Any) -> list[dict[str, Any]]:

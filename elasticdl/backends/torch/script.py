@@ -15,7 +15,7 @@ from elasticdl.backends.torch.device import Device
 from elasticdl.backends.torch.export import export_weights
 from elasticdl.backends.torch.loading import Loading
 from elasticdl.backends.torch.model import PlacedModel
-from elasticdl.backends.torch.optimizer import one_rate, read_rules
+from elasticdl.backends.torch.optimizer import highest_rate, read_rules
 from elasticdl.errors import ModelError
 
 _CPU = Device()
@@ -56,7 +56,7 @@ class ScriptTrainer(AskingTrainer):
             optimizer.step = _refuse_scheduler_step
             self._fixed_rate = None
         else:
-            self._fixed_rate = one_rate(optimizer)
+            self._fixed_rate = highest_rate(optimizer)
 
     # --- the script's side -----------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class ScriptTrainer(AskingTrainer):
                 f"parameter {changed!r} was moved or replaced after wrap(); move and change the "
                 "model before it"
             )
-        if self._fixed_rate is not None and one_rate(self._optimizer) != self._fixed_rate:
+        if self._fixed_rate is not None and highest_rate(self._optimizer) != self._fixed_rate:
             raise ModelError(
                 "the script has changed the learning rate of the optimizer, which the other "
                 "workers would not know: give wrap() a scheduler of torch.optim.lr_scheduler"
@@ -134,7 +134,7 @@ class ScriptTrainer(AskingTrainer):
 
         return ModelDescription(
             tables=(),
-            dense=placed.describe_dense(is_trained, self._rules.decays),
+            dense=placed.describe_dense(is_trained, self._rules),
             state=placed.describe_state([1.0] * len(placed.buffers)),
             optimizer=self._rules.dense,
             seed=self._seed,

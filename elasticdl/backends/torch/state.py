@@ -4,11 +4,11 @@ Workers train at the same time, so none of them knows the value that its change 
 replicas make `momentum * old + change` of a buffer, which is right where `change` does not depend
 on `old`. The momentum is found by trial: a step from other values says how much of them is kept.
 
-Some buffers of PyTorch follow no such rule, and changes that are added up serve them as well: the
-mean of all minibatches (`BatchNorm1d(momentum=None)`), in which one weighs 1 / n, and the vectors
-of a spectral norm, which each step makes of length 1 again. One worker at a time, or all-reduce,
-which takes the mean of the changes, gives what a plain loop does. With ps replicas, minibatches
-that are trained at the same time weigh a little more in such a mean than those that are not.
+Some buffers of PyTorch follow no such rule: the mean of all minibatches, in which one weighs 1 / n
+(`BatchNorm1d(momentum=None)`), and the vectors of a spectral norm, which each step makes anew. Half
+of the old value, and what is missing to the new one, is right for one worker, and for all-reduce,
+which takes the mean of such changes. With ps replicas what two workers make at the same time of the
+same value comes to the newer one and a half of the other's change.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch, step: Step) -> 
     slopes = _after(placed, minibatch, dense, moved, step) - first
     placed.load(dense, before)
     return [
-        _momentum(buffer.name, slopes[part]) if does and not _adds_up(buffer) else 1.0
+        _momentum(buffer, slopes[part]) if does else 1.0
         for buffer, part, does in zip(placed.buffers, parts, changes, strict=True)
     ]
 
@@ -69,7 +69,7 @@ def _after(
     return placed.state_values()
 
 
-def _adds_up(buffer: Buffer) -> bool:
+def _is_made_new(buffer: Buffer) -> bool:
     """Whether a buffer is one of PyTorch's own that follow another rule; see above."""
     module, key = buffer.module, buffer.key
     if isinstance(module, _NormBase):
@@ -93,9 +93,12 @@ def zeros(placed: PlacedModel) -> Lookup:
     return look_up
 
 
-def _momentum(name: str, slopes: Any) -> float:
+def _momentum(buffer: Buffer, slopes: Any) -> float:
     if not slopes.size:
         return 1.0
+    if _is_made_new(buffer):
+        return 0.5
+    name = buffer.name
     found = round(float(np.median(slopes)), _DIGITS)
     if not np.all(np.abs(slopes - found) < _SAME) or not 0.0 <= found <= 1.0:
         low, high = float(np.min(slopes)), float(np.max(slopes))

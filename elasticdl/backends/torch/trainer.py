@@ -99,7 +99,7 @@ class TorchTrainer:
         self._evaluation_loss: EvaluationLoss | None = None  # where a callback watches it
         self._momenta: list[float] = []
         self._rate: Callable[[int], float] = lambda version: 0.0
-        self._unused: dict[int, str] = {}  # parameters without a gradient, by number
+        self._unused: dict[int, str] = {}  # parameters without a gradient at first, by `id`
         self._clipped: Container[int] | None = None  # `id`s of what a common norm is of
 
     def minibatches(
@@ -201,14 +201,17 @@ class TorchTrainer:
 
         self._momenta = find_momenta(placed, minibatch, self._change_state)
         check_history(self._model, loss.function, minibatch, step)
-        self._unused = {
-            k: name
-            for k, (name, p) in enumerate(placed.parameters)
+        unused = [
+            name
+            for name, p in placed.parameters
             if id(p) in self._unused and p.requires_grad and id(p) in rules.of
-        }
-        if self._unused:
-            names = ", ".join(self._unused.values())
-            log.warning("the loss does not depend on %s: never updated", names)
+        ]
+        if unused:
+            log.warning(
+                "with the first minibatch the loss does not depend on %s: a parameter rests with "
+                "each minibatch that leaves it without a gradient",
+                ", ".join(unused),
+            )
         if self._is_compiled:
             self._compile(minibatch, loss, float(step(minibatch).detach()))
             placed.gradient()
@@ -251,18 +254,18 @@ class TorchTrainer:
 
         def is_trained(number: int) -> bool:
             parameter = placed.parameters[number][1]
-            return (
-                number not in self._unused and parameter.requires_grad and id(parameter) in rules.of
-            )
+            return parameter.requires_grad and id(parameter) in rules.of
 
         return ModelDescription(
             tables=tuple(
                 table.describe(
-                    rules.of.get(id(table.weight), rules.dense), id(table.weight) in rules.of
+                    rules.of.get(id(table.weight), rules.dense),
+                    id(table.weight) in rules.of,
+                    rules.rate_of(table.weight),
                 )
                 for table in placed.tables
             ),
-            dense=placed.describe_dense(is_trained, rules.decays),
+            dense=placed.describe_dense(is_trained, rules),
             state=placed.describe_state(self._momenta),
             optimizer=rules.dense,
             seed=self._seed,
@@ -336,12 +339,6 @@ class TorchTrainer:
                     f"the model changes its parameter {name!r} with this minibatch, and did not "
                     "with the first one; no other worker would know. Let each step change it, or "
                     "none"
-                )
-        for number, name in self._unused.items():
-            if self._placed.parameters[number][1].grad is not None:
-                raise ModelError(
-                    f"the loss depends on {name!r} with this minibatch and did not with the first "
-                    "one: let each minibatch use all parameters, or add 0 times their sum"
                 )
         for constant in self._placed.constants:
             constant.check()

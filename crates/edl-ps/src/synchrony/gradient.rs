@@ -29,7 +29,8 @@ pub(super) fn merge(store: &Store, parts: &[(&RoundGradient, f32)]) -> RoundGrad
 }
 
 fn weighted(parts: &[(&RoundGradient, f32)]) -> Vec<f32> {
-    let mut sum = vec![0.0; parts.first().map_or(0, |(first, _)| first.dense.len())];
+    // What adds nothing to anything: a variable without a gradient in any part has none in the sum.
+    let mut sum = vec![-0.0; parts.first().map_or(0, |(first, _)| first.dense.len())];
     for (gradient, weight) in parts {
         for (sum, value) in sum.iter_mut().zip(&gradient.dense) {
             *sum += weight * value;

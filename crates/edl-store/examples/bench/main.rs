@@ -99,6 +99,7 @@ fn model(settings: &Settings) -> ModelSpec {
             constraint: None,
             trainable: true,
             given_rows: false,
+            rate: 1.0,
         }],
         dense: Vec::new(),
         state: Vec::new(),

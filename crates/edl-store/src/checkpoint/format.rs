@@ -54,6 +54,9 @@ pub(crate) struct ReplicaEntry {
     /// The checkpoint that holds the rows that the files lack.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<Base>,
+    /// In how many updates each dense variable rested; none if none did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rests: Vec<u64>,
 }
 
 /// `base.json`, which whoever coordinates the replicas writes.

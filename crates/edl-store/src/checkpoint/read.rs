@@ -335,20 +335,22 @@ impl Checkpoint {
     fn read_vectors(&self, wanted: &Wanted<'_>) -> Result<(Vectors, u64, Watermarks), StoreError> {
         let (replica, num_replicas) = (wanted.replica, wanted.num_replicas);
         let model = self.model();
-        let optimizer = model.optimizer.parse().map_err(|e| self.broken(e))?;
         let mut gathered = Gathered {
             dense: Part::new(self, model.dense_len(), replica, num_replicas)?,
             state: Part::new(self, model.state_len(), replica, num_replicas)?,
             slots: Vec::new(),
+            rests: Vec::new(),
         };
-        gathered.slots = vec![0.0; gathered.dense.values.len() * optimizer.num_slots()];
+        let held = dense_range(gathered.dense.whole, replica, num_replicas);
+        let rule = DenseRule::of(model, held).map_err(|e| self.broken(e))?;
+        gathered.slots = vec![0.0; gathered.dense.values.len() * rule.num_slots()];
         let same = num_replicas == self.num_replicas();
         let mut watermarks = Vec::new();
         for entry in &self.entries {
             let part = RangesOf {
                 dense: dense_range(gathered.dense.whole, entry.replica, entry.num_replicas),
                 state: dense_range(gathered.state.whole, entry.replica, entry.num_replicas),
-                num_slots: optimizer.num_slots(),
+                num_slots: rule.num_slots(),
             };
             let is_needed = if same {
                 entry.replica == replica
@@ -362,8 +364,6 @@ impl Checkpoint {
             }
         }
         let version = self.version(wanted);
-        let held = dense_range(gathered.dense.whole, replica, num_replicas);
-        let rule = DenseRule::of(model, held).map_err(|e| self.broken(e))?;
         let vectors = Vectors::restored(rule, gathered.values());
         Ok((vectors, version, lowest(watermarks)))
     }

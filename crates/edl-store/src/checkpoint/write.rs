@@ -129,6 +129,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         life,
         names,
         base: source.base.clone(),
+        rests: source.vectors.rests.to_vec(),
     })
 }
 
@@ -161,6 +162,7 @@ fn write_vectors(source: &Source<'_>, dir: &Path) -> Result<(PendingFile, FileEn
         dense,
         slots,
         state,
+        rests: _,
     } = &source.vectors;
     let num_slots = slots.len().checked_div(dense.len()).unwrap_or(0);
     let tasks: Vec<u64> = source

@@ -22,6 +22,9 @@ struct Outline {
     watermarks: Vec<(u64, u32, u32, u64)>,
     /// When versions were.
     times: Vec<(u64, u64)>,
+    /// In how many updates each dense variable rested.
+    #[serde(default)]
+    rests: Vec<u64>,
 }
 
 impl Store {
@@ -39,6 +42,7 @@ impl Store {
                 .map(|(task, mark)| (task, mark.lease, mark.next_index, mark.num_records))
                 .collect(),
             times: model.times.lock().notes().to_vec(),
+            rests: model.vectors.read().rests().to_vec(),
         };
         serde_json::to_string(&outline).map_err(|error| StoreError::BadModel(error.to_string()))
     }
@@ -68,6 +72,7 @@ impl Store {
                 (task, mark)
             }));
         *model.times.lock() = Times::restored(outline.times);
+        model.vectors.write().take_rests(outline.rests);
         model.begun.store(outline.version, Ordering::Release);
         model.version.store(outline.version, Ordering::Release);
         Ok(())

@@ -49,6 +49,7 @@ pub fn table(name: &str, dim: u32, kind: &str, initializer: InitializerSpec) -> 
         constraint: None,
         trainable: true,
         given_rows: false,
+        rate: 1.0,
     }
 }
 
@@ -61,6 +62,9 @@ pub fn variable(name: &str, len: u64) -> VariableSpec {
         constraint: None,
         trainable: true,
         momentum: 1.0,
+        optimizer: None,
+        rate: 1.0,
+        may_rest: false,
     }
 }
 

@@ -80,6 +80,7 @@ pub(super) struct Gathered {
     pub(super) dense: Part,
     pub(super) slots: Vec<f32>,
     pub(super) state: Part,
+    pub(super) rests: Vec<u64>,
 }
 
 impl Gathered {
@@ -88,6 +89,7 @@ impl Gathered {
             dense: Arc::new(self.dense.values),
             slots: Arc::new(self.slots),
             state: Arc::new(self.state.values),
+            rests: Arc::new(self.rests),
         }
     }
 
@@ -110,6 +112,12 @@ impl Gathered {
         let slots = reader.read::<f32>("dense.slots", Dtype::F32, &shape)?;
         let state = reader.read::<f32>("state", Dtype::F32, &[of.state.len()])?;
         reader.finish()?;
+        // Each replica counts for what it holds; a variable may lie on several.
+        self.rests
+            .resize(self.rests.len().max(entry.rests.len()), 0);
+        for (own, theirs) in self.rests.iter_mut().zip(&entry.rests) {
+            *own = theirs.max(own).to_owned();
+        }
 
         let (here, there) = self.dense.overlap(&of.dense);
         self.dense.values[here.clone()].copy_from_slice(&dense[there.clone()]);
