@@ -12,6 +12,7 @@ from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
 from elasticdl.locations import Location, is_remote
 from elasticdl.settings import devices, reader_params
+from elasticdl.settings.best import Best
 from elasticdl.settings.checkpoint import CheckpointSection
 from elasticdl.settings.cluster import ClusterSection
 from elasticdl.settings.data import DataSection
@@ -169,6 +170,11 @@ class JobConfig(Section):
         }[self.command]
         if not given:
             raise ValueError(f"elasticdl {self.command} needs --{flag}")
+        if Best.of(self.checkpoint.keep_best) is not None:
+            if not data.validation_data:
+                raise ValueError("--keep_best needs --validation_data, what to evaluate on")
+            if not self.checkpoint.checkpoint_dir:
+                raise ValueError("--keep_best needs --checkpoint_dir, where to keep it")
         if self.evaluation.evaluation_steps and not data.validation_data:
             raise ValueError("--evaluation_steps needs --validation_data, what to evaluate on")
 

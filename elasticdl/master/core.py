@@ -33,6 +33,7 @@ from elasticdl.job import (
 )
 from elasticdl.launchers.base import Exited, Pending, ProcessHandle, Started
 from elasticdl.master.actions import Action, Note
+from elasticdl.master.best import best_of, value_of
 from elasticdl.master.callbacks import Callbacks
 from elasticdl.master.counters import Counters
 from elasticdl.master.course import Course
@@ -49,12 +50,13 @@ from elasticdl.master.patience import Patience, told
 from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
-from elasticdl.master.results import TaskResults
+from elasticdl.master.results import Failure, TaskResults
 from elasticdl.master.tasks import JobTasks
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.master.training_metrics import TrainingMetrics
 from elasticdl.observe import kinds
 from elasticdl.observe.kinds import Kind
+from elasticdl.settings.best import Best
 
 _MADE_ANEW = frozenset({TaskKind.EVALUATION, TaskKind.METRICS, TaskKind.EXPORT})  # by their phases
 _WRITING = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})
@@ -504,12 +506,32 @@ class JobCore:
 
     def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
         failure = self.results.settle(task, report, settled, self.phase)
+        if task.kind is TaskKind.METRICS and settled is Settled.DONE:
+            failure = failure or self._look_for_best()
         if failure is None:
             return
         if failure.after_checkpoint:
             self._fail_after_checkpoint(failure.words, now)
         else:
             self._fail(failure.words, now)
+
+    def _look_for_best(self) -> Failure | None:
+        """Have a checkpoint of the newest evaluation, if it is the best one so far."""
+        wanted, results = Best.of(self.config.checkpoint.keep_best), self.evaluations.results
+        if wanted is None or not results:
+            return None
+        newest = results[-1]
+        if value_of(newest, wanted) is None:
+            known = ", ".join(newest.metrics) or "none"
+            words = f"--keep_best={wanted.metric}: the evaluation has no such metric, but {known}"
+            return Failure(words, after_checkpoint=True)
+        best = best_of(results, wanted)
+        if best is not None and best.result is newest:
+            self.holder.schedule.want_best()
+            text = f"the best evaluation so far, {wanted.metric} {best.value:.6g}; it is kept"
+            kind = kinds.BestEvaluation(wanted.metric, wanted.mode, best.value, newest.version)
+            self._note(kind, text)
+        return None
 
     def _give_up(self, member: Member, words: str, now: float) -> None:
         self._carry_out(member, self.processes.give_up(member, words, now), now)
@@ -569,7 +591,8 @@ class JobCore:
         """
         if not self.evaluations.follows_epochs:
             return self.tasks.num_training
-        num_epochs = self.evaluations.num_epochs + (not self.callbacks.are_under_way)
+        is_busy = self.callbacks.are_under_way or self.holder.schedule.is_best_due
+        num_epochs = self.evaluations.num_epochs + (not is_busy)
         return min(num_epochs * self.tasks.per_epoch, self.tasks.num_training)
 
     def _start_evaluation(self) -> None:
@@ -604,9 +627,23 @@ class JobCore:
         if shortcomings:
             self._fail("; ".join(shortcomings), now)
         else:
-            message = "; ".join(part for part in (self.callbacks.stopped, self.message) if part)
+            parts = (self.callbacks.stopped, self._words_of_best(), self.message)
+            message = "; ".join(part for part in parts if part)
             self.history.end(Phase.FINISHED, message, now)
             self._note(kinds.JobEnded(str(Phase.FINISHED)), "the job is finished")
+
+    def _words_of_best(self) -> str:
+        """Say which checkpoint is that of the best evaluation; "" if none is asked for."""
+        wanted = Best.of(self.config.checkpoint.keep_best)
+        best = best_of(self.evaluations.results, wanted) if wanted else None
+        version = self.holder.schedule.best
+        if wanted is None or best is None or version is None:
+            return ""
+        exported = "; --output has the last parameters" if self.config.checkpoint.output else ""
+        return (
+            f"the best evaluation ({wanted.metric} {best.value:.6g}) is kept in the checkpoint of "
+            f"version {version}{exported}"
+        )
 
     def _fail(self, message: str, now: float, is_cancelled: bool = False) -> None:
         goes_on = not (is_cancelled or self.history.hurries) and self._can_go_on

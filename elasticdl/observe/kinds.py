@@ -487,6 +487,17 @@ class Evaluated(Kind):
 
 
 @dataclass(frozen=True)
+class BestEvaluation(Kind):
+    """An evaluation is the best so far, by the metric of `--keep_best`; its checkpoint is kept."""
+
+    event: ClassVar[str] = "best evaluation"
+    metric: Annotated[str, "name"]
+    mode: Annotated[str, "max or min"]
+    value: Annotated[float, "of the metric"]
+    version: Annotated[int, "model version that was evaluated"]
+
+
+@dataclass(frozen=True)
 class BegunWith(Kind):
     """A job begins with a checkpoint, `--checkpoint_dir_for_init`."""
 

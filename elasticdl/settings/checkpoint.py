@@ -41,6 +41,14 @@ class CheckpointSection(Section):
         Field(description="How many checkpoints are kept, the newest ones; 0 keeps all."),
         _TRAIN,
     ] = 3
+    keep_best: Annotated[
+        str,
+        Field(
+            description="Keep the checkpoint of the best evaluation too, by this metric: auc, or "
+            "loss:min."
+        ),
+        _TRAIN,
+    ] = ""
     checkpoint_dir_for_init: Annotated[
         Location | None,
         Field(

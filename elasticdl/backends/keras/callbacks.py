@@ -18,7 +18,8 @@ from elasticdl.errors import ModelError
 INSTEAD = {
     "LearningRateScheduler": "use elasticdl.callbacks.LearningRateScheduler, which counts updates, "
     "or a schedule of keras.optimizers.schedules",
-    "ModelCheckpoint": "say --checkpoint_dir and --checkpoint_steps",
+    "ModelCheckpoint": "say --checkpoint_dir and --checkpoint_steps, and for save_best_only "
+    "--keep_best=METRIC",
     "BackupAndRestore": "say --checkpoint_dir and --checkpoint_steps",
     "SwapEMAWeights": "leave it out",
     "TensorBoard": "--tensorboard_log_dir writes them for the whole job",

@@ -242,6 +242,8 @@ class Requests:
         if is_again:
             self.schedule.repeat()
             return Verdict()
+        if not is_last:
+            self.schedule.give_up_best()
         if pause is not None or not is_last:
             return Verdict()
         self._history.add_problem(text)

@@ -41,6 +41,8 @@ class CheckpointSchedule:
         self._settings = settings
         self._next_version = settings.checkpoint_steps
         self._is_again = False  # the last one came to nothing, through no fault of the files
+        self.is_best_due = False  # the next one is that of the best evaluation
+        self.best: int | None = None  # version that is kept as the best one
         self._next_recovery: float | None = None  # time
         self.patience = Patience(journal, "last checkpoint")
         self.is_last_private = settings.checkpoint_dir is None
@@ -49,6 +51,7 @@ class CheckpointSchedule:
         journal.handle("checkpoint", self._apply_written)
         journal.handle("recovery checkpoint", self._apply_written_for_recovery)
         journal.handle("checkpoint due", self._apply_due)
+        journal.handle("best", self._apply_best)
         journal.handle("checkpoint again", self._apply_again)
         journal.handle("recovery checkpoint due", self._apply_recovery_due)
         journal.handle("last checkpoint elsewhere", self._apply_elsewhere)
@@ -69,9 +72,21 @@ class CheckpointSchedule:
             self._journal.record("checkpoint due", next_version)
 
     def written(self, version: int) -> None:
-        """Note one for the user that is whole; older ones are kept no more."""
+        """Note one for the user that is whole; older ones are kept no more, but for the best."""
+        best = version if self.is_best_due else self.best
         old = to_delete([*self.kept, version], self._settings.keep_checkpoint_max)
-        self._journal.record("checkpoint", version, old)
+        self._journal.record("checkpoint", version, [v for v in old if v != best])
+        if self.is_best_due:
+            self._journal.record("best", version)
+
+    def want_best(self) -> None:
+        """Have one written of the best evaluation so far."""
+        self._journal.record("best", -1)
+
+    def give_up_best(self) -> None:
+        """It could not be written; the one before stays the best that there is."""
+        if self.is_best_due:
+            self._journal.record("best", -2)
 
     def written_for_recovery(self, version: int) -> None:
         """Note that a recovery checkpoint is whole; it replaces the one before."""
@@ -104,7 +119,7 @@ class CheckpointSchedule:
         if self._settings.checkpoint_dir is None:
             return False
         is_time = self._settings.checkpoint_steps > 0 and version >= self._next_version
-        return is_time or self._is_again
+        return is_time or self._is_again or self.is_best_due
 
     def is_recovery_due(self, version: int, now: float) -> bool:
         """Whether a recovery checkpoint should be written while training."""
@@ -124,6 +139,11 @@ class CheckpointSchedule:
     def _apply_due(self, next_version: int) -> None:
         self._next_version = next_version
         self._is_again = False
+
+    def _apply_best(self, version: int) -> None:
+        self.is_best_due = version == -1
+        if version >= 0:
+            self.best = version
 
     def _apply_again(self) -> None:
         self._is_again = True
@@ -149,6 +169,7 @@ class CheckpointSchedule:
             "kept": list(self.kept),
             "next_version": self._next_version,
             "is_again": self._is_again,
+            "best": [self.is_best_due, self.best],
             "next_recovery": self._next_recovery,
             "newest": None if self.newest is None else list(astuple(self.newest)),
             "patience": self.patience.snapshot(),
@@ -160,6 +181,7 @@ class CheckpointSchedule:
         self.kept = list(snapshot["kept"])
         self._next_version = snapshot["next_version"]
         self._is_again = snapshot["is_again"]
+        self.is_best_due, self.best = snapshot.get("best", (False, None))
         self._next_recovery = snapshot["next_recovery"]
         newest = snapshot["newest"]
         self.newest = None if newest is None else WholeCheckpoint(*newest)

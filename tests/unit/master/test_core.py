@@ -31,6 +31,7 @@ from elasticdl.master.core import Phase
 from elasticdl.master.parameters.holder import AuditFailed, CheckpointFailed, CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.process import OWN_FAILURE_EXIT_CODE
+from elasticdl.settings.best import Best
 
 
 def start(kit, command="train", shards=None, **settings):
@@ -438,6 +439,51 @@ def test_without_a_flag_each_epoch_is_evaluated_before_the_next_one_begins(maste
     t, e, m = TaskKind.TRAINING, TaskKind.EVALUATION, TaskKind.METRICS
     assert kinds(play.run()) == [e, m, t, t, t, e, m, t, t, t, e, m]
     assert [r.version for r in play.core.evaluations.results] == [9, 18, 27]
+
+
+def test_the_checkpoint_of_the_best_evaluation_is_kept_beyond_the_newest(master_kit):
+    play = start(
+        master_kit,
+        num_epochs=4,
+        checkpoint_dir=Path("c"),
+        keep_checkpoint_max=1,
+        keep_best="val_auc",
+        shards={"training": (("a", 90),)},
+    )
+    aucs, written = iter([0.6, 0.8, 0.7, 0.8]), []
+    while not isinstance(lease := play.lease(), Finished):
+        if isinstance(lease, Wait) or lease is None:
+            wanted = play.do(WriteCheckpoint)
+            if not wanted:
+                break
+            (action,) = wanted
+            assert not play.core.ledger.num_doing
+            written.append(action.version)
+            play.core.answered(CheckpointWritten(action.version), play.now)
+        elif lease.task.kind is TaskKind.METRICS:
+            play.report(lease, metrics={"auc": next(aucs)})
+        else:
+            play.work_off(lease)
+    play.core.answered(CheckpointWritten(36), play.now)  # the last one
+    assert written[:2] == [9, 18]
+    assert picture(play.core, 0.0).checkpoints == (18, 36)
+    assert play.core.holder.schedule.best == 18
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("val_auc", Best("auc", "max")),
+        ("loss", Best("loss", "min")),
+        ("out/root_mean_squared_error", Best("out/root_mean_squared_error", "min")),
+        ("profit:max", Best("profit", "max")),
+        ("", None),
+    ],
+)
+def test_a_metric_says_whether_more_or_less_is_better_or_the_flag_does(text, found):
+    assert Best.of(text) == found
+    with pytest.raises(ValueError, match="cannot be told; say --keep_best=profit:max"):
+        Best.of("profit")
 
 
 def test_an_evaluation_that_is_given_up_holds_no_epoch_back(master_kit):

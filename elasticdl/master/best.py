@@ -1,0 +1,36 @@
+"""Which evaluation is the best one, for `--keep_best`. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from elasticdl.master.evaluation import EvaluationResult
+from elasticdl.settings.best import Best
+
+
+@dataclass(frozen=True, slots=True)
+class BestEvaluation:
+    """The best of some evaluations, and the value for which it is."""
+
+    result: EvaluationResult
+    value: float
+
+
+def best_of(results: Sequence[EvaluationResult], wanted: Best) -> BestEvaluation | None:
+    """Return the first of the best; one whose value is no number is never better."""
+    best: BestEvaluation | None = None
+    for result in results:
+        value = value_of(result, wanted)
+        if value is None or math.isnan(value):
+            continue
+        if best is None or (value > best.value if wanted.mode == "max" else value < best.value):
+            best = BestEvaluation(result, value)
+    return best
+
+
+def value_of(result: EvaluationResult, wanted: Best) -> float | None:
+    """Return the metric of an evaluation; None if it has no such metric."""
+    found = {name.replace("/", "_"): value for name, value in result.metrics.items()}
+    return found.get(wanted.metric.replace("/", "_"))
