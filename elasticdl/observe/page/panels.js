@@ -134,11 +134,19 @@ const panels = (() => {
       words.empty(by("stages"), "No step has been made yet.");
       return;
     }
+    // As people say it; of a stage that is not known its own name.
+    const said = {
+      "feed": "reading records, and feed", "ids": "finding the ids to look up", "pull": "fetching parameters",
+      "compute": "computing gradients", "compute wait": "waiting for a minibatch to compute",
+      "push": "sending gradients", "staleness wait": "waiting for others' updates", "lease": "asking for a task",
+      "no task": "no task to do", "report": "telling what is done", "evaluate": "evaluating", "predict": "predicting",
+      "write": "writing predictions", "metrics": "adding up metrics", "callbacks": "callbacks",
+    };
     const most = found[0][1];
     by("stages").replaceChildren(words.table(["stage", "seconds", ""], found.map(([name, seconds]) => {
       const meter = words.element("div", undefined, "meter");
       meter.style.width = `${100 * seconds / most}%`;
-      return [name, words.decimal(seconds, 4), meter];
+      return [Object.hasOwn(said, name) ? said[name] : name, words.decimal(seconds, 4), meter];
     })));
   }
 
