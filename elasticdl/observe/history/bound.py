@@ -29,6 +29,7 @@ _ADVICE = {
 }
 
 
+_OF = "of the time in which they train or wait"
 _FEW_CORES = (
     "Its machine has too few cores for what runs there: fewer processes on it, or ps replicas on "
     "machines of their own."
@@ -67,15 +68,23 @@ def bound_of(history: History) -> Bound | None:
         return None
     train, data, parameters = (sums[name] / active for name in names)
     if train >= max(data, parameters):
-        return _bound("computing", train, f"workers compute for {train:.0%} of their time")
+        return _bound(
+            "computing",
+            train,
+            f"workers compute for {train:.0%} of the time in which they train or wait",
+        )
     if data >= parameters:
-        return _bound("reading", data, f"workers wait for data for {data:.0%} of their time")
+        return _bound(
+            "reading",
+            data,
+            f"workers wait for data for {data:.0%} of the time in which they train or wait",
+        )
     return _of_parameters(history, parameters)
 
 
 def _of_parameters(history: History, share: float) -> Bound:
     """Tell a busy ps replica from a slow way to it, and from workers that wait for each other."""
-    waits = f"workers wait for parameters for {share:.0%} of their time"
+    waits = f"workers wait for parameters for {share:.0%} {_OF}"
     if all(lane.role != Role.PS for lane in history.lanes):
         return _bound("the other workers", share, f"{waits}: for the gradients of each other")
     busy, waiting, name = _busiest_replica(history)
@@ -88,6 +97,10 @@ def _of_parameters(history: History, share: float) -> Bound:
     if busy + waiting >= BUSY_SHARE and busy >= _LEAST_WORK:
         text = f"{waits}, and {works}, and waits for a core for {waiting:.0%}"
         return replace(_bound("ps replica", share, text), advice=_FEW_CORES)
+    text = f"{waits}, and no ps replica works for more than {busy:.0%}"
+    if all(lane.address.startswith("127.") for lane in history.lanes if lane.role == Role.PS):
+        way = _bound("network", share, text)
+        return replace(way, text=way.text.replace("bound by network", "bound by its exchanges"))
     return _bound("network", share, f"{waits}, and no ps replica works for more than {busy:.0%}")
 
 

@@ -39,6 +39,12 @@ _CAUSES = (
 )
 """Facts that explain a dip, the strongest first."""
 
+_OUTWEIGHED = frozenset({"checkpoint", "evaluation", "slow", "task failed", "journal"})
+"""Facts that happen all the time: what took most of a dip explains it better than one beside it."""
+
+_TELLING = frozenset(map(str, (Label.EVALUATE, Label.WAIT_FOR_DATA, Label.STARTING)))
+_MOST = 0.5  # of the workers' time in a dip, more than in the rest of the job
+
 _WORDS = {
     str(Label.WAIT_FOR_DATA): "workers waited for data",
     str(Label.WAIT_FOR_PARAMETERS): "workers waited for parameters",
@@ -117,21 +123,28 @@ def _cause(history: History, first: int, stop: int, begin: float, end: float) ->
         for fact in history.facts
         if begin - _LOOK_BACK_SECONDS <= fact["time"] <= end and fact["event"] in _CAUSES
     ]
+    label, more = _what_grew(history, first, stop)
+    if label in _TELLING and more >= _MOST:
+        near = [fact for fact in near if fact["event"] not in _OUTWEIGHED]
     if near:
         best = min(near, key=lambda fact: _CAUSES.index(fact["event"]))
         return str(best["text"])
-    return _WORDS[_what_grew(history, first, stop)]
+    return _WORDS[label]
 
 
-def _what_grew(history: History, first: int, stop: int) -> str:
-    """Return the label that workers spent more of their time under than in the rest of the job."""
+def _what_grew(history: History, first: int, stop: int) -> tuple[str, float]:
+    """Return the label that workers spent more of their time under than in the rest of the job.
+
+    And by how much of their time that is more.
+    """
     rows = [lane.row.amounts for lane in history.lanes if lane.role == Role.WORKER]
     if not rows:
-        return str(Label.TRAIN)
+        return str(Label.TRAIN), 0.0
     sums = np.sum(rows, axis=0)
     inside, all_of_it = sums[first:stop].sum(axis=0), sums.sum(axis=0)
     grown = _shares(inside) - _shares(all_of_it - inside)
-    return LABELS[int(np.argmax(grown))]
+    most = int(np.argmax(grown))
+    return LABELS[most], float(grown[most])
 
 
 def _shares(seconds: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -14,6 +14,8 @@ const panels = (() => {
     document.title = `${state}: ${p.job_name || "elasticdl"}`;
     by("progress").value = p.records_total ? p.records_done / p.records_total : 0;
     by("message").textContent = store.message;
+    by("h-summary").textContent = store.ended !== null ? "At the end" : "Now";
+    by("progress").hidden = store.ended !== null && state === "finished";
     const tiles = [
       ["records", p.records_total ? `${words.count(p.records_done)} of ${words.count(p.records_total)}` : "–"],
       ["records/s", words.count(p.records_per_second)],
@@ -27,11 +29,26 @@ const panels = (() => {
       ["ps replicas", `${p.ps_replicas ?? "–"}${lost("ps")}`],
       ["goodput", store.goodput && store.goodput.workers.seconds ? words.percent(store.goodput.workers.share) : "–"],
     ];
-    by("tiles").replaceChildren(...tiles.map(([name, value]) => {
+    for (const [name, text] of best()) tiles.push([name, text]);
+    by("tiles").replaceChildren(...tiles.filter(([name]) => store.ended === null || name !== "time left").map(([name, value]) => {
       const tile = words.element("div");
       tile.append(words.element("dt", name), words.element("dd", value));
       return tile;
     }));
+  }
+
+  // The best of the evaluations: of a loss or an error the lowest, of all else the highest.
+  function best() {
+    const found = store.points.evaluation || [];
+    if (found.length < 2) return [];
+    return Object.keys(found[0].metrics).slice(0, 3).map((name) => {
+      const isLow = /loss|error|mae|mse/i.test(name), of = (one) => one.metrics[name] ?? null;
+      const known = found.filter((one) => of(one) !== null);
+      if (!known.length) return [`best ${name}`, "–"];
+      const top = known.reduce((a, b) => (isLow ? of(b) < of(a) : of(b) > of(a)) ? b : a);
+      const isLast = top === known[known.length - 1];
+      return [`best ${name}`, `${words.decimal(of(top), 4)} at ${words.duration(store.since(top.time))}${isLast ? "" : `, now ${words.decimal(of(known[known.length - 1]), 4)}`}`];
+    });
   }
 
   function lost(role) {

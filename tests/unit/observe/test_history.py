@@ -161,6 +161,13 @@ def test_dip_without_a_fact_has_what_workers_did_meanwhile_as_its_cause():
     assert dip.cause == "workers waited for data"
 
 
+def test_dip_that_an_evaluation_explains_is_not_laid_to_a_checkpoint_beside_it():
+    written = fact(BEGAN + 28.5, "checkpoint", "checkpoint of version 9 is written", version=9)
+    history = History.of([*beats(90, lambda s: "evaluate" if 30 <= s < 60 else "train"), written])
+    (dip,) = dips_of(history)
+    assert dip.cause == "workers evaluated"
+
+
 def test_steady_job_has_no_dip():
     assert dips_of(History.of(beats(60))) == []
     assert dips_of(History()) == []
