@@ -546,16 +546,20 @@ fn constrained(constraint: Option<&ConstraintSpec>) -> String {
 
 fn treated(variable: &VariableSpec) -> String {
     let decay = if variable.decays { "the" } else { "no" };
-    let own = variable.optimizer.as_ref();
-    let optimizer = own.map_or("the model's".to_owned(), |o| described(&o.kind, &o.params));
-    format!(
-        "trainable={}, momentum={}, optimizer {optimizer}, {} times the learning rate, {decay} \
-         weight decay and {}",
+    let mut said = format!(
+        "trainable={}, momentum={}, {decay} weight decay and {}",
         variable.trainable,
         variable.momentum,
-        variable.rate,
         constrained(variable.constraint.as_ref())
-    )
+    );
+    if let Some(own) = &variable.optimizer {
+        let optimizer = described(&own.kind, &own.params);
+        said += &format!(", optimizer {optimizer}");
+    }
+    if variable.rate != 1.0 {
+        said += &format!(", {} times the learning rate", variable.rate);
+    }
+    said
 }
 
 fn life_cycle(table: &TableSpec) -> String {
