@@ -25,7 +25,8 @@ class ModelSpec:
     """The functions of a user's model file, found and checked but not yet called.
 
     `model` and `optimizer` already have `--model_params` and `--learning_rate` bound. `optimizer`
-    is given the parameters by PyTorch's backend, and nothing by the others.
+    is given the parameters by PyTorch's backend, and nothing by the others. `loss_weights` is for
+    what Keras' `compile` takes as a loss.
     """
 
     model: Callable[[], Any]
@@ -38,6 +39,7 @@ class ModelSpec:
     custom_data_reader: Callable[..., Any] | None
     weighted_metrics_fn: Callable[[], Any] | None = None
     table: Any = None  # the `preprocessing.tabular.Table` that says what the columns are, if any
+    loss_weights: Any = None
 
 
 def batched(feed: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
@@ -101,6 +103,7 @@ def load_model_spec(section: ModelSection, learning_rate: float | None = None) -
         custom_data_reader=find(section.custom_data_reader),
         weighted_metrics_fn=find(section.weighted_metrics_fn),
         table=_table_of(module, feed),
+        loss_weights=find("loss_weights"),
     )
 
 

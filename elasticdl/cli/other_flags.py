@@ -17,7 +17,8 @@ OF_KERAS = {
     "initial_epoch": "--num_epochs is how many are left; --checkpoint_dir_for_init has the "
     "parameters",
     "jit_compile": "wrap a part of the model in tf.function(jit_compile=True)",
-    "loss_weights": "add the weighted losses of the outputs up in the function loss",
+    "loss_weights": "write loss_weights = ... in the model file beside a loss of Keras, or "
+    "add the weighted losses of the outputs up in the function loss",
     "sample_weight": "give sample weights as the third element of feed",
     "steps_per_epoch": "an epoch is all records of --training_data; give fewer files, or more "
     "epochs",

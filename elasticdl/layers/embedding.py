@@ -12,12 +12,14 @@ from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, config_of, expiry_of
 from elasticdl.layers.lookup import current_lookup
 from elasticdl.layers.plain_table import PlainTable
+from elasticdl.layers.table_variable import TableVariable
 
 COMBINERS = ("sum", "mean", "sqrtn")
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
 NUM_STRING_IDS = 2**63 - 1
 EMPTY_STRING_ID = 0x1AE1_6A3B_2F90_4050  # of ""
 PLAIN_WEIGHT_LIMIT_BYTES = 256 * 1024 * 1024
+_WHOLE_TABLE = "use keras.layers.Embedding, with a table below --embedding_threshold_bytes"
 
 
 @keras.saving.register_keras_serializable(package="elasticdl")
@@ -112,8 +114,11 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         self.supports_jit = self._fits_a_weight()  # a plain table is looked up outside XLA
 
     def build(self, input_shape: Any = None) -> None:
-        """Create the ordinary weight of a plain session; in a job there is none."""
-        if current_lookup() is None and self._fits_a_weight() and self._weight is None:
+        """Create the ordinary weight of a plain session; in a job something stands for it."""
+        if current_lookup() is not None:
+            if self.input_dim is not None and not self.variables:
+                TableVariable.of(self, _WHOLE_TABLE, takes_rows=False)
+        elif self._fits_a_weight() and self._weight is None:
             self._weight = self.add_weight(
                 shape=(self.input_dim, self.output_dim),
                 initializer=self.embeddings_initializer,
@@ -172,6 +177,11 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
         """Say what a symbolic call gives; no row is looked up for it."""
         self._check_dtype(inputs.dtype)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+
+    @property
+    def has_own_weight(self) -> bool:
+        """Whether it was built in a plain session, so that it holds its rows itself."""
+        return self._weight is not None
 
     def get_config(self) -> dict[str, Any]:
         """Return what rebuilds the layer, its rows excepted."""

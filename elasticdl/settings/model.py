@@ -98,6 +98,11 @@ class ModelSection(Section):
         Field(description="Keras Embedding tables above this size are moved to the ps replicas."),
     ] = 2 * 1024 * 1024
 
+    def functions(self) -> dict[str, str]:
+        """Return, by flag, the names that a job looks for in the model file."""
+        found = {flag: str(getattr(self, flag)) for flag in ("feed", *_NAMES)}
+        return {flag: name for flag, name in found.items() if name}
+
     def named(self) -> dict[str, str]:
         """Return, by flag, the names that must be there since somebody has asked for them.
 

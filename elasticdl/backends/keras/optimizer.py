@@ -146,12 +146,18 @@ def _constraint(variable: Any) -> ConstraintSpec | None:
     )
 
 
+def has_schedule(optimizer: Any) -> bool:
+    """Say whether a schedule gives the learning rate of an optimizer, which may be None."""
+    rate = getattr(optimizer, "_learning_rate", None)
+    return isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+
+
 class LearningRate:
     """The learning rate as a function of the model's version, from the optimizer's settings."""
 
     def __init__(self, optimizer: Any) -> None:
         rate = optimizer._learning_rate
-        if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        if has_schedule(optimizer):
             compiled = tf.function(
                 rate, autograph=False, input_signature=[tf.TensorSpec([], tf.int64)]
             )

@@ -41,6 +41,7 @@ from elasticdl.backends.keras.metrics.collection import Metrics
 from elasticdl.backends.keras.metrics.join import joined
 from elasticdl.backends.keras.model.eager import EagerModel
 from elasticdl.backends.keras.model.gradient import LossGradient
+from elasticdl.backends.keras.model.held import HeldVariables
 from elasticdl.backends.keras.model.labels import problem_of_labels
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
@@ -53,6 +54,7 @@ from elasticdl.backends.keras.optimizer import (
     describe_clip,
     describe_optimizer,
     describe_updates,
+    has_schedule,
     make_optimizer,
     rule_of_table,
 )
@@ -120,6 +122,7 @@ class KerasTrainer:
         self._inferences: dict[Any, Inference] = {}
         self._sample: KerasMinibatch | None = None
         self._scale: LossScale | None = None
+        self._newest: tuple[Float32, ...] = ()  # dense and state vectors of the newest step
 
     def minibatches(
         self, records: Iterator[Records], mode: Mode, minibatch_size: int, seed: int
@@ -172,10 +175,15 @@ class KerasTrainer:
             if self._eager is not None:
                 self._eager.try_out(sample)
             else:
-                self._step(sample)
+                values = self._placed.dense.values(), self._placed.state.values()
+                self._step(sample).try_out(sample, *values)
             frozen, frozen_tables = self._gradient.missing, self._gradient.missing_tables
             self._tell_untrained(frozen, frozen_tables)
-        return self._description(updates, frozen, frozen_tables)
+        description = self._description(updates, frozen, frozen_tables)
+        self._held = HeldVariables(self._placed.dense, self._placed.state)
+        if has_schedule(updates.optimizer):
+            self._learning_rate(0)  # one that needs what nobody knows says so now
+        return description
 
     def _read_optimizer(self) -> _Updates:
         """Take from the user's optimizer and callbacks what a step and the job need of them."""
@@ -192,7 +200,8 @@ class KerasTrainer:
         if self._callbacks is not None:
             self.callbacks = self._callbacks.needs
             if self.callbacks.watches_loss:
-                self._evaluation_loss = EvaluationLoss(self._spec.loss, self._placed.output_names)
+                names, weights = self._placed.output_names, self._spec.loss_weights
+                self._evaluation_loss = EvaluationLoss(self._spec.loss, names, weights)
         return _Updates(optimizer, rule, clip, dense)
 
     def _find_ids(self, sample: KerasMinibatch) -> None:
@@ -250,7 +259,8 @@ class KerasTrainer:
 
     def initial_values(self) -> tuple[Float32, Float32]:
         """Return the flat dense and state vectors as initialised here."""
-        return self._placed.dense.values(), self._placed.state.values()
+        with self._held.open():
+            return self._placed.dense.values(), self._placed.state.values()
 
     def given_rows(self) -> Sequence[tuple[int, Float32]]:
         """Return the tables whose rows the model file sets, and the rows."""
@@ -292,6 +302,7 @@ class KerasTrainer:
         minibatch = KerasMinibatch.of(minibatch)
         if self._state_rule is not None:
             self._state_rule.check(minibatch, state)
+        self._newest = dense, state
         if self._eager is not None:
             return self._eager.step(minibatch)
         return self._step(minibatch)(minibatch, rows, dense, state)
@@ -304,8 +315,9 @@ class KerasTrainer:
             if self._eager is None:
                 outputs = self._steps[minibatch.structure.key].predictions(outputs)
             parts.append((minibatch.labels, outputs, minibatch.weights))
-        for labels, outputs, weights in joined(parts):
-            self._metrics.update(labels, outputs, self._placed.output_names, weights)
+        with self._held.reading(*self._newest):
+            for labels, outputs, weights in joined(parts):
+                self._metrics.update(labels, outputs, self._placed.output_names, weights)
 
     def new_metrics(self) -> None:
         """Start an evaluation with empty metrics."""
@@ -319,11 +331,12 @@ class KerasTrainer:
         """Add a minibatch to the metrics."""
         minibatch = KerasMinibatch.of(minibatch)
         outputs, added = self._infer(minibatch, rows, dense, state)
-        self._metrics.update(
-            minibatch.labels, outputs, self._placed.output_names, minibatch.weights
-        )
-        if self._evaluation_loss is not None:
-            self._evaluation_loss.update(minibatch, outputs, added)
+        with self._held.reading(dense, state):
+            self._metrics.update(
+                minibatch.labels, outputs, self._placed.output_names, minibatch.weights
+            )
+            if self._evaluation_loss is not None:
+                self._evaluation_loss.update(minibatch, outputs, added)
 
     def metric_states(self) -> MetricStates:
         """Return what was gathered since `new_metrics`."""
@@ -359,6 +372,7 @@ class KerasTrainer:
         if self._sample is None:
             raise ModelError("a model is exported after it was built; call build first")
         tf.config.run_functions_eagerly(False)  # an export is a traced model
+        self._held.release()
         try:
             if tables is None:
                 sites = Collector(self._placed, self._sample, training=False).sites
@@ -372,7 +386,8 @@ class KerasTrainer:
     def _make_gradient(self) -> LossGradient | None:
         if self._spec.loss is None:
             return None
-        loss = MinibatchLoss(self._spec.loss, self._placed.output_names)
+        names, weights = self._placed.output_names, self._spec.loss_weights
+        loss = MinibatchLoss(self._spec.loss, names, weights)
         return LossGradient(self._placed, loss, self._momenta, self._scale)
 
     def _step(self, minibatch: KerasMinibatch) -> TrainStep:

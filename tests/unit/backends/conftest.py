@@ -95,6 +95,11 @@ class Job:
             outputs.append(self.backend.predict_step(mb, given.rows, given.dense, given.state))
         return np.concatenate(outputs)
 
+    def initial_weights(self):
+        """Return the weights that a model of Keras was built with, as `get_weights` does."""
+        with self.backend._held.open():
+            return self.backend._placed.model.get_weights()
+
     def parameters(self):
         pulled = self.client.pull([], training=False)
         return pulled.dense, pulled.state

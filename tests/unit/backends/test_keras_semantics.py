@@ -137,7 +137,7 @@ class TestLosses:
         job = new_job(given, 16, model=self.Whole, **FUNCTIONS)
         plain = self.Whole()
         plain(given["x"])
-        plain.set_weights(job.backend._placed.model.get_weights())
+        plain.set_weights(job.initial_weights())
         plain.compile(sgd(), loss=lambda y, p: tf.reduce_mean(squared(y, p)), run_eagerly=True)
         losses = [float(plain.train_on_batch(given["x"], given["y"])) for _ in range(4)]
         for _ in range(4):
@@ -249,7 +249,7 @@ class TestStateAtAnyStaleness:
                 job.push(*one)
             ends.append(job.parameters()[1])
         plain = self.model(momentum)()
-        plain.set_weights(job.backend._placed.model.get_weights())
+        plain.set_weights(job.initial_weights())
         for _ in range(10):
             for start in range(0, 8 * 64, 8):
                 plain(given["x"][start : start + 8], training=True)

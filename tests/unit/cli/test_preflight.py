@@ -148,7 +148,7 @@ def make(place, *files):
 
 
 def test_an_evaluation_needs_metrics(place):
-    (place / "zoo" / "mnist" / "model.py").write_text(MODEL.replace("eval_metrics_fn", "metrics"))
+    (place / "zoo" / "mnist" / "model.py").write_text(MODEL.replace("eval_metrics_fn", "measures"))
     check(config("train"))
     with pytest.raises(ModelError, match="expected a function 'eval_metrics_fn'"):
         check(config("evaluate"))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
-from elasticdl.backends.base import Minibatch
+from elasticdl.backends.base import Int64, Minibatch
 from elasticdl.job import Mode
 
 
@@ -88,7 +88,7 @@ class KerasMinibatch(Minibatch):
     """A minibatch with its tensors taken apart once, in the background, for compiled functions.
 
     `seed` drives what the model itself draws (dropout). `weights` are the sample weights, if
-    `feed` gives any.
+    `feed` gives any. `pulled` has the ids of each lookup, once they were asked for.
     """
 
     structure: Structure
@@ -96,6 +96,7 @@ class KerasMinibatch(Minibatch):
     mode: Mode
     seed: int
     weights: Any = None
+    pulled: list[Int64] = field(default_factory=list, compare=False)
 
     @classmethod
     def of(cls, minibatch: Minibatch) -> KerasMinibatch:

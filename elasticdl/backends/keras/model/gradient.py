@@ -95,12 +95,18 @@ class LossGradient:
             tape.watch([part for _, part in dense_parts])
             lookup.watch(tape)
             features, state_parts = structure.fold_features(tensors), placed.state.split(state)
-            called = placed.call(lookup, features, True, dense_parts, state_parts, seed)
             labels, weights = structure.fold_labels(tensors), structure.fold_weights(tensors)
-            loss = self._loss(labels, called.outputs, weights)
-            loss = loss + added(called.losses)
-            target = loss if self._scale is None else loss * factor
-        check_assigned(placed, called)
+
+            def loss_of(outputs: Any) -> Any:
+                return self._loss(labels, outputs, weights)
+
+            called = placed.call(lookup, features, True, dense_parts, state_parts, seed, loss_of)
+            extra = added(called.losses)
+            # The gradient of several values is that of their sum, as in Keras.
+            target = tf.reduce_sum(called.loss) + extra
+            target = target if self._scale is None else target * factor
+        loss = tf.reduce_mean(called.loss) + extra
+        check_assigned(placed, called, self._loss.own_variables)
         given = [part for _, part in dense_parts] + list(lookup.rows)
         gradients = self._completed(given, tape.gradient(target, given), lookup.tables)
         flat = [placed.dense.join(gradients[: len(dense_parts)]), *gradients[len(dense_parts) :]]

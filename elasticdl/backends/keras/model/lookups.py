@@ -18,6 +18,14 @@ from elasticdl.backends.base import Int64
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.model.function import FlatFunction
 from elasticdl.backends.keras.model.placed import PlacedModel, Table, explaining, zero_rows
+from elasticdl.backends.keras.model.recipe import (
+    AskedIds,
+    Leaves,
+    Recipe,
+    functions_of,
+    nodes_within,
+    not_of_the_record,
+)
 from elasticdl.errors import ModelError
 
 Pull = Callable[..., Any]
@@ -25,7 +33,10 @@ Pull = Callable[..., Any]
 
 _SHAPE_ONLY = ("Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike")
 _DRAWS = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal",
-          "RandomShuffle", "Multinomial")  # fmt: skip
+          "RandomShuffle", "Multinomial", "ParameterizedTruncatedNormal", "RandomGamma",
+          "RandomPoissonV2", "StatefulRandomBinomial", "RngReadAndSkip", "StatefulUniform",
+          "StatefulUniformInt", "StatefulUniformFullInt", "StatefulStandardNormalV2",
+          "StatefulTruncatedNormal", "Timestamp")  # fmt: skip
 # From here on two integers may be the same float.
 _EXACT_BELOW = {tf.bfloat16: 2**8, tf.float16: 2**11, tf.float32: 2**24, tf.float64: 2**53}
 
@@ -36,7 +47,8 @@ class Site:
 
     `stage` is 0 where the ids follow from the features; where they depend on parameters it is
     one more than that of the sites whose rows they depend on. Ids that were floats are exact below
-    `exact_below` alone.
+    `exact_below` alone. `recipe` says how they are computed; None: they may differ when they are
+    computed again.
     """
 
     table: int
@@ -44,6 +56,7 @@ class Site:
     rows: Any  # likewise: the zeros that were given
     stage: int
     exact_below: int | None
+    recipe: Recipe | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +70,7 @@ class _Stage:
     features: list[int]
     function: FlatFunction | None
     places: list[int]
+    may_differ: str  # the name of a layer whose ids may be others when they are computed again
 
 
 class Collector:
@@ -95,7 +109,10 @@ class Collector:
             results: Sequence[Any] = []
             if cut.function is not None:
                 given = [] if stage == 0 else self._rows_before(stage, found, pull)
-                results = cut.function(*given, tf.constant(minibatch.seed, tf.int64), *tensors)
+                inputs = [*given, tf.constant(minibatch.seed, tf.int64), *tensors]
+                results = cut.function(*inputs)
+                if stage and cut.may_differ:  # a step cannot tell: its parameters may be newer
+                    _check_again(results, cut.function(*inputs), cut.may_differ)
             # Sites with the same ids share one array: the client then deduplicates it once.
             arrays = [np.asarray(tensors[k]) for k in cut.features]
             arrays += [np.asarray(ids) for ids in results]
@@ -104,7 +121,17 @@ class Collector:
                 found[index] = check_ids(
                     self._placed.tables[site.table], arrays[place], site.exact_below
                 )
+        minibatch.pulled[:] = found
         return found
+
+    def asked(self, leaves: Leaves) -> AskedIds:
+        """Return what notes the ids that another trace of the model asks for."""
+        return AskedIds(
+            [site.recipe for site in self.sites],
+            [site.stage for site in self.sites],
+            [self._placed.tables[site.table].name for site in self.sites],
+            leaves,
+        )
 
     def names(self, minibatch: KerasMinibatch, sites: Sequence[int]) -> list[list[str]]:
         """Return the strings that were hashed to the ids of some sites."""
@@ -144,6 +171,7 @@ class Collector:
         dense, state, seed = inputs[:3]
         graph = tf.compat.v1.get_default_graph()
         walk = _Walk([dense, state])
+        leaves = Leaves(dense, state, seed, inputs[3:])
 
         def note(layer: Any, ids: Any) -> Any:
             if ids.graph is not graph:
@@ -155,8 +183,9 @@ class Collector:
             stage = walk.stage_of(ids, layer)
             rows = tf.identity(zero_rows(ids, layer.output_dim))
             walk.add_rows(rows, stage)
-            table = self._placed.table_of(layer)
-            self.sites.append(Site(table, ids, rows, stage, _exact_below(ids)))
+            table, recipe = self._placed.table_of(layer), leaves.recipe(ids)
+            leaves.add_rows(rows, len(self.sites))
+            self.sites.append(Site(table, ids, rows, stage, _exact_below(ids), recipe))
             return rows
 
         features = structure.fold_features(inputs[3:])
@@ -185,7 +214,9 @@ class Collector:
                 else None
             )
             places = [order.index(tensor.name) for tensor in wanted]
-            stages.append(_Stage(features, function, places))
+            unsure = [self.sites[k] for k in self._members(stage) if self.sites[k].recipe is None]
+            may_differ = self._placed.tables[unsure[0].table].name if unsure else ""
+            stages.append(_Stage(features, function, places, may_differ))
         return stages
 
     def _members(self, stage: int) -> list[int]:
@@ -200,6 +231,12 @@ class Collector:
         needed = [k for k, site in enumerate(self.sites) if site.stage < stage]
         pulled = pull([(self.sites[k].table, found[k]) for k in needed], training=self._training)
         return [tf.constant(x) for x in (*pulled.rows, pulled.dense, pulled.state)]
+
+
+def _check_again(results: Sequence[Any], again: Sequence[Any], name: str) -> None:
+    """Refuse ids that are others when they are computed again."""
+    if not all(np.array_equal(one, other) for one, other in zip(results, again, strict=True)):
+        raise ModelError(not_of_the_record(name))
 
 
 def check_ids(table: Table, ids: Int64, exact_below: int | None = None) -> Int64:
@@ -276,12 +313,23 @@ class _Walk:
             if op.name in self._stages:
                 stage = max(stage, self._stages[op.name])
                 continue
-            if op.type in _DRAWS:
+            if draws := _draws(op):
                 raise ModelError(
-                    f"Embedding {layer.name!r}: ids are drawn at random by {op.type} "
+                    f"Embedding {layer.name!r}: ids are drawn at random by {draws} "
                     f"({op.name}), so they cannot be known before the step; draw them in feed, "
-                    "or with a keras.random.SeedGenerator"
+                    "or with a keras.random.SeedGenerator that the layer makes in __init__"
                 )
             if op.type not in _SHAPE_ONLY:
                 todo.extend(source.op for source in op.inputs)
         return stage
+
+
+def _draws(op: Any) -> str:
+    """Return which random operation this is, or has in a function that it calls; else ""."""
+    if op.type in _DRAWS:
+        return str(op.type)
+    called = functions_of(op)
+    if not called:
+        return ""
+    inside = {node.op for node in nodes_within(op.graph, called)}
+    return next((name for name in _DRAWS if name in inside), "")

@@ -21,8 +21,8 @@ class EvaluationLoss:
 
     NAME = "loss"
 
-    def __init__(self, loss: Any, output_names: Sequence[str]) -> None:
-        self._loss = MinibatchLoss(loss, output_names)
+    def __init__(self, loss: Any, output_names: Sequence[str], loss_weights: Any = None) -> None:
+        self._loss = MinibatchLoss(loss, output_names, loss_weights)
         self._sums = np.zeros(2)
 
     def reset(self) -> None:
@@ -31,7 +31,7 @@ class EvaluationLoss:
 
     def update(self, minibatch: KerasMinibatch, outputs: Any, added: Any) -> None:
         """Add a minibatch, given what the model adds to its loss."""
-        loss = self._loss(minibatch.labels, outputs, minibatch.weights) + added
+        loss = tf.reduce_mean(self._loss(minibatch.labels, outputs, minibatch.weights)) + added
         self._sums += (float(loss) * minibatch.num_records, minibatch.num_records)
 
     def states(self) -> MetricStates:
@@ -59,9 +59,10 @@ class MinibatchLoss:
     Args:
         loss: `loss` of the model file.
         output_names: Names of the model's outputs.
+        loss_weights: Of the outputs, as `compile` takes them; not used for a function of the user.
     """
 
-    def __init__(self, loss: Any, output_names: Sequence[str]) -> None:
+    def __init__(self, loss: Any, output_names: Sequence[str], loss_weights: Any = None) -> None:
         self._name = getattr(loss, "__name__", "loss")
         self._loss = UserLoss(loss, self._name)
         self._takes_weights = False
@@ -70,13 +71,22 @@ class MinibatchLoss:
             from keras.src.trainers.compile_utils import CompileLoss
 
             self._name = "loss"
-            self._of_keras = CompileLoss(loss, output_names=list(output_names) or None)
+            self._of_keras = CompileLoss(
+                loss, loss_weights, output_names=list(output_names) or None
+            )
         else:
             self._takes_weights = "sample_weight" in _parameters(loss)
         self._reduced = _Reduced("loss", dtype="float32")
 
+    @property
+    def own_variables(self) -> frozenset[int]:
+        """The variables, by `id`, in which Keras counts the losses of several outputs."""
+        if self._of_keras is None:
+            return frozenset()
+        return frozenset(id(v) for metric in self._of_keras.metrics for v in metric.variables)
+
     def __call__(self, labels: Any, outputs: Any, weights: Any) -> Any:
-        """Return a float32 scalar.
+        """Return a float32 scalar; of a loss of Keras with `reduction=None`, a value each.
 
         Args:
             labels: As `feed` gives them.

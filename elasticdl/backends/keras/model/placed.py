@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import GLOBAL_SEED_GENERATOR
 
 from elasticdl.backends.base import (
     AdmissionSpec,
@@ -22,7 +26,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.model.hooks import check_hooks
 from elasticdl.backends.keras.model.old_calls import remedy_of
 from elasticdl.backends.keras.model.placement import given_rows, moving_large_embeddings
-from elasticdl.backends.keras.model.variables import Mapping, ModelVariables
+from elasticdl.backends.keras.model.variables import SEED_NAME, ModelVariables, Values
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.embedding import Embedding
@@ -84,17 +88,47 @@ class Table:
         return str(getattr(self.layer, "wire_dtype", "float32"))
 
 
-class _Noting(keras.StatelessScope):  # type: ignore[misc]  # keras has no types
-    """Notes which variables are assigned; their new values are `get_current_value`."""
+class CallScope(keras.StatelessScope):  # type: ignore[misc]  # keras has no types
+    """Notes which variables are assigned; their new values are `get_current_value`.
 
-    def __init__(self, mapping: Mapping) -> None:
+    Args:
+        mapping: Values of variables.
+        begun: Gives the state of a seed generator that is not the model's own.
+    """
+
+    def __init__(self, mapping: Values, begun: Callable[[Any], Any]) -> None:
         super().__init__(state_mapping=mapping, collect_losses=True)
         self.assigned: dict[int, Any] = {}
+        self._begun = begun
+
+    def get_current_value(self, variable: Any) -> Any:
+        """Return the value of a variable here; None: it has its own."""
+        value = super().get_current_value(variable)
+        if value is None and variable.name == SEED_NAME:
+            return self._begun(variable)
+        return value
 
     def add_update(self, update: tuple[Any, Any]) -> None:
         """Take the new value of a variable."""
-        self.assigned[id(update[0])] = update[0]
+        variable, _ = update
         super().add_update(update)
+        if variable.name != SEED_NAME:  # each minibatch begins them anew
+            self.assigned[id(variable)] = variable
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Forget what is assigned meanwhile."""
+        mapping: dict[int, Any] = self.state_mapping  # type: ignore[has-type]  # of Keras
+        values, assigned = dict(mapping), dict(self.assigned)
+        try:
+            yield
+        finally:
+            self.state_mapping, self.assigned = values, assigned
+
+    def take_assigned(self) -> dict[int, Any]:
+        """Return what was assigned since the last call, by `id`."""
+        assigned, self.assigned = self.assigned, {}
+        return assigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +138,17 @@ class Called:
     Attributes:
         losses: Regularization and added losses.
         state: Values of the state variables after the call, one by one.
-        assigned: All variables that the call assigned, by their `id`.
+        assigned: All variables that the call assigned, by their `id`; no seed generators.
+        loss: What `loss` gave.
+        assigned_by_loss: All variables that `loss` assigned.
     """
 
     outputs: Any
     losses: list[Any]
     state: list[Any]
     assigned: dict[int, Any]
+    loss: Any = None
+    assigned_by_loss: Mapping[int, Any] = field(default_factory=dict)
 
 
 class PlacedModel:
@@ -134,6 +172,7 @@ class PlacedModel:
         self._met: list[Any] = []  # in the first call; a layer as often as it was called
         # Of Python, NumPy and TensorFlow: initializers draw their own seeds from the first.
         keras.utils.set_random_seed(seed % 2**32)
+        _forget_global_generator()
         _restart_names()
         with moving_large_embeddings(threshold_bytes), looking_up(self._meet):
             self.model = _make(make_model)
@@ -172,20 +211,33 @@ class PlacedModel:
         lookup: Callable[[Any, Any], Any],
         features: Any,
         training: bool,
-        dense: Mapping,
-        state: Mapping,
+        dense: Values,
+        state: Values,
         seed: Any,
+        loss: Callable[[Any], Any] | None = None,
     ) -> Called:
         """Run the model on tensors in place of its variables, which stay as they are.
 
-        `dense` and `state` are what `Variables.split` gives.
+        Args:
+            lookup: Gives the rows of ids.
+            features: As `feed` gives them.
+            training: Whether it is trained.
+            dense: What `Variables.split` gives.
+            state: The same.
+            seed: Of the minibatch.
+            loss: Called with the outputs, in sight of the same values; state as the model left it.
         """
-        scope = _Noting(dense + state + self.seeds.begun(seed))
-        with self._tracing, looking_up(lookup), scope, accepting_dicts():
-            outputs = self.model(features, training=training)
-            losses = list(self.model.losses)
+        scope = CallScope(dense + state + self.seeds.begun(seed), partial(self.seeds.of, seed))
+        with self._tracing, scope, accepting_dicts():
+            with looking_up(lookup):
+                outputs = self.model(features, training=training)
+            assigned = scope.take_assigned()
+            with looking_up(_not_in_loss):
+                value = None if loss is None else loss(outputs)
+            with looking_up(lookup):
+                losses = list(self.model.losses)
         after = [scope.get_current_value(v) for v in self.state.variables]
-        return Called(outputs, losses, after, scope.assigned)
+        return Called(outputs, losses, after, assigned, value, scope.take_assigned())
 
     def _meet(self, layer: Any, ids: Any) -> Any:
         """Look up zeros, noting the layer: how the model's embedding layers are found."""
@@ -203,7 +255,7 @@ class PlacedModel:
     def _describe_tables(self) -> Iterator[Table]:
         names: set[str] = set()
         for layer in self._layers:
-            if isinstance(layer, Embedding) and layer.variables:
+            if isinstance(layer, Embedding) and layer.has_own_weight:
                 raise ModelError(
                     f"Embedding {layer.name!r} was built before the job's model function ran; "
                     "create the model's layers inside that function"
@@ -234,7 +286,9 @@ def explaining(model: Any, minibatch: KerasMinibatch) -> Iterator[None]:
     """Turn what a model raises on a minibatch into a message that shows both sides."""
     try:
         yield
-    except ElasticdlError:
+    except ElasticdlError as error:
+        if words := _within_keras(error):
+            raise type(error)(words) from error
         raise
     except Exception as error:
         hint = ""
@@ -263,8 +317,29 @@ def _make(make_model: Callable[[], Any]) -> Any:
     return model
 
 
+def _within_keras(error: Exception) -> str:
+    """Return the words of an error to which Keras has added the arguments of a call; else ""."""
+    found = re.search(
+        r"^Exception encountered when calling .*?\x1b\[1m(.*?)\x1b\[0m", str(error), re.S
+    )
+    return found[1] if found else ""
+
+
+def _not_in_loss(layer: Any, ids: Any) -> Any:
+    raise ModelError(
+        f"loss(labels, predictions) calls Embedding {layer.name!r}, whose table is on the ps "
+        "replicas: rows are looked up before the step, for the model's call alone; call the layer "
+        "in the model and return its rows as an output, or add the term there by self.add_loss(...)"
+    )
+
+
 def _message(error: BaseException) -> str:
     return " ".join(str(error).split())[:1000]
+
+
+def _forget_global_generator() -> None:
+    """Have Keras make its own again for what draws without a seed, as in a new process."""
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, None)
 
 
 def _restart_names() -> None:

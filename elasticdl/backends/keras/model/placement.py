@@ -16,6 +16,7 @@ from elasticdl.errors import ModelError
 from elasticdl.layers.constraint import describe_constraint
 from elasticdl.layers.initializer import has_array
 from elasticdl.layers.lookup import current_lookup
+from elasticdl.layers.table_variable import TableVariable
 
 logger = logging.getLogger(__name__)
 
@@ -26,12 +27,7 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
     The layer object stays the user's and only its class is exchanged, so that wherever the model
     holds it, it is this one. It never had a weight.
 
-    Attributes:
-        given: The rows that the model file sets (`weights=`, `set_weights`, `load_weights`), shape
-            (input_dim, output_dim); None: rows have initial values where they are created.
     """
-
-    given: Float32 | None = None
 
     def call(self, inputs: Any) -> Any:
         """Return rows of the lookup in force, as the plain layer would of its weight."""
@@ -48,14 +44,6 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
         rows = rows if self.trainable else tf.stop_gradient(rows)
         return tf.cast(rows, self.compute_dtype)
 
-    @property
-    def embeddings(self) -> Any:
-        """Refuse: no process holds the table."""
-        raise ModelError(
-            f"the model reads the whole table of Embedding {self.name!r}, which was moved to the "
-            f"ps replicas; {_keep(self)}"
-        )
-
     def set_weights(self, weights: Any) -> None:
         """Keep the rows; they are given to the ps replicas when the model is declared."""
         shape = (self.input_dim, self.output_dim)
@@ -64,7 +52,7 @@ class MovedEmbedding(keras.layers.Embedding):  # type: ignore[misc]  # keras has
             raise ModelError(
                 f"Embedding {self.name!r} is given weights of shapes {found}, expected [{shape}]"
             )
-        self.given = np.array(weights[0], np.float32)
+        self._embeddings.begin_with(weights[0])
 
     def load_own_variables(self, store: Any) -> None:
         """Take the rows of a file of weights."""
@@ -76,9 +64,15 @@ MovedEmbedding.__name__ = keras.layers.Embedding.__name__
 
 
 def given_rows(layer: Any) -> Float32 | None:
-    """Return the rows that a model file sets for a moved layer, shape (input_dim, output_dim)."""
-    if not isinstance(layer, MovedEmbedding) or layer.given is not None:
-        return getattr(layer, "given", None)
+    """Return the rows that a model file sets for a moved layer, shape (input_dim, output_dim).
+
+    It sets them by `weights=`, `set_weights`, `load_weights`, `assign`, or an array as initializer.
+    """
+    if not isinstance(layer, MovedEmbedding):
+        return None
+    given: Float32 | None = layer._embeddings.given
+    if given is not None:
+        return given
     initializer = layer.embeddings_initializer
     if not has_array(initializer):
         return None
@@ -115,7 +109,7 @@ def moving_large_embeddings(threshold_bytes: int) -> Iterator[None]:
             self.input_dim,
             self.output_dim,
         )
-        return None
+        return TableVariable.of(self, _keep(self), takes_rows=True)
 
     plain.add_weight = intercept
     try:

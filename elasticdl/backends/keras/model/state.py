@@ -10,7 +10,7 @@ See docs/designs/collect-mode.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.model.placed import Called, PlacedModel, explaining
 from elasticdl.backends.keras.model.variables import is_float
 from elasticdl.errors import ModelError
+from elasticdl.layers.table_variable import TableVariable
 
 _NUM_TRIALS = 3
 _CHECKED_STEPS = frozenset(8**k for k in range(1, 8))  # a trial costs some steps
@@ -32,12 +33,24 @@ _LEAP = 2**20  # a count that starts again, or stops, does so before
 _EPSILONS = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
-def check_assigned(placed: PlacedModel, called: Called) -> None:
-    """Refuse a model that assigns, in training, what would be lost.
+def check_assigned(placed: PlacedModel, called: Called, of_loss: Collection[int] = ()) -> None:
+    """Refuse a model or a loss that assigns, in training, what would be lost.
+
+    Args:
+        placed: The model.
+        called: What a call of it gave.
+        of_loss: Variables by `id` in which Keras' own losses count for a display.
 
     Raises:
         ModelError: Names the variable and what to write instead.
     """
+    for key, variable in called.assigned_by_loss.items():
+        if key not in of_loss:
+            raise ModelError(
+                f"loss(labels, predictions) assigns the variable {variable.path!r}: workers train "
+                "at the same time, and what each assigns would be lost; assign it in the call() of "
+                "a layer that made it with add_weight, and read it in the loss"
+            )
     kept = {id(v) for v in (*placed.state.variables, *placed.seeds.variables)}
     metrics = {id(v): m for m in placed.model.metrics for v in m.variables}
     trained = {id(v) for v in placed.dense.variables}
@@ -50,6 +63,8 @@ def check_assigned(placed: PlacedModel, called: Called) -> None:
                 "which a job does not show; name metrics in eval_metrics_fn() in the model file"
             )
         where = f"call() assigns the variable {variable.path!r}"
+        if isinstance(variable, TableVariable):
+            raise ModelError(f"{where}, a table on the ps replicas, which apply gradients alone")
         if key in trained:
             raise ModelError(
                 f"{where}, which is trained: workers train at the same time, and the ps replicas "

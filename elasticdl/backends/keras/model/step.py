@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
@@ -14,16 +16,29 @@ from elasticdl.backends.keras.model.function import FlatFunction, as_tensor
 from elasticdl.backends.keras.model.gradient import LossGradient, added
 from elasticdl.backends.keras.model.lookups import Collector
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
+from elasticdl.backends.keras.model.recipe import AskedIds, Leaves, functions_of, nodes_within
 from elasticdl.errors import ModelError
+
+_ASSIGNS = re.compile(r"Assign\w*VariableOp$|ResourceScatter|LookupTableInsert")
 
 
 class GivenRows:
-    """A lookup that hands out the rows given to a step, site by site in the order of collection."""
+    """A lookup that hands out the rows given to a step, site by site in the order of collection.
 
-    def __init__(self, placed: PlacedModel, tables: Sequence[int], rows: Sequence[Any]) -> None:
+    Args:
+        placed: The model.
+        tables: Of each site.
+        rows: Of each site.
+        asked: Is told the ids of each site.
+    """
+
+    def __init__(
+        self, placed: PlacedModel, tables: Sequence[int], rows: Sequence[Any], asked: AskedIds
+    ) -> None:
         self._placed = placed
         self.tables = tables
         self._rows = rows
+        self._asked = asked
         self._next = 0
 
     @property
@@ -48,6 +63,7 @@ class GivenRows:
         rows = self._rows[site]
         if ids.shape.rank is not None:
             rows = tf.ensure_shape(rows, [*ids.shape, layer.output_dim])
+        self._asked.note(site, ids, rows)
         return rows
 
 
@@ -63,7 +79,7 @@ class TrainStep:
     ) -> None:
         self._placed = placed
         self._gradient = gradient
-        self._tables = collector.tables
+        self._collector = collector
         self._structure = minibatch.structure
         self._outputs = _Outputs()
         specs, factor = self._structure.specs, tf.TensorSpec([], tf.float32)
@@ -77,9 +93,22 @@ class TrainStep:
 
         def once(factor: Any) -> tuple[Sequence[Any], Any]:
             tensors = self._function(minibatch, rows, dense, state, factor)
-            return tensors[:end], tensors[end:]
+            predictions, asked = _apart(tensors[end:], self._asked)
+            self._asked.check(minibatch.pulled, asked)
+            return tensors[:end], predictions
 
         return self._gradient.run(once, state)
+
+    def try_out(self, minibatch: KerasMinibatch, dense: Float32, state: Float32) -> None:
+        """Run one step whose ids may be others than those that were found, to see whether they are.
+
+        Raises:
+            ModelError: They are.
+        """
+        if self._asked.is_needed and not any(site.stage for site in self._collector.sites):
+            sites = zip(self._collector.ids(minibatch, None), self._collector.sites, strict=True)
+            rows = [np.zeros([*ids.shape, site.rows.shape[-1]], np.float32) for ids, site in sites]
+            self(minibatch, rows, dense, state)
 
     def predictions(self, tensors: Sequence[Any]) -> Any:
         """Return the predictions of a `StepResult` as the model gives them."""
@@ -94,11 +123,13 @@ class TrainStep:
         seed: Any,
         factor: Any,
     ) -> list[Any]:
-        lookup = GivenRows(self._placed, self._tables, rows)
+        features = tensors[: len(self._structure.feature_specs)]
+        self._asked = self._collector.asked(Leaves(dense, state, seed, features))
+        lookup = GivenRows(self._placed, self._collector.tables, rows, self._asked)
         results, outputs = self._gradient(
             self._structure, lookup, tensors, dense, state, seed, factor
         )
-        return results + self._outputs.pack(outputs)
+        return results + self._outputs.pack(outputs) + self._asked.tensors
 
 
 class Inference:
@@ -112,10 +143,12 @@ class Inference:
         def infer(
             tensors: Sequence[Any], rows: Sequence[Any], dense: Any, state: Any, seed: Any
         ) -> list[Any]:
-            lookup = GivenRows(placed, collector.tables, rows)
+            self._asked = collector.asked(Leaves(dense, state, seed, tensors))
+            lookup = GivenRows(placed, collector.tables, rows, self._asked)
             split = placed.dense.split(dense), placed.state.split(state)
             called = placed.call(lookup, structure.fold_features(tensors), False, *split, seed)
-            return [added(called.losses), *self._outputs.pack(called.outputs)]
+            outputs = self._outputs.pack(called.outputs)
+            return [added(called.losses), *outputs, *self._asked.tensors]
 
         self._outputs = _Outputs()
         specs = structure.feature_specs
@@ -125,8 +158,16 @@ class Inference:
         self, minibatch: KerasMinibatch, rows: Sequence[Float32], dense: Float32, state: Float32
     ) -> tuple[Any, Any]:
         """Return the outputs, in the structure that the model gives, and what it adds to a loss."""
-        loss, *outputs = self._function(minibatch, rows, dense, state)
+        loss, *tensors = self._function(minibatch, rows, dense, state)
+        outputs, asked = _apart(tensors, self._asked)
+        self._asked.check(minibatch.pulled, asked)
         return self._outputs.unpack(outputs), loss
+
+
+def _apart(tensors: Sequence[Any], asked: AskedIds) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Return the tensors of outputs, and the ids that come behind them."""
+    end = len(tensors) - len(asked.tensors)
+    return tensors[:end], tensors[end:]
 
 
 class _Outputs:
@@ -153,6 +194,33 @@ class _Outputs:
         for k, mask in zip(self._masked, masks, strict=True):
             with_mask(leaves[k], mask)
         return outputs
+
+
+def _refuse_assigned(graph: Any) -> None:
+    """Refuse a model or a loss that changes what TensorFlow keeps and no other worker has.
+
+    Raises:
+        ModelError: Names what it is.
+    """
+    ops = graph.get_operations()
+    found = next((op for op in ops if _ASSIGNS.match(op.type)), None)
+    name = "" if found is None else _name_of(graph, found.inputs[0])
+    if found is None:
+        called = {name for op in ops for name in functions_of(op)}
+        found = next((n for n in nodes_within(graph, called) if _ASSIGNS.match(n.op)), None)
+    if found is not None:
+        raise ModelError(
+            f"the model, or the loss, changes a tf.Variable or a table of TensorFlow {name}"
+            f"({found.name}), which no other worker, no checkpoint and no export would have; make "
+            "the variable with add_weight in a layer, and assign it in the layer's call"
+        )
+
+
+def _name_of(graph: Any, resource: Any) -> str:
+    outer = next((outer for outer, inner in graph.captures if inner is resource), None)
+    variables = {id(v.handle): v.name for v in graph.variables}
+    name = variables.get(id(outer))
+    return "" if name is None else f"{name!r} "
 
 
 class _Traced:
@@ -192,6 +260,7 @@ class _Traced:
         ]
         with explaining(placed.model, minibatch):
             concrete = tf.function(flat, autograph=False).get_concrete_function(*signature)
+        _refuse_assigned(concrete.graph)
         self._call = FlatFunction(concrete)
 
     def __call__(

@@ -12,8 +12,10 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from elasticdl.backends.keras.feed.minibatch import describe
+from elasticdl.backends.keras.model.placed import CallScope
 from elasticdl.errors import ModelError
 
 _TRIAL_RECORDS = 7
@@ -51,9 +53,21 @@ class UserLoss:
     """
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self._function = function
+        self._given = function
         self._name = name
         self._form: _Form | None = None
+
+    @property
+    def _function(self) -> Callable[..., Any]:
+        """The function; a `tf.function` anew, since it keeps tensors of the trace it is in."""
+        given: Any = self._given
+        if not hasattr(given, "python_function"):
+            found: Callable[..., Any] = given
+        else:
+            found = tf.function(
+                given.python_function, autograph=given._autograph, jit_compile=given._jit_compile
+            )
+        return found
 
     def __call__(self, labels: Any, outputs: Any, **weights: Any) -> Any:
         """Return what the function returns.
@@ -75,7 +89,7 @@ class UserLoss:
         traced: list[_Form] = []
         for form in _differing_forms(labels, outputs):
             try:
-                with _silenced():
+                with _silenced(), _leaving_no_trace():
                     graph = _graph_of(self._function, form, *args)
             except Exception:  # of the user's function; it is raised again when it is called
                 continue
@@ -182,6 +196,14 @@ def _silenced() -> Iterator[None]:
             yield
     finally:
         sys.breakpointhook = hook
+
+
+@contextlib.contextmanager
+def _leaving_no_trace() -> Iterator[None]:
+    """Forget what a trial assigns to variables."""
+    scope = get_stateless_scope()
+    with scope.trial() if isinstance(scope, CallScope) else contextlib.nullcontext():
+        yield
 
 
 def _of_same_rank(labels: Any, outputs: Any) -> tuple[Any, Any]:

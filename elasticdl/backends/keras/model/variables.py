@@ -12,11 +12,12 @@ import tensorflow as tf
 
 from elasticdl.backends.base import Float32, VariableDescription
 from elasticdl.errors import ModelError
+from elasticdl.layers.table_variable import TableVariable
 
 SEED_NAME = "seed_generator_state"
 EXACT_INTEGERS = 2**24  # below it, each integer is a float32 of its own
 
-Mapping = list[tuple[Any, Any]]
+Values = list[tuple[Any, Any]]
 """(variable, tensor in its place)"""
 
 
@@ -58,7 +59,7 @@ class Variables:
         parts = [np.asarray(v.numpy(), np.float32).ravel() for v in self.variables]
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
-    def split(self, flat: Any) -> Mapping:
+    def split(self, flat: Any) -> Values:
         """Cut a flat tensor into (variable, tensor of its shape and dtype) pairs."""
         if not self.variables:
             return []
@@ -102,13 +103,24 @@ class Seeds:
         self.variables = tuple(variables)
         self._own = [np.int64(np.asarray(v.numpy()).ravel()[0]) for v in variables]
 
-    def begun(self, seed: Any) -> Mapping:
+    def begun(self, seed: Any) -> Values:
         """Give each generator its own seed mixed with the minibatch's, and counter zero."""
-        zero = tf.zeros_like(seed)
-        return [
-            (v, tf.cast(tf.stack([tf.bitwise.bitwise_xor(seed, own), zero]), v.dtype))
-            for v, own in zip(self.variables, self._own, strict=True)
-        ]
+        return [(v, _begun(seed, own, v)) for v, own in zip(self.variables, self._own, strict=True)]
+
+    @staticmethod
+    def of(seed: Any, variable: Any) -> Any:
+        """Do the same for a generator that is not the model's own."""
+        with tf.init_scope():
+            state = variable._value
+            if state is None:  # it was made within this trace
+                state = variable._initializer(variable.shape, dtype=variable.dtype)
+            own = np.int64(np.asarray(state).ravel()[0])
+        return _begun(seed, own, variable)
+
+
+def _begun(seed: Any, own: Any, variable: Any) -> Any:
+    pair = tf.stack([tf.bitwise.bitwise_xor(seed, own), tf.zeros_like(seed)])
+    return tf.cast(pair, variable.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,16 +142,20 @@ class ModelVariables:
     @classmethod
     def of(cls, model: Any) -> ModelVariables:
         """Sort the variables of a model, which has been called."""
-        others = model.non_trainable_variables
+        others = _without_tables(model.non_trainable_variables)
         seeds = Seeds([v for v in others if v.name == SEED_NAME])
         others = [v for v in others if v.name != SEED_NAME]
         travels = [is_float(v) or _is_small(v) for v in others]
         return cls(
-            Variables(model.trainable_variables),
+            Variables(_without_tables(model.trainable_variables)),
             Variables([v for v, does in zip(others, travels, strict=True) if does]),
             seeds,
             tuple(v for v, does in zip(others, travels, strict=True) if not does),
         )
+
+
+def _without_tables(variables: Sequence[Any]) -> list[Any]:
+    return [v for v in variables if not isinstance(v, TableVariable)]
 
 
 def is_float(variable: Any) -> bool:

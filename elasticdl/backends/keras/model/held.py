@@ -1,0 +1,126 @@
+"""Variables of a model whose values others hold: ps replicas, or the worker's exchange.
+
+After a model was built, its own variables keep the values that it was built with. A step computes
+on tensors in place of them. Whatever else reads them (a callback, a metric, a schedule) would
+see those first values for ever. So it is given the values of the moment where they are known, and
+refused elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from elasticdl.backends.base import Float32
+from elasticdl.backends.keras.model.variables import Variables
+from elasticdl.errors import ModelError
+
+
+class HeldVariables:
+    """Watches the variables of a model from its making on.
+
+    Args:
+        groups: The variables as they cross.
+    """
+
+    def __init__(self, *groups: Variables) -> None:
+        self._groups = groups
+        self._values: Sequence[Float32] | None = None
+        self._is_open = False
+        self._places = {
+            id(variable): (number, part)
+            for number, group in enumerate(groups)
+            for variable, part in zip(group.variables, group.parts, strict=True)
+        }
+        for group in groups:
+            for variable in group.variables:
+                variable.__class__ = _watched(type(variable))
+                variable._holder = self
+
+    @contextmanager
+    def reading(self, *values: Float32) -> Iterator[None]:
+        """Let the variables be read meanwhile: they have the values of these flat vectors."""
+        before, self._values = self._values, values
+        try:
+            yield
+        finally:
+            self._values = before
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Let the variables have their own values meanwhile."""
+        before, self._is_open = self._is_open, True
+        try:
+            yield
+        finally:
+            self._is_open = before
+
+    def release(self) -> None:
+        """Let the variables have their own values from now on."""
+        self._is_open = True
+
+    def value_of(self, variable: Any) -> Any:
+        """Return what a variable is read as, outside of the calls of model and loss.
+
+        Raises:
+            ModelError: It is not known there.
+        """
+        if self._is_open:
+            return variable._value
+        if self._values is None:
+            raise ModelError(
+                f"the model file reads variable {variable.path!r} of the model outside of the "
+                "model's call, loss(labels, predictions) and metrics; its value is not known "
+                "there, since those who apply the updates hold it. Read it in one of these"
+            )
+        if tf.executing_eagerly():
+            return self._now(variable)
+        # Read when it runs: a function that is traced in an evaluation runs in the next one, too.
+        value = tf.py_function(lambda: self._now(variable), [], variable._value.dtype)
+        return tf.ensure_shape(value, variable.shape)
+
+    def check_assign(self, variable: Any) -> None:
+        """Refuse an assignment that would be lost.
+
+        Raises:
+            ModelError: Names the variable.
+        """
+        if not self._is_open:
+            raise ModelError(
+                f"the model file assigns variable {variable.path!r} of the model after the model "
+                "was made, which would be lost: those who apply the updates hold its value. "
+                "Assign it in the model function"
+            )
+
+    def _now(self, variable: Any) -> Any:
+        assert self._values is not None, "a metric runs while it is updated"
+        number, part = self._places[id(variable)]
+        value = np.reshape(self._values[number][part], variable.shape)
+        return tf.cast(np.rint(value) if variable._value.dtype.is_integer else value,
+                       variable._value.dtype)  # fmt: skip
+
+
+def _watched(kind: type[Any]) -> type[Any]:
+    """Return a class of variables that ask their holder; variables keep their place in memory."""
+
+    class Watched(kind):  # type: ignore[misc]  # keras has no types
+        @property
+        def value(self) -> Any:
+            from keras.src.backend.common.stateless_scope import get_stateless_scope
+
+            scope = get_stateless_scope()
+            found = None if scope is None else scope.get_current_value(self)
+            if found is None:
+                found = self._holder.value_of(self)
+            return self._maybe_autocast(found)
+
+        def _direct_assign(self, value: Any) -> None:
+            self._holder.check_assign(self)
+            super()._direct_assign(value)
+
+    Watched.__name__, Watched.__qualname__ = kind.__name__, kind.__qualname__
+    return Watched

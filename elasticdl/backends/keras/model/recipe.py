@@ -1,0 +1,173 @@
+"""How a tensor of ids is computed, so that two traces of a model can be compared.
+
+The ids of a minibatch are found by one trace, and its step is another. Rows go to the right places
+only if both compute the same ids. Mostly that follows from the traces: the same operations on
+the same inputs, none of which may give something else when it runs again. Where it does not follow
+(a Python function, a variable, a random source), the step returns its ids, to be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticdl.backends.base import Int64
+from elasticdl.errors import ModelError
+
+Recipe = tuple[Any, ...]
+
+
+class Leaves:
+    """The inputs of a trace, by what they are: equal for traces that take the same.
+
+    Args:
+        dense: The flat dense vector.
+        state: The flat state vector.
+        seed: Of the minibatch.
+        features: The tensors of its features.
+    """
+
+    def __init__(self, dense: Any, state: Any, seed: Any, features: Iterable[Any]) -> None:
+        self._labels: dict[str, Any] = {dense.name: "dense", state.name: "state", seed.name: "seed"}
+        self._labels |= {tensor.name: number for number, tensor in enumerate(features)}
+
+    def add_rows(self, rows: Any, site: int) -> None:
+        """Take rows that a lookup gave for what they are."""
+        self._labels[rows.name] = ("rows", site)
+
+    def recipe(self, tensor: Any) -> Recipe | None:
+        """Return how a tensor is computed of these; None where that may differ from run to run."""
+        captured = {inner.name: outer for outer, inner in tensor.graph.captures}
+        numbers: dict[str, int] = {}
+        steps: list[Any] = []
+        todo = [tensor]
+        while todo:
+            one = todo.pop()
+            op = one.op
+            if one.name in self._labels or op.name in numbers:
+                continue
+            numbers[op.name] = len(numbers)
+            if one.name in captured:
+                steps.append(("captured", id(captured[one.name])))
+                continue
+            if _may_differ(op):
+                return None
+            steps.append((_attributes(op), op))
+            todo.extend(reversed(op.inputs))
+
+        def place(source: Any) -> Any:
+            label = self._labels.get(source.name)
+            return (numbers[source.op.name], source.value_index) if label is None else label
+
+        return (
+            place(tensor),
+            *(
+                (what, *map(place, op.inputs)) if what != "captured" else (what, op)
+                for what, op in steps
+            ),
+        )
+
+
+class AskedIds:
+    """The ids that a step asks for by itself, where they are not known to be those pulled.
+
+    Args:
+        recipes: Of each site, as the trace that finds the ids has it.
+        stages: Of each site.
+        names: Of each site's layer.
+        leaves: Of the step's trace.
+    """
+
+    def __init__(
+        self,
+        recipes: Sequence[Recipe | None],
+        stages: Sequence[int],
+        names: Sequence[str],
+        leaves: Leaves,
+    ) -> None:
+        self._recipes, self._stages, self._names = recipes, stages, names
+        self._leaves = leaves
+        self._sites: list[int] = []
+        self.tensors: list[Any] = []  # while tracing
+
+    def note(self, site: int, ids: Any, rows: Any) -> None:
+        """Take the ids of a site, and the rows that were given for them.
+
+        Raises:
+            ModelError: They are others than in the trace that finds them, and depend on parameters.
+        """
+        expected = self._recipes[site]
+        if expected is None or self._leaves.recipe(ids) != expected:
+            if self._stages[site] == 0:
+                self._sites.append(site)
+                self.tensors.append(ids)
+            elif expected is not None:
+                raise ModelError(not_of_the_record(self._names[site]))
+        self._leaves.add_rows(rows, site)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are any."""
+        return bool(self._sites)
+
+    def check(self, pulled: Sequence[Int64], asked: Sequence[Any]) -> None:
+        """Compare what was pulled with what a step has asked for.
+
+        Raises:
+            ModelError: They differ; names the layer.
+        """
+        for site, ids in zip(self._sites, asked, strict=True):
+            if not np.array_equal(pulled[site], np.asarray(ids)):
+                raise ModelError(not_of_the_record(self._names[site]))
+
+
+def not_of_the_record(name: str) -> str:
+    """Say that ids of a layer are others each time they are computed."""
+    return (
+        f"Embedding {name!r}: its ids are others each time that they are computed of the same "
+        "records, so rows cannot be looked up before the step. Do they come of a random source, of "
+        "Python or NumPy, of a variable, or of the time? Make them in feed; draw with a "
+        "keras.random.SeedGenerator that the layer makes in __init__; or say --run_eagerly, which "
+        "looks rows up within the step"
+    )
+
+
+def _may_differ(op: Any) -> bool:
+    if op.op_def is None or op.op_def.is_stateful or op.type == "Placeholder":
+        return True
+    return bool(functions_of(op))
+
+
+def functions_of(node: Any) -> set[str]:
+    """Return the names of the functions that an operation, or a node of a function, calls."""
+    found: set[str] = set()
+    for attribute in getattr(node, "node_def", node).attr.values():
+        if attribute.WhichOneof("value") == "func":
+            found.add(attribute.func.name)
+        found.update(function.name for function in attribute.list.func)
+    return found
+
+
+def nodes_within(graph: Any, names: set[str]) -> Iterator[Any]:
+    """Yield the nodes of functions of a graph, and of those that they call."""
+    library = {f.signature.name: f for f in graph.as_graph_def().library.function}
+    todo, seen = list(names), set(names)
+    while todo:
+        function = library.get(todo.pop())
+        for node in () if function is None else function.node_def:
+            yield node
+            called = functions_of(node) - seen
+            seen |= called
+            todo += called
+
+
+def _attributes(op: Any) -> bytes:
+    """Return type and attributes of an operation, without what is of its graph alone."""
+    node = type(op.node_def)()
+    node.op = op.type
+    for key, value in op.node_def.attr.items():
+        if not key.startswith("_"):
+            node.attr[key].CopyFrom(value)
+    return bytes(node.SerializeToString(deterministic=True))

@@ -1,0 +1,198 @@
+"""Names at the top of a model file that somebody has meant for a job, and that no job would read.
+
+A model file has functions in place of the arguments of Keras' `compile` and `fit`. Whoever writes
+`epochs = 3` there, or `def callback()`, has meant something, and is told what says it here. A name
+that the file itself reads is the file's own, whatever it is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from elasticdl.cli.other_flags import OF_KERAS
+from elasticdl.errors import ModelError
+
+_OTHER = "if it is your own, give it another name, such as one with a leading _"
+_SIMILAR = 0.8
+_MOST_WORDS = 3  # get_my_callbacks
+_LOOKING = frozenset({"globals", "vars", "locals", "eval", "exec"})
+_SYNONYMS = {
+    "criterion": "loss",
+    "metrics_fn": "eval_metrics_fn",
+    "data_reader": "custom_data_reader",
+}
+_METRICS = "a function eval_metrics_fn() returns them"
+
+# What is said by another function or flag here, beside what is no flag.
+_IN_FILE = OF_KERAS | {
+    "auto_scale_loss": "a model that computes in float16 has its loss scaled by itself",
+    "learning_rate": "--learning_rate, which is given to optimizer(lr)",
+    "metrics": _METRICS,
+    "minibatch_size": "--minibatch_size",
+    "num_epochs": "--num_epochs",
+    "run_eagerly": "--run_eagerly",
+    "shuffle": "--shuffle and --shuffle_tasks, or dataset.shuffle in feed",
+    "validation_data": "--validation_data",
+    "weighted_metrics": "a function weighted_metrics_fn() returns them",
+    "x": "--training_data says where records are, and feed makes features of them",
+    "y": "--training_data says where records are, and feed makes labels of them",
+}
+_OF_TORCH = {
+    "loss_weights": "add the weighted losses up in the function loss",
+    "jit_compile": "--torch_compile",
+    "lr_scheduler": "callbacks() returns an elasticdl.callbacks.LearningRateScheduler",
+    "scheduler": "callbacks() returns an elasticdl.callbacks.LearningRateScheduler",
+}
+_MAY_BE_FUNCTIONS = frozenset({"metrics", "weighted_metrics", "scheduler", "lr_scheduler"})
+
+
+@dataclass(slots=True)
+class _Names:
+    """What the top of a model file says, with files of the same zoo of which it imports names.
+
+    Attributes:
+        assigned: Names of values, each with its line and what is assigned.
+        defined: Names of functions and classes, each with its line.
+        imported: All other names.
+        read: Names that are read anywhere.
+    """
+
+    assigned: dict[str, tuple[int, ast.expr | None]] = field(default_factory=dict)
+    defined: dict[str, int] = field(default_factory=dict)
+    imported: set[str] = field(default_factory=set)
+    read: set[str] = field(default_factory=set)
+
+    def unread(self) -> Iterator[tuple[str, int]]:
+        """Yield names that the file makes and does not read."""
+        made = {name: line for name, (line, _) in self.assigned.items()} | self.defined
+        for name, line in sorted(made.items(), key=lambda item: item[1]):
+            if name not in self.read and not name.startswith("_"):
+                yield name, line
+
+    def all(self) -> set[str]:
+        """Return all names of the module."""
+        return {*self.assigned, *self.defined, *self.imported}
+
+
+def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()) -> None:
+    """Refuse a model file with names that mean something to Keras, or are nearly ours.
+
+    Args:
+        path: The file; it parses.
+        own: What a job reads: the flag that names it, and the name.
+        others: What it reads, too, but need not be there.
+
+    Raises:
+        ModelError: Names file, line and name, and what says it here.
+    """
+    names = _Names()
+    _read(path, names, {path})
+    if names.read & _LOOKING or "__getattr__" in names.defined:
+        return
+    _check_kinds(path, names, own)
+    in_torch = "torch" in names.imported
+    meanings = _IN_FILE | _OF_TORCH if in_torch else _IN_FILE
+    taken = {*own.values(), *others}
+    for name, line in names.unread():
+        if name in taken or (name in names.defined and name not in _MAY_BE_FUNCTIONS):
+            continue
+        if name == "loss_weights" and not in_torch and own.get("loss") not in names.defined:
+            continue  # it goes with a loss that Keras makes a function of
+        if name in meanings:
+            raise ModelError(
+                f"{path}:{line}: {name} at the top of a model file is read by no job; "
+                f"{meanings[name]}; {_OTHER}"
+            )
+    _check_near(path, names, own, taken)
+
+
+def _check_near(path: Path, names: _Names, own: Mapping[str, str], taken: Collection[str]) -> None:
+    """Refuse names that are nearly those of a job, where the job's own is not there."""
+    there = names.all()
+    missing = {flag: name for flag, name in own.items() if name not in there}
+    if "dataset_fn" in there:
+        missing.pop("feed", None)
+    for name, line in names.unread():
+        if name in taken:
+            continue
+        for flag, wanted in missing.items():
+            if _is_near(name, wanted):
+                raise ModelError(
+                    f"{path}:{line}: {name} is read by no job, which looks for {wanted}; rename "
+                    f"it, or say --{flag}={name}; {_OTHER}"
+                )
+
+
+def _is_near(name: str, wanted: str) -> bool:
+    plain, target = name.lower(), wanted.lower()
+    words = plain.split("_")
+    if _SYNONYMS.get(plain) == wanted or (target in words and len(words) <= _MOST_WORDS):
+        return True
+    return difflib.SequenceMatcher(None, plain, target).ratio() >= _SIMILAR
+
+
+def _check_kinds(path: Path, names: _Names, own: Mapping[str, str]) -> None:
+    """Refuse a value where a job calls a function. A loss may be what `compile` takes."""
+    for flag, name in own.items():
+        if flag == "loss" or name not in names.assigned or name in names.defined:
+            continue
+        line, value = names.assigned[name]
+        is_none = isinstance(value, ast.Constant) and value.value is None
+        if isinstance(value, ast.List | ast.Tuple | ast.Dict | ast.Constant) and not is_none:
+            raise ModelError(
+                f"{path}:{line}: expected a function {name}, found {ast.unparse(value)[:60]}; "
+                f"write def {name}(): return ..."
+            )
+
+
+def _read(path: Path, names: _Names, seen: set[Path]) -> None:
+    """Add what a file says."""
+    try:
+        tree = ast.parse(path.read_bytes(), str(path))
+    except (OSError, SyntaxError, ValueError):  # told where the file is needed
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            names.read.add(node.id)
+    _gather(tree.body, names, path, seen)
+
+
+def _gather(body: Iterable[ast.stmt], names: _Names, path: Path, seen: set[Path]) -> None:
+    for node in body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.defined[node.name] = node.lineno
+            case ast.Import():
+                names.imported.update(a.asname or a.name.split(".")[0] for a in node.names)
+            case ast.ImportFrom():
+                _import(node, names, path, seen)
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    for part in ast.walk(target):
+                        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                            names.assigned[part.id] = (node.lineno, node.value)
+            case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try() | ast.TryStar():
+                for block in ("body", "orelse", "finalbody"):
+                    _gather(getattr(node, block, ()), names, path, seen)
+                for handler in getattr(node, "handlers", ()):
+                    _gather(handler.body, names, path, seen)
+
+
+def _import(node: ast.ImportFrom, names: _Names, path: Path, seen: set[Path]) -> None:
+    """Take a star of another file of the user's for what that file says."""
+    plain = {a.asname or a.name for a in node.names if a.name != "*"}
+    names.imported |= plain | {(node.module or "").split(".")[0]}
+    if len(plain) == len(node.names):
+        return
+    folders = [path.parents[node.level - 1]] if node.level else [path.parent, *path.parents[1:3]]
+    for folder in folders:
+        other = folder.joinpath(*(node.module or "").split(".")).with_suffix(".py")
+        if other.is_file() and other not in seen:
+            seen.add(other)
+            _read(other, names, seen)
+            return
