@@ -17,7 +17,7 @@ import rich_click as click
 
 from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, UnavailableError
-from elasticdl.job import JobStatus, Role
+from elasticdl.job import JobStatus, Role, no_status
 
 if TYPE_CHECKING:  # what --help need not wait for
     from elasticdl.launchers.base import Job
@@ -74,6 +74,9 @@ def status(name: str, as_json: bool) -> None:
         except UnavailableError:
             # It may have ended meanwhile.
             found = job.end(0.0)
+            is_running = found is None
+            if found is None and (why := job.waiting()):
+                found = dataclasses.replace(no_status(name, 0), status="pending", message=why)
             if found is None:
                 raise
     if as_json:
@@ -89,6 +92,8 @@ def status(name: str, as_json: bool) -> None:
         targets = Path(job.places.get("job_dir", "")) / "metrics"
         if "job_dir" in job.places and targets.is_dir():
             echo(f"metrics  {targets}/*.json")
+        if found.message:
+            echo(found.message)
     else:
         display.Display().finish(found, job.places)
         if found.message:
@@ -164,7 +169,13 @@ def stop(name: str, pause: bool, now: bool) -> None:
     elif pause:
         job.interrupt()
     else:
-        last = _ask(job, _cancel)
+        try:
+            last = _ask(job, _cancel)
+        except UnavailableError:
+            if not (why := job.waiting()):
+                raise
+            echo(f"{job.name} has no master to be told ({why}): what it has is deleted")
+            job.delete()
     end = job.end(_STOP_SECONDS)
     if end is None:
         raise UnavailableError(
@@ -177,7 +188,7 @@ def stop(name: str, pause: bool, now: bool) -> None:
             f"its newest checkpoint is version {max(last.checkpoints)}; a new job with "
             "--checkpoint_dir_for_init begins there"
         )
-    elif pause:
+    elif pause and end.status != "suspended":  # else its message says how
         echo(f"the same command with --job_dir={job.name} goes on from here")
 
 

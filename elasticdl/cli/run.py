@@ -81,7 +81,7 @@ def exit_code(status: JobStatus) -> int:
     Raises:
         JobFailedError: The job has failed.
     """
-    if status.status == "stopped":
+    if status.status in ("stopped", "suspended"):
         return _STOPPED
     if status.status != "finished":
         raise JobFailedError(status.message or f"the job ended as {status.status!r}")

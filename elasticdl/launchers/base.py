@@ -169,9 +169,13 @@ class Job(Protocol):
     def end(self, timeout_seconds: float) -> JobStatus | None:
         """Wait for the end of the job's processes; return the last picture, None if it goes on.
 
-        Status "finished", "failed", or "stopped" for a job that was stopped and can be gone on
+        Status "finished", "failed", or "stopped" or "suspended" for a job that can be gone on
         with. If the master left no picture, `message` says what the launcher knows of the end.
         """
+        ...
+
+    def waiting(self) -> str:
+        """Return why the job has no master now, in words; "" if it has one, or has ended."""
         ...
 
     def processes(self) -> list[tuple[Role, int]]:

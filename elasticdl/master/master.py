@@ -316,6 +316,8 @@ class Master:
                 self._note(Note(kinds.Paused(), f"{self._leaves_for}; another master can go on"))
                 # What is said or done from here on, because all end, is no event of the job.
                 self._is_closing = True
+                # Processes that end with this master hand over to it, so it listens up to then.
+                await self._close_launcher()
                 await server.stop(grace=None)
             self._write(kind_of(measure(self._labels)))
             status = self.status()

@@ -113,6 +113,15 @@ class KubernetesSection(Section):
     ps_resource_limit: Annotated[
         str, Field(description="Limits of each ps replica [default: what it requests].")
     ] = ""
+    ttl: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="Seconds after the end of the job after which Kubernetes deletes what is "
+            "left of it: its Job and its pods, which have the logs [default: they stay]. The "
+            "rest goes at the end itself.",
+        ),
+    ] = None
     master_pod_priority: Annotated[str, Field(description="PriorityClass of the master.")] = ""
     worker_pod_priority: Annotated[
         str,

@@ -49,15 +49,19 @@ class ClusterJob:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of elasticdl to its end."""
-        environment = {**os.environ, "KUBECONFIG": str(self.namespace.cluster.kubeconfig)}
         return subprocess.run(
             [*CLI, *words],
-            env=environment,
+            env=self.environment,
             cwd=counting.ROOT,
             capture_output=True,
             text=True,
             timeout=60,
         )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """In which commands find the cluster."""
+        return {**os.environ, "KUBECONFIG": str(self.namespace.cluster.kubeconfig)}
 
     def words(self, **others: object) -> list[str]:
         """Return the words of `elasticdl train`."""
@@ -104,10 +108,9 @@ class ClusterJob:
 
     def start(self, **others: object) -> None:
         """Begin to train; the command goes on beside the test."""
-        environment = {**os.environ, "KUBECONFIG": str(self.namespace.cluster.kubeconfig)}
         self._process = subprocess.Popen(
             [*CLI, *self.words(**others)],
-            env=environment,
+            env=self.environment,
             cwd=counting.ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from scripts.cluster.namespace import Namespace
-from tests.kubernetes.job import ClusterJob
+from tests.kubernetes.job import CLI, ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
 
@@ -34,7 +34,13 @@ def test_a_job_trains_every_record_once_and_leaves_nothing_behind(job):
     listed = job.namespace.path("jobs", job.name, group="apis/batch/v1")
     finished = job.namespace.cluster.api.get(listed)
     assert finished["status"]["succeeded"] == 1
-    assert job.left()
+    # No key, no Secret, no settings; the pods have the logs.
+    job.namespace.cluster.wait_for(
+        job.namespace.path("services", job.name), lambda found: not found
+    )
+    assert {thing.split("/")[0] for thing in job.left()} == {"pods"}
+    assert job.run("logs", job.full_name, "master").stdout
+    assert "finished" in job.run("status", job.full_name).stdout
 
     job.namespace.cluster.api.delete(listed, propagationPolicy="Background")
     job.namespace.cluster.wait_for(listed, lambda found: not found)
@@ -62,6 +68,48 @@ def test_a_job_survives_the_loss_of_a_pod_exactly(job, role):
     if role == "worker":
         assert sorted(before["worker"])[0] not in after["worker"]
         assert re.search("worker 0 was .*its pod was deleted", "".join(job.lines))
+
+
+@restricted
+def test_a_job_that_is_suspended_hands_over_and_goes_on_exactly(job):
+    """Kueue suspends a Job so, and `elasticdl stop --pause`: nothing of it runs meanwhile."""
+    job.epochs = 4
+    job.start()
+    job.until_records(8_000)
+    api = job.namespace.cluster.api
+    listed = job.namespace.path("jobs", job.name, group="apis/batch/v1")
+
+    api.patch(listed, {"spec": {"suspend": True}})
+
+    assert job.end() == 130, "".join(job.lines)
+    assert not any(map(job.running, ("master", "worker", "ps")))
+    suspended = json.loads(job.run("status", job.full_name, "--json").stdout)
+    assert (suspended["status"], suspended["records"] >= 8_000) == ("suspended", True)
+    events = job.run("events", job.full_name).stdout  # nothing is trained again
+    api.patch(listed, {"spec": {"suspend": False}})
+    attached = subprocess.run(
+        [*CLI, "attach", job.full_name],
+        env=job.environment,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert attached.returncode == 0, attached.stdout + attached.stderr + events
+    assert job.has_exact_counts()
+    rows = json.loads(job.run("status", job.full_name, "--json").stdout)["ledger"]
+    assert [(row["lost"], row["repeated"]) for row in rows] == [(0, 0)] * job.epochs
+
+
+def test_a_job_whose_pods_are_refused_can_be_asked_for_and_stopped(job):
+    quota = {"metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    job.namespace.create("resourcequotas", quota)
+    job.start()
+    job.read_until("the master waits: .*exceeded quota")
+    assert "exceeded quota" in job.run("status", job.full_name).stdout
+    stopped = job.run("stop", job.full_name)
+    assert stopped.returncode == 0, stopped.stderr
+    listed = job.namespace.path("jobs", job.name, group="apis/batch/v1")
+    job.namespace.cluster.wait_for(listed, lambda found: not found)
 
 
 def name_in_certificate(address: str) -> str:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.launchers.base import Launcher, OnEvent
-from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes import names, suspension
 from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
-from elasticdl.launchers.kubernetes.pods import Plan
+from elasticdl.launchers.kubernetes.pods import Plan, owners
 from elasticdl.launchers.kubernetes.retry import persistently
+from elasticdl.settings import reader_params
 
 if TYPE_CHECKING:
     from elasticdl.credentials.job_authority import JobAuthority
@@ -37,24 +39,31 @@ def make_launcher(config: JobConfig, on_event: OnEvent, authority: JobAuthority 
     master = f"{names.host_of_master(config, api.namespace)}:{config.cluster.master_port}"
     files = Path(names.SETTINGS_DIR, names.MODEL_FILES_KEY)
     model_files = json.loads(files.read_text()) if config.kubernetes.sends_model_zoo else {}
-    uid = os.environ[names.OWNER_VARIABLE]
-    return KubernetesLauncher(Plan(config, model_files), api, uid, master, on_event, authority)
+    owned_by = owners(
+        config.cluster.job_name,
+        os.environ[names.OWNER_VARIABLE],
+        os.environ[names.CONTROLLER_VARIABLE],
+    )
+    return KubernetesLauncher(Plan(config, model_files), api, owned_by, master, on_event, authority)
 
 
 def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
     """Leave the last picture with the Job; a master that failed has no successor.
 
-    Another would fail as well. One that was asked to end, or was killed, is to have one.
+    Another would fail as well. One that was asked to end, or was killed, is to have one: it leaves
+    a picture only if its Job is suspended. What nobody needs after the end is deleted.
     """
-    if code == process.STOPPED_EXIT_CODE:
+    has_ended = code != process.STOPPED_EXIT_CODE
+    if not has_ended and not suspension.is_suspended(Api.connect(), config.cluster.job_name):
         return
     change: dict[str, Any] = {}
     try:
-        picture = (job_dir / process.PICTURE_FILE).read_text()
+        name = process.PICTURE_FILE if has_ended else process.BEFORE_FILE
+        picture = (job_dir / name).read_text()
         change["metadata"] = {"annotations": {names.PICTURE_ANNOTATION: picture}}
     except FileNotFoundError:
         log.debug("there is no last picture")
-    if code:
+    if code and has_ended:
         change["spec"] = {"backoffLimit": 0}
     given_up = threading.Event()
     timer = threading.Timer(_TELL_SECONDS, given_up.set)
@@ -68,5 +77,39 @@ def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
             given_up,
             lambda error: log.warning("the Job cannot be told how it ended yet: %s", error),
         )
+        if has_ended:
+            _delete_leftovers(api, config, given_up)
     except ElasticdlError as error:
-        log.error("the Job was not told how it ended: %s", error)
+        log.error("the Job was not told how it ended, or things of it are left: %s", error)
+
+
+def _delete_leftovers(api: Api, config: JobConfig, given_up: threading.Event) -> None:
+    """Delete what is of no use after the end: all but the Job and its pods, which have the logs."""
+    for path in leftovers(api, config):
+        persistently(
+            partial(api.delete, path),
+            given_up,
+            lambda error: log.warning("a thing of the job cannot be deleted yet: %s", error),
+        )
+
+
+def leftovers(api: Api, config: JobConfig) -> list[str]:
+    """Return the paths of what the job has made beside its Job and its pods; keys come first.
+
+    A Secret is never listed, because a right to list Secrets is one to read them.
+    """
+    job_name = config.cluster.job_name
+    selector = names.selector_of_replicas(job_name)
+    pods = api.get(api.path("pods"), labelSelector=selector)["items"]
+    secrets = [names.authority_of(job_name), job_name]
+    secrets += [pod["metadata"]["name"] for pod in pods]
+    if reader_params.names_of_files(config.data.data_reader_params, Path(names.DATA_SECRET_DIR)):
+        secrets.append(names.data_secret_of(job_name))
+    maps = [job_name]
+    if config.kubernetes.sends_model_zoo:
+        maps.append(names.model_map_of(job_name))
+    return [
+        *(api.path("secrets", name) for name in secrets),
+        *(api.path("configmaps", name) for name in maps),
+        api.path("services", job_name),
+    ]

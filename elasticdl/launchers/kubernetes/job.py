@@ -25,12 +25,14 @@ from elasticdl.launchers.kubernetes.forward import Forward
 from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, observe
 from elasticdl.launchers.last_words import last_words
 from elasticdl.rpc import messages
-from elasticdl.rpc.client import JobClient
+from elasticdl.rpc.client import ENDED, JobClient
 
 _LOOK_SECONDS = 0.5
 _DIRECT_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0  # to a master; if there is none, another pod is looked for
 _SILENCE_SECONDS = 3600.0  # of a log that is followed
+
+_RESUME = "it goes on where it was when its Job is no longer suspended"
 
 log = logging.getLogger(__name__)
 
@@ -131,10 +133,10 @@ class KubernetesJob:
         while True:
             try:
                 job = self._job()
-            except ApiError:
-                job = {"status": {}}  # nobody knows; the job does not notice
-            if self._has_ended(job):
-                return self._last_picture(job)
+                if self._has_ended(job):
+                    return self._last_picture(job)
+            except ApiError as error:
+                log.debug("nobody knows, and the job does not notice: %s", error)
             if time.monotonic() >= deadline:
                 return None
             time.sleep(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
@@ -149,7 +151,10 @@ class KubernetesJob:
             raise
 
     def _has_ended(self, job: dict[str, Any]) -> bool:
-        return not job or self._condition(job) is not None
+        """Whether a job has ended, or is suspended in the middle and its processes are gone."""
+        if not job or self._condition(job) is not None:
+            return True
+        return _is_suspended(job) and bool(_picture(job)) and not any(map(_is_there, self._pods()))
 
     def _condition(self, job: dict[str, Any]) -> dict[str, Any] | None:
         for condition in job["status"].get("conditions", []):
@@ -162,15 +167,36 @@ class KubernetesJob:
         status = no_status(self._job_name, 0)
         if not job:
             return dataclasses.replace(status, status="failed", message="the job was deleted")
-        picture = job["metadata"].get("annotations", {}).get(names.PICTURE_ANNOTATION)
-        if picture:
-            return messages.status_from_json(picture)
         condition = self._condition(job)
+        if picture := _picture(job):
+            status = messages.status_from_json(picture)
+            if condition is None:
+                return dataclasses.replace(status, status="suspended", message=_RESUME)
+            if status.status in ENDED:
+                return status
         assert condition is not None
         if condition["type"] == "Complete":
             return dataclasses.replace(status, status="finished")
         message = self._words_of_master() or condition.get("message", "the job has failed")
         return dataclasses.replace(status, status="failed", message=message)
+
+    def waiting(self) -> str:
+        """Return why no master of the job runs now; "" if one does, or if the job has ended."""
+        job = self._job()
+        if self._has_ended(job):
+            return ""
+        if _is_suspended(job):
+            return "its Job is suspended"
+        pod = self._newest(Role.MASTER, 0)
+        if pod is None:
+            return self._refusal() or "it has no pod yet"
+        match observe(pod):
+            case Waiting(words):
+                return words or "its pod is being started"
+            case Ended():
+                return self._refusal() or "another pod is to be made for its master"
+            case _:
+                return ""
 
     def _words_of_master(self) -> str:
         pod = self._newest(Role.MASTER, 0)
@@ -308,6 +334,20 @@ class KubernetesJob:
     def delete(self) -> None:
         """Delete the Job, and with it all that it owns."""
         self._api.delete(self._api.path("jobs", self._job_name))
+
+
+def _is_suspended(job: dict[str, Any]) -> bool:
+    return bool(job.get("spec", {}).get("suspend"))
+
+
+def _picture(job: dict[str, Any]) -> str:
+    """Return the picture that a master has left with its Job; "" if there is none."""
+    return str(job["metadata"].get("annotations", {}).get(names.PICTURE_ANNOTATION, ""))
+
+
+def _is_there(pod: dict[str, Any]) -> bool:
+    """Whether a pod may still run something."""
+    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def _event(line: str) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from elasticdl.launchers.base import (
     ProcessSpec,
     Started,
 )
-from elasticdl.launchers.kubernetes import memory, names, process_one
+from elasticdl.launchers.kubernetes import memory, names, process_one, suspension
 from elasticdl.launchers.kubernetes.certificates import replica_secret
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.cluster_spec import ClusterSpec
@@ -42,7 +42,6 @@ from elasticdl.launchers.kubernetes.pods import (
     Manifest,
     Plan,
     Replica,
-    owner_reference,
     replica_pod,
 )
 from elasticdl.launchers.kubernetes.retry import persistently
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
 
 _KEPT = 10  # pods of each role that have ended and are kept, for their logs
 _GONE_SECONDS = 10.0  # a pod may take so long to be gone after its grace
+# Those of a suspended Job; the master itself is killed after GRACE_SECONDS.
+_SUSPENDED_GRACE_SECONDS, _SUSPENDED_GONE_SECONDS = 25.0, 1.0
 _CREATORS = 8  # threads that ask for pods of one role
 _SIGNERS = 4  # threads that make Secrets
 _OTHERS = 4  # threads for all else
@@ -86,7 +87,7 @@ class KubernetesLauncher:
         self,
         plan: Plan,
         api: Api,
-        owner_uid: str,
+        owners: Sequence[Manifest],
         master: str,
         on_event: OnEvent,
         authority: JobAuthority | None = None,
@@ -96,7 +97,7 @@ class KubernetesLauncher:
         Args:
             plan: What its pods have in common.
             api: The namespace of the job.
-            owner_uid: The Job of its master, to which its pods belong.
+            owners: To whom its pods belong (`pods.owners`): the Job of its master is the first.
             master: The address under which pods find the master.
             on_event: Is told what becomes of processes.
             authority: Makes the certificate of each pod, if the job makes its own.
@@ -105,7 +106,7 @@ class KubernetesLauncher:
         self._plan = plan
         self._config = plan.config
         self._api = api
-        self._owner = owner_reference(plan.config.cluster.job_name, owner_uid)
+        self._owners = owners
         self._master = master
         self._on_event = on_event
         self._spec = ClusterSpec.read(plan.config.kubernetes.cluster_spec)
@@ -174,12 +175,15 @@ class KubernetesLauncher:
 
         Those that have ended stay, for their logs, until the job is deleted.
         """
+        self._close(grace_seconds, _GONE_SECONDS)
+
+    def _close(self, grace_seconds: float, gone_seconds: float) -> None:
         with self._lock:
             self._is_closing = True
             handles = [pod.handle for pod in self._pods.values()]
         for handle in handles:
             self.stop(handle, grace_seconds)
-        deadline = time.monotonic() + grace_seconds + _GONE_SECONDS
+        deadline = time.monotonic() + grace_seconds + gone_seconds
         with self._changed:
             while self._pods and time.monotonic() < deadline:
                 self._changed.wait(deadline - time.monotonic())
@@ -189,10 +193,18 @@ class KubernetesLauncher:
         self._end()
 
     def leave(self, grace_seconds: float) -> None:
-        """Stop watching; the pods go on, and another master adopts them."""
+        """Stop watching; the pods go on, and another master adopts them.
+
+        If its Job is suspended there will be none for long, and what the pods hold is wanted by
+        others: then they hand over, and go.
+        """
         with self._lock:
             self._is_closing = True
-        self._end()
+        if suspension.is_suspended(self._api, self._config.cluster.job_name):
+            log.info("the Job is suspended: its workers and ps replicas hand over and go")
+            self._close(_SUSPENDED_GRACE_SECONDS, _SUSPENDED_GONE_SECONDS)
+        else:
+            self._end()
 
     def _end(self) -> None:
         self._closed.set()
@@ -273,7 +285,7 @@ class KubernetesLauncher:
             pod.priority,
             self._memory.get(role, ""),
         )
-        return self._spec.pod(replica_pod(self._plan, replica, self._owner))
+        return self._spec.pod(replica_pod(self._plan, replica, self._owners))
 
     def _give_certificate(self, pod: _Pod, found: Pod) -> None:
         """Make the Secret that a pod waits for, as soon as the pod has a node.
@@ -435,8 +447,8 @@ class KubernetesLauncher:
 
     def _is_ours(self, pod: Pod) -> bool:
         """Whether a pod belongs to this job, and not to one before it of the same name."""
-        owners = pod["metadata"].get("ownerReferences", [])
-        return any(owner["uid"] == self._owner["uid"] for owner in owners)
+        job = self._owners[0]["uid"]
+        return any(owner["uid"] == job for owner in pod["metadata"].get("ownerReferences", []))
 
     def _forget(self, pod: _Pod) -> None:
         self._pods.pop(pod.handle.ref, None)

@@ -60,7 +60,10 @@ def master_service(config: JobConfig) -> Manifest:
     """Return the Service under whose name the job's pods find its master, whichever pod that is."""
     selector = {names.JOB_LABEL: config.cluster.job_name, names.ROLE_LABEL: str(Role.MASTER)}
     port = {"name": "master", "port": config.cluster.master_port, "targetPort": "master"}
-    spec = {"spec": {"selector": selector, "ports": [port]}}
+    # A node that is slow for a while makes its pods "not ready", and the master works all the same.
+    spec = {
+        "spec": {"selector": selector, "ports": [port], "publishNotReadyAddresses": True},
+    }
     return _object(config, "v1", "Service", config.cluster.job_name, spec)
 
 
@@ -87,13 +90,15 @@ def master_job(plan: Plan, spec: ClusterSpec) -> Manifest:
             "spec": pod_spec(plan, Role.MASTER, command, config.kubernetes.master_pod_priority),
         }
     )
-    job = {
+    job: dict[str, Any] = {
         "completions": 1,
         "parallelism": 1,
         "backoffLimit": _MASTER_RETURNS if has_lasting_state(config) else 0,
         "podReplacementPolicy": "TerminatingOrFailed",
         "template": {"metadata": pod["metadata"], "spec": pod["spec"]},
     }
+    if config.kubernetes.ttl is not None:
+        job["ttlSecondsAfterFinished"] = config.kubernetes.ttl
     return _object(config, "batch/v1", "Job", config.cluster.job_name, {"spec": job})
 
 

@@ -45,7 +45,7 @@ def main() -> None:
         config = JobConfig.read(Path(names.SETTINGS_DIR, names.CONFIG_KEY))
         tls_dir = _TLS_PLACE if config.cluster.tls == "job" else None
         api = Api.connect()
-        own(api, config, uid)
+        os.environ[names.CONTROLLER_VARIABLE] = own(api, config, uid)
         token_file = find_token(api, config, uid, Path(names.SECRET_DIR), _TOKEN_PLACE)
         if tls_dir is not None:
             find_authority(api, config, uid, Path(names.AUTHORITY_DIR), tls_dir)
@@ -67,20 +67,25 @@ def main() -> None:
     os.execv(command[0], process_one.command_of(command))
 
 
-def own(api: Api, config: JobConfig, uid: str) -> None:
+def own(api: Api, config: JobConfig, uid: str) -> str:
     """Make the Job the owner of what `kubectl apply` has made beside it; harmless when repeated.
+
+    Returns:
+        The identity of the Service.
 
     Raises:
         LaunchError: It may not.
     """
     job_name = config.cluster.job_name
     body = {"metadata": {"ownerReferences": [owner_reference(job_name, uid)]}}
-    owned = [api.path("configmaps", job_name), api.path("services", job_name)]
+    service = api.path("services", job_name)
+    owned = [api.path("configmaps", job_name), service]
     if config.kubernetes.sends_model_zoo:
         owned.append(api.path("configmaps", names.model_map_of(job_name)))
+    found: dict[str, str] = {}
     for path in owned:
         try:
-            persistently(
+            answer = persistently(
                 partial(api.patch, path, body),
                 threading.Event(),
                 lambda error: log.warning("no part of the job yet: %s", error),
@@ -90,6 +95,8 @@ def own(api: Api, config: JobConfig, uid: str) -> None:
                 f"{path} cannot be made a part of the job: {error}; elasticdl rbac prints the "
                 "rights that the job needs"
             ) from error
+        found[path] = answer["metadata"]["uid"]
+    return found[service]
 
 
 def find_token(api: Api, config: JobConfig, uid: str, mounted: Path, place: Path) -> Path:

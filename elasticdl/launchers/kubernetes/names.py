@@ -11,6 +11,7 @@ ROLE_LABEL = "elasticdl-replica-type"
 INDEX_LABEL = "elasticdl-replica-index"
 OWNER_UID_LABEL = "batch.kubernetes.io/controller-uid"  # Kubernetes' own, of the pods of a Job
 OWNER_VARIABLE = "ELASTICDL_JOB_UID"  # in the environment of a master: the Job's
+CONTROLLER_VARIABLE = "ELASTICDL_SERVICE_UID"  # the same of the Service, see `pods.owners`
 PICTURE_ANNOTATION = "elasticdl.org/picture"  # of the Job: the last picture, from the master
 
 MASTER_PORT = 50001

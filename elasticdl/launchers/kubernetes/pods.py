@@ -99,8 +99,8 @@ def pod_spec(
     return spec
 
 
-def replica_pod(plan: Plan, replica: Replica, owner: Manifest) -> Manifest:
-    """Return the pod of a worker or a ps replica, which the job's Job owns."""
+def replica_pod(plan: Plan, replica: Replica, owners: Sequence[Manifest]) -> Manifest:
+    """Return the pod of a worker or a ps replica; see `owners`."""
     config = plan.config
     own = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}  # its master asks for another
     own |= scraped(config)
@@ -111,7 +111,7 @@ def replica_pod(plan: Plan, replica: Replica, owner: Manifest) -> Manifest:
             "name": replica.name,
             "labels": names.labels_of_pod(config, replica.role, replica.index),
             "annotations": own | words.parse_annotations(config.kubernetes.annotations),
-            "ownerReferences": [owner],
+            "ownerReferences": list(owners),
         },
         "spec": pod_spec(
             plan,
@@ -140,6 +140,17 @@ def owner_reference(job_name: str, uid: str) -> Manifest:
     It is no controller of it: the Job's controller would take the pods for its own.
     """
     return {"apiVersion": "batch/v1", "kind": "Job", "name": job_name, "uid": uid}
+
+
+def owners(job_name: str, job_uid: str, service_uid: str) -> tuple[Manifest, ...]:
+    """Return the owners of the pods of workers and ps replicas: the Job, and a controller.
+
+    `kubectl drain` evicts only pods that have a controller, because somebody then makes others in
+    their place. That is the master here, which is known by its Service. The Service goes when the
+    job has ended; the Job stays, and with it the pods and their logs.
+    """
+    service = {"apiVersion": "v1", "kind": "Service", "name": job_name, "uid": service_uid}
+    return owner_reference(job_name, job_uid), service | {"controller": True}
 
 
 def _of_lost_nodes() -> list[Manifest]:

@@ -3,7 +3,8 @@
 The kernel keeps signals from process 1 of a container that it has no handler for. Python has none
 for SIGTERM, and a role installs its own only when it has imported all that it needs, which takes
 seconds on a busy node. Until then a pod that makes room for others would hold its processors for
-the whole grace period. Here SIGTERM ends the process from the first moments on.
+the whole grace period. Here SIGTERM ends the process from the first moments on. A master may be
+asked to end because its Job was suspended: it looks for that before it ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Sequence
 
 _MODULE = "elasticdl.launchers.kubernetes.process_one"
 _ASKED_TO_END = 128 + signal.SIGTERM
+_OF_MASTER = ("elasticdl.launchers.kubernetes.master_pod", "elasticdl.master")
+_SUSPENSION = "elasticdl.launchers.kubernetes.suspension"
 
 
 def command_of(command: Sequence[str]) -> tuple[str, ...]:
@@ -27,9 +30,19 @@ def command_of(command: Sequence[str]) -> tuple[str, ...]:
 
 def main() -> None:
     """Run a module as `python -m` does; SIGTERM ends it until it decides otherwise."""
-    signal.signal(signal.SIGTERM, lambda _number, _frame: os._exit(_ASKED_TO_END))
     del sys.argv[0]
+    is_master = sys.argv[0] in _OF_MASTER
+    signal.signal(signal.SIGTERM, _look_for_suspension if is_master else _end)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+def _end(_number: int, _frame: object) -> None:
+    os._exit(_ASKED_TO_END)
+
+
+def _look_for_suspension(_number: int, _frame: object) -> None:
+    # In a new program: this one may be in the middle of an import.
+    os.execv(sys.executable, [sys.executable, "-P", "-u", "-m", _SUSPENSION])
 
 
 if __name__ == "__main__":

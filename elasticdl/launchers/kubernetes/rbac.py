@@ -11,12 +11,13 @@ RULES: list[Manifest] = [
     # right that ends at a label.
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "list", "watch", "delete"]},
     # The job's token, its authority, and the certificate of each pod. It makes them and reads none:
-    # a pod has its own mounted. They go with the job or the pod that owns them.
-    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
-    # To make its Job the owner of what `kubectl apply` has made.
-    {"apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["patch"]},
-    # To tell its Job that the job has failed, so that it makes no other pod.
-    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["patch"]},
+    # a pod has its own mounted. They are deleted when the job has ended.
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create", "delete"]},
+    # To make its Job the owner of what `kubectl apply` has made; deleted when the job has ended.
+    {"apiGroups": [""], "resources": ["configmaps", "services"], "verbs": ["patch", "delete"]},
+    # To see that its Job is suspended; to tell it that the job has failed, so that it makes no
+    # other pod.
+    {"apiGroups": ["batch"], "resources": ["jobs"], "verbs": ["get", "patch"]},
 ]
 
 

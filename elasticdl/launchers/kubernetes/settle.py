@@ -28,6 +28,7 @@ def settle(config: JobConfig) -> JobConfig:
             or what the pods say would cross the network in clear text.
     """
     _check_destinations(config)
+    _check_state(config)
     cluster = config.cluster.model_copy(
         update={
             "launcher": "kubernetes",
@@ -107,6 +108,17 @@ def _check_no_recovery_is_asked_for(config: JobConfig) -> None:
         raise ConfigError(
             f"--recovery_seconds={seconds:g}: a ps replica's checkpoints would go with its pod: "
             "expected --job_dir below a mount_path of --volume beside it"
+        )
+
+
+def _check_state(config: JobConfig) -> None:
+    """Refuse a state that was asked for, and would go with the pod of the master."""
+    state = config.cluster.state
+    if state is not None and not has_lasting_state(config):
+        raise ConfigError(
+            f"--state={state}: the file would be in the pod of the master, and go with it: "
+            "expected sqlite:// and a path below a mount_path of --volume, or etcd://..., or no "
+            "--state for a job that ends with its master"
         )
 
 

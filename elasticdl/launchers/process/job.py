@@ -174,6 +174,10 @@ class LocalJob:
                 end = {"status": "failed", "message": why}
         return dataclasses.replace(status, status=end["status"], message=end["message"])
 
+    def waiting(self) -> str:
+        """Say nothing: a master on this machine is started again at once."""
+        return ""
+
     def processes(self) -> list[tuple[Role, int]]:
         """Return the processes that have logs in the job's folder."""
         return logged(self._job_dir)

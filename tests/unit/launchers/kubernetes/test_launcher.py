@@ -19,7 +19,7 @@ from elasticdl.launchers.base import (
 )
 from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
-from elasticdl.launchers.kubernetes.pods import Plan
+from elasticdl.launchers.kubernetes.pods import Plan, owners
 from elasticdl.launchers.kubernetes.settle import settle
 from tests.unit.launchers.kubernetes.fake_api_server import FakeApiServer
 
@@ -50,8 +50,9 @@ class Cluster:
         configuration = client.Configuration()
         configuration.host = server.url
         api = Api(client.ApiClient(configuration), "team")
+        owned_by = owners(config.cluster.job_name, uid, "uid-of-service")
         self.launcher = KubernetesLauncher(
-            Plan(settle(config)), api, uid, "test-edl.team.svc:50001", self.told.put, authority
+            Plan(settle(config)), api, owned_by, "test-edl.team.svc:50001", self.told.put, authority
         )
 
     def start(self, role=Role.WORKER, index=0):
@@ -282,6 +283,18 @@ def test_close_leaves_no_pod_that_runs(cluster, server):
     assert {cluster.next().handle for _ in range(2)} == set(handles[1:])
     with pytest.raises(LaunchError, match="the job is ending"):
         cluster.start()
+
+
+@pytest.mark.parametrize("is_suspended", [False, True])
+def test_pods_outlive_their_master_unless_its_job_is_suspended(server, make_config, is_suspended):
+    cluster = Cluster(server, make_config())
+    handle = cluster.start(Role.PS)
+    cluster.is_there(handle)
+    server.objects["jobs", "test-edl"] = {"spec": {"suspend": is_suspended}, "metadata": {}}
+    cluster.launcher.leave(5.0)
+    assert (handle.ref in server.pods()) is not is_suspended
+    asked = ("DELETE", "pods", handle.ref, 25)
+    assert (asked in server.requests) is is_suspended  # time to hand over
 
 
 def test_only_some_of_the_pods_that_ended_are_kept(cluster, server):

@@ -9,7 +9,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role, Strategy
 from elasticdl.launchers.kubernetes.manifests import as_yaml, manifests
-from elasticdl.launchers.kubernetes.pods import Plan, Replica, owner_reference, replica_pod
+from elasticdl.launchers.kubernetes.pods import Plan, Replica, owners, replica_pod
 from elasticdl.launchers.kubernetes.settle import settle
 
 
@@ -19,7 +19,7 @@ def by_kind(objects):
 
 def pod_of(config, **words):
     replica = Replica(Role.WORKER, 3, "test-edl-worker-3-abcde", ["python", "-m", "x"], **words)
-    return replica_pod(Plan(settle(config)), replica, owner_reference("test-edl", "uid-1"))
+    return replica_pod(Plan(settle(config)), replica, owners("test-edl", "uid-1", "uid-2"))
 
 
 def job_of(config):
@@ -69,7 +69,7 @@ def test_passwords_of_the_data_reader_travel_in_a_secret_alone(make_config):
     for spec in (pod_spec_of(objects), pod_of(config)["spec"]):
         assert mount in spec["containers"][0]["volumeMounts"]
     ps = Replica(Role.PS, 0, "test-edl-ps-0-abcde", ["python", "-m", "x"])
-    spec = replica_pod(Plan(settle(config)), ps, owner_reference("test-edl", "uid-1"))["spec"]
+    spec = replica_pod(Plan(settle(config)), ps, owners("test-edl", "uid-1", "uid-2"))["spec"]
     assert mount not in spec["containers"][0]["volumeMounts"]
 
 
@@ -199,10 +199,18 @@ def test_the_first_pod_of_a_master_needs_no_secret(make_config):
     assert [secret["optional"] for secret in secrets] == [True, True]
 
 
-def test_a_replica_is_owned_by_the_job_which_does_not_control_it(make_config):
+def test_a_replica_is_owned_by_the_job_and_controlled_by_the_service_of_its_master(make_config):
+    # The Job's controller would take it for one of its own; without a controller no drain ends it.
     pod = pod_of(make_config())
     assert pod["metadata"]["ownerReferences"] == [
-        {"apiVersion": "batch/v1", "kind": "Job", "name": "test-edl", "uid": "uid-1"}
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "test-edl", "uid": "uid-1"},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "name": "test-edl",
+            "uid": "uid-2",
+            "controller": True,
+        },
     ]
     assert pod["metadata"]["labels"] == {
         "app": "elasticdl",
@@ -216,6 +224,20 @@ def test_a_master_is_replaced_only_if_its_state_outlives_it(make_config):
     assert job_of(make_config())["spec"]["backoffLimit"] == 0
     assert job_of(make_config(job_dir="/data/jobs/a"))["spec"]["backoffLimit"] > 100
     assert job_of(make_config(state="etcd://etcd:2379/a"))["spec"]["backoffLimit"] > 100
+
+
+@pytest.mark.parametrize("state", ["sqlite:///job/state.sqlite", "sqlite:///tmp/state"])
+def test_a_state_that_would_go_with_its_pod_is_refused(make_config, state):
+    with pytest.raises(ConfigError, match=f"--state={state}: the file would be in the pod"):
+        settle(make_config(image_name="a:b", state=state))
+    volume = "claim_name=files,mount_path=/job"
+    if state.startswith("sqlite:///job"):
+        settle(make_config(image_name="a:b", state=state, volume=volume))
+
+
+def test_what_is_left_of_a_job_goes_after_a_while_only_if_that_is_asked_for(make_config):
+    assert "ttlSecondsAfterFinished" not in job_of(make_config())["spec"]
+    assert job_of(make_config(ttl=90))["spec"]["ttlSecondsAfterFinished"] == 90
 
 
 def test_recovery_checkpoints_need_a_folder_that_all_see(make_config):
