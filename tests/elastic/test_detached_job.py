@@ -24,11 +24,14 @@ RECORDS = 2_000
 # Each worker waits at a minibatch until the gate is open: somebody writes to the fifo.
 GATE = """
 
+import threading
+
 _feed_at_once, _calls = feed, []
 
 
 def feed(records, mode, metadata):
-    _calls.append(mode)
+    if threading.current_thread().name != "data check":  # the look before the first record
+        _calls.append(mode)
     if len(_calls) > 5:
         open(__file__.replace("model.py", "gate")).close()
     return _feed_at_once(records, mode, metadata)
