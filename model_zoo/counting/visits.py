@@ -22,7 +22,7 @@ COPIES = (
 
 
 def forward():
-    """The table `visit`; what the dense parameters and the state sum is averaged over rounds."""
+    """The table `visit`; dense parameters are averaged over rounds, and the state is summed."""
     width = len(COLUMNS) * NUM_VISITS
     zero = Initializer("constant", {"value": 0.0})
     return ArrayModel(

@@ -279,8 +279,8 @@ def visit_problems(
     """Compare what each row says of its visits with the rounds that they make up.
 
     Each minibatch has one weight, its share of the records of its round; the weights of a round
-    add up to one; rounds follow each other without a gap. What the dense parameters and the state
-    were averaged to are the same weights.
+    add up to one; rounds follow each other without a gap. What the dense parameters were averaged
+    to are the same weights. The state counts minibatches, so it is summed.
 
     A worker that is killed when its round is applied on one replica only computes its minibatch
     again for the other, with the old weight: its rows there name a later round. `max_split` rounds
@@ -327,8 +327,14 @@ def visit_problems(
     found += _round_problems({n: ms for n, ms in members.items() if n not in split})
     if not split and sorted(members) != list(range(len(members))):
         found.append(f"{len(members)} rounds, the last is number {max(members, default=-1)}")
-    for kind, vectors in (("dense parameter", model.dense), ("state", model.state)):
-        wanted = {"rounds": float(len(members)), "signatures": total}
+    # Dense parameters get the average of a round, and state that counts gets the sum.
+    averaged = {"rounds": float(len(members)), "signatures": total}
+    all_signatures = sum(minibatch.signature(num_signatures) for minibatch in trained)
+    summed = {"rounds": float(len(trained)), "signatures": float(all_signatures)}
+    for kind, vectors, wanted in (
+        ("dense parameter", model.dense, averaged),
+        ("state", model.state, summed),
+    ):
         for name, value in wanted.items():
             values = vectors.get(name, np.zeros(0))
             if not values.size or not np.allclose(values, value, rtol=1e-4):

@@ -56,6 +56,8 @@ def test_successors_at_other_addresses_are_found(number, chaos, lifeline, tmp_pa
             "checkpoint": {"output": tmp_path / "export"},
             "cluster": {
                 "job_dir": tmp_path / "job",
+                "tls": "off",  # no command is there that makes certificates
+                "insecure": True,
                 "num_workers": 2,
                 "num_ps_pods": 2,
                 "heartbeat_seconds": chaos.HEARTBEAT_SECONDS,

@@ -165,7 +165,7 @@ def test_page_says_how_the_job_ended_and_keeps_what_it_has(seen_job, tab):
         assert tab.evaluate(SHOWN) == shown
         assert shown["Checkpoints"] is False  # this job has written none, which the part says
         there = {part for part, is_there in shown.items() if is_there}
-        assert {"Now", "Goodput", "Throughput", "What each process did", "Events"} <= there
+        assert {"At the end", "Goodput", "Throughput", "What each process did", "Events"} <= there
     assert tab.inner_text("#state") == "finished"
 
 

@@ -16,6 +16,7 @@ def test_last_evaluation_sees_every_update(num_killed, chaos, paused_job, tmp_pa
     flags = {
         "validation_data": tmp_path / "data.recordio",
         "num_epochs": NUM_EPOCHS,
+        "evaluation_steps": 0,  # none but the last
         "recovery_seconds": 0,  # nothing to restore: all is replayed
     }
     with paused_job(ids, mode="EVALUATION", call=1, **flags) as job:

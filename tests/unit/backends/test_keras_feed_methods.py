@@ -252,6 +252,9 @@ def feed(dataset, mode, metadata):
 
 
 class Silent:
+    def starts(self):
+        pass
+
     def note(self, text):
         pass
 

@@ -331,7 +331,10 @@ def averaged(rounds, weight=lambda minibatch, parts: None):
                 free = np.count_nonzero(rows[key, :, 0])
                 rows[key, free] = np.float32(share) * np.array([1, number, signature], np.float32)
     vectors = {"rounds": np.array([len(rounds)]), "signatures": np.array([total])}
-    return Model(rows.reshape(len(rows), -1), dict(vectors), dict(vectors))
+    trained = [minibatch for parts in rounds for minibatch in parts]
+    signatures = sum(minibatch.signature(visits.NUM_SIGNATURES) for minibatch in trained)
+    state = {"rounds": np.array([len(trained)]), "signatures": np.array([signatures])}
+    return Model(rows.reshape(len(rows), -1), vectors, state)
 
 
 @pytest.fixture(scope="module")
