@@ -312,7 +312,8 @@ def test_one_job_runs_in_a_folder_at_a_time(job):
     _, err = again.communicate(timeout=SECONDS)
     assert again.returncode == 1
     assert re.search(
-        rf"the job in this folder is running .*; elasticdl attach {re.escape(str(job.job_dir))}", err
+        rf"the job in this folder is running .*; elasticdl attach {re.escape(str(job.job_dir))}",
+        err,
     )
     job.status_when(is_training)  # the first one does not notice
 
