@@ -18,7 +18,7 @@ from elasticdl.launchers.kubernetes import names, suspension
 from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
 from elasticdl.launchers.kubernetes.pods import Plan, owners
-from elasticdl.launchers.kubernetes.retry import persistently
+from elasticdl.launchers.kubernetes.retry import given_up_after, persistently
 from elasticdl.settings import reader_params
 
 if TYPE_CHECKING:
@@ -65,20 +65,17 @@ def tell_end(config: JobConfig, job_dir: Path, code: int) -> None:
         log.debug("there is no last picture")
     if code and has_ended:
         change["spec"] = {"backoffLimit": 0}
-    given_up = threading.Event()
-    timer = threading.Timer(_TELL_SECONDS, given_up.set)
-    timer.daemon = True
-    timer.start()
     try:
         api = Api.connect()
         path = api.path("jobs", config.cluster.job_name)
-        persistently(
-            lambda: api.patch(path, change),
-            given_up,
-            lambda error: log.warning("the Job cannot be told how it ended yet: %s", error),
-        )
-        if has_ended:
-            _delete_leftovers(api, config, given_up)
+        with given_up_after(_TELL_SECONDS) as given_up:
+            persistently(
+                lambda: api.patch(path, change),
+                given_up,
+                lambda error: log.warning("the Job cannot be told how it ended yet: %s", error),
+            )
+            if has_ended:
+                _delete_leftovers(api, config, given_up)
     except ElasticdlError as error:
         log.error("the Job was not told how it ended, or things of it are left: %s", error)
 

@@ -78,11 +78,10 @@ def own(api: Api, config: JobConfig, uid: str) -> str:
     """
     job_name = config.cluster.job_name
     body = {"metadata": {"ownerReferences": [owner_reference(job_name, uid)]}}
-    service = api.path("services", job_name)
-    owned = [api.path("configmaps", job_name), service]
+    owned = [api.path("configmaps", job_name)]
     if config.kubernetes.sends_model_zoo:
         owned.append(api.path("configmaps", names.model_map_of(job_name)))
-    found: dict[str, str] = {}
+    owned.append(api.path("services", job_name))  # the last one, whose answer is returned
     for path in owned:
         try:
             answer = persistently(
@@ -95,8 +94,7 @@ def own(api: Api, config: JobConfig, uid: str) -> str:
                 f"{path} cannot be made a part of the job: {error}; elasticdl rbac prints the "
                 "rights that the job needs"
             ) from error
-        found[path] = answer["metadata"]["uid"]
-    return found[service]
+    return str(answer["metadata"]["uid"])
 
 
 def find_token(api: Api, config: JobConfig, uid: str, mounted: Path, place: Path) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from elasticdl.launchers.kubernetes.client import ApiError
@@ -30,6 +31,19 @@ class Backoff:
         """Wait, unless and until it is closed."""
         self._closed.wait(max(at_least, self._seconds * random.uniform(0.5, 1.0)))
         self._seconds = min(2 * self._seconds, _LONGEST_SECONDS)
+
+
+@contextlib.contextmanager
+def given_up_after(seconds: float) -> Iterator[threading.Event]:
+    """Give what ends `persistently` so many seconds after the block was entered."""
+    given_up = threading.Event()
+    timer = threading.Timer(seconds, given_up.set)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield given_up
+    finally:
+        timer.cancel()
 
 
 def persistently(

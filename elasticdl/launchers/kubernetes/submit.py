@@ -14,7 +14,7 @@ from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.job import KubernetesJob
 from elasticdl.launchers.kubernetes.manifests import manifests
 from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
-from elasticdl.launchers.kubernetes.retry import Backoff, persistently
+from elasticdl.launchers.kubernetes.retry import Backoff, given_up_after, persistently
 
 _LEFTOVER_ATTEMPTS = 12  # with pauses up to ten seconds: what a job before left is being deleted
 _KINDS = {"ConfigMap": "configmaps", "Service": "services", "Secret": "secrets"}
@@ -109,11 +109,5 @@ def _make_part(api: Api, manifest: Manifest) -> None:
 
 def _try(call: Callable[[], T]) -> T:
     """Call, and try again for a while what may pass."""
-    given_up = threading.Event()
-    timer = threading.Timer(30.0, given_up.set)
-    timer.daemon = True
-    timer.start()
-    try:
+    with given_up_after(30.0) as given_up:
         return persistently(call, given_up, lambda error: None)
-    finally:
-        timer.cancel()

@@ -13,14 +13,14 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.pods import GRACE_SECONDS
-from elasticdl.launchers.kubernetes.retry import persistently
+from elasticdl.launchers.kubernetes.retry import given_up_after, persistently
 from elasticdl.log_lines import log_as
 from elasticdl.process import STOPPED_EXIT_CODE
 
@@ -31,21 +31,16 @@ log = logging.getLogger(__name__)
 
 def is_suspended(api: Api, job_name: str) -> bool:
     """Whether somebody has suspended the Job of a master; False if nobody can be asked."""
-    given_up = Event()
-    timer = Timer(_ASK_SECONDS, given_up.set)
-    timer.daemon = True
-    timer.start()
     try:
-        job = persistently(
-            lambda: api.get(api.path("jobs", job_name)),
-            given_up,
-            lambda error: log.warning("the Job cannot be looked at yet: %s", error),
-        )
+        with given_up_after(_ASK_SECONDS) as given_up:
+            job = persistently(
+                lambda: api.get(api.path("jobs", job_name)),
+                given_up,
+                lambda error: log.warning("the Job cannot be looked at yet: %s", error),
+            )
     except ApiError as error:
         log.warning("the Job cannot be looked at, and its pods go on: %s", error)
         return False
-    finally:
-        timer.cancel()
     return bool(job["spec"].get("suspend"))
 
 
