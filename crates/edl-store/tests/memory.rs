@@ -1,5 +1,6 @@
 //! The bytes that the store reports are those that the process takes. Alone in its process.
 
+#[path = "store/common/mod.rs"]
 mod common;
 
 use common::{Replicas, model};

@@ -183,7 +183,8 @@ fn two_clients_together_train_as_one_with_twice_the_minibatch() {
                 &pulled.receipt,
                 &[&grads],
                 &dense,
-                &[1.0; 5],
+                // State sums over a round: what two added, one adds.
+                &[2.0; 5],
                 &minibatch(1, index),
             )
             .unwrap();

@@ -1,11 +1,11 @@
 //! Facts about checkpoints: what comes back, and what is refused.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{Grads, Replicas, WholePush, constant, model, table, write_manifest, write_part};
+use crate::common::{
+    Grads, Replicas, WholePush, constant, model, table, write_manifest, write_part,
+};
 use edl_store::{ModelSpec, PullMode, Store, StoreError, TaskAudit};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -469,7 +469,7 @@ fn a_full_disk_leaves_nothing_behind() {
         .arg(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "a_full_disk_leaves_nothing_behind",
+            "checkpoint::a_full_disk_leaves_nothing_behind",
             "--nocapture",
         ])
         .env("EDL_STORE_FULL_DISK", dir.path())

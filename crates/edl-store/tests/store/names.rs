@@ -1,11 +1,9 @@
 //! The strings of keys live and go with their rows.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use common::{Grads, Replicas, WholePush, constant, model, table};
+use crate::common::{Grads, Replicas, WholePush, constant, model, table};
 use edl_store::{
     ExpirySpec, MAX_NAME_BYTES, ModelSpec, Named, PullMode, Store, StoreError, replica_of,
 };

@@ -1,10 +1,8 @@
 //! Facts about what an update leaves alone, and what it makes of state.
 
-mod common;
-
 use std::collections::VecDeque;
 
-use common::{Grads, Replicas, WholePush, constant, model, optimizer, table, variable};
+use crate::common::{Grads, Replicas, WholePush, constant, model, optimizer, table, variable};
 use edl_store::{ModelSpec, OptimizerSpec, PullMode, StoreError, VariableSpec};
 
 fn decaying() -> OptimizerSpec {

@@ -1,8 +1,6 @@
 //! Facts about one store: declaring, pulling, scanning, and what its rows take.
 
-mod common;
-
-use common::{
+use crate::common::{
     Grads, Replicas, WholePush, bare, constant, declared, params, pull, ramp, sgd, table, uniform,
     variable,
 };

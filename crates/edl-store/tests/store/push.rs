@@ -1,8 +1,6 @@
 //! What a push does to rows, vectors and watermarks, and when it is refused.
 
-mod common;
-
-use common::{Replicas, bare, declared, model, pull, sgd};
+use crate::common::{Replicas, bare, declared, model, pull, sgd};
 use edl_store::{
     Applied, PullMode, Push, RoundGradient, RoundMember, Store, StoreError, TableGrads, TaskAudit,
 };

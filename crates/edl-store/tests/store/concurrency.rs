@@ -1,7 +1,5 @@
 //! Facts about several threads at one store.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use common::{Replicas, constant, model, table};
+use crate::common::{Replicas, constant, model, table};
 use edl_store::{ModelSpec, PullMode, Push, Store, StoreError, TableGrads};
 
 /// Run a test that waits for threads, and fail if it takes unreasonably long.
@@ -203,7 +201,7 @@ fn a_checkpoint_is_of_one_instant_while_updates_go_on() {
             while running.load(Ordering::Relaxed) > 0 {
                 let dir = tempfile::tempdir().unwrap();
                 let entry = store.checkpoint(dir.path()).unwrap();
-                common::write_manifest(dir.path(), &[entry]);
+                crate::common::write_manifest(dir.path(), &[entry]);
                 assert_of_one_instant(&Replicas::restore(dir.path(), 2, true).unwrap(), &keys);
             }
         });

@@ -1,10 +1,8 @@
 //! The sparse life cycle: any number of replicas decides as a plain model does.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{Grads, Replicas, WholePush, constant, model, params, table, uniform};
+use crate::common::{Grads, Replicas, WholePush, constant, model, params, table, uniform};
 use edl_optim::Optimizer;
 use edl_store::{
     AdmissionSpec, ExpirySpec, ModelSpec, PullMode, Store, hash_of_name, hash_slot_of,

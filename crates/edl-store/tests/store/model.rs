@@ -1,10 +1,8 @@
 //! Any sequence of calls leaves the store as it leaves a plain map.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{Grads, Replicas, WholePush, constant, model, table, uniform};
+use crate::common::{Grads, Replicas, WholePush, constant, model, table, uniform};
 use edl_optim::Optimizer;
 use edl_store::{ModelSpec, PullMode, TaskAudit};
 use proptest::prelude::*;
@@ -83,7 +81,7 @@ impl Plain {
     fn new(spec: &ModelSpec) -> Self {
         let optimizer = spec.optimizer.parse().unwrap();
         let mut slots = vec![0.0; DENSE * optimizer.num_slots()];
-        let dense = common::ramp(DENSE);
+        let dense = crate::common::ramp(DENSE);
         optimizer.fill_slots(&dense, &mut slots);
         Self {
             spec: spec.clone(),
@@ -91,7 +89,7 @@ impl Plain {
             tables: Default::default(),
             dense,
             slots,
-            state: common::ramp(20),
+            state: crate::common::ramp(20),
             version: 0,
             tasks: BTreeMap::new(),
         }

@@ -1,10 +1,8 @@
 //! Facts about checkpoints of what has changed since another.
 
-mod common;
-
 use std::fs;
 
-use common::{Grads, Replicas, WholePush, model};
+use crate::common::{Grads, Replicas, WholePush, model};
 use edl_store::{PullMode, StoreError};
 
 fn push(replicas: &Replicas, index: u32, keys: &[u64]) {

@@ -1,8 +1,6 @@
 //! Weight decay of a part of the dense vector, and constraints of rows and variables.
 
-mod common;
-
-use common::{Grads, Replicas, WholePush, model, params, variable};
+use crate::common::{Grads, Replicas, WholePush, model, params, variable};
 use edl_store::{ConstraintSpec, ModelSpec, PullMode, StoreError, VariableSpec};
 
 fn non_neg() -> Option<ConstraintSpec> {

@@ -1,0 +1,9 @@
+//! Readers and writers of record files: one program, so that the crate is linked once.
+
+mod counts;
+mod decode;
+mod example;
+mod field_lines;
+mod lines;
+mod recordio;
+mod tfrecord;

@@ -1,0 +1,13 @@
+//! The store as its users see it: one program, so that the crate is linked once.
+
+mod checkpoint;
+mod common;
+mod concurrency;
+mod held;
+mod life;
+mod model;
+mod names;
+mod push;
+mod since;
+mod treatment;
+mod whole;
