@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from elasticdl.errors import ConfigError
 from elasticdl.job import Strategy
@@ -413,3 +416,27 @@ class JobConfig(Section):
     def write(self, path: Path) -> None:
         """Write the configuration as JSON."""
         path.write_text(self.model_dump_json(indent=2))
+
+
+def completed(shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `JobConfig.shown` gave in an earlier version, with the settings of this one.
+
+    A setting that the earlier version did not have is as it is unless somebody sets it.
+    """
+    return {
+        name: _defaults(JobConfig.model_fields[name]) | values
+        if isinstance(values, dict) and name in JobConfig.model_fields
+        else values
+        for name, values in shown.items()
+    }
+
+
+def _defaults(field: FieldInfo) -> dict[str, Any]:
+    section = field.annotation
+    if not (isinstance(section, type) and issubclass(section, Section)):
+        return {}
+    return {
+        name: to_jsonable_python(setting.get_default(call_default_factory=True))
+        for name, setting in section.model_fields.items()
+        if not setting.is_required()
+    }

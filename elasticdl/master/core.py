@@ -730,4 +730,4 @@ class JobCore:
         self.meter.restore(snapshot["meter"])
         self.holder.restore(snapshot["holder"])
         self.counters.restore(snapshot["counters"])
-        self.patience.restore(snapshot["patience"])
+        self.patience.restore(snapshot.get("patience"))

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypeVar
 
 from elasticdl.checkpoints.versions import begun_with
-from elasticdl.config import JobConfig
+from elasticdl.config import JobConfig, completed
 from elasticdl.errors import ConfigError, StateError
 from elasticdl.job import Shard
 from elasticdl.master.actions import Action
@@ -283,11 +283,11 @@ def differing_flags(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     """Say for each setting in which a job's configuration differs what it was, and what it is.
 
     Where the job's folder is does not matter: the job is what lies in it. Nor does how it is looked
-    at.
+    at. A setting that the version that began the job did not have is as if nobody had set it.
     """
     return [
         f"--{name.rpartition('.')[2]} was {_shown(name, old)}, is {_shown(name, new)}"
-        for name, old, new in _differences("", before, now)
+        for name, old, new in _differences("", completed(before), now)
         if name != "cluster.job_dir" and name.partition(".")[0] != "seeing"
     ]
 

@@ -191,6 +191,7 @@ class JobHistory:
         self._last_words.extend(snapshot["last_words"])
         self.problems = list(snapshot["problems"])
         self.failing = snapshot["failing"]
-        self.hurries, self.goes_on, self.is_reopened, self.is_unproved = snapshot["ways_on"]
+        ways_on = snapshot.get("ways_on", [False] * 4)  # earlier versions had none
+        self.hurries, self.goes_on, self.is_reopened, self.is_unproved = ways_on
         self.message = snapshot["message"]
         self.ledger = tuple(EpochLedger(*line) for line in snapshot["proof"])

@@ -75,9 +75,10 @@ class Patience:
         """Return the state as JSON has it."""
         return [self._since, self._tries, self._not_before]
 
-    def restore(self, snapshot: list[Any]) -> None:
-        """Take over the state of a snapshot."""
-        self._since, self._tries, self._not_before = snapshot
+    def restore(self, snapshot: list[Any] | None) -> None:
+        """Take over the state of a snapshot; None: of one that has none, of an earlier version."""
+        if snapshot is not None:
+            self._since, self._tries, self._not_before = snapshot
 
 
 def told(message: str, pause_seconds: float, what: str) -> str:

@@ -185,8 +185,9 @@ class CheckpointSchedule:
         self._next_recovery = snapshot["next_recovery"]
         newest = snapshot["newest"]
         self.newest = None if newest is None else WholeCheckpoint(*newest)
-        self.patience.restore(snapshot["patience"])
-        self.is_last_private = snapshot["is_last_private"]
+        # Journals of earlier versions do not have these.
+        self.patience.restore(snapshot.get("patience"))
+        self.is_last_private = snapshot.get("is_last_private", self.is_last_private)
 
 
 def to_delete(versions: Sequence[int], keep: int) -> list[int]:

@@ -1,10 +1,12 @@
 """A master that was killed goes on from its journal."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, ElasticdlError, JobFailedError, StateError
 from elasticdl.job import Finished, Lease, Outcome, Role, Shard, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
@@ -16,6 +18,7 @@ from elasticdl.master.parameters.holder import CheckpointWritten
 from elasticdl.master.status import picture
 from elasticdl.state.memory import MemoryState
 
+JOURNALS = json.loads((Path(__file__).parent / "journals/before_patience.json").read_text())
 DATA = JobData(training=(Shard("a", 0, 90),), validation=(Shard("v", 0, 50),))
 
 
@@ -281,3 +284,26 @@ def test_end_of_a_job_is_read_from_its_journal(master_kit, monkeypatch):
     kit.do(lambda: kit.job.core.journal.record("problem", "x"))
     assert kit.state.load()[1] == []
     assert end_of_job(kit.state) == End("failed", "stopped: enough")
+
+
+@pytest.mark.parametrize("journal", JOURNALS.values(), ids=JOURNALS)
+def test_journal_of_an_earlier_version_is_gone_on_with(master_kit, journal):
+    """As that version wrote them, before there were waits, `--keep_best` and evaluations by epoch.
+
+    `evaluation_steps` is in the settings of these jobs, for its default is another one now.
+    """
+    state = MemoryState()
+    if journal["snapshot"] is not None:
+        state.compact(journal["snapshot"])
+    state.append(journal["facts"])
+    created = (journal["snapshot"] or {"created": journal["facts"][0]})["created"]
+    assert end_of_job(state) is None
+    job, is_new = open_job(state, JobConfig.model_validate(created[1]), lambda: DATA)
+    job.core.resume(1.0)
+    snapshot = job.core.snapshot()
+    again = master_kit.core(job.core.config, training=(("a", 90),), validation=(("v", 50),))
+    again.restore(json.loads(json.dumps(snapshot)))
+    assert not is_new
+    assert again.snapshot() == snapshot
+    assert not job.core.patience.is_waiting
+    assert job.core.holder.schedule.best is None
