@@ -16,6 +16,7 @@ def make_spec(**functions):
     names = (
         "model", "loss", "optimizer", "feed", "eval_metrics_fn", "callbacks",
         "prediction_outputs_processor", "custom_data_reader", "weighted_metrics_fn",
+        "loss_weights",
     )  # fmt: skip
     return ModelSpec(**{name: functions.get(name) for name in names})
 
@@ -88,12 +89,14 @@ class Job:
         return self.backend.metric_results(self.backend.metric_states())
 
     def predict(self, data, minibatch_size):
+        """Predict with a model of one output."""
+        return np.concatenate(list(self.predictions(data, minibatch_size)))
+
+    def predictions(self, data, minibatch_size):
         minibatches = self.backend.minibatches(records_of(data), Mode.PREDICTION, minibatch_size, 0)
-        outputs = []
         for mb in minibatches:
             given = self.given(mb, training=False)
-            outputs.append(self.backend.predict_step(mb, given.rows, given.dense, given.state))
-        return np.concatenate(outputs)
+            yield self.backend.predict_step(mb, given.rows, given.dense, given.state)
 
     def initial_weights(self):
         """Return the weights that a model of Keras was built with, as `get_weights` does."""
