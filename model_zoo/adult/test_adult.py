@@ -30,6 +30,7 @@ def test_learns(commands, strategy, load_zoo):
     assert summary["metrics"]["auc"] > 0.75
 
 
+@pytest.mark.timeout(600)  # five trainings, each with TensorFlow to load
 def test_a_file_sorted_by_its_label_trains_like_a_shuffled_one(commands, load_zoo):
     adult = commands("adult.model.forward")
     prepare = load_zoo("adult.prepare")
