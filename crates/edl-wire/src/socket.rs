@@ -118,7 +118,13 @@ impl Socket {
     pub fn connect_local(name: &[u8]) -> io::Result<Self> {
         use std::os::linux::net::SocketAddrExt;
         let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-        UnixStream::connect_addr(&address).map(Self::from_unix)
+        let stream = UnixStream::connect_addr(&address)?;
+        // Any process may take a name that is free, and all names can be read by all.
+        if !Origin::Unix(user_of(&stream)).may_belong_to_the_job() {
+            let why = "a process of another user has taken the name of the Unix socket";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(Self::from_unix(stream))
     }
 
     /// Abstract Unix sockets are Linux'.
