@@ -16,12 +16,15 @@ _LOOK_SECONDS = 0.02
 class EtcdServer:
     """A server that can be killed, and started again with its data at its address."""
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, folder: Path, host: str = "127.0.0.1", certificate: Path | None = None
+    ) -> None:
         """Prepare it; `start` starts it.
 
         Args:
             folder: Takes its data and its log.
             host: The address that its clients use.
+            certificate: With its key, in PEM: it speaks TLS with its clients.
 
         Raises:
             FileNotFoundError: Etcd is not built; says how to.
@@ -29,6 +32,7 @@ class EtcdServer:
         self._binary = binary("etcd", "etcd")
         self._folder = folder
         self._host = host
+        self._certificate = certificate
         self._client_port, self._peer_port = _free_ports(host, "127.0.0.1")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -39,7 +43,8 @@ class EtcdServer:
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
+        scheme = "http" if self._certificate is None else "https"
+        client, peer = f"{scheme}://{self.endpoint}", f"http://127.0.0.1:{self._peer_port}"
         flags = {
             "data-dir": self._folder / "data",
             "listen-client-urls": client,
@@ -49,6 +54,8 @@ class EtcdServer:
             "initial-cluster": f"default={peer}",
             "log-level": "error",
         }
+        if self._certificate is not None:
+            flags |= {"cert-file": self._certificate, "key-file": self._certificate}
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "etcd.log").open("ab") as log:
             self._process = subprocess.Popen(

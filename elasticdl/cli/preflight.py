@@ -52,7 +52,7 @@ def check(config: JobConfig) -> list[str]:
     else:
         model_file = find_model_file(config)
         names = defined_names(model_file)
-    check_state(config.cluster.state)
+    notes = check_state(config.cluster.state)
     _check_packages(config)
     if names is not None:
         _check_functions(config, model_file, names)
@@ -61,7 +61,6 @@ def check(config: JobConfig) -> list[str]:
         _check_names(config, model_file)
     parse_params(config.model.model_params, "--model_params")
     is_script = config.model.script is not None
-    notes: list[str] = []
     if is_script or (names is not None and config.model.custom_data_reader not in names):
         classes: dict[str, tuple[str, ...]] = {}
         for flag in ("training_data", "validation_data", "prediction_data"):

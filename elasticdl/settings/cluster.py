@@ -60,7 +60,8 @@ class ClusterSection(Section):
         str | None,
         Field(
             description="Where the master keeps what it must not forget: sqlite:///PATH, or "
-            "etcd://HOST:PORT[,HOST:PORT]/PREFIX, where a master on another machine finds it "
+            "etcd://HOST:PORT[,HOST:PORT]/PREFIX, where a master on another machine finds it; "
+            "?ca=/PATH&user_file=/PATH after that: by TLS, as a user of etcd "
             "[default: state.sqlite in --job_dir].",
         ),
     ] = None

@@ -31,6 +31,7 @@ import grpc
 from elasticdl.errors import StateError, TakenOverError
 from elasticdl.state.base import Fact, Snapshot
 from elasticdl.state.encoding import dumps, encoded
+from elasticdl.state.etcd_access import EtcdAccess
 from elasticdl.state.etcd_client import EtcdClient, RefusedError, rpc
 from elasticdl.state.owner import is_gone, name_of, this_process
 
@@ -53,7 +54,11 @@ class EtcdState:
     """
 
     def __init__(
-        self, endpoints: Sequence[str], prefix: str, lease_seconds: int = _LEASE_SECONDS
+        self,
+        endpoints: Sequence[str],
+        prefix: str,
+        lease_seconds: int = _LEASE_SECONDS,
+        access: EtcdAccess | None = None,
     ) -> None:
         """Take the journal over.
 
@@ -64,13 +69,15 @@ class EtcdState:
             endpoints: `host:port` of each member of etcd that may be asked.
             prefix: Where the journal lies; no other job's.
             lease_seconds: How long a master may be silent before another takes over.
+            access: How etcd and this master prove who they are; None: they do not.
 
         Raises:
+            ConfigError: A file of `access` is not as it should be.
             StateError: Another master has it, and is alive; it is damaged or of another version.
         """
         prefix = prefix.strip("/")
         name = f"etcd://{','.join(endpoints)}/{prefix}"
-        self._client = EtcdClient(endpoints, name)
+        self._client = EtcdClient(endpoints, name, access)
         self._prefix = f"{prefix}/"
         self._mastership = _Mastership(self._client, self._prefix, lease_seconds)
         self._snapshot_number = 0  # of the current one; 0: there is none

@@ -16,6 +16,7 @@ import grpc
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, StateError
 from elasticdl.rpc.channel import CLIENT_OPTIONS
+from elasticdl.state.etcd_access import EtcdAccess
 
 try:
     from aetcd import rpc as rpc
@@ -58,19 +59,34 @@ class RefusedError(StateError):
 class EtcdClient:
     """Talks to one endpoint, and goes on to the next when it gives no answer. For any thread."""
 
-    def __init__(self, endpoints: Sequence[str], name: str) -> None:
+    def __init__(
+        self, endpoints: Sequence[str], name: str, access: EtcdAccess | None = None
+    ) -> None:
         """Prepare to connect; nothing is sent yet.
 
         Args:
             endpoints: `host:port` of each.
             name: What the journal is called in messages.
+            access: How etcd and this process prove who they are; None: they do not.
+
+        Raises:
+            ConfigError: A file of `access` is not as it should be.
         """
+        access = access or EtcdAccess()
+        self._user = access.user()
+        self._tokens: dict[int, str] = {}  # of each endpoint, once it has been told the password
         self.name = name
         self.trouble = ""
         self._endpoints = tuple(endpoints)
         # A page of parts is larger than any message between processes of the job.
         options = [*CLIENT_OPTIONS, ("grpc.max_receive_message_length", -1)]
-        self._channels = [grpc.insecure_channel(e, options=options) for e in endpoints]
+        tls = access.tls()
+        if tls is None:
+            self._channels = [grpc.insecure_channel(e, options=options) for e in endpoints]
+        else:
+            proof = grpc.ssl_channel_credentials(*tls)
+            self._channels = [grpc.secure_channel(e, proof, options=options) for e in endpoints]
+        self._auths = [rpc.AuthStub(channel) for channel in self._channels]
         self._stubs = [(rpc.KVStub(c), rpc.LeaseStub(c)) for c in self._channels]
         self._at = 0
         self._closed = threading.Event()
@@ -91,7 +107,9 @@ class EtcdClient:
             self.check_open()
             at = self._at
             try:
-                answer = self._method(at, method)(request, timeout=ATTEMPT_SECONDS)
+                answer = self._method(at, method)(
+                    request, timeout=ATTEMPT_SECONDS, metadata=self._proof(at)
+                )
             except (grpc.RpcError, ValueError) as error:  # ValueError: the channel was closed
                 self.check_open()
                 self._take_in(error, self._endpoints[at])
@@ -106,13 +124,32 @@ class EtcdClient:
         """Try to end a lease; also after `leave`."""
         request = rpc.LeaseRevokeRequest(ID=lease)
         with contextlib.suppress(grpc.RpcError, ValueError):
-            self._method(self._at, "LeaseRevoke")(request, timeout=seconds)
+            at = self._at
+            proof = self._proof(at)
+            self._method(at, "LeaseRevoke")(request, timeout=seconds, metadata=proof)
 
     def keep_alive(self, lease: int, seconds: float) -> None:
         """Try to renew a lease."""
         requests = iter([rpc.LeaseKeepAliveRequest(ID=lease)])
         with contextlib.suppress(grpc.RpcError, ValueError, StopIteration):
-            next(self._method(self._at, "LeaseKeepAlive")(requests, timeout=seconds))
+            at = self._at
+            proof = self._proof(at)
+            next(self._method(at, "LeaseKeepAlive")(requests, timeout=seconds, metadata=proof))
+
+    def _proof(self, at: int) -> tuple[tuple[str, str], ...]:
+        """Return what shows an endpoint who asks; a password is told by TLS alone (`EtcdAccess`).
+
+        Raises:
+            grpc.RpcError: There is no answer, or the password is a wrong one.
+        """
+        if self._user is None:
+            return ()
+        if at not in self._tokens:
+            name, password = self._user
+            request = rpc.AuthenticateRequest(name=name, password=password)
+            answer = self._auths[at].Authenticate(request, timeout=ATTEMPT_SECONDS)
+            self._tokens[at] = str(answer.token)
+        return (("token", self._tokens[at]),)
 
     def _method(self, at: int, name: str) -> Any:
         kv, lease = self._stubs[at]
@@ -140,6 +177,9 @@ class EtcdClient:
 
     def _take_in(self, error: Exception, endpoint: str) -> None:
         code = error.code() if isinstance(error, grpc.Call) else None
+        at = self._endpoints.index(endpoint)
+        if code is grpc.StatusCode.UNAUTHENTICATED and self._tokens.pop(at, None) is not None:
+            return  # the token of a while ago; the password gives another one
         details = (error.details() if isinstance(error, grpc.Call) else "") or str(error)
         remedy = next((f"; {text}" for key, text in _REMEDIES.items() if key in details), "")
         if code not in _TRANSIENT:

@@ -7,28 +7,36 @@ from pathlib import Path
 
 from elasticdl.errors import ConfigError
 from elasticdl.state.base import State
+from elasticdl.state.etcd_access import EtcdAccess
 from elasticdl.state.sqlite import SqliteState
 
 DEFAULT_FILE = "state.sqlite"
 _SQLITE = re.compile(r"sqlite://(?P<path>/.+)")
 _ENDPOINT = r"(?:[^\s,/:\[\]@]+|\[[0-9A-Fa-f:.]+\]):\d+"
-_ETCD = re.compile(rf"etcd://(?P<endpoints>{_ENDPOINT}(?:,{_ENDPOINT})*)/(?P<prefix>[^?#\s]+)")
+_ETCD = re.compile(
+    rf"etcd://(?P<endpoints>{_ENDPOINT}(?:,{_ENDPOINT})*)/(?P<prefix>[^?#\s]+)"
+    r"(?:\?(?P<query>[^#\s]+))?"
+)
 
 
-def check_state(url: str | None) -> None:
+def check_state(url: str | None) -> list[str]:
     """Check that a journal of this kind can be opened; opens nothing.
+
+    Return what a user should know of it, a sentence each.
 
     Raises:
         ConfigError: It is none that we know, or needs what is not installed.
     """
     if url is None or _SQLITE.fullmatch(url):
-        return
-    if not _ETCD.fullmatch(url):
+        return []
+    if not (found := _ETCD.fullmatch(url)):
         raise ConfigError(
             "--state: expected sqlite:///PATH or etcd://HOST:PORT[,HOST:PORT]/PREFIX, found "
             f"{url!r}"
         )
     import elasticdl.state.etcd  # noqa: F401 - to see whether its client is installed
+
+    return EtcdAccess.of_query(found["query"] or "").notes(found["endpoints"].split(","))
 
 
 def state_file(url: str | None, job_dir: Path) -> Path | None:
@@ -59,4 +67,5 @@ def open_state(url: str | None, job_dir: Path) -> State:
     assert found is not None
     from elasticdl.state.etcd import EtcdState
 
-    return EtcdState(found["endpoints"].split(","), found["prefix"])
+    access = EtcdAccess.of_query(found["query"] or "")
+    return EtcdState(found["endpoints"].split(","), found["prefix"], access=access)
