@@ -34,10 +34,12 @@ __all__ = [
     "crc32c",
     "decode_examples",
     "encode_examples",
+    "is_sealed_manifest",
     "keys_of_strings",
     "pack_examples",
     "repair_recordio",
     "repair_tfrecord",
+    "seal_manifest",
     "take_hot_keys",
     "traffic",
 ]
@@ -959,6 +961,23 @@ class ExampleCounts:
 
 def crc32c(data: bytes) -> int:
     """Return the CRC-32C (Castagnoli) checksum."""
+
+def seal_manifest(manifest: str) -> str:
+    """Return a manifest of a checkpoint or an export with a checksum of itself.
+
+    Args:
+        manifest: JSON as of `json.dumps(..., indent=1)`.
+
+    Raises:
+        ValueError: It is not.
+    """
+
+def is_sealed_manifest(manifest: bytes) -> bool:
+    """Return whether a manifest has a checksum of itself; one of earlier versions has none.
+
+    Raises:
+        ValueError: It has one that does not fit: it was changed or is damaged.
+    """
 
 def keys_of_strings(strings: Sequence[str | bytes]) -> NDArray[np.int64]:
     """Return the ids of strings: FarmHash's `Fingerprint64` of their UTF-8, modulo 2**63 - 1.

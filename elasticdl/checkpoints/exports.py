@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from elasticdl._core import seal_manifest
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Url, reaching, remove_tree, upload
 
@@ -42,7 +43,7 @@ def write_tables(
         shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
         partial.mkdir(parents=True)
         manifest = _manifest(request, [json.loads(answer) for answer in write(json.dumps(request))])
-        _write_durably(partial / MANIFEST, json.dumps(manifest, indent=1))
+        _write_durably(partial / MANIFEST, seal_manifest(json.dumps(manifest, indent=1)))
         _write_durably(partial / SUCCESS, "")
         put_in_place(partial, directory, attempt)
     except OSError as error:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from elasticdl._core import seal_manifest
 from elasticdl.checkpoints.versions import MANIFEST
 from elasticdl.checkpoints.writing import check_sent, sync_folder, write_durably
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Location, is_remote, reaching
 
 _NAME = "hand-over"
-_FORMAT = 1
+_FORMAT = 3
 _SESSION_DIGITS = 16
 
 
@@ -59,7 +60,8 @@ def write_hand_over(folder: Location, write: Callable[[str], str]) -> int:
 
 
 def _manifest(entry: dict[str, Any]) -> str:
-    return json.dumps({"format": _FORMAT, "is_part": True, "replicas": [entry]}, indent=1)
+    content = {"format": _FORMAT, "is_part": True, "replicas": [entry]}
+    return seal_manifest(json.dumps(content, indent=1))
 
 
 def delete_hand_overs(directory: Path, kept: Collection[Path]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.checkpoints.dense import DENSE
-from elasticdl.checkpoints.versions import MANIFEST
+from elasticdl.checkpoints.versions import MANIFEST, parse_manifest
 from elasticdl.errors import CheckpointError
 
 _VECTORS = "-vectors.safetensors"
@@ -34,7 +34,7 @@ def dense_parameters(
         return dense_parameters(folder / DENSE)
     try:
         if entries is None:
-            entries = json.loads((folder / MANIFEST).read_bytes())["replicas"]
+            entries = parse_manifest((folder / MANIFEST).read_bytes())["replicas"]
         replicas = sorted(entries, key=lambda entry: int(entry["replica"]))
         parts = [_dense(folder / _vectors_of(entry)) for entry in replicas]
         whole = np.concatenate(parts)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from elasticdl._core import Progress, PsClient, Store
 from elasticdl.checkpoints.remote import restore
-from elasticdl.checkpoints.versions import MANIFEST, resolve, whole_versions
+from elasticdl.checkpoints.versions import MANIFEST, parse_manifest, resolve, whole_versions
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.locations import Location, download, is_remote, parse, reaching
 
@@ -122,7 +122,8 @@ def _chunks_of(
     with tempfile.TemporaryDirectory(prefix="elasticdl-rows-") as scratch:
         stored = restore(source, replica, num_replicas, False, progress, Path(scratch))
     with reaching(source):
-        tables = json.loads((source / MANIFEST).read_bytes())["replicas"][0]["model"]["tables"]
+        manifest = parse_manifest((source / MANIFEST).read_bytes())
+        tables = manifest["replicas"][0]["model"]["tables"]
     names = [described["name"] for described in tables]
     if table not in names:
         raise ConfigError(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from elasticdl._core import Progress, Store
-from elasticdl.checkpoints.versions import BASE, MANIFEST
+from elasticdl.checkpoints.versions import BASE, MANIFEST, parse_manifest
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Location, Url, download, is_remote, parse, reaching, upload
 
@@ -185,7 +185,7 @@ def _fetch_manifest(source: Location, scratch: Path) -> list[dict[str, Any]]:
     (scratch / source.name).mkdir()
     (scratch / source.name / MANIFEST).write_bytes(content)
     try:
-        entries = json.loads(content)["replicas"]
+        entries = parse_manifest(content)["replicas"]
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{source / MANIFEST}: expected a manifest, found another form ({error!r})"

@@ -6,17 +6,25 @@ their checkpoints apart: where another job has the same version, the name ends w
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from elasticdl._core import is_sealed_manifest
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Location, is_remote, modified, reaching
 
 MANIFEST = "manifest.json"
+FORMAT_WITH_CHECKSUM = 3
+"""From this version on a manifest has a checksum of itself."""
+
 BASE = "base.json"
 """In a folder that is being written: the checkpoint beside it that may have the rows it lacks."""
+_log = logging.getLogger(__name__)
 _VERSION_NAME = re.compile(r"version-(\d{8,})(?:-[0-9a-f]{8})?")
 _JOB_DIGITS = 8
 
@@ -122,7 +130,7 @@ def bases(folder: Location) -> set[str]:
     """
     try:
         with reaching(folder):
-            replicas = json.loads((folder / MANIFEST).read_bytes())["replicas"]
+            replicas = parse_manifest((folder / MANIFEST).read_bytes())["replicas"]
         return {entry["base"]["folder"] for entry in replicas if "base" in entry}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder / MANIFEST}: expected a manifest: {error}") from error
@@ -139,7 +147,7 @@ def resolve(path: Location) -> Location:
     """
     with reaching(path):
         if (path / MANIFEST).is_file():
-            return path
+            return _told(path)
     found = whole_versions(path)
     if not found:
         raise CheckpointError(
@@ -147,16 +155,42 @@ def resolve(path: Location) -> Location:
             "version-NNNNNNNN checkpoints, found neither"
         )
     last = max(found, key=lambda whole: (whole.written, whole.version))
-    return max(
+    newest = max(
         (whole for whole in found if whole.job == last.job),
         key=lambda whole: (whole.version, whole.written),
-    ).folder
+    )
+    return _told(newest.folder)
+
+
+def parse_manifest(content: bytes) -> Any:
+    """Return what a manifest says.
+
+    Raises:
+        ValueError: It was changed or is damaged: it is no JSON, or its checksum is another one.
+    """
+    found = json.loads(content)
+    says_so = isinstance(found, dict) and found.get("format", 0) >= FORMAT_WITH_CHECKSUM
+    if not is_sealed_manifest(content) and says_so:
+        raise ValueError("it has no checksum of itself; it was changed or is damaged")
+    return found
+
+
+def _told(folder: Location) -> Location:
+    """Say it if what a manifest says cannot be checked; return the folder."""
+    with reaching(folder), contextlib.suppress(OSError, ValueError):  # who restores it tells those
+        if not is_sealed_manifest((folder / MANIFEST).read_bytes()):
+            _log.warning(
+                "%s: has no checksum of itself, as an earlier version has written it; what it says "
+                "is believed",
+                folder / MANIFEST,
+            )
+    return folder
 
 
 def _manifest(folder: Location) -> dict[str, object]:
     """Return a manifest; empty if it cannot be read, which whoever restores it will tell."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = parse_manifest((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         return {}
     return manifest if isinstance(manifest, dict) else {}

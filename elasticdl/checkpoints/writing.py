@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from elasticdl._core import seal_manifest
 from elasticdl.checkpoints.versions import (
     BASE,
     MANIFEST,
@@ -25,8 +26,7 @@ from elasticdl.checkpoints.versions import (
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree, sizes
 
-_FORMAT = 1
-_FORMAT_WITH_BASE = 2
+_FORMAT = 3
 _UNFINISHED = "unfinished.json"  # behind a URL: says whose folder it is that has no manifest yet
 _PARTIAL = ".partial"
 _REPLACED = ".replaced"  # or about to be deleted
@@ -67,9 +67,8 @@ def write_checkpoint(
     base = _base(directory, target, full_every, job)
 
     def manifest(entries: list[dict[str, Any]]) -> str:
-        has_base = any("base" in entry for entry in entries)
         content = {
-            "format": _FORMAT_WITH_BASE if has_base else _FORMAT,
+            "format": _FORMAT,
             "version": version,
             "model": model,
             "job": job,
@@ -77,7 +76,7 @@ def write_checkpoint(
             **({} if learning_rate is None else {"learning_rate": learning_rate}),
             "replicas": entries,
         }
-        return json.dumps(content, indent=1)
+        return seal_manifest(json.dumps(content, indent=1))
 
     if is_remote(target):
         _write_remote(target, base, job, write, manifest)

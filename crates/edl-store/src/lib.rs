@@ -31,7 +31,7 @@ mod tasks;
 mod treatment;
 mod vectors;
 
-pub use checkpoint::Parts;
+pub use checkpoint::{Parts, is_sealed, seal};
 pub use error::StoreError;
 pub use fingerprint::key_of_string;
 pub use life::{AdmissionSpec, Expired, ExpirySpec};

@@ -5,7 +5,13 @@ import sys
 
 import pytest
 
-from elasticdl.checkpoints.versions import bases, resolve, version_folder, versions
+from elasticdl.checkpoints.versions import (
+    bases,
+    parse_manifest,
+    resolve,
+    version_folder,
+    versions,
+)
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
 from elasticdl.errors import CheckpointError
 
@@ -35,8 +41,10 @@ def test_checkpoint_has_files_and_manifest(tmp_path):
     assert folder == version_folder(tmp_path / "new" / "dir", 42)
     assert folder.name == "version-00000042"
     assert (folder / "rows-0").read_text() == "rows"
-    assert json.loads((folder / "manifest.json").read_text()) == {
-        "format": 1,
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest.pop("checksum").startswith("crc32c:")
+    assert manifest == {
+        "format": 3,
         "version": 42,
         "model": "zoo.model",
         "job": ONE,
@@ -44,6 +52,27 @@ def test_checkpoint_has_files_and_manifest(tmp_path):
         "replicas": [{"replica": 0, "files": ["rows-0"]}],
     }
     assert resolve(tmp_path / "new" / "dir") == folder
+
+
+def test_each_flipped_bit_of_a_manifest_is_told(tmp_path):
+    whole = (write_checkpoint(tmp_path, 1, "m", rows(), job=ONE) / "manifest.json").read_bytes()
+    assert parse_manifest(whole)["job"] == ONE
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        with pytest.raises(
+            ValueError, match=r"checksum|JSON|delimiter|utf|Expecting|Invalid|Extra"
+        ):
+            parse_manifest(bytes(damaged))
+
+
+def test_a_manifest_of_an_earlier_version_is_read_and_said(tmp_path, caplog):
+    folder = write_checkpoint(tmp_path, 1, "m", rows())
+    assert resolve(tmp_path) == folder
+    assert caplog.text == ""
+    (folder / "manifest.json").write_text('{"format": 1, "replicas": []}')
+    assert resolve(tmp_path) == resolve(folder) == folder
+    assert "manifest.json: has no checksum of itself, as an earlier version" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -135,7 +164,6 @@ def test_one_of_so_many_checkpoints_has_all_rows(tmp_path):
         folder = write_checkpoint(tmp_path, version, "m", based, full_every=3)
         assert not (folder / "base.json").exists()
         lacking.append(bases(folder))
-        assert json.loads((folder / "manifest.json").read_text())["format"] == 1 + bool(lacking[-1])
     first, fourth = {"version-00000001"}, {"version-00000004"}
     assert lacking == [set(), first, first, set(), fourth, fourth, set()]
 

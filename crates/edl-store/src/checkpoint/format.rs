@@ -15,7 +15,10 @@ use crate::spec::ModelSpec;
 pub(crate) const FORMAT: u32 = 1;
 
 /// The versions that it reads: 2 is that of manifests in which an entry has a base.
-pub(crate) const FORMATS: std::ops::RangeInclusive<u64> = 1..=2;
+pub(crate) const FORMATS: std::ops::RangeInclusive<u64> = 1..=3;
+
+/// From this version on a manifest has a checksum of itself.
+pub(crate) const FORMAT_WITH_CHECKSUM: u64 = 3;
 
 /// In a folder that is to be written into: names the checkpoint that may serve as a base.
 pub(crate) const BASE: &str = "base.json";

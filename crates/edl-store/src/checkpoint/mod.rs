@@ -9,10 +9,12 @@ mod file;
 mod format;
 mod pace;
 mod read;
+mod seal;
 mod write;
 
 pub(crate) use base::{LastWhole, wished_base};
 pub(crate) use format::Base;
 pub use read::Parts;
 pub(crate) use read::{Restored, Wanted, read, read_parts};
+pub use seal::{is_sealed, seal};
 pub(crate) use write::{Source, write};

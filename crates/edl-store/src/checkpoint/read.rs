@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::budget::Budget;
-use crate::checkpoint::format::{FORMATS, FileEntry, MANIFEST, Manifest, ReplicaEntry, broken};
+use crate::checkpoint::format::{
+    FORMAT_WITH_CHECKSUM, FORMATS, FileEntry, MANIFEST, Manifest, ReplicaEntry, broken,
+};
+use crate::checkpoint::seal::is_sealed;
 use crate::error::StoreError;
 use crate::index::MAX_VERSION;
 use crate::life::Times;
@@ -88,6 +91,7 @@ pub(crate) fn read_manifest(dir: &Path) -> Result<Manifest, StoreError> {
         let problem = format!("cannot be read: {e}; is this the folder of a whole checkpoint?");
         broken(&path, problem)
     })?;
+    let has_checksum = is_sealed(&json).map_err(|problem| broken(&path, problem))?;
     // The format first: another one may look different.
     let value: serde_json::Value = serde_json::from_slice(&json)
         .map_err(|e| broken(&path, format!("is not JSON ({e}); it is torn or foreign")))?;
@@ -98,8 +102,14 @@ pub(crate) fn read_manifest(dir: &Path) -> Result<Manifest, StoreError> {
         return Err(broken(
             &path,
             format!(
-                "has format {found}, expected {first} or {last}; it is foreign or of another version"
+                "has format {found}, expected {first} to {last}; it is foreign or of another version"
             ),
+        ));
+    }
+    if format >= Some(FORMAT_WITH_CHECKSUM) && !has_checksum {
+        return Err(broken(
+            &path,
+            "has no checksum of itself; it was changed or is damaged",
         ));
     }
     serde_json::from_slice(&json)

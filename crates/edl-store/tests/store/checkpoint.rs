@@ -239,8 +239,10 @@ fn a_manifest_that_is_missing_torn_or_foreign_is_refused() {
     let (dir, _) = checkpointed();
     let path = dir.path().join("manifest.json");
     let whole = fs::read(&path).unwrap();
+    edit_manifest(dir.path(), |m| m["format"] = json!(4));
+    assert!(refused(dir.path()).contains("manifest.json: has format 4, expected 1 to 3"));
     edit_manifest(dir.path(), |m| m["format"] = json!(3));
-    assert!(refused(dir.path()).contains("manifest.json: has format 3, expected 1 or 2"));
+    assert!(refused(dir.path()).contains("manifest.json: has no checksum of itself"));
     fs::write(&path, &whole[..whole.len() / 2]).unwrap();
     assert!(refused(dir.path()).contains("manifest.json: is not JSON"));
     fs::write(&path, "[]").unwrap();
