@@ -146,6 +146,7 @@ class JobCore:
             self.meter,
             self.history,
             self.holder,
+            self.data_check,
             self._act,
         )
 

@@ -43,6 +43,10 @@ class DataCheck:
         self._is_over = not is_holder_alive
         return DataCheckTurn.OVER if self._is_over else DataCheckTurn.WAIT
 
+    def is_looking(self, worker_id: int) -> bool:
+        """Whether a worker looks just now, as far as the master knows."""
+        return worker_id == self.worker_id and not self._is_over
+
     def done(self, worker_id: int, lines: Sequence[str]) -> bool:
         """Take what a worker found; return whether it was its turn."""
         if self._is_over or worker_id != self.worker_id:

@@ -11,6 +11,7 @@ from elasticdl.job import Position, Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import relaunch
 from elasticdl.master.actions import Action, AdoptProcess, Note, StartProcess, StopProcess
+from elasticdl.master.data_check import DataCheck
 from elasticdl.master.history import JobHistory
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
@@ -62,6 +63,7 @@ class Processes:
         meter: Meter,
         history: JobHistory,
         holder: Holder,
+        data_check: DataCheck,
         act: Callable[[Action], None],
     ) -> None:
         self._settings = settings
@@ -70,6 +72,7 @@ class Processes:
         self._meter = meter
         self._history = history
         self._holder = holder
+        self._data_check = data_check
         self._act = act
         self._positions: dict[int, Position] = {}
         self._interval_seconds = settings.heartbeat_seconds  # of heartbeats, as was told last
@@ -190,7 +193,9 @@ class Processes:
         last_words = exited.last_words
         was_watched = exited.reason is not ExitReason.UNKNOWN or member.is_up or was_silent
         how = relaunch.describe(exited.reason, exited.code)
-        text = f"{member.name} {how}" + (f": {last_words}" if last_words else "")
+        is_of_look = self._is_of_look(member, exited)
+        doing = " at its look at the data, which no other takes" if is_of_look else ""
+        text = f"{member.name} {how}{doing}" + (f": {last_words}" if last_words else "")
         if not was_watched:
             text = f"{member.name} has ended while no master watched"
         was_ready = self._holder.is_ready(member)
@@ -220,6 +225,7 @@ class Processes:
             was_ready,
             done,
             is_of_task=is_of_task,
+            is_of_look=is_of_look,
             was_watched=was_watched,
         )
         verdict = relaunch.decide(ended, self._counts(member, last_words))
@@ -275,6 +281,11 @@ class Processes:
         if was_silent:
             return position is not None and position.is_in_model_file
         return relaunch.may_be_of_task(exited.reason, exited.code)
+
+    def _is_of_look(self, member: Member, exited: Exited) -> bool:
+        """Whether a worker may have died of a record that it saw before the first task."""
+        is_looking = member.role is Role.WORKER and self._data_check.is_looking(member.index)
+        return is_looking and relaunch.may_be_of_task(exited.reason, exited.code)
 
     def _blame(self, member: Member, position: Position | None, how: str) -> Loss:
         """Find the task of which a worker died, if only one can be it, and end its lease."""

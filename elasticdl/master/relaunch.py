@@ -28,6 +28,7 @@ class Ended:
     was_ready: bool  # ps replicas: it was part of the job
     tasks_done: int  # by this process
     is_of_task: bool = False  # it died of a task that it held; see `may_be_of_task`
+    is_of_look: bool = False  # it died of the look at the data, which one worker takes
     was_watched: bool = True  # else it was gone when a restarted master looked for it
 
 
@@ -88,8 +89,11 @@ def decide(ended: Ended, counts: Counts) -> Verdict:
 
     A worker that died of a task costs nothing either: the task pays for it, with one of its tries.
     That holds while the job has done more tasks than workers died of tasks, so that workers which
-    die of every task do not go on for ever.
+    die of every task do not go on for ever. One that died of the look at the data before the first
+    task costs nothing, for nobody looks again.
     """
+    if ended.is_of_look:
+        return Verdict(Decision.RELAUNCH, False)
     if ended.is_of_task and counts.deaths_of_tasks < counts.job_tasks_done:
         return Verdict(Decision.RELAUNCH, False)
     if not _is_failure(ended):

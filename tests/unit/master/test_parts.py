@@ -101,6 +101,11 @@ def test_death_of_a_task_spares_the_relaunches_while_the_job_gets_on():
     assert died(tasks=5, deaths=5) == (Decision.FAIL_JOB, True)
 
 
+def test_death_of_the_look_at_the_data_spares_the_relaunches():
+    ended = Ended(Role.WORKER, ExitReason.KILLED, -6, True, 0, is_of_look=True)
+    assert decide(ended, Counts(2, 2, 0, False, 0)) == Verdict(Decision.RELAUNCH, False)
+
+
 def test_process_that_is_killed_before_it_gets_anywhere_is_a_failure():
     assert verdict(ExitReason.KILLED, -9, tasks_done=0) == (Decision.RELAUNCH, True)
 
