@@ -38,6 +38,12 @@ Visit = Callable[["PythonState", str, Any], bool]
 """Notes an object of a framework by its name; returns whether it is one."""
 
 
+def shown(names: list[str]) -> str:
+    """Return the first of some names that differ, for a message."""
+    names = [name for name in names if not name.startswith("len(")] or names
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 class SourcesOfPython:
     """Where the sources of random numbers stand that Python and NumPy have for all."""
 

@@ -10,6 +10,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +50,12 @@ from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
 from elasticdl.backends.keras.model.state import Momenta
 from elasticdl.backends.keras.model.step import Inference, TrainStep
+from elasticdl.backends.keras.model.trial import (
+    check_steps,
+    check_traces,
+    leaving_no_trace,
+    note,
+)
 from elasticdl.backends.keras.model.vocabularies import vocabularies_of
 from elasticdl.backends.keras.optimizer import (
     describe_clip,
@@ -161,6 +168,20 @@ class KerasTrainer:
             outputs = self._placed.sample_outputs
             self._metrics.resolve(sample.labels, outputs, self._placed.output_names)
         updates = self._read_optimizer()
+        with leaving_no_trace(self._placed.model, self._spec.loss):
+            frozen, frozen_tables = self._try_out(sample)
+        description = self._description(updates, frozen, frozen_tables)
+        self._held = HeldVariables(self._placed.dense, self._placed.state)
+        if has_schedule(updates.optimizer):
+            self._learning_rate(0)  # one that needs what nobody knows says so now
+        return description
+
+    def _try_out(self, sample: KerasMinibatch) -> tuple[frozenset[int], frozenset[int]]:
+        """Call model and loss: what is wrong is said now, before the job begins.
+
+        Returns:
+            Numbers of the dense variables that no gradient reaches, and of tables.
+        """
         self._momenta = [1.0] * len(self._placed.state.variables)
         self._moving = [False] * len(self._placed.state.variables)
         if sample.mode == Mode.TRAINING and self._spec.loss is not None:
@@ -169,21 +190,22 @@ class KerasTrainer:
             self._moving = list(self._state_rule.are_assigned)
         self._gradient = self._make_gradient()
         self._find_ids(sample)
-        frozen: frozenset[int] = frozenset()
-        frozen_tables: frozenset[int] = frozenset()
-        if sample.mode == Mode.TRAINING and self._gradient is not None:
-            if self._eager is not None:
-                self._eager.try_out(sample)
-            else:
-                values = self._placed.dense.values(), self._placed.state.values()
-                self._step(sample).try_out(sample, *values)
-            frozen, frozen_tables = self._gradient.missing, self._gradient.missing_tables
-            self._tell_untrained(frozen, frozen_tables)
-        description = self._description(updates, frozen, frozen_tables)
-        self._held = HeldVariables(self._placed.dense, self._placed.state)
-        if has_schedule(updates.optimizer):
-            self._learning_rate(0)  # one that needs what nobody knows says so now
-        return description
+        if sample.mode != Mode.TRAINING or self._gradient is None:
+            return frozenset(), frozenset()
+        functions = self._placed.model, self._spec.loss
+        if self._eager is not None:
+            check_steps(*functions, sample, self._eager.try_out)
+        else:
+            values = self._placed.dense.values(), self._placed.state.values()
+            before = note(*functions)
+            step = self._step(sample)
+            if before.differences(note(*functions)):
+                check_traces(*functions, lambda: self._gradient.traced(sample))
+            step.try_out(sample, *values)
+            if step.runs_python and step.can_be_tried:
+                check_steps(*functions, sample, lambda one: step.on_zeros(one, *values))
+        self._tell_untrained(self._gradient.missing, self._gradient.missing_tables)
+        return self._gradient.missing, self._gradient.missing_tables
 
     def _read_optimizer(self) -> _Updates:
         """Take from the user's optimizer and callbacks what a step and the job need of them."""
@@ -301,11 +323,16 @@ class KerasTrainer:
         """Compute loss and gradients; see `Trainer.train_step`. The arrays are read-only."""
         minibatch = KerasMinibatch.of(minibatch)
         if self._state_rule is not None:
-            self._state_rule.check(minibatch, state)
+            self._check_state(self._state_rule, minibatch, state)
         self._newest = dense, state
         if self._eager is not None:
             return self._eager.step(minibatch)
         return self._step(minibatch)(minibatch, rows, dense, state)
+
+    def _check_state(self, rule: Momenta, minibatch: KerasMinibatch, state: Float32) -> None:
+        functions = self._placed.model, self._spec.loss
+        with leaving_no_trace(*functions) if self._run_eagerly else nullcontext():
+            rule.check(minibatch, state)
 
     def measure(self, minibatches: Sequence[Minibatch], predictions: Sequence[Any]) -> None:
         """Add trained minibatches to the metrics, all in one call where they fit together."""

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from elasticdl.backends.python_state import MOST_BYTES, PythonState, SourcesOfPython
+from elasticdl.backends.python_state import MOST_BYTES, PythonState, SourcesOfPython, shown
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.structures import map_leaves
 from elasticdl.errors import ModelError
@@ -247,11 +247,9 @@ def check_history(
     if not kept:
         _tell_of_sources(before, without)
         return
-    names = [name for name in kept if not name.startswith("len(")] or kept
-    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     raise ModelError(
-        f"each step of training changes {shown}, which only Python has: other workers, a worker "
-        "that replaces a lost one, and checkpoints do not have it. A number or tensor that steps "
+        f"each step of training changes {shown(kept)}, which only Python has: other workers, a "
+        "worker that replaces a lost one, and checkpoints do not have it. A number or tensor that steps "
         "change belongs in a buffer of the model or of a loss that is a torch.nn.Module "
         '(self.register_buffer("steps", torch.zeros(())), and self.steps += 1): buffers are '
         "carried. Leave out what is kept to be looked at"

@@ -21,6 +21,8 @@ from elasticdl.backends.keras.feed.records import RecordBatch, as_batch, take_ch
 from elasticdl.backends.keras.feed.side_effects import side_effects
 from elasticdl.backends.keras.feed.user import Feed, UserFeed
 from elasticdl.backends.keras.feed.ways import Way, choose, choose_batched, mix
+from elasticdl.backends.keras.model.trial import visit
+from elasticdl.backends.python_state import PythonState, shown
 from elasticdl.data.base import Metadata, Records
 from elasticdl.job import Mode
 from elasticdl.model_spec import is_batched
@@ -76,9 +78,24 @@ class FeedRunner:
                     self._tell_side_effects()
                 user = UserFeed(self._feed, mode, self._metadata.of(mode), minibatch_size)
                 sample = as_batch(first).part(0, NUM_PROVED)
-                way = self._choose(user, sample)
+                before = PythonState({"feed": self._feed}, visit)
+                try:
+                    way = self._choose(user, sample)
+                    changed = before.differences(PythonState({"feed": self._feed}, visit))
+                finally:  # the records of the sample come again
+                    before.put_back()
+                if changed and self._run_eagerly and not self._ways:
+                    self._tell_changed(changed)
                 self._ways[mode, minibatch_size] = way
             return way
+
+    def _tell_changed(self, changed: list[str]) -> None:
+        logger.warning(
+            "%s changes %s, which only Python has: each worker has its own, and one that replaces "
+            "a lost one begins anew. Make what an example needs of its record alone",
+            getattr(self._feed, "__name__", "feed"),
+            shown(changed),
+        )
 
     def _choose(self, user: UserFeed, sample: RecordBatch) -> Way:
         if is_batched(self._feed):

@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.base import Float32, StepResult
-from elasticdl.backends.keras.feed.minibatch import Structure
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure
 from elasticdl.backends.keras.model.loss import MinibatchLoss
 from elasticdl.backends.keras.model.placed import PlacedModel
 from elasticdl.backends.keras.model.scaling import LossScale
-from elasticdl.backends.keras.model.state import check_assigned
+from elasticdl.backends.keras.model.state import SmallRows, check_assigned
 
 Call = Callable[[Any], tuple[Sequence[Any], Any]]
 """What `LossGradient.__call__` returns for a factor of the loss."""
@@ -116,6 +116,20 @@ class LossGradient:
             finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in flat])
         change = placed.state.join(called.state) - self._momenta * state
         return [finite, loss, flat[0], change, *flat[1:]], called.outputs
+
+    def traced(self, minibatch: KerasMinibatch) -> Any:
+        """Trace model and loss on minibatches like one; return the graph."""
+        placed, structure = self._placed, minibatch.structure
+
+        def call(dense: Any, state: Any, *tensors: Any) -> Any:
+            zero, one = tf.constant(0, tf.int64), tf.constant(1.0)
+            lookup = SmallRows(placed)
+            return self(structure, lookup, tensors, dense, state, zero, one)[0]
+
+        sizes = placed.dense.size, placed.state.size
+        specs = [tf.TensorSpec([size], tf.float32) for size in sizes]
+        traced = tf.function(call, autograph=False)
+        return traced.get_concrete_function(*specs, *structure.specs).graph
 
     def run(self, call: Call, state: Float32) -> StepResult:
         """Make a step of what `call` returns for a factor of the loss.

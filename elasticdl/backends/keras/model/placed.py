@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import warnings
@@ -26,6 +27,7 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, describe
 from elasticdl.backends.keras.model.hooks import check_hooks
 from elasticdl.backends.keras.model.old_calls import remedy_of
 from elasticdl.backends.keras.model.placement import given_rows, moving_large_embeddings
+from elasticdl.backends.keras.model.trial import leaving_no_trace
 from elasticdl.backends.keras.model.variables import SEED_NAME, ModelVariables, Values
 from elasticdl.errors import ElasticdlError, ModelError
 from elasticdl.layers.constraint import describe_constraint
@@ -249,7 +251,9 @@ class PlacedModel:
 
     def _first_call(self, sample: KerasMinibatch) -> None:
         """Create the variables that exist only after a call, and the layers' first meeting."""
-        with explaining(self.model, sample), accepting_dicts():
+        known = self.model.built  # otherwise what it makes now stays, as Keras makes it then
+        trace = leaving_no_trace(self.model, None) if known else contextlib.nullcontext()
+        with explaining(self.model, sample), accepting_dicts(), trace:
             self.sample_outputs = self.model(sample.features, training=False)
 
     def _describe_tables(self) -> Iterator[Table]:

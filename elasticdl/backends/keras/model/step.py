@@ -19,6 +19,7 @@ from elasticdl.backends.keras.model.placed import PlacedModel, explaining
 from elasticdl.backends.keras.model.recipe import AskedIds, Leaves, functions_of, nodes_within
 from elasticdl.errors import ModelError
 
+_PYTHON = {"PyFunc", "EagerPyFunc", "PyFuncStateless"}
 _ASSIGNS = re.compile(r"Assign\w*VariableOp$|ResourceScatter|LookupTableInsert")
 
 
@@ -105,10 +106,24 @@ class TrainStep:
         Raises:
             ModelError: They are.
         """
-        if self._asked.is_needed and not any(site.stage for site in self._collector.sites):
-            sites = zip(self._collector.ids(minibatch, None), self._collector.sites, strict=True)
-            rows = [np.zeros([*ids.shape, site.rows.shape[-1]], np.float32) for ids, site in sites]
-            self(minibatch, rows, dense, state)
+        if self._asked.is_needed and self.can_be_tried:
+            self.on_zeros(minibatch, dense, state)
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether no ids depend on rows, which nobody has yet."""
+        return not any(site.stage for site in self._collector.sites)
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether each step calls a function in Python."""
+        return self._function.runs_python
+
+    def on_zeros(self, minibatch: KerasMinibatch, dense: Float32, state: Float32) -> None:
+        """Run one step with rows of zeros."""
+        sites = zip(self._collector.ids(minibatch, None), self._collector.sites, strict=True)
+        rows = [np.zeros([*ids.shape, site.rows.shape[-1]], np.float32) for ids, site in sites]
+        self(minibatch, rows, dense, state)
 
     def predictions(self, tensors: Sequence[Any]) -> Any:
         """Return the predictions of a `StepResult` as the model gives them."""
@@ -216,6 +231,14 @@ def _refuse_assigned(graph: Any) -> None:
         )
 
 
+def _runs_python(graph: Any) -> bool:
+    ops = graph.get_operations()
+    called = {name for op in ops for name in functions_of(op)}
+    return any(op.type in _PYTHON for op in ops) or any(
+        node.op in _PYTHON for node in nodes_within(graph, called)
+    )
+
+
 def _name_of(graph: Any, resource: Any) -> str:
     outer = next((outer for outer, inner in graph.captures if inner is resource), None)
     variables = {id(v.handle): v.name for v in graph.variables}
@@ -261,6 +284,7 @@ class _Traced:
         with explaining(placed.model, minibatch):
             concrete = tf.function(flat, autograph=False).get_concrete_function(*signature)
         _refuse_assigned(concrete.graph)
+        self.runs_python = _runs_python(concrete.graph)
         self._call = FlatFunction(concrete)
 
     def __call__(

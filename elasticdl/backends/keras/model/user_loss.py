@@ -16,6 +16,7 @@ from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from elasticdl.backends.keras.feed.minibatch import describe
 from elasticdl.backends.keras.model.placed import CallScope
+from elasticdl.backends.keras.model.trial import leaving_no_trace
 from elasticdl.errors import ModelError
 
 _TRIAL_RECORDS = 7
@@ -89,7 +90,7 @@ class UserLoss:
         traced: list[_Form] = []
         for form in _differing_forms(labels, outputs):
             try:
-                with _silenced(), _leaving_no_trace():
+                with _silenced(), leaving_no_trace(None, self._given), _assigning_nothing():
                     graph = _graph_of(self._function, form, *args)
             except Exception:  # of the user's function; it is raised again when it is called
                 continue
@@ -199,7 +200,7 @@ def _silenced() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _leaving_no_trace() -> Iterator[None]:
+def _assigning_nothing() -> Iterator[None]:
     """Forget what a trial assigns to variables."""
     scope = get_stateless_scope()
     with scope.trial() if isinstance(scope, CallScope) else contextlib.nullcontext():

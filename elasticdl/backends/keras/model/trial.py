@@ -1,0 +1,192 @@
+"""What calls of model and loss leave in Python: put back after trials, and none of it may matter.
+
+A worker calls both more often than there are steps, and a compiled step runs Python only when it is
+traced. In plain Keras a number that Python counts there is a constant of the compiled step, which
+says how often the model was called before; by `run_eagerly` it counts steps, and no other worker,
+no successor and no checkpoint has it. Both are refused where a step depends on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
+from elasticdl.backends.python_state import MOST_BYTES, PythonState, shown
+from elasticdl.errors import ModelError
+
+log = logging.getLogger(__name__)
+
+_REMEDY = (
+    "A number that steps change belongs in a variable of a layer (self.steps = "
+    'self.add_weight(name="steps", initializer="zeros", trainable=False), and '
+    "self.steps.assign_add(1.0) in its call): variables are carried"
+)
+_UNIQUE = re.compile(r"_\d+\b")  # what TensorFlow adds to the names of functions
+
+
+@contextmanager
+def leaving_no_trace(model: Any, loss: Any) -> Iterator[None]:
+    """Put back after the block what calls of model and loss have changed in Python."""
+    before = note(model, loss)
+    try:
+        yield
+    finally:
+        before.put_back()
+
+
+def note(model: Any, loss: Any) -> PythonState:
+    """Note all that a model and a loss can reach; variables of Keras are not Python's."""
+    return PythonState({"model": model, "loss": loss}, visit)
+
+
+def check_traces(model: Any, loss: Any, trace: Callable[[], Any]) -> None:
+    """Refuse a model or a loss whose compiled step depends on how often it was traced.
+
+    Args:
+        model: The user's.
+        loss: The user's.
+        trace: Traces both anew; returns the graph.
+
+    Raises:
+        ModelError: Names what Python has counted.
+    """
+    before = note(model, loss)
+    try:
+        graphs = [_text(trace())]
+        once = note(model, loss)
+        graphs.append(_text(trace()))
+        changed = once.differences(note(model, loss))
+    finally:
+        before.put_back()
+    if not changed:
+        return
+    if graphs[0] != graphs[1]:
+        raise ModelError(
+            f"each call of the model or the loss changes {shown(changed)}, which only Python has, "
+            "and the step depends on it. Python runs when a step is compiled, not with each step, "
+            "so the step would keep what was there by chance; and other workers, a worker that "
+            f"replaces a lost one, and checkpoints do not have it. {_REMEDY}"
+        )
+    log.warning(
+        "each call of the model or the loss changes %s, which only Python has: it counts how often "
+        "a step was compiled, and is put back after trials; do not train by it",
+        shown(changed),
+    )
+
+
+def check_steps(
+    model: Any, loss: Any, minibatch: KerasMinibatch, step: Callable[[KerasMinibatch], object]
+) -> None:
+    """Refuse a model or a loss in which Python keeps something from one step to the next.
+
+    After a step the same must be there whatever was trained before it. What a step merely leaves,
+    to be looked at, is: the next one leaves its own.
+
+    Args:
+        model: The user's.
+        loss: The user's.
+        minibatch: A first one.
+        step: Makes a step from the initial values that updates nothing.
+
+    Raises:
+        ModelError: Names what is kept.
+    """
+    other = _smaller(minibatch)
+
+    def steps(*given: KerasMinibatch) -> PythonState:
+        before.put_back()
+        for one in given:
+            step(one)
+        return note(model, loss)
+
+    before = note(model, loss)
+    try:
+        try:
+            with_history = steps(minibatch, other)
+        except ModelError:  # it may be none that the model takes
+            other = minibatch
+            with_history = steps(minibatch, other)
+        kept = with_history.differences(steps(other))
+    finally:
+        before.put_back()
+    if kept:
+        raise ModelError(
+            f"each step of training changes {shown(kept)}, which only Python has: other workers, a "
+            f"worker that replaces a lost one, and checkpoints do not have it. {_REMEDY}. Leave "
+            "out what is kept to be looked at"
+        )
+
+
+def _smaller(minibatch: KerasMinibatch) -> KerasMinibatch:
+    """Return a minibatch with smaller numbers in its features, and the same ids."""
+    end = len(minibatch.structure.feature_specs)
+    features = [t * 0.5 if t.dtype.is_floating else t for t in minibatch.tensors[:end]]
+    return replace(minibatch, tensors=(*features, *minibatch.tensors[end:]))
+
+
+def visit(state: PythonState, name: str, thing: Any) -> bool:
+    """Note an object of Keras or TensorFlow; see `python_state.Visit`."""
+    if isinstance(thing, keras.layers.Layer):
+        _visit_layer(state, name, thing)
+    elif isinstance(thing, keras.Variable):
+        pass  # what is assigned to it is looked at elsewhere
+    elif isinstance(thing, tf.Variable):
+        _visit_variable(state, name, thing)
+    elif isinstance(thing, tf.Tensor):
+        if hasattr(thing, "numpy") and not _is_large(thing):
+            state.values[name] = thing.numpy()
+    else:
+        return False
+    return True
+
+
+def _visit_layer(state: PythonState, name: str, layer: Any) -> None:
+    own, of_keras = vars(layer), _of_keras()
+    if not layer.built:
+        pass  # its first call makes what then stays
+    elif type(layer).__module__.startswith(
+        ("keras.", "elasticdl.")
+    ):  # it may hold what a user wrote
+        for key, value in own.items():
+            if key not in of_keras and not key.startswith("_"):
+                state.add(f"{name}.{key}", value)
+    else:
+        state.attributes(name, layer, lambda key: key in of_keras)
+        state.add(type(layer).__qualname__, type(layer))
+    for child in layer._layers:
+        state.add(f"{name}.{child.name}", child)
+
+
+def _visit_variable(state: PythonState, name: str, variable: Any) -> None:
+    if not tf.executing_eagerly() or _is_large(variable):
+        return  # a trace assigns nothing
+    held = variable.value()
+    state.undo(lambda: variable.assign(held))
+    state.values[name] = held.numpy()
+
+
+def _is_large(thing: Any) -> bool:
+    return thing.dtype.size * (thing.shape.num_elements() or 0) > MOST_BYTES
+
+
+@functools.cache
+def _of_keras() -> frozenset[str]:
+    """Return the names of what Keras itself keeps in a layer and in a model."""
+    layer = keras.layers.Identity(name="names")
+    given = keras.Input((1,), name="names_input")
+    model = keras.Model(given, layer(given), name="names_model")
+    plain = keras.Model(name="names_plain")
+    return frozenset({*vars(layer), *vars(model), *vars(plain), "_build_shapes_dict"})
+
+
+def _text(graph: Any) -> str:
+    return _UNIQUE.sub("", str(graph.as_graph_def()))
