@@ -188,9 +188,9 @@ class KerasTrainer:
             self._state_rule = Momenta(self._placed, sample, self._run_eagerly)
             self._momenta = list(self._state_rule.values)
             self._moving = list(self._state_rule.are_assigned)
-        self._gradient = self._make_gradient()
+        self._gradient = gradient = self._make_gradient()
         self._find_ids(sample)
-        if sample.mode != Mode.TRAINING or self._gradient is None:
+        if sample.mode != Mode.TRAINING or gradient is None:
             return frozenset(), frozenset()
         functions = self._placed.model, self._spec.loss
         if self._eager is not None:
@@ -200,12 +200,12 @@ class KerasTrainer:
             before = note(*functions)
             step = self._step(sample)
             if before.differences(note(*functions)):
-                check_traces(*functions, lambda: self._gradient.traced(sample))
+                check_traces(*functions, lambda: gradient.traced(sample))
             step.try_out(sample, *values)
             if step.runs_python and step.can_be_tried:
                 check_steps(*functions, sample, lambda one: step.on_zeros(one, *values))
-        self._tell_untrained(self._gradient.missing, self._gradient.missing_tables)
-        return self._gradient.missing, self._gradient.missing_tables
+        self._tell_untrained(gradient.missing, gradient.missing_tables)
+        return gradient.missing, gradient.missing_tables
 
     def _read_optimizer(self) -> _Updates:
         """Take from the user's optimizer and callbacks what a step and the job need of them."""

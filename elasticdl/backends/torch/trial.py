@@ -249,8 +249,8 @@ def check_history(
         return
     raise ModelError(
         f"each step of training changes {shown(kept)}, which only Python has: other workers, a "
-        "worker that replaces a lost one, and checkpoints do not have it. A number or tensor that steps "
-        "change belongs in a buffer of the model or of a loss that is a torch.nn.Module "
+        "worker that replaces a lost one, and checkpoints do not have it. A number or tensor that "
+        "steps change belongs in a buffer of the model or of a loss that is a torch.nn.Module "
         '(self.register_buffer("steps", torch.zeros(())), and self.steps += 1): buffers are '
         "carried. Leave out what is kept to be looked at"
     )

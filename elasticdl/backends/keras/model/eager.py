@@ -100,14 +100,20 @@ class EagerModel:
         self._done[id(minibatch)] = done
         return lookup.ids
 
-    def try_out(self, sample: KerasMinibatch) -> None:
-        """Compute the gradient of a minibatch once, so that it is known of what there is one."""
+    def try_out(self, sample: KerasMinibatch) -> list[Any]:
+        """Return loss and gradients of a minibatch; then it is known of what there is a gradient.
+
+        They are computed from the initial values and small rows.
+        """
         assert self._gradient is not None
         placed, lookup = self._placed, SmallRows(self._placed)
         dense, state = tf.constant(placed.dense.values()), tf.constant(placed.state.values())
         zero, one = tf.constant(0, tf.int64), tf.constant(1.0)
         with explaining(placed.model, sample):
-            self._gradient(sample.structure, lookup, sample.tensors, dense, state, zero, one)
+            results, _ = self._gradient(
+                sample.structure, lookup, sample.tensors, dense, state, zero, one
+            )
+        return results
 
     def step(self, minibatch: KerasMinibatch) -> StepResult:
         """Return loss and gradients of a minibatch whose ids were asked for."""

@@ -119,11 +119,12 @@ class TrainStep:
         """Whether each step calls a function in Python."""
         return self._function.runs_python
 
-    def on_zeros(self, minibatch: KerasMinibatch, dense: Float32, state: Float32) -> None:
-        """Run one step with rows of zeros."""
+    def on_zeros(self, minibatch: KerasMinibatch, dense: Float32, state: Float32) -> list[Any]:
+        """Run one step with rows of zeros; return loss, gradients and the change of the state."""
         sites = zip(self._collector.ids(minibatch, None), self._collector.sites, strict=True)
         rows = [np.zeros([*ids.shape, site.rows.shape[-1]], np.float32) for ids, site in sites]
-        self(minibatch, rows, dense, state)
+        result = self(minibatch, rows, dense, state)
+        return [result.loss, result.dense_grad, *result.row_grads, result.state_delta]
 
     def predictions(self, tensors: Sequence[Any]) -> Any:
         """Return the predictions of a `StepResult` as the model gives them."""

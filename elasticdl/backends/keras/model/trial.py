@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
@@ -84,46 +85,55 @@ def check_traces(model: Any, loss: Any, trace: Callable[[], Any]) -> None:
 
 
 def check_steps(
-    model: Any, loss: Any, minibatch: KerasMinibatch, step: Callable[[KerasMinibatch], object]
+    model: Any, loss: Any, minibatch: KerasMinibatch, step: Callable[[KerasMinibatch], Any]
 ) -> None:
-    """Refuse a model or a loss in which Python keeps something from one step to the next.
+    """Refuse a model or a loss whose step depends on what Python keeps of the steps before it.
 
-    After a step the same must be there whatever was trained before it. What a step merely leaves,
-    to be looked at, is: the next one leaves its own.
+    What a step merely leaves, to be looked at, is none of that: the next one leaves its own.
 
     Args:
         model: The user's.
         loss: The user's.
         minibatch: A first one.
-        step: Makes a step from the initial values that updates nothing.
+        step: Makes a step from the initial values that updates nothing; returns what it computes.
 
     Raises:
         ModelError: Names what is kept.
     """
     other = _smaller(minibatch)
 
-    def steps(*given: KerasMinibatch) -> PythonState:
+    def steps(*given: KerasMinibatch) -> tuple[list[Any], PythonState]:
         before.put_back()
-        for one in given:
-            step(one)
-        return note(model, loss)
+        results = [step(one) for one in given]
+        return tf.nest.flatten(results[-1]), note(model, loss)
 
     before = note(model, loss)
     try:
         try:
-            with_history = steps(minibatch, other)
+            found, with_history = steps(minibatch, other)
         except ModelError:  # it may be none that the model takes
             other = minibatch
-            with_history = steps(minibatch, other)
-        kept = with_history.differences(steps(other))
+            found, with_history = steps(minibatch, other)
+        expected, without = steps(other)
     finally:
         before.put_back()
-    if kept:
+    kept = with_history.differences(without)
+    if kept and not all(map(_is_same, found, expected)):
         raise ModelError(
-            f"each step of training changes {shown(kept)}, which only Python has: other workers, a "
-            f"worker that replaces a lost one, and checkpoints do not have it. {_REMEDY}. Leave "
-            "out what is kept to be looked at"
+            f"each step of training changes {shown(kept)}, which only Python has, and the next "
+            "step depends on it: other workers, a worker that replaces a lost one, and checkpoints "
+            f"do not have it. {_REMEDY}"
         )
+    if kept:
+        log.warning(
+            "each step of training changes %s, which only Python has: each worker has its own, and "
+            "one that replaces a lost one begins anew; do not train by it",
+            shown(kept),
+        )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return bool(np.allclose(one, other, 1e-5, 1e-7, equal_nan=True))
 
 
 def _smaller(minibatch: KerasMinibatch) -> KerasMinibatch:
@@ -175,7 +185,7 @@ def _visit_variable(state: PythonState, name: str, variable: Any) -> None:
 
 
 def _is_large(thing: Any) -> bool:
-    return thing.dtype.size * (thing.shape.num_elements() or 0) > MOST_BYTES
+    return bool(thing.dtype.size * (thing.shape.num_elements() or 0) > MOST_BYTES)
 
 
 @functools.cache
