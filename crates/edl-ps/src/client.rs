@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit, WireDtype};
+use edl_store::{Chunk, ModelSpec, PullMode, Store, StoreError, TaskAudit};
 use edl_wire::frame::Element;
 use edl_wire::op::Step;
 
@@ -15,6 +15,7 @@ use crate::local::Local;
 use crate::names::{Batch, NameSite, SentNames};
 use crate::remote::Remote;
 use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors, check_given};
+use crate::tables::element_of;
 
 /// What one pull brought.
 #[derive(Debug)]
@@ -107,15 +108,6 @@ struct Shape {
     dense_len: usize,
     state_len: usize,
     clipping: Option<Clipping>,
-}
-
-/// How the rows of a table travel.
-pub(crate) fn element_of(dtype: WireDtype) -> Element {
-    match dtype {
-        WireDtype::Float32 => Element::F32,
-        WireDtype::Float16 => Element::F16,
-        WireDtype::Bfloat16 => Element::Bf16,
-    }
 }
 
 impl Shape {

@@ -22,14 +22,15 @@ mod server;
 mod service;
 mod spans;
 mod synchrony;
+mod tables;
 #[cfg(test)]
 mod tests;
 mod whole;
 
 pub use client::{Cursor, PsClient, Pulled, Receipt, StepGradients, Wanted};
 pub use dedup::Site;
-pub use edl_wire::handshake::{COPY, PS, Service as WireService};
 pub use edl_wire::op::Step;
+pub use edl_wire::service::{COPY, PS, Service as WireService};
 pub use edl_wire::{Credentials, TlsFiles, traffic};
 pub use error::{ErrorKind, PsError};
 pub use far::FarFiles;

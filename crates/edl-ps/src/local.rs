@@ -12,7 +12,8 @@ use crate::error::PsError;
 use crate::life;
 use crate::names::{self, Batch};
 use crate::replicas::{GivenRows, Gradients, Minibatch, Pull, Replicas, Vectors};
-use crate::service::{dim_of, scan_rows, stats_json};
+use crate::service::stats_json;
+use crate::tables::{dim_of, scan_rows};
 
 pub(crate) struct Local {
     store: Arc<Store>,

@@ -9,7 +9,7 @@ use edl_wire::op::{Step, name};
 use crate::dedup::Plan;
 use crate::error::PsError;
 use crate::names::Batch;
-use crate::service::scan_rows;
+use crate::tables::scan_rows;
 
 /// Which minibatch a push is of, and how it is to be applied.
 #[derive(Clone, Copy, Debug)]

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use edl_store::Store;
-use edl_wire::handshake::{self, Place};
+use edl_wire::handshake::Place;
 use edl_wire::op::error;
+use edl_wire::service::Service as WireService;
 use edl_wire::{Client, Credentials, Handler, Listening, Server, WireError};
 
 use crate::error::PsError;
@@ -18,7 +19,7 @@ use crate::synchrony::{Coordinator, Synchrony};
 #[derive(Clone, Copy)]
 pub struct Door<'a> {
     /// What serves it: a ps replica, or a worker its own copy.
-    pub service: &'static handshake::Service,
+    pub service: &'static WireService,
     /// Where to listen.
     pub host: &'a str,
     /// 0 for one that the system chooses.

@@ -19,13 +19,10 @@ use self::rows::{Asked, RowBuffers, nanos_since};
 use crate::error::PsError;
 use crate::far::{self, FarFiles};
 use crate::synchrony::{Coordinator, Peer, Pushed};
+use crate::tables::{dim_of, scan_rows};
 use crate::{life, names};
 
 mod rows;
-
-/// Rows of one scanned chunk, unless rows are so wide that fewer fill a sensible frame.
-const SCAN_ROWS: usize = 65_536;
-const SCAN_BYTES: usize = 4 << 20;
 
 /// Answers the requests of one connection; the buffers of its answers are used again.
 pub(crate) struct Service<'s> {
@@ -357,11 +354,6 @@ fn outcome_of(pushed: Pushed) -> Result<Outcome, PsError> {
     }
 }
 
-/// Rows of one chunk of a scan.
-pub(crate) fn scan_rows(dim: usize) -> usize {
-    (SCAN_BYTES / (4 * dim.max(1))).clamp(1, SCAN_ROWS)
-}
-
 /// Counters of a store, as JSON.
 ///
 /// # Errors
@@ -369,13 +361,6 @@ pub(crate) fn scan_rows(dim: usize) -> usize {
 pub fn stats_json(store: &Store) -> Result<String, PsError> {
     serde_json::to_string(&store.stats())
         .map_err(|error| PsError::System(format!("counters cannot be written: {error}")))
-}
-
-pub(crate) fn dim_of(model: &ModelSpec, table: u32) -> Result<usize, PsError> {
-    let num_tables = model.tables.len();
-    let spec = model.tables.get(table as usize);
-    let spec = spec.ok_or(StoreError::UnknownTable { table, num_tables })?;
-    Ok(spec.dim as usize)
 }
 
 /// Gradients that travelled as 16-bit floats; empty for others.

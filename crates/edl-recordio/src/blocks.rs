@@ -5,7 +5,24 @@ use std::io;
 use crate::codec::Codec;
 use crate::crc32c;
 use crate::format::{BlockHeader, MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS, MAX_RECORD_BYTES};
-use crate::writer::WriterOptions;
+
+/// How records are put into blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct WriterOptions {
+    /// How blocks are compressed; one that does not get smaller is stored as it is.
+    pub codec: Codec,
+    /// A block ends when its records have so many bytes; at most [`MAX_BLOCK_BYTES`].
+    pub block_bytes: usize,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        WriterOptions {
+            codec: Codec::None,
+            block_bytes: 256 << 10,
+        }
+    }
+}
 
 /// Whole blocks, in order, for [`crate::RecordWriter::write_blocks`].
 #[derive(Clone, Debug, Default)]

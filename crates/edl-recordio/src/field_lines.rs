@@ -6,9 +6,8 @@
 use std::io;
 use std::ops::Range;
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, WriterOptions};
 use crate::example::{EXAMPLE_FEATURES, header_of, varint_size};
-use crate::writer::WriterOptions;
 
 const CATEGORY_BYTES: usize = 8;
 const INTEGER_DIGITS: usize = 18;

@@ -32,7 +32,7 @@ mod tfrecord;
 mod writer;
 
 pub use batch::Batch;
-pub use blocks::Blocks;
+pub use blocks::{Blocks, WriterOptions};
 pub use codec::Codec;
 pub use counts::{CountLimits, CountedColumn, ExampleCounts, NotCounted};
 pub use decode::{Decoded, DecodedColumn, Kind, Undecoded, Wanted, decode_examples};
@@ -43,7 +43,7 @@ pub use lines::{LineOptions, LineReader};
 pub use reader::{BlockInfo, IndexState, RecordReader};
 pub use scan::TornTail;
 pub use tfrecord::{TfRecordReader, TfRecordWriter, repair_tfrecord};
-pub use writer::{RecordWriter, Repair, WriterOptions, repair};
+pub use writer::{RecordWriter, Repair, repair};
 
 /// The CRC-32C (Castagnoli) checksum of `bytes`.
 #[must_use]

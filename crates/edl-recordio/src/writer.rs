@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::RecordError;
 use crate::atomic::{AtomicFile, sync_folder_of};
-use crate::blocks::{Block, Blocks};
-use crate::codec::Codec;
+use crate::blocks::{Block, Blocks, WriterOptions};
 use crate::format::{
     BlockEntry, FILE_HEADER_BYTES, MAX_BLOCK_BYTES, MAX_BLOCK_RECORDS, MAX_RECORD_BYTES,
     encode_index, file_header,
@@ -16,24 +15,6 @@ use crate::format::{
 use crate::reader::{IndexState, RecordReader};
 use crate::scan::{self, Verify};
 use crate::source::Source;
-
-/// How records are put into blocks.
-#[derive(Clone, Copy, Debug)]
-pub struct WriterOptions {
-    /// How blocks are compressed; one that does not get smaller is stored as it is.
-    pub codec: Codec,
-    /// A block ends when its records have so many bytes; at most [`MAX_BLOCK_BYTES`].
-    pub block_bytes: usize,
-}
-
-impl Default for WriterOptions {
-    fn default() -> Self {
-        WriterOptions {
-            codec: Codec::None,
-            block_bytes: 256 << 10,
-        }
-    }
-}
 
 /// Writes one RecordIO file.
 ///

@@ -7,9 +7,9 @@ use crate::error::RingError;
 use crate::hello::{Hello, Link};
 use crate::listener::{Key, RingListener};
 use crate::message::Lane;
-use crate::ring::{Options, World};
 use crate::schedule::partners;
 use crate::watch::say_absent;
+use crate::world::{Options, World};
 
 /// The connections of a rank.
 pub(crate) struct Lanes {

@@ -2,6 +2,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::message::SEGMENT_NUMBERS;
+
 const MAGIC: [u8; 4] = *b"EDLR";
 const VERSION: u16 = 1;
 
@@ -52,7 +54,7 @@ impl Hello {
             from,
             to,
             size,
-            segment_numbers: crate::pipeline::SEGMENT_NUMBERS as u32,
+            segment_numbers: SEGMENT_NUMBERS as u32,
         }
     }
 

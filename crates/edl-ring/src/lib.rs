@@ -26,9 +26,11 @@ pub mod schedule;
 mod shared;
 mod verdict;
 mod watch;
+mod world;
 
 pub use edl_wire::{Credentials, TlsFiles, WireError};
 pub use error::RingError;
 pub use listener::RingListener;
-pub use ring::{Options, Request, Ring, World};
+pub use ring::{Request, Ring};
 pub use verdict::{Cause, Verdict};
+pub use world::{Options, World};

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytemuck::Zeroable;
-use edl_wire::handshake::{self, Caller, Place, RING};
+use edl_wire::handshake::{self, Caller, Place};
+use edl_wire::service::RING;
 use edl_wire::{Client, Credentials, Handler, Listening, Server, Socket, WireError, timed_out};
 
 use crate::error::RingError;

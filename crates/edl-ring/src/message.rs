@@ -6,6 +6,8 @@ use std::time::Duration;
 use bytemuck::{Pod, Zeroable};
 use edl_wire::Socket;
 
+/// Numbers of a segment: a few of them fit into a processor's second-level cache.
+pub(crate) const SEGMENT_NUMBERS: usize = 64 << 10;
 /// Reads and writes of numbers wait as long as they have to: the watch ends them.
 pub(crate) const NO_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
 

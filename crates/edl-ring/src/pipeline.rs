@@ -15,14 +15,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 
 use crate::error::RingError;
-use crate::message::{Header, Lane, Trouble};
+use crate::message::{Header, Lane, SEGMENT_NUMBERS, Trouble};
 use crate::numbers::{Finish, Weight, narrow, widen};
 use crate::pieces::{Inputs, Outputs};
 use crate::schedule::{Arrival, Cut, Task, arrival, num_arrivals};
 use crate::watch::Reporter;
 
-/// Numbers of a segment: a few of them fit into a processor's second-level cache.
-pub(crate) const SEGMENT_NUMBERS: usize = 64 << 10;
 /// While one segment is added to, others are sent and received.
 const BLOCKS_AT_ONCE: usize = 8;
 

@@ -19,8 +19,8 @@ use edl_wire::{Socket, timed_out};
 
 use crate::error::RingError;
 use crate::message::{Lane, Trouble};
-use crate::ring::World;
 use crate::verdict::{Cause, Verdict};
+use crate::world::World;
 
 /// Signs of life are given this often, or four times in the silence that is allowed.
 const BEAT: Duration = Duration::from_millis(100);

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::socket::timed_out;
+use crate::deadline::timed_out;
 
 /// An error of a connection.
 #[derive(Debug, Error)]

@@ -6,20 +6,24 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answers;
 mod connection;
+mod deadline;
 mod error;
 pub mod frame;
 pub mod half_rows;
 pub mod handshake;
 pub mod op;
 mod server;
+pub mod service;
 mod socket;
 mod tls;
 mod traffic;
 
 pub use connection::{Connection, Place};
+pub use deadline::timed_out;
 pub use error::{ErrorKind, WireError, cause_of};
 pub use server::{Client, Handler, Listening, Reply, Request, Requests, Server};
-pub use socket::{Host, Listener, Origin, Socket, timed_out};
+pub use socket::{Host, Listener, Origin, Socket};
 pub use tls::{Credentials, TlsFiles, TlsStream};
 pub use traffic::traffic;

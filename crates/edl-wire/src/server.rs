@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use self::door::{Door, Unproven};
 use crate::error::WireError;
-use crate::handshake::{self, Identity, Place, Service};
+use crate::handshake::{self, Identity, Place};
+use crate::service::Service;
 use crate::socket::{Listener, Origin, Socket};
 use crate::tls::Credentials;
 

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 
+use crate::deadline::{remaining, timed_out};
 use crate::error::WireError;
-use crate::handshake::Service;
+use crate::service::Service;
 use crate::tls::{Binding, Credentials, TlsStream};
 use crate::traffic;
 
@@ -207,22 +208,6 @@ impl Socket {
         }
         Ok(())
     }
-}
-
-/// Time left until a deadline; an error when it has passed.
-pub fn remaining(deadline: Instant) -> io::Result<Duration> {
-    match deadline.checked_duration_since(Instant::now()) {
-        Some(left) if !left.is_zero() => Ok(left),
-        _ => Err(io::ErrorKind::TimedOut.into()),
-    }
-}
-
-/// True for the two errors by which systems say that a read or write took too long.
-pub fn timed_out(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
-    )
 }
 
 impl Read for &Socket {

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use edl_wire::handshake::Service;
 use edl_wire::op::model::Protocol;
+use edl_wire::service::Service;
 use edl_wire::{Connection, Credentials, ErrorKind, WireError, cause_of, timed_out};
 
 use self::endpoint::{Endpoint, lock};

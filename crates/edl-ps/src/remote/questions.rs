@@ -10,7 +10,7 @@ use edl_wire::op::push::Outcome;
 use edl_wire::op::{
     Op, Request, Response, Round, Step, TableKeys, Wanted, commit, commit_pull, pull, push_pull,
 };
-use edl_wire::{Connection, Place, WireError};
+use edl_wire::{Connection, Place, WireError, answers};
 
 use super::Lane;
 use super::gradients::{Push, ranges_of};
@@ -156,7 +156,7 @@ impl Question for Pulling<'_, '_> {
         header: &Header,
         connection: &mut Connection,
     ) -> Result<(), WireError> {
-        match pull::receive(connection, header, &mut self.pull.places(replica))? {
+        match answers::pull(connection, header, &mut self.pull.places(replica))? {
             pull::Received::NotYet => self.granted = false,
             pull::Received::Pulled {
                 version,
@@ -200,7 +200,7 @@ impl Question for PushPulling<'_, '_> {
         header: &Header,
         connection: &mut Connection,
     ) -> Result<(), WireError> {
-        let received = push_pull::receive(connection, header, &mut self.next.places(replica))?;
+        let received = answers::push_pull(connection, header, &mut self.next.places(replica))?;
         self.outcomes[replica - self.first] = received.outcome;
         match received.pulled {
             Some(version) => self.next.versions[replica] = version,
@@ -240,7 +240,7 @@ impl Question for CommitPulling<'_, '_> {
         connection: &mut Connection,
     ) -> Result<(), WireError> {
         let places = &mut self.next.places(replica);
-        self.next.versions[replica] = commit_pull::receive(connection, header, places)?;
+        self.next.versions[replica] = answers::commit_pull(connection, header, places)?;
         Ok(())
     }
 }

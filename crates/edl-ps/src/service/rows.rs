@@ -7,9 +7,8 @@ use edl_wire::frame::{Element, MAX_PAYLOAD_BYTES};
 use edl_wire::half_rows::narrow;
 use edl_wire::op::{RowValues, Rows, TableKeys, TableRows, Vectors, Wanted};
 
-use super::dim_of;
-use crate::client::element_of;
 use crate::error::PsError;
+use crate::tables::{dim_of, element_of};
 
 /// A buffer of answers that has grown beyond this is given back when it is much too large.
 const KEEP_FLOATS: usize = 4 << 20;

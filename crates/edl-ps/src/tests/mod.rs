@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edl_store::{PullMode, Store};
-use edl_wire::handshake::PS;
+use edl_wire::service::PS;
 
 use crate::{
     Door, Minibatch, PsClient, PsError, PsServer, Pulled, Remote, RemoteOptions, Site, Step,

@@ -3,8 +3,9 @@
 use std::net::TcpListener;
 use std::time::Instant;
 
-use edl_wire::handshake::{self, Identity, PS, Place};
+use edl_wire::handshake::{self, Identity, Place};
 use edl_wire::op::{TableKeys, Wanted, pull};
+use edl_wire::service::PS;
 use edl_wire::{Socket, timed_out};
 
 use super::strangers::proven;

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use edl_wire::Socket;
 use edl_wire::frame::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD_BYTES, Outgoing, parse};
-use edl_wire::handshake::{self, Caller, PS};
+use edl_wire::handshake::{self, Caller};
 use edl_wire::op::Op;
+use edl_wire::service::PS;
 
 use super::*;
 

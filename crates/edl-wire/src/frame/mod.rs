@@ -7,12 +7,13 @@ use bytemuck::{Pod, Zeroable};
 
 pub use self::array::{Array, Element, Entry, Kind, directory_bytes, padded, parse};
 pub use self::buffer::Buffer;
+pub use self::op::Op;
 pub use self::outgoing::Outgoing;
 use crate::error::WireError;
-use crate::op::Op;
 
 mod array;
 mod buffer;
+mod op;
 mod outgoing;
 #[cfg(test)]
 mod tests;

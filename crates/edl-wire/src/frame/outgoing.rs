@@ -3,12 +3,10 @@
 use std::io::{self, IoSlice, Write};
 
 use super::{
-    ALIGNMENT, Element, Entry, HEADER_BYTES, Header, Kind, MAX_ARRAYS, MAX_PAYLOAD_BYTES,
+    ALIGNMENT, Element, Entry, HEADER_BYTES, Header, Kind, MAX_ARRAYS, MAX_PAYLOAD_BYTES, Op,
     directory_bytes, padded,
 };
 use crate::error::WireError;
-use crate::op::audit::AuditedTask;
-use crate::op::{Op, Part};
 
 /// A frame to be sent: it borrows its arrays and is written without copying them.
 #[derive(Debug)]
@@ -72,13 +70,13 @@ impl<'a> Outgoing<'a> {
         self.array(Kind::Text, 0, 1, text.as_bytes())
     }
 
-    /// Adds what was applied of tasks.
-    pub fn audit(self, tasks: &'a [AuditedTask]) -> Self {
+    /// Adds what was applied of tasks, three numbers each.
+    pub fn audit(self, tasks: &'a [[u64; 3]]) -> Self {
         self.array(Kind::Audit, 0, 3, bytemuck::cast_slice(tasks))
     }
 
-    /// Adds the parts of a round.
-    pub fn parts(self, parts: &'a [Part]) -> Self {
+    /// Adds the parts of a round, four numbers each.
+    pub fn parts(self, parts: &'a [[u64; 4]]) -> Self {
         self.array(Kind::Parts, 0, 4, bytemuck::cast_slice(parts))
     }
 

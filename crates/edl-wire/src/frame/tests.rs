@@ -6,8 +6,6 @@ use proptest::prelude::*;
 
 use super::buffer::{KEEP_BYTES, READ_PIECE_BYTES};
 use super::*;
-use crate::op::Op;
-use crate::op::audit::AuditedTask;
 
 fn sent(frame: &Outgoing<'_>) -> (Header, Vec<u8>) {
     let mut bytes = Vec::new();
@@ -32,11 +30,7 @@ fn a_frame_is_read_as_it_was_written() {
         .dense(&[])
         .state(&[9.0])
         .text("hello")
-        .audit(&[AuditedTask {
-            task: 1,
-            next_index: 2,
-            num_records: 3,
-        }]);
+        .audit(&[[1, 2, 3]]);
 
     let (header, payload) = sent(&frame);
     let buffer = received(&payload);

@@ -45,7 +45,7 @@ impl super::Response for Response {
     const OP: Op = Op::Audit;
 
     fn encode(&self) -> Outgoing<'_> {
-        Outgoing::new(Self::OP).audit(&self.tasks)
+        Outgoing::new(Self::OP).audit(bytemuck::cast_slice(&self.tasks))
     }
 
     fn decode(_: &Header, arrays: &[Array<'_>]) -> Result<Self, WireError> {

@@ -17,7 +17,7 @@ impl Request<'_> {
     /// The same as a frame of another operation that begins with a round.
     pub(super) fn encode_as(&self, op: Op) -> Outgoing<'_> {
         let frame = Outgoing::new(op).args(self.round.operands());
-        frame.parts(&self.round.parts)
+        frame.parts(bytemuck::cast_slice(&self.round.parts))
     }
 }
 

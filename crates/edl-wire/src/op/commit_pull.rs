@@ -1,7 +1,6 @@
 //! Apply a round as replica 0 has, then rows and vectors.
 
 use super::{Op, Request as _, Rows, Wanted, commit};
-use crate::connection::{Connection, Place};
 use crate::error::WireError;
 use crate::frame::{Array, Header, Outgoing};
 
@@ -49,17 +48,4 @@ impl<'a> Response<'a> {
         let frame = Outgoing::new(Op::CommitPull);
         self.rows.add_to(frame.args([self.version, 0, 0, 0]))
     }
-}
-
-/// Reads an answer; its arrays go straight into their places. Returns the version.
-///
-/// # Errors
-/// [`WireError::Malformed`] for other arrays than the places are for; a lost connection.
-pub fn receive(
-    connection: &mut Connection,
-    header: &Header,
-    places: &mut [Place<'_>],
-) -> Result<u64, WireError> {
-    connection.read_arrays(header, places)?;
-    Ok(header.args[0])
 }

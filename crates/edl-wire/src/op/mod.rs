@@ -8,6 +8,7 @@ use crate::frame::{Array, Header, Kind, Outgoing};
 
 pub use self::round::{Part, Round, Step};
 pub use self::rows::{RowValues, Rows, TableKeys, TableRows, Vectors, Wanted};
+pub use crate::frame::Op;
 
 pub mod audit;
 pub mod begin_task;
@@ -64,83 +65,6 @@ pub trait Response: Sized {
     fn decode(header: &Header, arrays: &[Array<'_>]) -> Result<Self, WireError>;
 }
 
-/// What a frame asks for, or answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Op {
-    /// A request was refused: `args[0]` is the [`crate::ErrorKind`], the text says why.
-    Error = 0,
-    /// Ask for the declared model.
-    Model = 1,
-    /// Declare the model, with this replica's dense and state values.
-    Declare = 2,
-    /// Fence off older leases of a task.
-    BeginTask = 3,
-    /// Rows, and the dense and state ranges.
-    Pull = 4,
-    /// One minibatch's gradients.
-    Push = 5,
-    /// Count a minibatch as dealt with.
-    Skip = 6,
-    /// A chunk of a table.
-    Scan = 7,
-    /// Watermarks of every task.
-    Audit = 8,
-    /// Counters.
-    Stats = 9,
-    /// Write this replica's checkpoint files.
-    Checkpoint = 10,
-    /// Keep one minibatch's gradients until their round is committed.
-    Stage = 11,
-    /// Apply a round as replica 0 has.
-    Commit = 12,
-    /// A lease is over.
-    EndTask = 13,
-    /// One minibatch's gradients, then rows and vectors for the next.
-    PushPull = 14,
-    /// Apply a round as replica 0 has, then rows and vectors.
-    CommitPull = 15,
-    /// Remove the rows that have come to their end.
-    Expire = 20,
-    /// Write this replica's part of an export.
-    Export = 21,
-    /// The strings that keys were made of.
-    Name = 22,
-    /// An answer is being worked on.
-    Progress = 23,
-    /// Rows that a table begins with.
-    Give = 24,
-}
-
-impl Op {
-    pub(crate) fn from_u16(op: u16) -> Option<Self> {
-        Some(match op {
-            0 => Self::Error,
-            1 => Self::Model,
-            2 => Self::Declare,
-            3 => Self::BeginTask,
-            4 => Self::Pull,
-            5 => Self::Push,
-            6 => Self::Skip,
-            7 => Self::Scan,
-            8 => Self::Audit,
-            9 => Self::Stats,
-            10 => Self::Checkpoint,
-            11 => Self::Stage,
-            12 => Self::Commit,
-            13 => Self::EndTask,
-            14 => Self::PushPull,
-            15 => Self::CommitPull,
-            20 => Self::Expire,
-            21 => Self::Export,
-            22 => Self::Name,
-            23 => Self::Progress,
-            24 => Self::Give,
-            _ => return None,
-        })
-    }
-}
-
 /// Rows in requests: create those that are missing.
 const FLAG_CREATE: u32 = 1;
 /// Rows in requests: answer the dense and state ranges too.
@@ -152,9 +76,9 @@ const FLAG_MORE: u32 = 8;
 /// Pulls in requests: it is of a training step, and waits as its synchrony demands.
 const FLAG_STEP: u32 = 16;
 /// Answers: not yet, ask again.
-const FLAG_NOT_YET: u32 = 32;
+pub(crate) const FLAG_NOT_YET: u32 = 32;
 /// Answers to a push and pull: the push is done, also where the pull is not yet.
-const FLAG_PUSHED: u32 = 64;
+pub(crate) const FLAG_PUSHED: u32 = 64;
 
 /// Two 32-bit operands in one field: (lower, upper).
 fn joined(lower: u32, upper: u32) -> u64 {

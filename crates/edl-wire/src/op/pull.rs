@@ -1,7 +1,6 @@
 //! Rows, and the dense and state ranges.
 
 use super::{FLAG_NOT_YET, FLAG_STEP, Op, Rows, Step, Wanted};
-use crate::connection::{Connection, Place};
 use crate::error::WireError;
 use crate::frame::{Array, Header, Outgoing};
 
@@ -81,24 +80,4 @@ pub enum Received {
         /// Nanoseconds that the store took.
         store_nanos: u64,
     },
-}
-
-/// Reads an answer; its arrays go straight into their places.
-///
-/// # Errors
-/// [`WireError::Malformed`] for other arrays than the places are for; a lost connection.
-pub fn receive(
-    connection: &mut Connection,
-    header: &Header,
-    places: &mut [Place<'_>],
-) -> Result<Received, WireError> {
-    if header.flags & FLAG_NOT_YET != 0 {
-        connection.read_arrays(header, &mut [])?;
-        return Ok(Received::NotYet);
-    }
-    connection.read_arrays(header, places)?;
-    Ok(Received::Pulled {
-        version: header.args[0],
-        store_nanos: header.args[3],
-    })
 }

@@ -148,7 +148,7 @@ impl Outcome {
     }
 
     /// Reads an answer that says that something became of it.
-    pub(super) fn of(header: &Header, parts: &[Part]) -> Self {
+    pub(crate) fn of(header: &Header, parts: &[Part]) -> Self {
         let [version, staleness, ..] = header.args;
         match parts {
             [] => Self::Applied {
@@ -194,7 +194,7 @@ impl super::Response for Response {
             .flags(flags);
         match self.outcome.parts() {
             [] => frame,
-            parts => frame.parts(parts),
+            parts => frame.parts(bytemuck::cast_slice(parts)),
         }
     }
 

@@ -4,7 +4,6 @@ use super::push::Outcome;
 use super::{
     FLAG_NOT_YET, FLAG_PUSHED, FLAG_STEP, Op, Part, Request as _, Rows, Step, Wanted, push,
 };
-use crate::connection::{Connection, Place};
 use crate::error::WireError;
 use crate::frame::{Array, Header, Kind, Outgoing};
 
@@ -45,7 +44,8 @@ impl<'a> Request<'a> {
     pub fn encode(&self) -> Outgoing<'_> {
         let flags = if self.has_next { FLAG_STEP } else { 0 };
         let frame = self.push.encode_as(Op::PushPull).flags(flags);
-        self.wanted.add_to(frame.parts(&self.next))
+        self.wanted
+            .add_to(frame.parts(bytemuck::cast_slice(&self.next)))
     }
 
     /// Reads a frame of this operation.
@@ -86,7 +86,9 @@ impl Response<'_> {
         if self.outcome == Outcome::NotYet {
             return frame;
         }
-        let frame = frame.flags(FLAG_PUSHED).parts(self.outcome.parts());
+        let frame = frame
+            .flags(FLAG_PUSHED)
+            .parts(bytemuck::cast_slice(self.outcome.parts()));
         match &self.pulled {
             None => frame
                 .flags(FLAG_NOT_YET)
@@ -105,29 +107,4 @@ pub struct Received {
     pub outcome: Outcome,
     /// The version of the rows; `None` if the pull would wait, and nothing was read.
     pub pulled: Option<u64>,
-}
-
-/// Reads an answer; its rows and vectors go straight into their places.
-///
-/// # Errors
-/// [`WireError::Malformed`] for other arrays than the places are for; a lost connection.
-pub fn receive(
-    connection: &mut Connection,
-    header: &Header,
-    places: &mut [Place<'_>],
-) -> Result<Received, WireError> {
-    if header.flags & FLAG_PUSHED == 0 {
-        connection.read_arrays(header, &mut [])?;
-        return Ok(Received {
-            outcome: Outcome::NotYet,
-            pulled: None,
-        });
-    }
-    let is_pulled = header.flags & FLAG_NOT_YET == 0;
-    let places = if is_pulled { places } else { &mut [] };
-    let parts = connection.read_parts_and_arrays(header, places)?;
-    Ok(Received {
-        outcome: Outcome::of(header, &parts),
-        pulled: is_pulled.then_some(header.args[3]),
-    })
 }

@@ -3,10 +3,11 @@
 use std::io::{BufReader, Read};
 use std::time::Duration;
 
+use crate::deadline::timed_out;
 use crate::error::WireError;
 use crate::frame::{Array, Buffer, HEADER_BYTES, Header, Outgoing, parse};
 use crate::op::{Response as _, error, progress};
-use crate::socket::{Socket, timed_out};
+use crate::socket::Socket;
 
 /// Inside a frame a peer may be silent for this long.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(60);

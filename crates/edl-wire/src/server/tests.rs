@@ -5,7 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use super::*;
-use crate::handshake::{Caller, PS};
+use crate::handshake::Caller;
+use crate::service::PS;
 
 const IN_CHILD: &str = "ELASTICDL_TEST_HANDLER_PANICS";
 const TOKEN: &[u8] = b"a token";

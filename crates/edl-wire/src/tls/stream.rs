@@ -16,8 +16,8 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 
 use super::credentials::{Credentials, server_name};
 use super::words::words;
+use crate::deadline::{remaining, timed_out};
 use crate::error::WireError;
-use crate::socket::{remaining, timed_out};
 
 /// Two records, the unit in which TLS encrypts.
 const INCOMING_BYTES: usize = 32 << 10;

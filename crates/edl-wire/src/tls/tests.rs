@@ -14,7 +14,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::error::{ErrorKind, WireError};
-use crate::handshake::{self, Caller, Identity, PS, Place};
+use crate::handshake::{self, Caller, Identity, Place};
+use crate::service::PS;
 use crate::socket::{Listener, Socket};
 
 const TOKEN: &[u8] = b"a token";
