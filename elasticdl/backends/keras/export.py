@@ -14,7 +14,7 @@ import tensorflow as tf
 from elasticdl.backends.base import Float32, TableSource
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch, Structure, describe
 from elasticdl.backends.keras.metrics.kinds import mask_of
-from elasticdl.backends.keras.model.placed import PlacedModel, accepting_dicts
+from elasticdl.backends.keras.model.placed import PlacedModel, accepting_dicts, called_as_by_fit
 from elasticdl.backends.keras.saved_tables import saved_table, write_rows
 from elasticdl.errors import ModelError
 from elasticdl.layers.lookup import looking_up
@@ -47,7 +47,7 @@ def export_model(
 
     def serve(features: Any) -> Any:
         with looking_up(lookup), accepting_dicts():
-            return placed.model(features, training=False)
+            return called_as_by_fit(placed.model, features, False)
 
     specs = named_features(sample.structure, placed.model)
     served = tf.Module()

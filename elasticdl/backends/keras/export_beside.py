@@ -16,6 +16,7 @@ from elasticdl.backends.keras.model.lookups import Site
 from elasticdl.backends.keras.model.placed import (
     PlacedModel,
     accepting_dicts,
+    called_as_by_fit,
     zero_rows,
 )
 from elasticdl.backends.keras.model.variables import Variables
@@ -66,13 +67,13 @@ def _save_graph(
             return zero_rows(of_layer, layer.output_dim)
 
         with looking_up(note), accepting_dicts():
-            placed.model(features, training=False)
+            called_as_by_fit(placed.model, features, False)
         return found
 
     def score(features: Any, rows: list[Any]) -> Any:
         given = iter(rows)
         with looking_up(lambda layer, of_layer: next(given)), accepting_dicts():
-            return placed.model(features, training=False)
+            return called_as_by_fit(placed.model, features, False)
 
     served = tf.Module()
     served.ids = tf.function(ids, input_signature=[specs], autograph=False)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ from elasticdl.backends.keras.model.held import HeldVariables
 from elasticdl.backends.keras.model.labels import problem_of_labels
 from elasticdl.backends.keras.model.lookups import Collector, Pull
 from elasticdl.backends.keras.model.loss import EvaluationLoss, MinibatchLoss
-from elasticdl.backends.keras.model.placed import PlacedModel
+from elasticdl.backends.keras.model.placed import PlacedModel, takes_training
 from elasticdl.backends.keras.model.scaling import LossScale, loss_scale_of
 from elasticdl.backends.keras.model.state import Momenta
 from elasticdl.backends.keras.model.step import Inference, TrainStep
@@ -72,6 +73,13 @@ from elasticdl.model_spec import ModelSpec
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+_RESTING = (
+    keras.layers.BatchNormalization,
+    keras.layers.Dropout,
+    keras.layers.GaussianDropout,
+    keras.layers.GaussianNoise,
+    keras.layers.AlphaDropout,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +200,7 @@ class KerasTrainer:
         self._find_ids(sample)
         if sample.mode != Mode.TRAINING or gradient is None:
             return frozenset(), frozenset()
+        _tell_without_training(self._placed.model)
         functions = self._placed.model, self._spec.loss
         if self._eager is not None:
             check_steps(*functions, sample, self._eager.try_out)
@@ -472,3 +481,23 @@ class KerasTrainer:
                 "the model looks up other embeddings in training than in inference: "
                 f"{', '.join(names[0])} at first, now {', '.join(names[1])}"
             )
+
+
+def _tell_without_training(model: Any) -> None:
+    """Say what rests in training because the model's call has no parameter `training`."""
+    resting = [
+        layer.name
+        for layer in model._flatten_layers(include_self=False)
+        if takes_training(layer) and (isinstance(layer, _RESTING) or not _is_of_keras(layer))
+    ]
+    if resting and not takes_training(model):
+        log.warning(
+            "call() of model %r has no parameter training, so Keras, and this job, call its layers "
+            "as in inference: %s. Write call(self, inputs, training=None)",
+            model.name,
+            ", ".join(resting[:3]),
+        )
+
+
+def _is_of_keras(layer: Any) -> bool:
+    return type(layer).__module__.startswith(("keras.", "elasticdl."))

@@ -571,3 +571,34 @@ def test_given_rows_of_another_shape_are_refused(new_job):
         ModelError, match=r"weights of shapes \[\(20, 4\)\], expected \[\(20, 3\)\]"
     ):
         new_job(data(), 16, threshold=0, model=model, **FUNCTIONS)
+
+
+class TestWhatIsCalledAsByFit:
+    @pytest.mark.parametrize("takes_training", [False, True])
+    def test_layers_of_a_model_without_training_in_its_call_rest_and_are_told(
+        self, new_job, takes_training, caplog
+    ):
+        class Net(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.norm = keras.layers.BatchNormalization(name="norm")
+                self.out = keras.layers.Dense(1)
+
+        def call(self, x):
+            return self.out(self.norm(x))
+
+        def call_with_training(self, x, training=None):
+            return self.out(self.norm(x))
+
+        Net.call = call_with_training if takes_training else call
+        job = new_job(data(), 16, model=Net, **FUNCTIONS)
+        job.train(data(), 16)
+        _, state = job.parameters()
+        model = Net()
+        model(data()["x"][:16])
+        model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=True)
+        for part in (slice(16), slice(16, 32)):
+            model.train_on_batch(data()["x"][part], data()["y"][part, None])
+        expected = [np.ravel(v) for v in model.norm.non_trainable_variables]
+        np.testing.assert_allclose(state, np.concatenate(expected), rtol=1e-4, atol=1e-5)
+        assert ("norm. Write call(self, inputs, training=None)" in caplog.text) != takes_training

@@ -232,7 +232,7 @@ class PlacedModel:
         scope = CallScope(dense + state + self.seeds.begun(seed), partial(self.seeds.of, seed))
         with self._tracing, scope, accepting_dicts():
             with looking_up(lookup):
-                outputs = self.model(features, training=training)
+                outputs = called_as_by_fit(self.model, features, training)
             assigned = scope.take_assigned()
             with looking_up(_not_in_loss):
                 value = None if loss is None else loss(outputs)
@@ -254,7 +254,7 @@ class PlacedModel:
         known = self.model.built  # otherwise what it makes now stays, as Keras makes it then
         trace = leaving_no_trace(self.model, None) if known else contextlib.nullcontext()
         with explaining(self.model, sample), accepting_dicts(), trace:
-            self.sample_outputs = self.model(sample.features, training=False)
+            self.sample_outputs = called_as_by_fit(self.model, sample.features, False)
 
     def _describe_tables(self) -> Iterator[Table]:
         names: set[str] = set()
@@ -275,6 +275,16 @@ class PlacedModel:
                 keras.initializers.get(initializer), layer.name, layer.output_dim, layer.input_dim
             )
             yield Table(name, layer, Initializer(kind, params), given)
+
+
+def called_as_by_fit(model: Any, features: Any, training: bool) -> Any:
+    """Call a model as Keras' `fit` and `predict` do: with `training` if its call has it alone."""
+    return model(features, training=training) if takes_training(model) else model(features)
+
+
+def takes_training(model: Any) -> bool:
+    """Say whether the call of a model, or of a layer, has a parameter `training`."""
+    return bool(model._call_has_training_arg)
 
 
 @contextmanager

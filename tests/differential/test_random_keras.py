@@ -1,0 +1,252 @@
+"""Random models in Keras give by every strategy what `compile` and `fit` give, or are refused.
+
+A hundred in ten parts with the long tests; more by hand:
+`ELASTICDL_RANDOM_MODELS=1000 pytest -m 'keras and long' tests/differential`. A model that fails is
+printed as a file. Each is trained for ten steps; every minibatch has every id, since plain
+optimizers move rows that a minibatch does not have.
+"""
+
+import os
+import sys
+import types
+import warnings
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, note, seed, settings
+
+from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import ModelError
+from elasticdl.job import Mode
+from elasticdl.model_spec import ModelSpec
+
+sys.path.insert(0, str(Path(__file__).parent))
+import strategies  # beside this file
+from generate_keras import CLASSES, NUM_IDS, WIDTH, files  # as above
+
+pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
+
+STEPS, MINIBATCH, SEED = 10, 12, 5
+TOLERANCE = 1e-4
+PARTS = 10
+MODELS = int(os.environ.get("ELASTICDL_RANDOM_MODELS", "100"))
+IN_MODEL, MOVED = 2**21, 1  # thresholds
+_numbers = count()
+
+
+def module_of(text, folder):
+    """Import a text as a file, as a job does."""
+    name = f"random_model_{next(_numbers)}"
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    exec(compile(text, str(path), "exec"), vars(module))
+    return module
+
+
+def columns_of(index):
+    """Return a minibatch in which each id occurs."""
+    rng = np.random.default_rng(index)
+    ids = np.stack([rng.permutation(NUM_IDS), rng.permutation(NUM_IDS)], 1)
+    return {
+        "ids": ids,
+        "x": rng.normal(size=(MINIBATCH, WIDTH)).astype(np.float32),
+        "kind": rng.integers(CLASSES, size=MINIBATCH),
+        "y": rng.normal(size=(MINIBATCH, 1)).astype(np.float32),
+        "weight": rng.uniform(0.5, 2, size=MINIBATCH).astype(np.float32),
+    }
+
+
+def built(text, folder, threshold):
+    """Return a trainer, its description, and the minibatches of a training, whole and in parts."""
+    from elasticdl.backends.keras.trainer import KerasTrainer
+
+    module = module_of(text, folder)
+    functions = dict.fromkeys(
+        ("callbacks", "prediction_outputs_processor", "custom_data_reader", "weighted_metrics_fn")
+    )
+    spec = ModelSpec(
+        model=module.forward, loss=module.loss, optimizer=module.optimizer, feed=module.feed,
+        eval_metrics_fn=module.eval_metrics_fn,
+        loss_weights=getattr(module, "loss_weights", None), **functions,
+    )  # fmt: skip
+    trainer = KerasTrainer(spec, Metadata(), SEED, threshold)
+
+    def minibatch(columns, mode=Mode.TRAINING):
+        records = iter([Records(0, columns=columns)])
+        (found,) = trainer.minibatches(records, mode, len(columns["x"]), 0)
+        return found
+
+    minibatches = [minibatch(columns_of(index)) for index in range(STEPS)]
+    description = trainer.build(minibatches[0])
+    halves = [[], []]
+    for columns in map(columns_of, range(STEPS)):
+        for half, part in zip(halves, (slice(5), slice(5, MINIBATCH)), strict=True):
+            half.append(minibatch({name: values[part] for name, values in columns.items()}))
+    evaluated = minibatch(columns_of(99), Mode.EVALUATION)
+    return trainer, description, minibatches, list(zip(*halves, strict=True)), evaluated
+
+
+class Plain:
+    """What `compile` and `fit` give.
+
+    values: by the path of the variable. metrics: of an evaluation. outputs: of the same records.
+    """
+
+    def __init__(self, text, begins, folder):
+        import keras
+        import tensorflow as tf
+        from keras.src.backend.common import global_state
+        from keras.src.utils.naming import reset_uids
+
+        module = module_of(text, folder)
+        keras.utils.set_random_seed(SEED)
+        global_state.set_global_attribute("global_seed_generator", None)
+        reset_uids()
+
+        def fed(index):
+            dataset = tf.data.Dataset.from_tensor_slices(columns_of(index))
+            return module.feed(dataset, Mode.TRAINING, None).batch(MINIBATCH)
+
+        model, evaluated = module.forward(), fed(99)
+        (first,) = fed(0)
+        model(first[0])
+        for variable in model.variables:
+            path = variable.path
+            value = begins.values.get(path, begins.rows.get(path.split("/")[-2]))
+            if value is not None:
+                variable.assign(value)
+        model.compile(
+            _summing(module.optimizer()), module.loss, metrics=module.eval_metrics_fn(),
+            loss_weights=getattr(module, "loss_weights", None), run_eagerly=True,
+        )  # fmt: skip
+        for index in range(STEPS):
+            (minibatch,) = fed(index)
+            model.train_on_batch(*minibatch)
+        kept = [v for v in model.variables if v.name != "seed_generator_state"]
+        self.values = {v.path: np.asarray(v) for v in kept}
+        self.metrics = model.evaluate(evaluated, verbose=0, return_dict=True)
+        self.outputs = keras.tree.flatten(model.predict(evaluated, verbose=0))
+
+
+def _summing(optimizer):
+    """Have gradients of tables summed by id before they are clipped; see docs/keras.md."""
+    import tensorflow as tf
+
+    apply = optimizer.apply
+
+    def summed(gradients, variables=None):
+        return apply([tf.convert_to_tensor(g) for g in gradients], variables)
+
+    optimizer.apply = summed
+    return optimizer
+
+
+def assert_same(found, plain, where):
+    """Compare all variables of a training with those of Keras."""
+    for path, value in plain.values.items():
+        ours = found.values.get(path, found.rows.get(path.split("/")[-2]))
+        assert ours is not None, f"{where}: {path} is not there, of {sorted(found.values)}"
+        np.testing.assert_allclose(
+            ours, value, rtol=TOLERANCE, atol=TOLERANCE, err_msg=f"{where}: {path}"
+        )
+
+
+def compare(file, folder, with_export=True):
+    """Train a file by all strategies, and compare each with `compile` and `fit`."""
+    if file.refused:
+        with pytest.raises(ModelError, match=file.refused):
+            built(file.text, folder, MOVED)
+        return
+    trainer, description, minibatches, halves, evaluated = built(file.text, folder, IN_MODEL)
+    plain = Plain(file.text, strategies.begin(trainer, description, NUM_IDS), folder)
+    args = trainer, description, minibatches, NUM_IDS
+    runs = {
+        "Local": strategies.local(*args),
+        "two ps replicas": strategies.with_ps(*args),
+        "restored": strategies.restored(*args, folder / f"checkpoint_{next(_numbers)}"),
+    }
+    for name, run in runs.items():
+        assert_same(run, plain, name)
+    if file.is_halved:
+        run = strategies.all_reduce(trainer, description, halves)
+        assert_same(run, plain, "two workers by all-reduce")
+    shown(trainer, runs["Local"], description, evaluated, plain)
+    trainer, description, minibatches, _, evaluated = built(file.text, folder, MOVED)
+    plain = Plain(file.text, strategies.begin(trainer, description, NUM_IDS), folder)
+    args = trainer, description, minibatches, NUM_IDS
+    assert_same(strategies.with_ps(*args), plain, "moved tables")
+    client = strategies.declared(
+        strategies.PsClient.in_process(strategies.Store()), trainer, description
+    )
+    strategies.train(client, trainer, minibatches)
+    if with_export:
+        exported(trainer, client, evaluated, plain, folder)
+
+
+def flat_of(run, description):
+    return [
+        np.concatenate([np.zeros(0, np.float32), *(run.values[v.name].ravel() for v in of)])
+        for of in (description.dense, description.state)
+    ]
+
+
+def shown(trainer, run, description, evaluated, plain):
+    """Evaluate and predict with what was trained; compare with Keras."""
+    flat = flat_of(run, description)
+    trainer.new_metrics()
+    trainer.evaluate_step(evaluated, [], *flat)
+    for name, value in trainer.metric_results(trainer.metric_states()).items():
+        if name in plain.metrics:
+            np.testing.assert_allclose(
+                value, plain.metrics[name], rtol=1e-3, atol=1e-4, err_msg=f"metric {name}"
+            )
+    assert_outputs(trainer.predict_step(evaluated, [], *flat), plain, "predictions")
+
+
+def assert_outputs(found, plain, where):
+    import keras
+
+    for ours, theirs in zip(keras.tree.flatten(found), plain.outputs, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3, err_msg=where)
+
+
+def exported(trainer, client, evaluated, plain, folder):
+    """Export what was trained; compare what it serves with what Keras predicts."""
+    import tensorflow as tf
+
+    to = folder / f"export_{next(_numbers)}"
+    pulled = client.pull([], training=False)
+    trainer.export(to, pulled.dense, pulled.state, client)
+    served = tf.saved_model.load(str(to)).signatures["serving_default"](**evaluated.features)
+    assert_outputs({name: value.numpy() for name, value in served.items()}, plain, "export")
+
+
+def search(number, first_seed, folder, **options):
+    @seed(first_seed)
+    @settings(
+        max_examples=number, deadline=None, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(files())
+    def run(file):
+        note(file.text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compare(file, folder, **options)
+
+    run()
+
+
+def test_a_random_model_trains_as_in_keras(tmp_path):
+    search(1, 0, tmp_path, with_export=False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+def test_a_hundred_random_models_train_as_in_keras(tmp_path, part):
+    search(MODELS // PARTS, 1 + part, tmp_path)
