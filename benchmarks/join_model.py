@@ -125,7 +125,7 @@ def _note(folder):
         (Group, "exchange", "offers go around", True),
         (Group, "mean", "reduction of the gradient", True),
         (Group, "give", "what is given at once goes around", True),
-        (Group, "give_shorts", "reduction of a piece", True),
+        (Group, "give_piece", "reduction of a piece", True),
         (Replica, "count", "update", False),
         (Replica, "dump", "all is written", False),
         (Replica, "load", "all is loaded", False),

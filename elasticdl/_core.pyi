@@ -626,6 +626,40 @@ class Ring:
             ValueError: `out` does not fit, or shares memory; the ring can still be used.
         """
 
+    def gather(self, data: bytes, *, timeout_seconds: float) -> list[bytes]:
+        """Return what all ranks say, by rank. Waits for all.
+
+        Args:
+            data: What this rank says; all say as many bytes, 32 KB at most.
+            timeout_seconds: It is over within this time.
+
+        Raises:
+            RingError: A rank was lost, silent, late or said another number of bytes.
+            ValueError: It is too much; the ring can still be used.
+        """
+
+    def give(self, values: NDArray[np.uint8], *, timeout_seconds: float) -> None:
+        """Give bytes to the others, on rank 0. They call `take` or `pass_on` for as many.
+
+        Raises:
+            RingError: A rank was lost, silent or late, or expects another number of bytes.
+            ValueError: This is not rank 0; the ring can still be used.
+        """
+
+    def take(self, out: NDArray[np.uint8], *, timeout_seconds: float) -> None:
+        """Write what rank 0 gives into `out`, which is as long; of no use when it fails.
+
+        Raises:
+            RingError, ValueError: As of `give`.
+        """
+
+    def pass_on(self, num_bytes: int, *, timeout_seconds: float) -> None:
+        """Hand so many bytes of rank 0 on, and keep none.
+
+        Raises:
+            RingError, ValueError: As of `give`.
+        """
+
     def close(self) -> None:
         """Leave the ring in peace. The others miss this rank when they reduce next."""
 

@@ -54,10 +54,7 @@ def way_of_giving(
 
 
 def piece_bytes(num_numbers: int) -> int:
-    """Return the bytes of a piece: those that take as long as the gradient to reduce.
-
-    The ring carries two bytes in each number.
-    """
+    """Return the bytes of a piece: they take no longer than the gradient to reduce."""
     return max(LEAST_PIECE_BYTES, 2 * num_numbers)
 
 

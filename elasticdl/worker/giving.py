@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from elasticdl.collective import Group
 from elasticdl.collective.giving import Way, piece_bytes, way_of_giving
-from elasticdl.collective.group import SHORT_BYTES
 from elasticdl.collective.rounds import Offer
 from elasticdl.job import Seat
 from elasticdl.worker.replica import Replica
@@ -81,9 +80,9 @@ class ParameterGiving:
         """
         giver, stage, num_bytes = self._giver, self._stage, offered.num_piece_bytes
         if num_bytes:
-            group.give_shorts(
+            group.give_piece(
                 None if giver is None else giver.piece(),
-                num_bytes // SHORT_BYTES,
+                num_bytes,
                 None if stage is None else stage.room_for(num_bytes),
             )
         if giver is not None and offered.is_last_piece:

@@ -403,7 +403,7 @@ class RingMember:
             silence_seconds=_SILENCE_SECONDS,
         )
         self._seat = seat
-        group = Group(ring, seat.rank, world.size)
+        group = Group(ring)
         try:
             self._begin_world(group, seat)
             log.info(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elasticdl._core import PsClient, Store
 from elasticdl.collective.giving import Layout
-from elasticdl.collective.group import Shorts
+from elasticdl.collective.group import Bytes
 from elasticdl.errors import ElasticdlError
 
 
@@ -34,13 +34,13 @@ class Giver:
         self._part = start, end, num_numbers
         return num_numbers * self._buffer.itemsize, end == self._layout.end
 
-    def piece(self) -> Shorts:
+    def piece(self) -> Bytes:
         """Return it as it is now; the memory is used again for the next one."""
         start, end, num_numbers = self._part
         self._buffer = _at_least(self._buffer, num_numbers)
         part = self._buffer[:num_numbers]
         self._store.read_part(start, end, part)
-        return part.view(np.uint16)
+        return part.view(np.uint8)
 
 
 class Stage:
@@ -59,11 +59,11 @@ class Stage:
         """Whether all of it is here."""
         return self.has_come == self._layout.end
 
-    def room_for(self, num_bytes: int) -> Shorts:
+    def room_for(self, num_bytes: int) -> Bytes:
         """Return where the next piece is to be written."""
         num_numbers = num_bytes // self._buffer.itemsize
         self._buffer = _at_least(self._buffer, num_numbers)
-        return self._buffer[:num_numbers].view(np.uint16)
+        return self._buffer[:num_numbers].view(np.uint8)
 
     def take(self, num_bytes: int, is_last: bool) -> None:
         """Take the piece that has been written there."""

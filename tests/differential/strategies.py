@@ -121,7 +121,7 @@ def all_reduce(trainer, description, pairs):
 
     def join(rank):
         ring = form_ring(World(1, rank, world), listeners[rank], timeout_seconds=20)
-        groups[rank] = Group(ring, rank, 2)
+        groups[rank] = Group(ring)
 
     _together(join)
     try:

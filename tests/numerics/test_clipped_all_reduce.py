@@ -90,7 +90,7 @@ def test_two_ranks_make_the_updates_of_plain_keras_on_all_their_records(name):
 
     def join(rank):
         ring = form_ring(World(1, rank, world), listeners[rank], timeout_seconds=20)
-        groups[rank] = Group(ring, rank, len(SIZES))
+        groups[rank] = Group(ring)
 
     together(join)
 

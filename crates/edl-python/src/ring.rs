@@ -8,6 +8,7 @@ use edl_ring::{Credentials, Options, Request, RingError, TlsFiles, World};
 use numpy::PyReadwriteArrayDyn;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::arrays::{array, array_mut};
 use crate::errors::ring_error;
@@ -163,6 +164,56 @@ impl Ring {
         let outputs = places.iter_mut().map(|numbers| Ok(numbers.as_slice_mut()?));
         let mut outputs = outputs.collect::<PyResult<Vec<&mut [f32]>>>()?;
         py.detach(|| self.with_ring(|ring| ring.all_reduce(&inputs, &mut outputs, &request)))
+            .map_err(ring_error)
+    }
+
+    #[pyo3(signature = (data, *, timeout_seconds))]
+    fn gather<'py>(
+        &self,
+        py: Python<'py>,
+        data: &[u8],
+        timeout_seconds: f64,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let timeout = seconds(timeout_seconds, "timeout_seconds")?;
+        let (all, size) = py
+            .detach(|| {
+                self.with_ring(|ring| {
+                    let all = ring.gather(data, timeout)?;
+                    Ok((all, ring.world().members.len()))
+                })
+            })
+            .map_err(ring_error)?;
+        let said = (0..size).map(|rank| &all[rank * data.len()..][..data.len()]);
+        Ok(said.map(|said| PyBytes::new(py, said)).collect())
+    }
+
+    #[pyo3(signature = (values, *, timeout_seconds))]
+    fn give(
+        &self,
+        py: Python<'_>,
+        values: &Bound<'_, PyAny>,
+        timeout_seconds: f64,
+    ) -> PyResult<()> {
+        let timeout = seconds(timeout_seconds, "timeout_seconds")?;
+        let values = array::<u8>(values, "values")?;
+        let values = values.as_slice()?;
+        py.detach(|| self.with_ring(|ring| ring.give(values, timeout)))
+            .map_err(ring_error)
+    }
+
+    #[pyo3(signature = (out, *, timeout_seconds))]
+    fn take(&self, py: Python<'_>, out: &Bound<'_, PyAny>, timeout_seconds: f64) -> PyResult<()> {
+        let timeout = seconds(timeout_seconds, "timeout_seconds")?;
+        let mut out = array_mut::<u8>(out, "out")?;
+        let out = out.as_slice_mut()?;
+        py.detach(|| self.with_ring(|ring| ring.take(out, timeout)))
+            .map_err(ring_error)
+    }
+
+    #[pyo3(signature = (num_bytes, *, timeout_seconds))]
+    fn pass_on(&self, py: Python<'_>, num_bytes: usize, timeout_seconds: f64) -> PyResult<()> {
+        let timeout = seconds(timeout_seconds, "timeout_seconds")?;
+        py.detach(|| self.with_ring(|ring| ring.pass_on(num_bytes, timeout)))
             .map_err(ring_error)
     }
 

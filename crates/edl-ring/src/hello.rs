@@ -5,7 +5,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::message::SEGMENT_NUMBERS;
 
 const MAGIC: [u8; 4] = *b"EDLR";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

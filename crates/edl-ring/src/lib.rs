@@ -3,10 +3,11 @@
 //! [`schedule`] says which numbers go where at which step; it knows no sockets. [`Ring::form`] makes
 //! the connections of one world, and [`Ring::all_reduce`] takes one of four ways: small vectors by
 //! recursive doubling, large ones around the ring, and both through shared memory where all ranks
-//! are on one host. The ranks of a ring watch each other: when one is lost, silent or late, the
+//! are on one host. [`Ring::gather`] and [`Ring::give`] carry bytes. The ranks of a ring watch each other: when one is lost, silent or late, the
 //! call ends on all others with an error that names it, and their gradients are as they were.
 //! `docs/designs/all-reduce.md` says why it is so.
 
+mod bytes;
 mod doubling;
 mod error;
 mod forming;
@@ -31,6 +32,6 @@ mod world;
 pub use edl_wire::{Credentials, TlsFiles, WireError};
 pub use error::RingError;
 pub use listener::RingListener;
-pub use ring::{Request, Ring};
+pub use ring::{MAX_GATHER_BYTES, Request, Ring};
 pub use verdict::{Cause, Verdict};
 pub use world::{Options, World};

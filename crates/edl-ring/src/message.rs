@@ -8,6 +8,12 @@ use edl_wire::Socket;
 
 /// Numbers of a segment: a few of them fit into a processor's second-level cache.
 pub(crate) const SEGMENT_NUMBERS: usize = 64 << 10;
+/// The same of bytes.
+pub(crate) const SEGMENT_BYTES: usize = SEGMENT_NUMBERS * size_of::<f32>();
+/// [`Header::form`] of bytes that all ranks say; `count` is how many each does.
+pub(crate) const GATHER: u32 = 1 << 29;
+/// [`Header::form`] of bytes that rank 0 gives; `count` and `numbers` are of bytes.
+pub(crate) const BROADCAST: u32 = 1 << 30;
 /// Reads and writes of numbers wait as long as they have to: the watch ends them.
 pub(crate) const NO_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 3600);
 

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use edl_wire::Socket;
 
+use crate::bytes::{Chain, Part};
 use crate::doubling::{Doubling, SMALL_NUMBERS};
 use crate::error::RingError;
 use crate::forming::{Lanes, connect};
 use crate::listener::RingListener;
-use crate::message::{Header, NO_TIMEOUT, Trouble};
+use crate::message::{GATHER, Header, NO_TIMEOUT, Trouble};
 use crate::numbers::{Finish, Weight};
 use crate::pieces::{Inputs, Outputs};
 use crate::pipeline::{Element, Pipeline, Reduction};
@@ -40,6 +41,8 @@ struct Ways {
     doubling: Doubling,
     #[cfg(target_os = "linux")]
     shared: Option<SharedMemory>,
+    /// What is handed on of bytes.
+    passing: Vec<u8>,
     /// The connections that others made.
     _held: Vec<Sender<()>>,
     transport: &'static str,
@@ -136,6 +139,7 @@ impl Ring {
             doubling,
             #[cfg(target_os = "linux")]
             shared: None,
+            passing: Vec::new(),
             _held: lanes.held,
             transport,
         })
@@ -243,12 +247,114 @@ impl Ring {
         ways.watch.finish();
         Ok(total)
     }
+
+    /// Returns what all ranks say, by rank. Waits for all; each says as many bytes.
+    ///
+    /// # Errors
+    /// [`RingError::Invalid`] for more than [`MAX_GATHER_BYTES`], before anything is sent;
+    /// [`RingError::Ended`] names the rank by which the ring has ended.
+    pub fn gather(&mut self, bytes: &[u8], timeout: Duration) -> Result<Vec<u8>, RingError> {
+        at_most(MAX_GATHER_BYTES, bytes.len(), "that a rank says")?;
+        let place = (self.world.rank as usize, self.size());
+        let Some(ways) = &mut self.ways else {
+            return Ok(bytes.to_vec());
+        };
+        let header = Header {
+            op: ways.watch.begin(Instant::now() + timeout)?,
+            count: bytes.len() as u64,
+            form: GATHER,
+            ..bytemuck::Zeroable::zeroed()
+        };
+        let mut all = vec![0; place.1 * bytes.len()];
+        let done = ways.gather(place, header, bytes, &mut all);
+        done.map_err(|trouble| ways.watch.settle(trouble))?;
+        ways.watch.finish();
+        Ok(all)
+    }
+
+    /// Gives bytes to the others, on rank 0; they call [`Ring::take`] or [`Ring::pass_on`] meanwhile,
+    /// for as many. It does not wait until all have them.
+    ///
+    /// # Errors
+    /// [`RingError::Invalid`] on another rank; [`RingError::Ended`] names the rank by which the ring
+    /// has ended.
+    pub fn give(&mut self, bytes: &[u8], timeout: Duration) -> Result<(), RingError> {
+        self.broadcast(Part::Give(bytes), timeout)
+    }
+
+    /// Writes what rank 0 gives into `out`, which is as long.
+    ///
+    /// # Errors
+    /// As of [`Ring::give`].
+    pub fn take(&mut self, out: &mut [u8], timeout: Duration) -> Result<(), RingError> {
+        self.broadcast(Part::Take(out), timeout)
+    }
+
+    /// Hands so many bytes of rank 0 on, and keeps none.
+    ///
+    /// # Errors
+    /// As of [`Ring::give`].
+    pub fn pass_on(&mut self, num_bytes: usize, timeout: Duration) -> Result<(), RingError> {
+        self.broadcast(Part::Pass(num_bytes), timeout)
+    }
+
+    fn broadcast(&mut self, part: Part<'_>, timeout: Duration) -> Result<(), RingError> {
+        let rank = self.world.rank;
+        if matches!(part, Part::Give(_)) != (rank == 0) {
+            return Err(RingError::Invalid(format!(
+                "rank {rank} of a ring: rank 0 gives bytes, all others take them or pass them on"
+            )));
+        }
+        at_most(MAX_BROADCAST_BYTES, part.len(), "of rank 0")?;
+        let is_last = rank as usize + 1 == self.size();
+        let Some(ways) = &mut self.ways else {
+            return Ok(());
+        };
+        let op = ways.watch.begin(Instant::now() + timeout)?;
+        let (left, right) = ways.pipeline.lanes();
+        let mut chain = Chain {
+            left,
+            right: (!is_last).then_some(right),
+            passing: &mut ways.passing,
+        };
+        let done = chain.run(op, part);
+        done.map_err(|trouble| ways.watch.settle(trouble))?;
+        ways.watch.finish();
+        Ok(())
+    }
+}
+
+/// What a rank may say in one [`Ring::gather`].
+pub const MAX_GATHER_BYTES: usize = SMALL_NUMBERS * size_of::<f32>();
+/// What rank 0 may give at once.
+const MAX_BROADCAST_BYTES: usize = 64 << 30;
+
+fn at_most(most: usize, len: usize, what: &str) -> Result<(), RingError> {
+    if len <= most {
+        return Ok(());
+    }
+    let words = format!("{len} bytes {what}, {most} at most; send them in pieces");
+    Err(RingError::Invalid(words))
 }
 
 /// What is no reduction.
 const VOTE: u32 = 1 << 31;
 
 impl Ways {
+    fn gather(
+        &mut self,
+        place: (usize, usize),
+        header: Header,
+        bytes: &[u8],
+        all: &mut [u8],
+    ) -> Result<(), Trouble> {
+        #[cfg(target_os = "linux")]
+        if let Some(shared) = &mut self.shared {
+            return shared.gather(header, bytes, all, &self.watch);
+        }
+        self.doubling.gather(place, header, bytes, all)
+    }
+
     fn reduce(
         &mut self,
         reduction: &mut Reduction<'_, '_, '_>,

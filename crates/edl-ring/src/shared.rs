@@ -426,6 +426,39 @@ impl SharedMemory {
         Ok(total)
     }
 
+    /// Writes what all ranks say into `all`, by rank: each reads what the others have written.
+    pub(crate) fn gather(
+        &mut self,
+        own: Header,
+        bytes: &[u8],
+        all: &mut [u8],
+        watch: &Watch,
+    ) -> Result<(), Trouble> {
+        let (turn, slot) = self.turn_of(0);
+        let place = 0..bytes.len().div_ceil(size_of::<f32>());
+        self.wait_for_slot(turn, watch)?;
+        {
+            // SAFETY: all have posted that they are through with the turn that had this slot, and
+            // nobody reads this rank's part before it posts that it is written.
+            let numbers = unsafe { self.numbers_mut(slot, self.rank, place.clone()) };
+            bytemuck::cast_slice_mut(numbers)[..bytes.len()].copy_from_slice(bytes);
+            // SAFETY: as above.
+            unsafe { self.put_header(slot, own) };
+        }
+        self.post(turn, Phase::Written);
+        self.wait_for_headers(turn, slot, &own, watch)?;
+        for (rank, all) in all.chunks_mut(bytes.len().max(1)).enumerate() {
+            // SAFETY: that rank has posted that it is written, and writes again when this rank has
+            // posted that it is through with the turn.
+            let numbers = unsafe { self.numbers(slot, rank, place.clone()) };
+            all.copy_from_slice(&bytemuck::cast_slice(numbers)[..bytes.len()]);
+        }
+        self.post(turn, Phase::Completed);
+        self.post(turn, Phase::Read);
+        self.turn = self.turn.wrapping_add(1);
+        Ok(())
+    }
+
     /// The segment that a rank completes, as in the ring.
     fn completes(&self, rank: usize) -> usize {
         (rank + 1) % self.size

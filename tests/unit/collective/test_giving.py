@@ -46,7 +46,7 @@ def test_where_nobody_is_stopped_for_long_the_parameters_are_given_at_once(reaso
 
 def test_a_piece_takes_as_long_as_the_gradient_and_is_never_tiny():
     assert piece_bytes(10) == LEAST_PIECE_BYTES
-    assert piece_bytes(25_000_000) == 50_000_000  # two bytes travel in each number
+    assert piece_bytes(25_000_000) == 50_000_000
 
 
 @pytest.mark.parametrize("most_bytes", [1, 4, 12, 40, 1_000])

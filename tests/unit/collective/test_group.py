@@ -20,7 +20,7 @@ def together(size, work):
 
     def run(rank):
         ring = form_ring(World(1, rank, addresses), listeners[rank], timeout_seconds=20)
-        results[rank] = work(Group(ring, rank, size), rank)
+        results[rank] = work(Group(ring), rank)
 
     threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
@@ -48,7 +48,7 @@ def test_bytes_of_rank_0_come_to_all_as_they_are(num_bytes):
 
 @pytest.mark.timeout(300)
 def test_bytes_in_several_pieces_are_kept_by_those_who_want_them(monkeypatch):
-    monkeypatch.setattr("elasticdl.collective.group._PIECE", 100)
+    monkeypatch.setattr("elasticdl.collective.group._PIECE_BYTES", 100)
     data = np.random.default_rng(1).bytes(1_001)
     found = together(3, lambda group, rank: group.give(data if rank == 0 else None, rank == 2))
     assert found == [b"", b"", data]

@@ -79,7 +79,7 @@ def test_steps_go_on_while_a_joiner_is_given_the_parameters(monkeypatch, setting
 def test_a_ring_that_breaks_while_a_piece_is_given_loses_nothing(monkeypatch, breaker):
     meeting, workers = two_at_work()
     joiner = RingWorker(meeting, 2, NUM_NUMBERS)
-    give, num_pieces = Group.give_shorts, [0]
+    give, num_pieces = Group.give_piece, [0]
 
     def give_or_break(group, values, length, out):
         is_it = {
@@ -93,7 +93,7 @@ def test_a_ring_that_breaks_while_a_piece_is_given_loses_nothing(monkeypatch, br
         return give(group, values, length, out)
 
     with monkeypatch.context() as patch, stages_of(monkeypatch) as noted:
-        patch.setattr(Group, "give_shorts", give_or_break)
+        patch.setattr(Group, "give_piece", give_or_break)
         joiner.start()
         joiner.until(lambda: joiner.num_counted > 3)
         hashes = finish([*workers, joiner])

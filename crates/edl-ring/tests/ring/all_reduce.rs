@@ -1,28 +1,12 @@
 //! Rings of threads, each with a listener of its own, against a plain sum.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
 use edl_ring::{Options, Request, Ring, RingListener, World};
 
-const TOKEN: &[u8] = b"a token";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
-    Tcp,
-    Unix,
-    Memory,
-}
-
-fn options(by: By) -> Options {
-    Options {
-        timeout: Duration::from_secs(20),
-        silence: Duration::from_secs(20),
-        unix_sockets: by != By::Tcp,
-        shared_memory: by == By::Memory,
-    }
-}
+use crate::ranks::{By, TOKEN, options, ranks};
 
 fn request(weight: u64) -> Request {
     Request {
@@ -31,31 +15,6 @@ fn request(weight: u64) -> Request {
         bfloat16: false,
         timeout: Duration::from_secs(20),
     }
-}
-
-/// Runs each rank of a ring in a thread; returns what they return, by rank.
-fn ranks<T: Send>(size: usize, by: By, work: impl Fn(Ring) -> T + Sync) -> Vec<T> {
-    let listeners: Vec<_> = (0..size)
-        .map(|_| RingListener::start("127.0.0.1", 0, TOKEN, None).unwrap())
-        .collect();
-    let members: Vec<String> = listeners.iter().map(|l| l.address().to_owned()).collect();
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..size)
-            .map(|rank| {
-                let world = World {
-                    id: 7,
-                    rank: rank as u32,
-                    members: members.clone(),
-                };
-                let (listener, work): (&Arc<_>, _) = (&listeners[rank], &work);
-                scope.spawn(move || {
-                    let ring = Ring::form(listener, world, &options(by)).unwrap();
-                    work(ring)
-                })
-            })
-            .collect();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    })
 }
 
 /// Some numbers of either sign that differ from rank to rank.
