@@ -212,10 +212,10 @@ def shown(trainer, run, description, evaluated, plain):
     trainer.new_metrics()
     trainer.evaluate_step(evaluated, [], *flat)
     for name, value in trainer.metric_results(trainer.metric_states()).items():
-        if name in plain.metrics:
-            np.testing.assert_allclose(
-                value, plain.metrics[name], rtol=1e-3, atol=1e-4, err_msg=f"metric {name}"
-            )
+        assert name in plain.metrics, f"metric {name} is none of {sorted(plain.metrics)}"
+        np.testing.assert_allclose(
+            value, plain.metrics[name], rtol=1e-3, atol=1e-4, err_msg=f"metric {name}"
+        )
     assert_outputs(trainer.predict_step(evaluated, [], *flat), plain, "predictions")
 
 
@@ -251,6 +251,22 @@ def search(number, first_seed, folder, **options):
             compare(file, folder, **options)
 
     run()
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"out/kernel": np.full(2, 1.001)}, "Local: out/kernel"),
+        ({"other/kernel": np.ones(2)}, "Local: out/kernel is not there"),
+    ],
+)
+def test_a_variable_that_differs_or_is_missing_is_named(values, named):
+    plain = types.SimpleNamespace(
+        values={"net/items/embeddings": np.zeros(2), "out/kernel": np.ones(2)}
+    )
+    run = strategies.Trained(values, {"items": np.zeros(2)}, [])
+    with pytest.raises(AssertionError, match=named):
+        assert_same(run, plain, "Local")
 
 
 def test_a_random_model_trains_as_in_keras(tmp_path):
