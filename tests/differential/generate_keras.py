@@ -276,7 +276,9 @@ OPTIMIZERS = [
     "Adadelta({r}, epsilon=1e-3{c})",
 ]
 CLIPS = ["", ", clipnorm=0.3", ", clipvalue=0.05", ", global_clipnorm=0.5"]
+KINDS = ["regression", "regression", "classification", "two", "sequence"]
 METRICS = {
+    "sequence": '["mae", mean]',
     "regression": '["mae", keras.metrics.RootMeanSquaredError(name="rmse"), mean]',
     "classification": '["accuracy", mean]',
     "two": '{"out": ["mae"], "other": [keras.metrics.MeanSquaredError(name="mse")]}',
@@ -306,14 +308,16 @@ def files(draw):
     names = draw(st.lists(st.sampled_from(sorted(BLOCKS)), min_size=1, max_size=4))
     if REFUSED.keys() & set(names) and draw(st.integers(0, 3)):  # most files are to be trained
         names = [name for name in names if name not in REFUSED] or ["dense"]
-    kind = draw(st.sampled_from(["regression", "regression", "classification", "two"]))
-    losses = {"regression": REGRESSION, "classification": CLASSIFICATION, "two": TWO}[kind]
+    kind = draw(st.sampled_from(KINDS))
+    losses = {"classification": CLASSIFICATION, "two": TWO}.get(kind, REGRESSION)
     loss_name = draw(st.sampled_from(sorted(losses)))
     loss, can_be_weighed = losses[loss_name]
-    weighs = kind != "two" and can_be_weighed and draw(st.booleans())
+    weighs = can_be_weighed and draw(st.booleans())
     size = draw(st.sampled_from([4, 7]))
     subclassed = draw(st.booleans()) and kind != "two" and loss_name != "reads"
     own = "self." if subclassed else ""
+    if subclassed:  # Keras itself cannot build this layer in such a model
+        names = ["lambda" if name == "fixed norm" else name for name in names]
     takes = draw(st.sampled_from(["", ", training=None"]))
     bag = draw(st.booleans())
     mask = draw(st.sampled_from(["", ", mask_zero=True"]))
@@ -334,6 +338,9 @@ def files(draw):
         calls.append(used.format(n=at, size=size))
     outputs = CLASSES if kind == "classification" else 1
     makes.append(f'{own}out = layers.Dense({outputs}, name="out")')
+    if kind == "sequence":  # of which the mask of the table may leave out a part
+        makes += [f"{own}repeat = layers.RepeatVector(2)", f"{own}both = layers.Concatenate()"]
+        calls.append(f"h = {own}both([e, {own}repeat(h)])")
     calls.append(f"y = {own}out(h)")
     if kind == "two":
         makes.append('other = layers.Dense(1, name="other")')
@@ -359,8 +366,12 @@ def files(draw):
     labels = {
         "regression": 'r["y"]', "classification": 'r["kind"][None]',
         "two": '{"out": r["y"], "other": 0.5 * r["y"] + 1}',
+        "sequence": 'tf.stack([r["y"], 0.5 * r["y"]])',
     }[kind]  # fmt: skip
-    weight = ', r["weight"]' if weighs else ""
+    weight = {
+        "two": '{"out": r["weight"], "other": 2 * r["weight"]}', "sequence": 'r["weight"][None]',
+    }.get(kind, 'r["weight"]')  # fmt: skip
+    weight = f", {weight}" if weighs else ""
     text = "\n".join([
         _HEAD, model, "\n", loss, "\n\ndef optimizer():",
         f"    return keras.optimizers.{rule}", "\n\ndef mean(labels, predictions):",
@@ -373,5 +384,6 @@ def files(draw):
     said = "|".join(
         REFUSED[name].format(n=f"block_{k}") for k, name in enumerate(names) if name in REFUSED
     )
-    is_halved = not _OF_THE_WHOLE & set(names)
+    is_masked = kind == "sequence" and bool(mask)  # its mean is of what is not left out
+    is_halved = not _OF_THE_WHOLE & set(names) and not is_masked
     return File(text, is_halved, said)

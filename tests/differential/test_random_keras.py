@@ -212,6 +212,7 @@ def shown(trainer, run, description, evaluated, plain):
     trainer.new_metrics()
     trainer.evaluate_step(evaluated, [], *flat)
     for name, value in trainer.metric_results(trainer.metric_states()).items():
+        name = name.replace("/", "_")  # of an output
         assert name in plain.metrics, f"metric {name} is none of {sorted(plain.metrics)}"
         np.testing.assert_allclose(
             value, plain.metrics[name], rtol=1e-3, atol=1e-4, err_msg=f"metric {name}"
