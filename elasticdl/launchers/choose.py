@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from elasticdl.config import JobConfig
 from elasticdl.errors import UnknownJobError
+from elasticdl.job import Strategy
 from elasticdl.launchers.base import Job, Submitter
 from elasticdl.launchers.kubernetes import settle
 from elasticdl.launchers.kubernetes.submit import KubernetesSubmitter
@@ -17,7 +18,27 @@ def submitter_for(config: JobConfig) -> Submitter:
 
 def notes(config: JobConfig) -> list[str]:
     """Return what a user should know about the job before it runs, a sentence each."""
-    return list(settle.notes(config)) if config.is_on_kubernetes else []
+    found = list(settle.notes(config)) if config.is_on_kubernetes else []
+    return found + _late_gradients(config)
+
+
+def _late_gradients(config: JobConfig) -> list[str]:
+    """Say what the updates of several asynchronous workers cost, unless a flag limits it."""
+    training, workers = config.training, config.cluster.num_workers
+    if (
+        config.command != "train"
+        or training.distribution_strategy is not Strategy.PARAMETER_SERVER
+        or config.is_synchronous
+        or workers < 2
+        or training.max_staleness is not None
+        or training.staleness_lr_modulation
+    ):
+        return []
+    return [
+        f"{workers} workers train asynchronously: their gradients come about {2 * workers - 1} "
+        "updates late, and a model may reach less than with one worker; --max_staleness=1 limits "
+        "it, with --use_async=false none is late (docs/concepts.md, Staleness)"
+    ]
 
 
 def find(name: str) -> Job:

@@ -1,0 +1,33 @@
+"""What a job says before it runs."""
+
+import pytest
+
+from elasticdl.config import JobConfig
+from elasticdl.launchers import choose
+
+
+@pytest.mark.parametrize(
+    ("workers", "training", "is_said"),
+    [
+        (2, {}, True),
+        (1, {}, False),
+        (2, {"max_staleness": 1}, False),
+        (2, {"staleness_lr_modulation": True}, False),
+        (2, {"use_async": False}, False),
+        (2, {"distribution_strategy": "AllreduceStrategy"}, False),
+    ],
+)
+def test_late_gradients_are_told_unless_a_flag_limits_them(workers, training, is_said):
+    training = {"distribution_strategy": "ParameterServerStrategy", **training}
+    config = JobConfig(
+        command="train",
+        model={"model_zoo": ".", "model_def": "a.b.forward"},
+        data={"training_data": "train.csv"},
+        training=training,
+        cluster={"num_workers": workers},
+    )
+
+    said = [note for note in choose.notes(config) if "late" in note]
+
+    assert bool(said) == is_said
+    assert all("--max_staleness" in note and "3 updates" in note for note in said)
