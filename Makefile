@@ -35,7 +35,7 @@ endif
 RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates -name '*.rs' -o -name Cargo.toml)
 # What is measured against PyTorch has targets of its own, which install it.
 BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmarks/torch_models.py \
-    benchmarks/allreduce_recovery.py benchmarks/allreduce_join.py benchmarks/join_neighbour.py benchmarks/zoo.py benchmarks/criteo_run.py benchmarks/elastic_quality.py, \
+    benchmarks/allreduce_recovery.py benchmarks/allreduce_join.py benchmarks/join_neighbour.py benchmarks/zoo.py benchmarks/criteo_run.py benchmarks/elastic_quality.py benchmarks/quality.py, \
     $(shell grep -ls '^if __name__ == "__main__"' benchmarks/*.py))
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 

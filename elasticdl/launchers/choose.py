@@ -36,8 +36,8 @@ def _late_gradients(config: JobConfig) -> list[str]:
         return []
     return [
         f"{workers} workers train asynchronously: their gradients come about {2 * workers - 1} "
-        "updates late, and a model may reach less than with one worker; --max_staleness=1 limits "
-        "it, with --use_async=false none is late (docs/concepts.md, Staleness)"
+        "updates late, and a model may reach less than with one worker; if it does, give "
+        "--staleness_lr_modulation=true or --max_staleness=1 (docs/concepts.md, Staleness)"
     ]
 
 
