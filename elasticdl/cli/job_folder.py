@@ -46,7 +46,8 @@ def reopen(config: JobConfig) -> None:
     if job_dir is None or config.is_on_kubernetes:
         return
     path = state_file(config.cluster.state, job_dir)
-    if path is not None and not path.is_file():
+    is_known = (job_dir / process.CONFIG_FILE).is_file()  # its journal may be in an etcd
+    if not is_known or (path is not None and not path.is_file()):
         return  # it is a new one
     with held(job_dir), contextlib.closing(open_state(config.cluster.state, job_dir)) as state:
         durable.reopen(state)

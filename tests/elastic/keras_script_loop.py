@@ -22,16 +22,18 @@ words = parser.parse_args()
 
 
 class Visits(keras.Model):
-    """A count of each record; what is not trained counts updates."""
+    """A count of each record; what is not trained counts minibatches."""
 
     def __init__(self):
         super().__init__()
         self.visits = self.add_weight((words.num_records,), "zeros", name="visits")
-        self.updates = self.add_weight((), "zeros", "int32", trainable=False, name="updates")
+        self.minibatches = self.add_weight(
+            (), "zeros", "int32", trainable=False, name="minibatches"
+        )
 
     def call(self, numbers, training=False):
         if training:
-            self.updates.assign_add(1)
+            self.minibatches.assign_add(1)
         return -tf.reduce_mean(tf.gather(self.visits.value, numbers))
 
 
@@ -58,5 +60,5 @@ if __name__ == "__main__":
         assert 0 <= controller.rank < controller.world_size
         places.add((controller.rank, controller.world_size))
     (words.finals / f"places-{controller.worker_id}").write_text(json.dumps(sorted(places)))
-    final = model.visits.numpy().tobytes() + model.updates.numpy().tobytes()
+    final = model.visits.numpy().tobytes() + model.minibatches.numpy().tobytes()
     (words.finals / str(controller.worker_id)).write_text(hashlib.sha256(final).hexdigest())

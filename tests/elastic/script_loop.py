@@ -34,16 +34,16 @@ class Numbers(torch.utils.data.Dataset):
 
 
 class Visits(torch.nn.Module):
-    """A count of each record; the buffer counts updates."""
+    """A count of each record; the buffer counts minibatches."""
 
     def __init__(self):
         super().__init__()
         self.visits = torch.nn.Parameter(torch.zeros(words.num_records))
-        self.register_buffer("updates", torch.zeros(1))
+        self.register_buffer("minibatches", torch.zeros(1))
 
     def forward(self, numbers):
         if self.training:
-            self.updates += 1
+            self.minibatches += 1
         return -self.visits[numbers].mean()
 
 

@@ -55,8 +55,7 @@ def test_workers_are_killed_and_asked_to_end_and_each_record_counts_once(tmp_pat
     assert len(digests) >= 2, job.log()  # two at least were there all the time
     assert len(set(digests)) == 1
     assert summary["staleness"]["max"] == 0
-    if batch:
-        assert parameters(job)["updates"] == 8_000 / batch["global_batch_size"]
+    assert parameters(job)["minibatches"] == 8_000 / 16
 
 
 def test_processes_of_a_data_loader_make_examples_and_end_with_their_worker(tmp_path):

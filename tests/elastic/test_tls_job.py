@@ -110,7 +110,8 @@ def test_workers_of_a_ring_are_lost_under_tls(has_rows, tmp_path):
 
 @pytest.mark.long
 def test_without_tls_a_worker_of_a_ring_shows_no_certificate(tmp_path):
-    with VisitsJob(tmp_path, num_records=12_000, seconds=0.02) as job:
+    flags = {"tls": "off", "insecure": True}
+    with VisitsJob(tmp_path, num_records=12_000, seconds=0.02, **flags) as job:
         assert worker_servers(job) == [[None] * 2] * 3
         job.finish()
 

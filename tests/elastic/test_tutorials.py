@@ -38,7 +38,9 @@ def test_your_own_data(tmp_path):
     said = run("\n".join(blocks("your-own-data.md", "sh")), tmp_path)
 
     assert "record 0 leaves with probability" in said
-    metrics = [float(value) for value in re.findall(r"^metrics +auc ([\d.]+)", said, re.MULTILINE)]
+    metrics = [
+        float(value) for value in re.findall(r"^validation +auc ([\d.]+)", said, re.MULTILINE)
+    ]
     assert len(metrics) == 2
     assert min(metrics) > 0.7
 
@@ -60,6 +62,8 @@ def test_your_first_model(tmp_path):
 
     said = run("\n".join(commands), tmp_path)
 
-    metrics = [float(value) for value in re.findall(r"^metrics +auc ([\d.]+)", said, re.MULTILINE)]
+    metrics = [
+        float(value) for value in re.findall(r"^validation +auc ([\d.]+)", said, re.MULTILINE)
+    ]
     assert len(metrics) == 3
     assert min(metrics) > 0.9

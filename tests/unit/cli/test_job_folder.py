@@ -6,7 +6,7 @@ from elasticdl import process
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.cli.flags import build_config
-from elasticdl.cli.job_folder import holds_job
+from elasticdl.cli.job_folder import holds_job, reopen
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.process.folder import prepare
@@ -48,6 +48,13 @@ def test_folder_may_have_moved(begun, tmp_path):
 def test_new_folder_holds_no_job(tmp_path):
     assert not holds_job(config(tmp_path))
     assert not holds_job(config(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("state", ["sqlite", "etcd://127.0.0.1:1/job"])
+def test_a_new_job_has_nothing_to_reopen(tmp_path, state):
+    several = {"distribution_strategy": "ParameterServerStrategy", "num_ps_pods": 1}
+    reopen(config(tmp_path / "nowhere", state=state, **several))  # asks no etcd either
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_job_that_was_killed_before_its_master_began_is_gone_on_with(tmp_path):
