@@ -2,6 +2,7 @@
 
 import logging
 import re
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -526,21 +527,19 @@ def test_a_feed_that_batches_and_parses_whole_minibatches_is_taken_as_it_is(capl
 
 
 def test_the_dataset_is_one_of_tensorflows():
-    seen = {}
+    calls = SimpleQueue()  # a dict or a list would be put back after the trial
 
     def feed(dataset, mode, metadata):
-        seen["is"] = isinstance(dataset, tf.data.Dataset)
-        seen["spec"] = dataset.element_spec
-        seen["mode"] = mode
-        seen["columns"] = metadata.column_names
+        seen = {"is": isinstance(dataset, tf.data.Dataset), "spec": dataset.element_spec}
         dataset = dataset.map(parse)
-        seen["mapped"] = dataset.element_spec[1]
+        seen |= {"mapped": dataset.element_spec[1]}
+        calls.put(seen | {"mode": mode, "columns": metadata.column_names})
         return dataset
 
     runner = FeedRunner(feed, Metadata(column_names=("a", "b")))
     run(None, EXAMPLES, Mode.EVALUATION, runner=runner)
 
-    assert seen == {
+    assert calls.get_nowait() == {
         "is": True,
         "spec": tf.TensorSpec([], tf.string),
         "mode": "evaluation",
