@@ -1,7 +1,7 @@
 //! Small vectors, of numbers or of bytes: recursive doubling, each step a message of all of it.
 //!
-//! Numbers travel as float32 always. A message fits into what the system buffers for a connection, so
-//! both ends may send before they receive.
+//! Numbers travel as float32 always. A message fits into what the system buffers for a connection,
+//! so both ends may send before they receive.
 
 use crate::message::{Header, Lane, Trouble};
 use crate::numbers;
@@ -13,6 +13,8 @@ const WORD_BYTES: usize = size_of::<u32>();
 
 /// The connections to one's partners, and room for what they send.
 pub(crate) struct Doubling {
+    rank: usize,
+    size: usize,
     steps: Vec<(Exchange, Lane)>,
     came: Vec<u32>,
 }
@@ -22,6 +24,8 @@ impl Doubling {
     pub(crate) fn new(rank: usize, size: usize, lane: impl Fn(usize) -> Lane) -> Self {
         let steps = doubling(rank, size).into_iter();
         Self {
+            rank,
+            size,
             steps: steps.map(|step| (step, lane(step.peer()))).collect(),
             came: Vec::new(),
         }
@@ -40,11 +44,11 @@ impl Doubling {
     /// Each has zeros where the others write. What is too much for one message goes in several.
     pub(crate) fn gather(
         &mut self,
-        (rank, size): (usize, usize),
         own: Header,
         bytes: &[u8],
         all: &mut [u8],
     ) -> Result<(), Trouble> {
+        let (rank, size) = (self.rank, self.size);
         let most = (SMALL_NUMBERS / size).max(1) * WORD_BYTES;
         let mut words = Vec::new();
         for start in (0..bytes.len()).step_by(most) {

@@ -3,8 +3,9 @@
 //! [`schedule`] says which numbers go where at which step; it knows no sockets. [`Ring::form`] makes
 //! the connections of one world, and [`Ring::all_reduce`] takes one of four ways: small vectors by
 //! recursive doubling, large ones around the ring, and both through shared memory where all ranks
-//! are on one host. [`Ring::gather`] and [`Ring::give`] carry bytes. The ranks of a ring watch each other: when one is lost, silent or late, the
-//! call ends on all others with an error that names it, and their gradients are as they were.
+//! are on one host. [`Ring::gather`] and [`Ring::give`] carry bytes. The ranks of a ring watch each
+//! other: when one is lost, silent or late, the call ends on all others with an error that names it,
+//! and their gradients are as they were.
 //! `docs/designs/all-reduce.md` says why it is so.
 
 mod bytes;

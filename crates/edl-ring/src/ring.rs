@@ -170,30 +170,28 @@ impl Ring {
         let Some(ways) = &mut self.ways else {
             return Ok(yes);
         };
-        let header = Header {
-            op: ways.watch.begin(deadline)?,
-            weight: u64::from(yes),
-            form: VOTE,
-            ..bytemuck::Zeroable::zeroed()
-        };
-        let votes = ways.doubling.run(header, &mut []);
-        let votes = votes.map_err(|trouble| ways.watch.settle(trouble))?;
-        ways.watch.finish();
+        let votes = ways.together(deadline, |ways, op| {
+            let header = Header {
+                op,
+                weight: u64::from(yes),
+                form: VOTE,
+                ..bytemuck::Zeroable::zeroed()
+            };
+            ways.doubling.run(header, &mut [])
+        })?;
         Ok(votes == size)
     }
 
     #[cfg(target_os = "linux")]
-    fn share_memory(&self, deadline: Instant) -> Result<Option<SharedMemory>, RingError> {
-        let Some(ways) = &self.ways else {
+    fn share_memory(&mut self, deadline: Instant) -> Result<Option<SharedMemory>, RingError> {
+        let place = (self.world.rank as usize, self.size());
+        let Some(ways) = &mut self.ways else {
             return Ok(None);
         };
-        ways.watch.begin(deadline)?;
-        let (left, right) = ways.pipeline.lanes();
-        let place = (self.world.rank as usize, self.size());
-        let shared = shared::share(place, left, right);
-        let shared = shared.map_err(|trouble| ways.watch.settle(trouble))?;
-        ways.watch.finish();
-        Ok(shared)
+        ways.together(deadline, |ways, _| {
+            let (left, right) = ways.pipeline.lanes();
+            shared::share(place, left, right)
+        })
     }
 
     /// Adds up what all ranks give, each number times its rank's weight, and writes the sum, or the
@@ -223,29 +221,29 @@ impl Ring {
             alone(&inputs, &mut outputs, request);
             return Ok(request.weight);
         };
-        let header = Header {
-            op: ways.watch.begin(Instant::now() + request.timeout)?,
-            count: inputs.len() as u64,
-            weight: request.weight,
-            form: u32::from(request.mean) | u32::from(request.bfloat16) << 1,
-            ..bytemuck::Zeroable::zeroed()
-        };
         let element = if request.bfloat16 {
             Element::Bf16
         } else {
             Element::F32
         };
-        let mut reduction = Reduction {
-            header,
-            element,
-            finish,
-            inputs: &inputs,
-            outputs: &mut outputs,
-        };
-        let done = ways.reduce(&mut reduction, &mut self.small);
-        let total = done.map_err(|trouble| ways.watch.settle(trouble))?;
-        ways.watch.finish();
-        Ok(total)
+        let small = &mut self.small;
+        ways.together(Instant::now() + request.timeout, |ways, op| {
+            let header = Header {
+                op,
+                count: inputs.len() as u64,
+                weight: request.weight,
+                form: u32::from(request.mean) | u32::from(request.bfloat16) << 1,
+                ..bytemuck::Zeroable::zeroed()
+            };
+            let mut reduction = Reduction {
+                header,
+                element,
+                finish,
+                inputs: &inputs,
+                outputs: &mut outputs,
+            };
+            ways.reduce(&mut reduction, small)
+        })
     }
 
     /// Returns what all ranks say, by rank. Waits for all; each says as many bytes.
@@ -255,20 +253,20 @@ impl Ring {
     /// [`RingError::Ended`] names the rank by which the ring has ended.
     pub fn gather(&mut self, bytes: &[u8], timeout: Duration) -> Result<Vec<u8>, RingError> {
         at_most(MAX_GATHER_BYTES, bytes.len(), "that a rank says")?;
-        let place = (self.world.rank as usize, self.size());
+        let size = self.size();
         let Some(ways) = &mut self.ways else {
             return Ok(bytes.to_vec());
         };
-        let header = Header {
-            op: ways.watch.begin(Instant::now() + timeout)?,
-            count: bytes.len() as u64,
-            form: GATHER,
-            ..bytemuck::Zeroable::zeroed()
-        };
-        let mut all = vec![0; place.1 * bytes.len()];
-        let done = ways.gather(place, header, bytes, &mut all);
-        done.map_err(|trouble| ways.watch.settle(trouble))?;
-        ways.watch.finish();
+        let mut all = vec![0; size * bytes.len()];
+        ways.together(Instant::now() + timeout, |ways, op| {
+            let header = Header {
+                op,
+                count: bytes.len() as u64,
+                form: GATHER,
+                ..bytemuck::Zeroable::zeroed()
+            };
+            ways.gather(header, bytes, &mut all)
+        })?;
         Ok(all)
     }
 
@@ -310,17 +308,15 @@ impl Ring {
         let Some(ways) = &mut self.ways else {
             return Ok(());
         };
-        let op = ways.watch.begin(Instant::now() + timeout)?;
-        let (left, right) = ways.pipeline.lanes();
-        let mut chain = Chain {
-            left,
-            right: (!is_last).then_some(right),
-            passing: &mut ways.passing,
-        };
-        let done = chain.run(op, part);
-        done.map_err(|trouble| ways.watch.settle(trouble))?;
-        ways.watch.finish();
-        Ok(())
+        ways.together(Instant::now() + timeout, |ways, op| {
+            let (left, right) = ways.pipeline.lanes();
+            let mut chain = Chain {
+                left,
+                right: (!is_last).then_some(right),
+                passing: &mut ways.passing,
+            };
+            chain.run(op, part)
+        })
     }
 }
 
@@ -341,18 +337,24 @@ fn at_most(most: usize, len: usize, what: &str) -> Result<(), RingError> {
 const VOTE: u32 = 1 << 31;
 
 impl Ways {
-    fn gather(
+    /// Does what all ranks do at once, watched; `work` is given the number of the operation.
+    fn together<T>(
         &mut self,
-        place: (usize, usize),
-        header: Header,
-        bytes: &[u8],
-        all: &mut [u8],
-    ) -> Result<(), Trouble> {
+        deadline: Instant,
+        work: impl FnOnce(&mut Self, u64) -> Result<T, Trouble>,
+    ) -> Result<T, RingError> {
+        let op = self.watch.begin(deadline)?;
+        let done = work(self, op).map_err(|trouble| self.watch.settle(trouble))?;
+        self.watch.finish();
+        Ok(done)
+    }
+
+    fn gather(&mut self, header: Header, bytes: &[u8], all: &mut [u8]) -> Result<(), Trouble> {
         #[cfg(target_os = "linux")]
         if let Some(shared) = &mut self.shared {
             return shared.gather(header, bytes, all, &self.watch);
         }
-        self.doubling.gather(place, header, bytes, all)
+        self.doubling.gather(header, bytes, all)
     }
 
     fn reduce(
