@@ -11,7 +11,6 @@ the accuracy on the test records, mean and standard deviation over the seeds.
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import sys
 from collections import deque
@@ -19,32 +18,39 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).parent / "quality_models"))
-import tables
+from elasticdl.config import ModelSection
+from elasticdl.job import Mode
+from elasticdl.model_spec import ModelSpec, load_model_spec
 
-MODELS = {"gated": tables.gated, "transformer": tables.transformer}
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+from zoo_fit import fed
+
+MODELS = ("gated", "transformer")
 RULES = ((0, False), (3, False), (3, True), (1, False))
 RECORDS, EPOCHS = 16_000, 2
-Columns = dict[str, Any]
 
 
 def main() -> None:
     """Print a row for each model and rule."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--train", type=Path, required=True)
-    parser.add_argument("--test", type=Path, required=True)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--test", required=True)
     parser.add_argument("--model", choices=MODELS, action="append", help="default: both")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--minibatch", type=int, default=128)
     flags = parser.parse_args()
-    train, test = read(flags.train, RECORDS), read(flags.test, RECORDS)
     for name in flags.model or MODELS:
+        folder = Path(__file__).parent / "quality_models"
+        spec = load_model_spec(ModelSection(model_zoo=folder, model_def=f"tables.{name}"))
+        train, test = (
+            fed(spec, place, "skip_header=true", Mode.EVALUATION).take(RECORDS).cache()
+            for place in (flags.train, flags.test)
+        )
         for delay, divided in RULES:
             found = [
-                accuracy(name, train, test, delay, divided, seed, flags.minibatch)
+                accuracy(spec, train, test, delay, divided, seed, flags.minibatch)
                 for seed in range(flags.seeds)
             ]
             spread = statistics.stdev(found) if len(found) > 1 else 0.0
@@ -53,26 +59,10 @@ def main() -> None:
             print(f"{name}, {delay} late{rule}: {mean:.4f} +- {spread:.4f}", flush=True)
 
 
-def read(path: Path, limit: int) -> tuple[Columns, Any]:
-    """Return the columns that the models read, and the labels, of the first records."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for _, row in zip(range(limit), csv.DictReader(file), strict=False)]
-    columns: Columns = {}
-    for name, tensor in tables.TABLE.inputs().items():
-        words = [[row[name]] for row in rows]
-        columns[name] = tf.constant(words) if tensor.dtype == "string" else _numbers(words, tensor)
-    labels = np.array([[row["income"] == ">50K"] for row in rows], np.float32)
-    return columns, tf.constant(labels)
-
-
-def _numbers(words: list[list[str]], tensor: Any) -> Any:
-    return tf.constant(np.array(words, np.float64).astype(tensor.dtype))
-
-
 def accuracy(
-    name: str,
-    train: tuple[Columns, Any],
-    test: tuple[Columns, Any],
+    spec: ModelSpec,
+    train: Any,
+    test: Any,
     delay: int,
     divided: bool,
     seed: int,
@@ -80,21 +70,22 @@ def accuracy(
 ) -> float:
     """Train a model with gradients that come `delay` updates late; return its test accuracy."""
     keras.utils.set_random_seed(seed)
-    model, optimizer = MODELS[name](), tables.optimizer()
+    assert spec.optimizer is not None
+    model, optimizer = spec.model(), spec.optimizer()
     rate = float(optimizer.learning_rate)
     optimizer.build(model.trainable_variables)
 
     @tf.function
-    def gradients(columns: Columns, labels: Any) -> Any:
+    def gradients(columns: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            value = tables.loss(labels, model(columns, training=True))
+            value = spec.loss(labels, model(columns, training=True))
         return [tf.convert_to_tensor(g) for g in tape.gradient(value, model.trainable_variables)]
 
     @tf.function
     def apply(grads: Any) -> None:
         optimizer.apply(grads, model.trainable_variables)
 
-    data = tf.data.Dataset.from_tensor_slices(train).shuffle(RECORDS, seed=seed).batch(minibatch)
+    data = train.shuffle(RECORDS, seed=seed).batch(minibatch)
     late: deque[Any] = deque()
     updates = 0
     for columns, labels in data.repeat(EPOCHS):
@@ -105,7 +96,7 @@ def accuracy(
             apply(late.popleft())
             updates += 1
     metric = keras.metrics.BinaryAccuracy(threshold=0.0)
-    for columns, labels in tf.data.Dataset.from_tensor_slices(test).batch(2048):
+    for columns, labels in test.batch(2048):
         metric.update_state(labels, model(columns, training=False))
     return float(metric.result())
 
