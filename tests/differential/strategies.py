@@ -4,8 +4,11 @@ Nothing here knows a framework: a trainer is what `elasticdl.backends.base.Train
 """
 
 import json
+import sys
 import threading
+import types
 from dataclasses import asdict, dataclass
+from itertools import count
 
 import numpy as np
 
@@ -13,9 +16,13 @@ from elasticdl._core import PsClient, PsServer, RingListener, Store
 from elasticdl.checkpoints.hand_over import write_hand_over
 from elasticdl.collective import Group, World, form_ring
 from elasticdl.collective.rounds import Minibatch
+from elasticdl.data.base import Records
+from elasticdl.job import Mode
 from elasticdl.worker.replica import Replica
 
 TOKEN = bytes(32)
+STEPS, MINIBATCH = 10, 12
+numbers = count()  # of what has to have a name of its own
 
 
 @dataclass
@@ -28,6 +35,50 @@ class Trained:
     values: dict
     rows: dict
     losses: list
+
+
+def module_of(text, folder):
+    """Import a text as a file, as a job does."""
+    name = f"random_model_{next(numbers)}"
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    exec(compile(text, str(path), "exec"), vars(module))
+    return module
+
+
+def ids_of(rng, num_ids):
+    """Return two columns of ids in which each occurs."""
+    return np.stack([rng.permutation(num_ids), rng.permutation(num_ids)], 1)
+
+
+def minibatch_of(trainer, columns, mode=Mode.TRAINING):
+    """Return some records, given as columns, as one minibatch of a trainer."""
+    records = iter([Records(0, columns=columns)])
+    (found,) = trainer.minibatches(records, mode, len(columns["x"]), 0)
+    return found
+
+
+def built(trainer, columns_of):
+    """Build a model; return its description and its minibatches, whole and in two parts each."""
+    minibatches = [minibatch_of(trainer, columns_of(index)) for index in range(STEPS)]
+    description = trainer.build(minibatches[0])
+    halves = [[], []]
+    for columns in map(columns_of, range(STEPS)):
+        for half, part in zip(halves, (slice(5), slice(5, MINIBATCH)), strict=True):
+            parts = {name: values[part] for name, values in columns.items()}
+            half.append(minibatch_of(trainer, parts))
+    return description, minibatches, list(zip(*halves, strict=True))
+
+
+def flat_of(run, description):
+    """Return the dense vector and the state that a training ended with."""
+    return [
+        np.concatenate([np.zeros(0, np.float32), *(run.values[v.name].ravel() for v in of)])
+        for of in (description.dense, description.state)
+    ]
 
 
 def declared(client, trainer, description):

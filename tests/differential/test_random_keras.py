@@ -11,14 +11,13 @@ import sys
 import types
 import warnings
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, seed, settings
 
-from elasticdl.data.base import Metadata, Records
+from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
@@ -26,35 +25,22 @@ from elasticdl.model_spec import ModelSpec
 sys.path.insert(0, str(Path(__file__).parent))
 import strategies  # beside this file
 from generate_keras import CLASSES, NUM_IDS, WIDTH, files  # as above
+from strategies import MINIBATCH, STEPS, flat_of, module_of, numbers
 
 pytestmark = [pytest.mark.keras, pytest.mark.timeout(600)]
 
-STEPS, MINIBATCH, SEED = 10, 12, 5
+SEED = 5
 TOLERANCE = 1e-4
 PARTS = 20
 MODELS = int(os.environ.get("ELASTICDL_RANDOM_MODELS", "100"))
 IN_MODEL, MOVED = 2**21, 1  # thresholds
-_numbers = count()
-
-
-def module_of(text, folder):
-    """Import a text as a file, as a job does."""
-    name = f"random_model_{next(_numbers)}"
-    path = folder / f"{name}.py"
-    path.write_text(text)
-    module = types.ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module
-    exec(compile(text, str(path), "exec"), vars(module))
-    return module
 
 
 def columns_of(index):
     """Return a minibatch in which each id occurs."""
     rng = np.random.default_rng(index)
-    ids = np.stack([rng.permutation(NUM_IDS), rng.permutation(NUM_IDS)], 1)
     return {
-        "ids": ids,
+        "ids": strategies.ids_of(rng, NUM_IDS),
         "x": rng.normal(size=(MINIBATCH, WIDTH)).astype(np.float32),
         "kind": rng.integers(CLASSES, size=MINIBATCH),
         "y": rng.normal(size=(MINIBATCH, 1)).astype(np.float32),
@@ -76,20 +62,9 @@ def built(text, folder, threshold):
         loss_weights=getattr(module, "loss_weights", None), **functions,
     )  # fmt: skip
     trainer = KerasTrainer(spec, Metadata(), SEED, threshold)
-
-    def minibatch(columns, mode=Mode.TRAINING):
-        records = iter([Records(0, columns=columns)])
-        (found,) = trainer.minibatches(records, mode, len(columns["x"]), 0)
-        return found
-
-    minibatches = [minibatch(columns_of(index)) for index in range(STEPS)]
-    description = trainer.build(minibatches[0])
-    halves = [[], []]
-    for columns in map(columns_of, range(STEPS)):
-        for half, part in zip(halves, (slice(5), slice(5, MINIBATCH)), strict=True):
-            half.append(minibatch({name: values[part] for name, values in columns.items()}))
-    evaluated = minibatch(columns_of(99), Mode.EVALUATION)
-    return trainer, description, minibatches, list(zip(*halves, strict=True)), evaluated
+    found = strategies.built(trainer, columns_of)
+    evaluated = strategies.minibatch_of(trainer, columns_of(99), Mode.EVALUATION)
+    return trainer, *found, evaluated
 
 
 class Plain:
@@ -170,7 +145,7 @@ def compare(file, folder, with_export=None):
     runs = {
         "Local": strategies.local(*args),
         "two ps replicas": strategies.with_ps(*args),
-        "restored": strategies.restored(*args, folder / f"checkpoint_{next(_numbers)}"),
+        "restored": strategies.restored(*args, folder / f"checkpoint_{next(numbers)}"),
     }
     for name, run in runs.items():
         assert_same(run, plain, name)
@@ -182,7 +157,7 @@ def compare(file, folder, with_export=None):
     description = beginning_with(begins, trainer, description)
     run = strategies.with_ps(trainer, description, minibatches, NUM_IDS)
     assert_same(run, plain, "moved tables")
-    if next(_numbers) % 3 == 0 if with_export is None else with_export:
+    if next(numbers) % 3 == 0 if with_export is None else with_export:
         client = strategies.PsClient.in_process(strategies.Store())
         strategies.declared(client, trainer, description)
         strategies.train(client, trainer, minibatches)
@@ -197,13 +172,6 @@ def beginning_with(begins, trainer, description):
     trainer.first_values = flat_of(begins, description)
     tables = tuple(replace(table, given_rows=True) for table in description.tables)
     return replace(description, tables=tables)
-
-
-def flat_of(run, description):
-    return [
-        np.concatenate([np.zeros(0, np.float32), *(run.values[v.name].ravel() for v in of)])
-        for of in (description.dense, description.state)
-    ]
 
 
 def shown(trainer, run, description, evaluated, plain):
@@ -231,7 +199,7 @@ def exported(trainer, client, evaluated, plain, folder):
     """Export what was trained; compare what it serves with what Keras predicts."""
     import tensorflow as tf
 
-    to = folder / f"export_{next(_numbers)}"
+    to = folder / f"export_{next(numbers)}"
     pulled = client.pull([], training=False)
     trainer.export(to, pulled.dense, pulled.state, client)
     served = tf.saved_model.load(str(to)).signatures["serving_default"](**evaluated.features)

@@ -8,50 +8,34 @@ optimizers move rows that a minibatch does not have.
 
 import os
 import sys
-import types
 import warnings
-from itertools import count
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 
-from elasticdl.data.base import Metadata, Records
+from elasticdl.data.base import Metadata
 from elasticdl.errors import ModelError
-from elasticdl.job import Mode
 from elasticdl.model_spec import ModelSpec
 
 sys.path.insert(0, str(Path(__file__).parent))
 import strategies  # beside this file
 from generate_torch import CLASSES, NUM_IDS, WIDTH, files  # as above
+from strategies import MINIBATCH, flat_of, module_of, numbers
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed; make test-torch has it")
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(3600)]
 
-STEPS, MINIBATCH = 10, 12
 TOLERANCE = 2e-5
 MODELS = int(os.environ.get("ELASTICDL_RANDOM_MODELS", "100"))
-_numbers = count()
-
-
-def module_of(text, folder):
-    """Import a text as a file, as a job does."""
-    name = f"random_model_{next(_numbers)}"
-    path = folder / f"{name}.py"
-    path.write_text(text)
-    module = types.ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module
-    exec(compile(text, str(path), "exec"), vars(module))
-    return module
 
 
 def columns_of(index):
     """Return a minibatch in which each id occurs; some kinds are missing in some."""
     rng = np.random.default_rng(index)
-    ids = np.stack([rng.permutation(NUM_IDS), rng.permutation(NUM_IDS)], 1)
+    ids = strategies.ids_of(rng, NUM_IDS)
     y = rng.normal(size=(MINIBATCH, 1)).astype(np.float32)
     kind = rng.integers(CLASSES if index % 3 else CLASSES - 1, size=MINIBATCH)
     x = rng.normal(size=(MINIBATCH, WIDTH)).astype(np.float32)
@@ -68,20 +52,7 @@ def built(text, folder):
         None, None, None,
     )  # fmt: skip
     trainer = load_trainer(spec, Metadata(), 5, 0, 1, False)
-
-    def minibatch(columns):
-        records = iter([Records(0, columns=columns)])
-        (found,) = trainer.minibatches(records, Mode.TRAINING, len(columns["x"]), 0)
-        return found
-
-    minibatches = [minibatch(columns_of(index)) for index in range(STEPS)]
-    description = trainer.build(minibatches[0])
-    halves = [[], []]
-    for columns in map(columns_of, range(STEPS)):
-        for half, part in zip(halves, (slice(5), slice(5, MINIBATCH)), strict=True):
-            half.append(minibatch({name: values[part] for name, values in columns.items()}))
-    halves = list(zip(*halves, strict=True))
-    return trainer, description, minibatches, halves
+    return trainer, *strategies.built(trainer, columns_of)
 
 
 def plain(text, begins, minibatches, folder):
@@ -132,7 +103,7 @@ def compare(file, folder):
     runs = {
         "Local": strategies.local(*args),
         "two ps replicas": strategies.with_ps(*args),
-        "restored": strategies.restored(*args, folder / f"checkpoint_{next(_numbers)}"),
+        "restored": strategies.restored(*args, folder / f"checkpoint_{next(numbers)}"),
     }
     for name, run in runs.items():
         np.testing.assert_allclose(run.losses, losses, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -155,15 +126,12 @@ def exported(trainer, run, description, net, minibatch, folder):
     """Export what was trained; compare its weights with those of the plain loop."""
     from elasticdl.backends.torch.export import export_weights, read_export
 
-    flat = [
-        np.concatenate([np.zeros(0, np.float32), *(run.values[v.name].ravel() for v in of)])
-        for of in (description.dense, description.state)
-    ]
+    flat = flat_of(run, description)
     given = trainer.predict_step(minibatch, [], *flat)
     with torch.no_grad():
         theirs = net(minibatch.features).numpy()
     np.testing.assert_allclose(given, theirs, rtol=1e-3, atol=1e-4, err_msg="predictions")
-    to = folder / f"export_{next(_numbers)}"
+    to = folder / f"export_{next(numbers)}"
     to.mkdir()
     trainer._placed.load(*flat)
     export_weights(trainer._placed.model, to, "not asked for")
