@@ -16,9 +16,11 @@ import types
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import numpy as np
+
+from elasticdl.errors import ModelError
 
 MOST_BYTES = 1 << 26
 """Of an array that is copied; a larger one is taken for data, which nobody changes."""
@@ -34,6 +36,7 @@ _ITERATORS: tuple[type, ...] = (
 )
 _EMPTY = object()
 
+Minibatch = TypeVar("Minibatch")
 Visit = Callable[["PythonState", str, Any], bool]
 """Notes an object of a framework by its name; returns whether it is one."""
 
@@ -63,6 +66,8 @@ class SourcesOfPython:
 class PythonState:
     """What is reachable from some objects, as it is when this is made.
 
+    In a `with` statement it is put back after the block.
+
     values: what is compared, by name. drawn: names of sources of random numbers that are reachable.
     """
 
@@ -85,6 +90,12 @@ class PythonState:
         while self._todo:
             self._visit(*self._todo.popleft())
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.put_back()
+
     def put_back(self) -> None:
         """Have everything hold what it held."""
         for undo in self._undo:
@@ -96,7 +107,7 @@ class PythonState:
         return sorted(
             name
             for name in names
-            if not _is_same(self.values.get(name, _EMPTY), other.values.get(name, _EMPTY))
+            if not is_same(self.values.get(name, _EMPTY), other.values.get(name, _EMPTY))
         )
 
     # --- for frameworks --------------------------------------------------------------------------
@@ -323,7 +334,42 @@ class PythonState:
             self.add(name, thing.__wrapped__)
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def after_another_and_alone(
+    before: PythonState,
+    note: Callable[[], PythonState],
+    step: Callable[[Minibatch], Any],
+    first: Minibatch,
+    second: Minibatch,
+) -> tuple[tuple[Any, PythonState], tuple[Any, PythonState]]:
+    """Make a step after another one, and the same step alone; put everything back.
+
+    Args:
+        before: What both begin with.
+        note: Notes what is there.
+        step: Makes a step that updates nothing; returns what it computes.
+        first: A minibatch that the model takes.
+        second: That of the step; `first` is taken where the model takes it not.
+
+    Returns:
+        What the step computed and what was there then, for each.
+    """
+
+    def steps(*minibatches: Minibatch) -> tuple[Any, PythonState]:
+        before.put_back()
+        results = [step(one) for one in minibatches]
+        return results[-1], note()
+
+    with before:
+        try:
+            after_another = steps(first, second)
+        except ModelError:
+            second = first
+            after_another = steps(first, second)
+        return after_another, steps(second)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values are the same, but for sums in another order."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         if one.shape != other.shape or one.dtype != other.dtype:
             return False

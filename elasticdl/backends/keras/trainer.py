@@ -54,6 +54,7 @@ from elasticdl.backends.keras.model.step import Inference, TrainStep
 from elasticdl.backends.keras.model.trial import (
     check_steps,
     check_traces,
+    is_of_a_library,
     leaving_no_trace,
     note,
 )
@@ -488,7 +489,7 @@ def _tell_without_training(model: Any) -> None:
     resting = [
         layer.name
         for layer in model._flatten_layers(include_self=False)
-        if takes_training(layer) and (isinstance(layer, _RESTING) or not _is_of_keras(layer))
+        if takes_training(layer) and (isinstance(layer, _RESTING) or not is_of_a_library(layer))
     ]
     if resting and not takes_training(model):
         log.warning(
@@ -497,7 +498,3 @@ def _tell_without_training(model: Any) -> None:
             model.name,
             ", ".join(resting[:3]),
         )
-
-
-def _is_of_keras(layer: Any) -> bool:
-    return type(layer).__module__.startswith(("keras.", "elasticdl."))

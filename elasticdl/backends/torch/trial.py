@@ -16,7 +16,13 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from elasticdl.backends.python_state import MOST_BYTES, PythonState, SourcesOfPython, shown
+from elasticdl.backends.python_state import (
+    MOST_BYTES,
+    PythonState,
+    SourcesOfPython,
+    after_another_and_alone,
+    shown,
+)
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.structures import map_leaves
 from elasticdl.errors import ModelError
@@ -34,11 +40,11 @@ def leaving_no_trace(model: Any, loss: Any) -> Iterator[None]:
 
     Parameters are left as they are, and all of a module that gets its shape by the first call.
     """
-    before, drawn = note(model, loss), torch.get_rng_state()
+    drawn = torch.get_rng_state()
     try:
-        yield
+        with note(model, loss):
+            yield
     finally:
-        before.put_back()
         torch.set_rng_state(drawn)
 
 
@@ -224,25 +230,15 @@ def check_history(
     Raises:
         ModelError: Names what is kept.
     """
-    other, drawn = _another(minibatch), SourcesOfPython()
+    drawn, before = SourcesOfPython(), note(model, loss)
 
-    def steps(*minibatches: TorchMinibatch) -> PythonState:
-        before.put_back()
-        for one in minibatches:
-            drawn.put_back()
-            step(one)
-        return note(model, loss)
+    def drawing_alike(one: TorchMinibatch) -> None:
+        drawn.put_back()
+        step(one)
 
-    before = note(model, loss)
-    try:
-        try:
-            with_history = steps(minibatch, other)
-        except ModelError:  # it may be none that the model takes
-            other = minibatch
-            with_history = steps(minibatch, other)
-        without = steps(other)
-    finally:
-        before.put_back()
+    (_, with_history), (_, without) = after_another_and_alone(
+        before, lambda: note(model, loss), drawing_alike, minibatch, _another(minibatch)
+    )
     kept = with_history.differences(without)
     if not kept:
         _tell_of_sources(before, without)

@@ -78,16 +78,16 @@ class FeedRunner:
                     self._tell_side_effects()
                 user = UserFeed(self._feed, mode, self._metadata.of(mode), minibatch_size)
                 sample = as_batch(first).part(0, NUM_PROVED)
-                before = PythonState({"feed": self._feed}, visit)
-                try:
+                with self._noted() as before:  # the records of the sample come again
                     way = self._choose(user, sample)
-                    changed = before.differences(PythonState({"feed": self._feed}, visit))
-                finally:  # the records of the sample come again
-                    before.put_back()
+                    changed = before.differences(self._noted())
                 if changed and self._run_eagerly and not self._ways:
                     self._tell_changed(changed)
                 self._ways[mode, minibatch_size] = way
             return way
+
+    def _noted(self) -> PythonState:
+        return PythonState({"feed": self._feed}, visit)
 
     def _tell_changed(self, changed: list[str]) -> None:
         logger.warning(

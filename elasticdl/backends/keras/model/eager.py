@@ -19,7 +19,6 @@ from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
 from elasticdl.backends.keras.model.gradient import LossGradient, added
 from elasticdl.backends.keras.model.lookups import Pull, check_ids
 from elasticdl.backends.keras.model.placed import PlacedModel, explaining
-from elasticdl.backends.keras.model.state import SmallRows
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 
@@ -106,14 +105,10 @@ class EagerModel:
         They are computed from the initial values and small rows.
         """
         assert self._gradient is not None
-        placed, lookup = self._placed, SmallRows(self._placed)
+        placed = self._placed
         dense, state = tf.constant(placed.dense.values()), tf.constant(placed.state.values())
-        zero, one = tf.constant(0, tf.int64), tf.constant(1.0)
         with explaining(placed.model, sample):
-            results, _ = self._gradient(
-                sample.structure, lookup, sample.tensors, dense, state, zero, one
-            )
-        return results
+            return self._gradient.of_small_rows(sample.structure, sample.tensors, dense, state)
 
     def step(self, minibatch: KerasMinibatch) -> StepResult:
         """Return loss and gradients of a minibatch whose ids were asked for."""

@@ -117,14 +117,20 @@ class LossGradient:
         change = placed.state.join(called.state) - self._momenta * state
         return [finite, loss, flat[0], change, *flat[1:]], called.outputs
 
+    def of_small_rows(
+        self, structure: Structure, tensors: Sequence[Any], dense: Any, state: Any
+    ) -> list[Any]:
+        """Return loss and gradients of a minibatch, for small rows in place of those of tables."""
+        zero, one = tf.constant(0, tf.int64), tf.constant(1.0)
+        lookup = SmallRows(self._placed)
+        return self(structure, lookup, tensors, dense, state, zero, one)[0]
+
     def traced(self, minibatch: KerasMinibatch) -> Any:
         """Trace model and loss on minibatches like one; return the graph."""
         placed, structure = self._placed, minibatch.structure
 
         def call(dense: Any, state: Any, *tensors: Any) -> Any:
-            zero, one = tf.constant(0, tf.int64), tf.constant(1.0)
-            lookup = SmallRows(placed)
-            return self(structure, lookup, tensors, dense, state, zero, one)[0]
+            return self.of_small_rows(structure, tensors, dense, state)
 
         sizes = placed.dense.size, placed.state.size
         specs = [tf.TensorSpec([size], tf.float32) for size in sizes]

@@ -21,7 +21,13 @@ import numpy as np
 import tensorflow as tf
 
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
-from elasticdl.backends.python_state import MOST_BYTES, PythonState, shown
+from elasticdl.backends.python_state import (
+    MOST_BYTES,
+    PythonState,
+    after_another_and_alone,
+    is_same,
+    shown,
+)
 from elasticdl.errors import ModelError
 
 log = logging.getLogger(__name__)
@@ -37,11 +43,8 @@ _UNIQUE = re.compile(r"_\d+\b")  # what TensorFlow adds to the names of function
 @contextmanager
 def leaving_no_trace(model: Any, loss: Any) -> Iterator[None]:
     """Put back after the block what calls of model and loss have changed in Python."""
-    before = note(model, loss)
-    try:
+    with note(model, loss):
         yield
-    finally:
-        before.put_back()
 
 
 def note(model: Any, loss: Any) -> PythonState:
@@ -60,14 +63,11 @@ def check_traces(model: Any, loss: Any, trace: Callable[[], Any]) -> None:
     Raises:
         ModelError: Names what Python has counted.
     """
-    before = note(model, loss)
-    try:
+    with leaving_no_trace(model, loss):
         graphs = [_text(trace())]
         once = note(model, loss)
         graphs.append(_text(trace()))
         changed = once.differences(note(model, loss))
-    finally:
-        before.put_back()
     if not changed:
         return
     if graphs[0] != graphs[1]:
@@ -100,25 +100,11 @@ def check_steps(
     Raises:
         ModelError: Names what is kept.
     """
-    other = _smaller(minibatch)
-
-    def steps(*given: KerasMinibatch) -> tuple[list[Any], PythonState]:
-        before.put_back()
-        results = [step(one) for one in given]
-        return tf.nest.flatten(results[-1]), note(model, loss)
-
-    before = note(model, loss)
-    try:
-        try:
-            found, with_history = steps(minibatch, other)
-        except ModelError:  # it may be none that the model takes
-            other = minibatch
-            found, with_history = steps(minibatch, other)
-        expected, without = steps(other)
-    finally:
-        before.put_back()
+    (found, with_history), (expected, without) = after_another_and_alone(
+        note(model, loss), lambda: note(model, loss), step, minibatch, _smaller(minibatch)
+    )
     kept = with_history.differences(without)
-    if kept and not all(map(_is_same, found, expected)):
+    if kept and not all(map(is_same, _arrays(found), _arrays(expected))):
         raise ModelError(
             f"each step of training changes {shown(kept)}, which only Python has, and the next "
             "step depends on it: other workers, a worker that replaces a lost one, and checkpoints "
@@ -132,8 +118,8 @@ def check_steps(
         )
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return bool(np.allclose(one, other, 1e-5, 1e-7, equal_nan=True))
+def _arrays(results: Any) -> list[Any]:
+    return [np.asarray(result, np.float64) for result in tf.nest.flatten(results)]
 
 
 def _smaller(minibatch: KerasMinibatch) -> KerasMinibatch:
@@ -159,13 +145,16 @@ def visit(state: PythonState, name: str, thing: Any) -> bool:
     return True
 
 
+def is_of_a_library(layer: Any) -> bool:
+    """Whether the class of a layer is one of Keras or of elasticdl."""
+    return type(layer).__module__.startswith(("keras.", "elasticdl."))
+
+
 def _visit_layer(state: PythonState, name: str, layer: Any) -> None:
     own, of_keras = vars(layer), _of_keras()
     if not layer.built:
         pass  # its first call makes what then stays
-    elif type(layer).__module__.startswith(
-        ("keras.", "elasticdl.")
-    ):  # it may hold what a user wrote
+    elif is_of_a_library(layer):  # it may hold what a user wrote
         for key, value in own.items():
             if key not in of_keras and not key.startswith("_"):
                 state.add(f"{name}.{key}", value)
