@@ -13,7 +13,7 @@ same value comes to the newer one and a half of the other's change.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from elasticdl.backends.torch.model import Buffer, Lookup, PlacedModel
 from elasticdl.errors import ModelError
 
 _SAME = 1e-3
+_NOT_MOVED_BY_OTHERS = 1e-5
 _DIGITS = 4
 
 
@@ -48,17 +49,37 @@ def find_momenta(placed: PlacedModel, minibatch: TorchMinibatch, step: Step) -> 
         return []
     dense, before = placed.dense_values(), placed.state_values()
     first = _after(placed, minibatch, dense, before, step)
+    # A slow copy of parameters changes as soon as they do.
+    other = _after(placed, minibatch, np.where(dense == 0, 0.01, 0.99 * dense), before, step)
     sizes = [int(buffer.value.numel()) for buffer in placed.buffers]
     parts = np.split(np.arange(len(before)), np.cumsum(sizes)[:-1])
-    changes = [bool(np.any(first[part] != before[part])) for part in parts]
-    # A whole number, so that counters stay numbers that a float32 can tell apart.
-    moved = before + placed.repeat([float(does) for does in changes])
-    slopes = _after(placed, minibatch, dense, moved, step) - first
-    placed.load(dense, before)
-    return [
-        _momentum(buffer, slopes[part]) if does else 1.0
-        for buffer, part, does in zip(placed.buffers, parts, changes, strict=True)
+    changes = [
+        bool(np.any(first[part] != before[part]) or np.any(other[part] != before[part]))
+        for part in parts
     ]
+
+    def slopes(shifts: Sequence[int]) -> Any:
+        # Whole numbers, so that counters stay numbers that a float32 can tell apart.
+        shift = placed.repeat([float(n) for n in shifts])
+        after = _after(placed, minibatch, dense, before + shift, step)
+        return (after - first) / np.maximum(shift, 1.0)
+
+    alike = slopes([int(does) for does in changes])
+    apart = slopes([int(does) * (2 + number) for number, does in enumerate(changes)])
+    momenta = []
+    for number, (buffer, part) in enumerate(zip(placed.buffers, parts, strict=True)):
+        if not changes[number]:
+            momenta.append(1.0)
+            continue
+        momentum = _momentum(buffer, np.stack([alike[part], apart[part]]), _NOT_MOVED_BY_OTHERS)
+        if momentum is None:  # it is computed of others, which had another value
+            alone = slopes([int(number == k) for k in range(len(parts))])[part]
+            momentum = _momentum(buffer, alone, _SAME)
+            if momentum is None:
+                raise _no_momentum(buffer, alone)
+        momenta.append(momentum)
+    placed.load(dense, before)
+    return momenta
 
 
 def _after(
@@ -93,18 +114,20 @@ def zeros(placed: PlacedModel) -> Lookup:
     return look_up
 
 
-def _momentum(buffer: Buffer, slopes: Any) -> float:
+def _momentum(buffer: Buffer, slopes: Any, tolerance: float) -> float | None:
     if not slopes.size:
         return 1.0
     if _is_made_new(buffer):
         return 0.5
-    name = buffer.name
     found = round(float(np.median(slopes)), _DIGITS)
-    if not np.all(np.abs(slopes - found) < _SAME) or not 0.0 <= found <= 1.0:
-        low, high = float(np.min(slopes)), float(np.max(slopes))
-        raise ModelError(
-            f"training makes the new value of buffer {name!r} of {low:.4g} to {high:.4g} times the "
-            "old one; expected one factor from 0 to 1, as batch normalization with a momentum has "
-            "it: changes of workers that train at the same time do not add up otherwise"
-        )
-    return found
+    is_one = np.all(np.abs(slopes - found) < tolerance) and 0.0 <= found <= 1.0
+    return found if is_one else None
+
+
+def _no_momentum(buffer: Buffer, slopes: Any) -> ModelError:
+    low, high = float(np.min(slopes)), float(np.max(slopes))
+    return ModelError(
+        f"training makes the new value of buffer {buffer.name!r} of {low:.4g} to {high:.4g} times "
+        "the old one; expected one factor from 0 to 1, as batch normalization with a momentum has "
+        "it: changes of workers that train at the same time do not add up otherwise"
+    )

@@ -199,8 +199,8 @@ class TorchTrainer:
             placed.gradient()
             return value
 
-        self._momenta = find_momenta(placed, minibatch, self._change_state)
         check_history(self._model, loss.function, minibatch, step)
+        self._momenta = find_momenta(placed, minibatch, self._change_state)
         unused = [
             name
             for name, p in placed.parameters

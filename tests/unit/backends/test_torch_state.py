@@ -241,6 +241,7 @@ class Teacher(Net):
 
     def __init__(self):
         super().__init__()
+        nn.init.zeros_(self.hidden.bias)
         self.teacher = nn.Linear(WIDTH, 4).requires_grad_(False)
         self.teacher.load_state_dict(self.hidden.state_dict())
 
@@ -260,6 +261,17 @@ class Spectral(nn.Module):
 
     def forward(self, x):
         return self.out(torch.tanh(self.hidden(x)))
+
+
+class Normalised(nn.Module):
+    """Normalises what depends on other state: a slow copy, or vectors of a spectral norm."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.norm, self.out = inner, nn.BatchNorm1d(1, momentum=0.3), nn.Linear(1, 1)
+
+    def forward(self, x):
+        return self.out(self.norm(self.inner(x)))
 
 
 class Averaging(Net):
@@ -294,7 +306,20 @@ CARRIED = {
     "spectral norm": (Spectral, nn.MSELoss),
     "mean of all minibatches": (Averaging, nn.MSELoss),
     "counter": (CountingInABuffer, nn.MSELoss),
+    "normalised teacher": (lambda: Normalised(Teacher()), nn.MSELoss),
+    "normalised spectral norm": (lambda: Normalised(Spectral()), nn.MSELoss),
 }
+
+
+def test_a_copy_that_equals_what_it_follows_and_what_depends_on_it_have_their_momenta(
+    new_torch_job,
+):
+    job = begin(new_torch_job, model=lambda: Normalised(Teacher()))
+    momenta = {v.name.rpartition(".")[2]: v.momentum for v in job.description.state}
+    assert momenta == pytest.approx(
+        {"weight": 0.9, "bias": 0.9, "running_mean": 0.7, "running_var": 0.7,
+         "num_batches_tracked": 1.0}
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CARRIED)
