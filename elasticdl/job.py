@@ -467,6 +467,28 @@ class MemberStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class BestEvaluation:
+    """The best of the evaluations so far, by the metric of `--keep_best`.
+
+    version: of the model that was evaluated. checkpoint: the version that is kept of it; None
+    until one is written. num_epochs: that were complete.
+    """
+
+    metric: str
+    mode: str  # max or min
+    value: float
+    version: int
+    num_epochs: int = 0
+    checkpoint: int | None = None
+
+
+def moment(num_epochs: int, version: int) -> str:
+    """Say when an evaluation was, by the epochs that were complete and the model version."""
+    after = f"after epoch {num_epochs}, " if num_epochs else ""
+    return f"{after}at update {version:,}"
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """A picture of a running job, for displays and for `--summary`."""
 
@@ -505,6 +527,8 @@ class JobStatus:
     evaluated_records: int = 0  # records that `metrics` are of
     counters: dict[str, int] = field(default_factory=dict)  # see COUNTERS
     data_check: tuple[str, ...] = ()  # what a look at the data found before the first record
+    best: BestEvaluation | None = None  # with `--keep_best`
+    overfitting: str = ""  # how the model overfits, and what to do; "" if it does not
     members: tuple[MemberStatus, ...] = ()  # where they were asked for
 
     def staleness_percentile(self, share: float) -> int:

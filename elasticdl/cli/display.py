@@ -18,7 +18,7 @@ from rich.text import Text
 
 from elasticdl.cli.pace import Pace
 from elasticdl.cli.terminal import Terminal
-from elasticdl.job import EpochLedger, JobStatus, MemberStatus, Role
+from elasticdl.job import BestEvaluation, EpochLedger, JobStatus, MemberStatus, Role, moment
 
 LINE_SECONDS = 5.0
 _MANY_EPOCHS = 20
@@ -197,7 +197,7 @@ def panel(
     rows.add_column(style="dim")
     rows.add_column()
     for name, value in _rows(status, has_processes, seconds_left, loading):
-        rows.add_row(name, value)
+        rows.add_row(name, Text(value, "yellow" if name == "warning" else ""))
     for name, text in (("note", status.message), ("last event", last_event)):
         if text:
             rows.add_row(name, Text(text, "yellow", overflow="ellipsis", no_wrap=True))
@@ -243,9 +243,13 @@ def _rows(
         yield "training", _train_metrics(status)
     if status.metrics:
         yield "validation", _evaluation(status)
+    if status.best is not None:
+        yield "best", _best(status.best)
     if has_processes:
         yield "processes", _processes(status)
     yield "updates", _updates(status)
+    if status.overfitting:
+        yield "warning", status.overfitting
 
 
 def _is_loading(status: JobStatus) -> bool:
@@ -288,6 +292,8 @@ def _summary(status: JobStatus) -> Text:
     )
     if status.metrics:
         text.append(f"\nvalidation  {_evaluation(status)}")
+    if status.best is not None:
+        text.append(f"\nbest        {_best(status.best)}")
     if status.train_metrics:
         text.append(f"\ntraining    {_train_metrics(status)}")
     if status.loss is not None:
@@ -298,6 +304,8 @@ def _summary(status: JobStatus) -> Text:
         text.append(f"\nupdates     {_updates(status)}")
     if status.num_recomputed:
         text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches that came too late")
+    if status.overfitting:
+        text.append(f"\nwarning     {status.overfitting}", "yellow")
     return text
 
 
@@ -371,6 +379,17 @@ def _evaluation(status: JobStatus) -> str:
     """Return the metrics of the last evaluation, and of how many records they are."""
     of = f", of {status.evaluated_records:,} records" if status.evaluated_records else ""
     return _metrics(status.metrics) + of
+
+
+def _best(best: BestEvaluation) -> str:
+    """Return the best evaluation, when it was, and where it is kept."""
+    when = moment(best.num_epochs, best.version)
+    kept = (
+        f"kept in the checkpoint of version {best.checkpoint}"
+        if best.checkpoint is not None
+        else "no checkpoint of it is written"
+    )
+    return f"{best.metric} {best.value:.5g} {when}; {kept}"
 
 
 def _metrics(metrics: dict[str, float]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from elasticdl.cli.display import Event
 from elasticdl.errors import ConfigError
-from elasticdl.job import JobStatus
+from elasticdl.job import BestEvaluation, JobStatus
 
 
 def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]) -> dict[str, Any]:
@@ -42,11 +42,19 @@ def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]
         "checkpoints": list(status.checkpoints),
         "skipped": list(status.skipped),
         "data_check": list(status.data_check),
+        "best": _best(status.best),
+        "overfitting": status.overfitting,
         "counters": dict(status.counters),
         "recoveries": [dataclasses.asdict(recovery) for recovery in status.recoveries],
         "events": [dataclasses.asdict(event) for event in events],
         **places,
     }
+
+
+def _best(best: BestEvaluation | None) -> dict[str, Any] | None:
+    if best is None:
+        return None
+    return {**dataclasses.asdict(best), "value": _number(best.value)}
 
 
 def _staleness(status: JobStatus) -> dict[str, Any]:

@@ -11,22 +11,22 @@ from elasticdl.settings.best import Best
 
 
 @dataclass(frozen=True, slots=True)
-class BestEvaluation:
-    """The best of some evaluations, and the value for which it is."""
+class BestSoFar:
+    """The best of some evaluations, and its value of the metric that was asked for."""
 
     result: EvaluationResult
     value: float
 
 
-def best_of(results: Sequence[EvaluationResult], wanted: Best) -> BestEvaluation | None:
+def best_of(results: Sequence[EvaluationResult], wanted: Best) -> BestSoFar | None:
     """Return the first of the best; one whose value is no number is never better."""
-    best: BestEvaluation | None = None
+    best: BestSoFar | None = None
     for result in results:
         value = value_of(result, wanted)
         if value is None or math.isnan(value):
             continue
         if best is None or (value > best.value if wanted.mode == "max" else value < best.value):
-            best = BestEvaluation(result, value)
+            best = BestSoFar(result, value)
     return best
 
 

@@ -17,6 +17,7 @@ from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
     Attendance,
+    BestEvaluation,
     DataCheckTurn,
     Finished,
     Lease,
@@ -30,6 +31,7 @@ from elasticdl.job import (
     TaskReport,
     Usage,
     Wait,
+    moment,
 )
 from elasticdl.launchers.base import Exited, Pending, ProcessHandle, Started
 from elasticdl.master.actions import Action, Note
@@ -43,6 +45,7 @@ from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
+from elasticdl.master.overfitting import Overfitting, overfitting_of
 from elasticdl.master.parameters.choose import make_holder
 from elasticdl.master.parameters.holder import Answer, Audited, RestorePoint, Seating
 from elasticdl.master.parameters.schedule import RECOVERY_FOLDER
@@ -373,7 +376,10 @@ class JobCore:
         if member.is_stopping or member.is_leaving:
             return Finished()
         if self.phase is Phase.TRAINING and not self.history.failing:
-            numbers = self.training_metrics.lease(worker_id, now, is_last=self.course.is_trained)
+            # They are compared with those of an evaluation that training waits for.
+            is_wanted = self.evaluations.follows_epochs and self.evaluations.running_id is not None
+            is_last = self.course.is_trained or is_wanted
+            numbers = self.training_metrics.lease(worker_id, now, is_last)
             if numbers is not None:
                 return numbers
         next_id = None if self.phase is Phase.PENDING else self.ledger.next_id(worker_id)
@@ -509,6 +515,7 @@ class JobCore:
         failure = self.results.settle(task, report, settled, self.phase)
         if task.kind is TaskKind.METRICS and settled is Settled.DONE:
             failure = failure or self._look_for_best()
+            self._look_for_overfitting()
         if failure is None:
             return
         if failure.after_checkpoint:
@@ -529,10 +536,46 @@ class JobCore:
         best = best_of(results, wanted)
         if best is not None and best.result is newest:
             self.holder.schedule.want_best()
-            text = f"the best evaluation so far, {wanted.metric} {best.value:.6g}; it is kept"
+            said = f"{wanted.metric} {best.value:.6g}"
+            text = f"the best evaluation so far, {said}; its checkpoint is kept"
             kind = kinds.BestEvaluation(wanted.metric, wanted.mode, best.value, newest.version)
             self._note(kind, text)
         return None
+
+    @property
+    def best(self) -> BestEvaluation | None:
+        """The best evaluation so far; None without `--keep_best`."""
+        wanted = Best.of(self.config.checkpoint.keep_best)
+        found = best_of(self.evaluations.results, wanted) if wanted is not None else None
+        if wanted is None or found is None:
+            return None
+        return BestEvaluation(
+            metric=wanted.metric,
+            mode=wanted.mode,
+            value=found.value,
+            version=found.result.version,
+            num_epochs=found.result.num_epochs,
+            checkpoint=self.holder.schedule.best_kept,
+        )
+
+    @property
+    def overfitting(self) -> Overfitting | None:
+        """How the model overfits, by the evaluations so far; None if it does not."""
+        kept = Best.of(self.config.checkpoint.keep_best)
+        return overfitting_of(self.evaluations.results, kept)
+
+    def _look_for_overfitting(self) -> None:
+        """Say it when it is seen for the first time."""
+        found = None if self.evaluations.has_told_overfitting else self.overfitting
+        if found is not None:
+            self.evaluations.tell_overfitting()
+            kind = kinds.Overfitting(
+                metric=found.metric.metric,
+                mode=found.metric.mode,
+                best=found.best.value,
+                value=found.last,
+            )
+            self._note(kind, found.words, is_warning=True)
 
     def _give_up(self, member: Member, words: str, now: float) -> None:
         self._carry_out(member, self.processes.give_up(member, words, now), now)
@@ -635,16 +678,15 @@ class JobCore:
 
     def _words_of_best(self) -> str:
         """Say which checkpoint is that of the best evaluation; "" if none is asked for."""
-        wanted = Best.of(self.config.checkpoint.keep_best)
-        best = best_of(self.evaluations.results, wanted) if wanted else None
-        version = self.holder.schedule.best
-        if wanted is None or best is None or version is None:
+        best = self.best
+        if best is None:
             return ""
+        when = moment(best.num_epochs, best.version)
+        named = f"the best evaluation ({best.metric} {best.value:.6g}, {when})"
+        if best.checkpoint is None:
+            return f"the checkpoint of {named} could not be written"
         exported = "; --output has the last parameters" if self.config.checkpoint.output else ""
-        return (
-            f"the best evaluation ({wanted.metric} {best.value:.6g}) is kept in the checkpoint of "
-            f"version {version}{exported}"
-        )
+        return f"{named} is kept in the checkpoint of version {best.checkpoint}{exported}"
 
     def _fail(self, message: str, now: float, is_cancelled: bool = False) -> None:
         goes_on = not (is_cancelled or self.history.hurries) and self._can_go_on

@@ -8,7 +8,7 @@ sums into numbers, since only workers know the user's metrics.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,18 @@ from elasticdl.master.journal import Journal
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """The metrics of one evaluation, of the model as it was from `version` on."""
+    """The metrics of one evaluation, of the model as it was from `version` on.
+
+    num_epochs: that were complete. training: loss and metrics of the training data by then, as far
+    as they are known.
+    """
 
     evaluation_id: int
     version: int
     metrics: dict[str, float]
     num_records: int = 0
+    num_epochs: int = 0
+    training: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -60,10 +66,12 @@ class Evaluations:
         """Complete epochs that the newest results are of."""
         self.results: list[EvaluationResult] = []
         self.was_abandoned = False
+        self.has_told_overfitting = False
         journal.handle("evaluation", self._apply_started)
         journal.handle("evaluated", self._apply_evaluated)
         journal.handle("metrics", self._apply_metrics)
         journal.handle("evaluation abandoned", self._apply_abandoned)
+        journal.handle("overfitting told", self._apply_told_overfitting)
 
     # --- events ----------------------------------------------------------------------------------
 
@@ -114,11 +122,20 @@ class Evaluations:
         self._journal.record("evaluated", encode_states(states), int(num_records))
         return self._running.remaining == 0
 
-    def finish(self, evaluation_id: int, metrics: dict[str, float]) -> None:
-        """Keep the results of an evaluation."""
+    def finish(
+        self, evaluation_id: int, metrics: dict[str, float], training: dict[str, float]
+    ) -> None:
+        """Keep the results of an evaluation, and what was measured of training by then."""
         if self.running_id == evaluation_id:
-            values = {name: float(value) for name, value in metrics.items()}
-            self._journal.record("metrics", evaluation_id, values)
+            values, of_training = (
+                {name: float(value) for name, value in found.items()}
+                for found in (metrics, training)
+            )
+            self._journal.record("metrics", evaluation_id, values, of_training)
+
+    def tell_overfitting(self) -> None:
+        """Note that it is told that the model overfits, which is said once."""
+        self._journal.record("overfitting told")
 
     def abandon(self) -> None:
         """Give up the evaluation under way, and start no other one."""
@@ -169,13 +186,24 @@ class Evaluations:
                 arrays if sums is None else [a + b for a, b in zip(sums, arrays, strict=True)]
             )
 
-    def _apply_metrics(self, evaluation_id: int, metrics: dict[str, float]) -> None:
+    def _apply_metrics(
+        self,
+        evaluation_id: int,
+        metrics: dict[str, float],
+        training: dict[str, float] | None = None,  # earlier versions had none
+    ) -> None:
         assert self._running is not None
         run = self._running
-        result = EvaluationResult(evaluation_id, run.version, metrics, run.num_records)
-        self.results.append(result)
+        self.results.append(
+            EvaluationResult(
+                evaluation_id, run.version, metrics, run.num_records, run.num_epochs, training or {}
+            )
+        )
         self.num_epochs = run.num_epochs
         self._running = None
+
+    def _apply_told_overfitting(self) -> None:
+        self.has_told_overfitting = True
 
     def _apply_abandoned(self) -> None:
         self._running = None
@@ -200,9 +228,8 @@ class Evaluations:
             "num_epochs": self.num_epochs,
             "next_id": self._next_id,
             "next_version": self._next_version,
-            "results": [
-                [r.evaluation_id, r.version, r.metrics, r.num_records] for r in self.results
-            ],
+            "results": [list(astuple(result)) for result in self.results],
+            "has_told_overfitting": self.has_told_overfitting,
             "was_abandoned": self.was_abandoned,
         }
 
@@ -218,6 +245,7 @@ class Evaluations:
         self._next_version = snapshot["next_version"]
         self.results = [EvaluationResult(*result) for result in snapshot["results"]]
         self.was_abandoned = snapshot["was_abandoned"]
+        self.has_told_overfitting = snapshot.get("has_told_overfitting", False)
 
 
 def encode_states(states: MetricStates) -> dict[str, Any]:

@@ -107,13 +107,22 @@ class TaskResults:
                     metrics_id = self._tasks.metrics_id(task.evaluation_id)
                     self._ledger.queue(range(metrics_id, metrics_id + 1))
             case TaskKind.METRICS:
-                self._evaluations.finish(task.evaluation_id, report.metrics)
+                self._evaluations.finish(task.evaluation_id, report.metrics, self._of_training())
                 text = ", ".join(f"{name} {value:.6g}" for name, value in report.metrics.items())
                 self._note(kinds.Evaluated(report.metrics), f"evaluation: {text}")
                 self._callbacks.evaluated(task.evaluation_id)
             case TaskKind.CALLBACKS:
                 assert report.callbacks is not None
                 self._callbacks.ran(report.callbacks, phase)
+
+    def _of_training(self) -> dict[str, float]:
+        """Return what is known of the epoch of which an evaluation is: under way, or just over."""
+        epoch = self._ledger.epoch
+        if self._evaluations.follows_epochs:
+            epoch = max(0, self._ledger.num_epochs_complete - 1)
+        loss, measured = self._meter.epoch_loss(epoch), self._training_metrics.measured
+        metrics = measured.metrics if measured.epoch == epoch else {}
+        return metrics if loss is None else {"loss": loss, **metrics}
 
     def _set_aside(self, task: Task, message: str) -> Failure | None:
         self._note(kinds.TaskSetAside(task.id), message, is_warning=True)

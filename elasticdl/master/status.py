@@ -65,6 +65,8 @@ def picture(core: JobCore, now: float) -> JobStatus:
         train_metrics_records=core.training_metrics.measured.num_records,
         counters=dict(core.counters.values),
         data_check=core.data_check.lines,
+        best=core.best,
+        overfitting="" if (found := core.overfitting) is None else found.words,
     )
 
 

@@ -498,6 +498,17 @@ class BestEvaluation(Kind):
 
 
 @dataclass(frozen=True)
+class Overfitting(Kind):
+    """A metric of validation data gets worse while training data are learnt better; said once."""
+
+    event: ClassVar[str] = "overfitting"
+    metric: Annotated[str, "name"]
+    mode: Annotated[str, "max or min: which is better"]
+    best: Annotated[float, "its value in the best evaluation"]
+    value: Annotated[float, "its value now"]
+
+
+@dataclass(frozen=True)
 class BegunWith(Kind):
     """A job begins with a checkpoint, `--checkpoint_dir_for_init`."""
 
@@ -530,6 +541,7 @@ class CheckpointWritten(Kind):
 
     event: ClassVar[str] = "checkpoint"
     version: Version
+    is_best: Annotated[bool, "whether it is that of the best evaluation so far"] = False
 
 
 @dataclass(frozen=True)

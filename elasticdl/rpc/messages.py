@@ -11,6 +11,7 @@ from google.protobuf import json_format
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
+    BestEvaluation,
     CallbackCall,
     CallbackResult,
     EpochLedger,
@@ -410,6 +411,8 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         evaluated_records=status.evaluated_records,
         counters=status.counters,
         data_check=status.data_check,
+        best=None if status.best is None else pb.BestEvaluation(**asdict(status.best)),
+        overfitting=status.overfitting,
         members=[member_to_message(member) for member in status.members],
     )
 
@@ -451,6 +454,17 @@ def status_from_json(text: str) -> JobStatus:
     except json_format.ParseError as error:
         raise MessageError(f"expected a picture of a job as JSON: {error}") from error
     return status_from_message(message)
+
+
+def _best_from_message(message: pb.BestEvaluation) -> BestEvaluation:
+    return BestEvaluation(
+        metric=message.metric,
+        mode=message.mode,
+        value=message.value,
+        version=message.version,
+        num_epochs=message.num_epochs,
+        checkpoint=message.checkpoint if message.HasField("checkpoint") else None,
+    )
 
 
 def status_from_message(message: pb.JobStatus) -> JobStatus:
@@ -512,5 +526,7 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
         evaluated_records=message.evaluated_records,
         counters=dict(message.counters),
         data_check=tuple(message.data_check),
+        best=_best_from_message(message.best) if message.HasField("best") else None,
+        overfitting=message.overfitting,
         members=tuple(_member_from_message(member) for member in message.members),
     )

@@ -67,6 +67,14 @@ class Best:
             )
         return cls(metric, mode or _mode(metric))
 
+    @classmethod
+    def known(cls, metric: str) -> Best | None:
+        """Return a metric with its mode; None if its name does not tell that."""
+        try:
+            return cls(metric, _mode(metric))
+        except ValueError:
+            return None
+
 
 def _mode(metric: str) -> str:
     lower = metric.lower()

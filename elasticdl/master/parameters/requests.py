@@ -215,9 +215,11 @@ class Requests:
             self.schedule.written_for_recovery(version)
             self._act(DeleteCheckpoints((version,), is_private=True))
             return verdict
+        is_best = self.schedule.is_best_due
         self.schedule.written(version)
-        text = f"checkpoint of version {version} is written"
-        self._act(Note(kinds.CheckpointWritten(version), text))
+        of_best = ", that of the best evaluation" if is_best else ""
+        text = f"checkpoint of version {version} is written{of_best}"
+        self._act(Note(kinds.CheckpointWritten(version, is_best), text))
         if self._config.checkpoint.keep_checkpoint_max:
             self._act(DeleteCheckpoints(tuple(self.schedule.kept)))
         return verdict

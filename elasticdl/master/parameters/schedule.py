@@ -43,6 +43,7 @@ class CheckpointSchedule:
         self._is_again = False  # the last one came to nothing, through no fault of the files
         self.is_best_due = False  # the next one is that of the best evaluation
         self.best: int | None = None  # version that is kept as the best one
+        self._is_best_given_up = False  # it is of an evaluation that was not the best one
         self._next_recovery: float | None = None  # time
         self.patience = Patience(journal, "last checkpoint")
         self.is_last_private = settings.checkpoint_dir is None
@@ -134,6 +135,11 @@ class CheckpointSchedule:
         older = (WholeCheckpoint(version, is_private=False) for version in reversed(self.kept))
         return [self.newest, *(point for point in older if point != self.newest)]
 
+    @property
+    def best_kept(self) -> int | None:
+        """The version that is kept of the best evaluation so far; None while there is none."""
+        return None if self.is_best_due or self._is_best_given_up else self.best
+
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_due(self, next_version: int) -> None:
@@ -141,7 +147,7 @@ class CheckpointSchedule:
         self._is_again = False
 
     def _apply_best(self, version: int) -> None:
-        self.is_best_due = version == -1
+        self.is_best_due, self._is_best_given_up = version == -1, version == -2
         if version >= 0:
             self.best = version
 
@@ -169,7 +175,7 @@ class CheckpointSchedule:
             "kept": list(self.kept),
             "next_version": self._next_version,
             "is_again": self._is_again,
-            "best": [self.is_best_due, self.best],
+            "best": [self.is_best_due, self.best, self._is_best_given_up],
             "next_recovery": self._next_recovery,
             "newest": None if self.newest is None else list(astuple(self.newest)),
             "patience": self.patience.snapshot(),
@@ -181,7 +187,8 @@ class CheckpointSchedule:
         self.kept = list(snapshot["kept"])
         self._next_version = snapshot["next_version"]
         self._is_again = snapshot["is_again"]
-        self.is_best_due, self.best = snapshot.get("best", (False, None))
+        self.is_best_due, self.best, *given_up = snapshot.get("best", (False, None))
+        self._is_best_given_up = any(given_up)
         self._next_recovery = snapshot["next_recovery"]
         newest = snapshot["newest"]
         self.newest = None if newest is None else WholeCheckpoint(*newest)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from elasticdl.cli.display import LINE_SECONDS, Display
 from elasticdl.cli.pace import Pace
-from elasticdl.job import EpochLedger, no_status
+from elasticdl.job import BestEvaluation, EpochLedger, no_status
 
 RUNNING = dataclasses.replace(
     no_status("ads", 3),
@@ -152,6 +152,29 @@ def test_a_finished_job_looks_finished(screen):
         "records     20,000 of 20,000, 100 records/s",
         "updates     40",
     ]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "kept"),
+    [(30, "kept in the checkpoint of version 30"), (None, "no checkpoint of it is written")],
+)
+def test_the_best_evaluation_and_a_model_that_overfits_are_shown(screen, checkpoint, kept):
+    status = dataclasses.replace(
+        RUNNING,
+        best=BestEvaluation("auc", "max", 0.8, 30, num_epochs=1, checkpoint=checkpoint),
+        overfitting="the model overfits: [auc]",
+    )
+    best = f"auc 0.8 after epoch 1, at update 30; {kept}"
+    screen.display.finish(status, {})
+    assert f"best        {best}" in screen.lines
+    assert "warning     the model overfits: [auc]" in screen.lines
+    terminal = Screen(is_terminal=True)
+    with terminal.display:
+        terminal.display.show(status)
+        terminal.display._live.refresh()
+    text = terminal.file.getvalue()
+    assert best in text
+    assert status.overfitting in text
 
 
 def test_an_event_is_told_and_kept_with_its_time(screen):

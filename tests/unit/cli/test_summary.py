@@ -9,7 +9,7 @@ import pytest
 from elasticdl.cli import summary
 from elasticdl.cli.display import Event
 from elasticdl.errors import ConfigError
-from elasticdl.job import EpochLedger, no_status
+from elasticdl.job import BestEvaluation, EpochLedger, no_status
 
 STATUS = dataclasses.replace(
     no_status("ads", 1),
@@ -23,6 +23,8 @@ STATUS = dataclasses.replace(
     recent_train_metrics={"auc": 0.625},
     train_metrics_records=300,
     ledger=(EpochLedger(0, 1000, 1000, 0, 0),),
+    best=BestEvaluation("auc", "max", 0.75, 40, 2, 40),
+    overfitting="the model overfits",
 )
 
 
@@ -42,6 +44,10 @@ def test_the_summary_has_what_scripts_rely_on(tmp_path):
     assert written["ledger"] == [
         dict(epoch=0, records=1000, trained_once=1000, repeated=0, lost=0, examples=1000)
     ]
+    assert written["best"] == dict(
+        metric="auc", mode="max", value=0.75, version=40, num_epochs=2, checkpoint=40
+    )
+    assert written["overfitting"] == "the model overfits"
     assert written["events"] == [{"seconds": 1.5, "text": "up"}]
     assert written["output"] == str(tmp_path)
 

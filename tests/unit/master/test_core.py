@@ -7,6 +7,7 @@ import pytest
 
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
+    BestEvaluation,
     EpochLedger,
     Finished,
     Lease,
@@ -467,7 +468,9 @@ def test_the_checkpoint_of_the_best_evaluation_is_kept_beyond_the_newest(master_
     play.core.answered(CheckpointWritten(36), play.now)  # the last one
     assert written[:2] == [9, 18]
     assert picture(play.core, 0.0).checkpoints == (18, 36)
-    assert play.core.holder.schedule.best == 18
+    assert picture(play.core, 0.0).best == BestEvaluation("auc", "max", 0.8, 18, 2, 18)
+    written_notes = [n.text for n in play.do(Note) if "is written" in n.text]
+    assert "checkpoint of version 18 is written, that of the best evaluation" in written_notes
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elasticdl.job import (
+    BestEvaluation,
     EpochLedger,
     Finished,
     JobStatus,
@@ -116,6 +117,8 @@ def test_status(loss):
         skipped=("epoch 0, minibatch 3",),
         checkpoints=(100, 200),
         output="out",
+        best=BestEvaluation("out/auc", "max", 0.75, 100, 2, None if loss is None else 100),
+        overfitting="the model overfits",
     )
     assert len(dataclasses.fields(status)) == len(pb.JobStatus.DESCRIPTOR.fields)
     packed = through_the_wire(messages.status_to_message(status))

@@ -1,0 +1,107 @@
+"""Whether a model learns its training data and no longer what holds of other data. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from elasticdl.job import moment
+from elasticdl.master.best import BestSoFar, best_of, value_of
+from elasticdl.master.evaluation import EvaluationResult
+from elasticdl.settings.best import Best
+
+LEAST_SINCE_BEST = 2
+"""Evaluations after the best one, of which none was as good; one alone is often chance."""
+
+_LOSS = Best("loss", "min")
+
+
+@dataclass(frozen=True, slots=True)
+class Overfitting:
+    """A metric that gets worse on validation data, and one that gets better on training data.
+
+    metric: of validation. best: its best evaluation. last: its value now. training: what got
+    better since, `from_value` to `to_value`. kept: the metric of `--keep_best`.
+    """
+
+    metric: Best
+    best: BestSoFar
+    last: float
+    training: Best
+    from_value: float
+    to_value: float
+    kept: Best | None = None
+
+    @property
+    def words(self) -> str:
+        """Say it, and what to do."""
+        when = moment(self.best.result.num_epochs, self.best.result.version)
+        return (
+            f"the model overfits: validation {self.metric.metric} was best {when} "
+            f"({self.best.value:.4g}) and is {self.last:.4g} now, while training "
+            f"{self.training.metric} went on from {self.from_value:.4g} to {self.to_value:.4g}. "
+            f"{self._remedy}"
+        )
+
+    @property
+    def _remedy(self) -> str:
+        if self.kept is None:
+            return (
+                "Train for fewer epochs (EarlyStopping), keep the best "
+                f"(--keep_best={self.metric.metric}), or regularize the model"
+            )
+        return (
+            f"The checkpoint of the best {self.kept.metric} is kept (--keep_best): use it, train "
+            "for fewer epochs (EarlyStopping), or regularize the model"
+        )
+
+
+def overfitting_of(
+    results: Sequence[EvaluationResult], kept: Best | None = None
+) -> Overfitting | None:
+    """Return the first metric of which it is so; None if none is.
+
+    The validation metric has been worse than its best in each evaluation since, and is now by more
+    than chance makes of so many records. The same metric of training, or its loss where that is
+    not measured, has got better meanwhile.
+
+    Args:
+        results: The evaluations so far.
+        kept: The metric of `--keep_best`, which is looked at before the others.
+    """
+    if len(results) <= LEAST_SINCE_BEST:
+        return None
+    names = [Best.known(name) for name in results[-1].metrics]
+    for metric in [kept, *names]:
+        found = _of_metric(results, metric) if metric is not None else None
+        if found is not None:
+            return replace(found, kept=kept)
+    return None
+
+
+def _of_metric(results: Sequence[EvaluationResult], metric: Best) -> Overfitting | None:
+    best, last = best_of(results, metric), value_of(results[-1], metric)
+    if best is None or last is None or not math.isfinite(last) or not math.isfinite(best.value):
+        return None
+    at = next(i for i, result in enumerate(results) if result is best.result)
+    if len(results) - 1 - at < LEAST_SINCE_BEST or abs(last - best.value) <= _chance(best):
+        return None
+    for training in (metric, _LOSS):
+        before, now = (_training_value(r, training) for r in (best.result, results[-1]))
+        if before is not None and now is not None:
+            is_better = now > before if training.mode == "max" else now < before
+            return Overfitting(metric, best, last, training, before, now) if is_better else None
+    return None
+
+
+def _chance(best: BestSoFar) -> float:
+    """Return by how much a metric of so many records may change without a cause."""
+    return abs(best.value) / math.sqrt(max(1, best.result.num_records))
+
+
+def _training_value(result: EvaluationResult, metric: Best) -> float | None:
+    """Return what a metric of training was at an evaluation; None if that is not known."""
+    found = {name.replace("/", "_"): value for name, value in result.training.items()}
+    value = found.get(metric.metric.replace("/", "_"))
+    return value if value is not None and math.isfinite(value) else None
