@@ -219,6 +219,24 @@ def test_every_chart_has_a_table_behind_it(show):
         tab.wait_for_selector(f"{part} table tbody tr")
 
 
+def test_the_best_evaluation_and_a_model_that_overfits_are_marked(show):
+    evaluations = [
+        fact(BEGAN + 30 + at, "evaluation", "", metrics={"auc": auc, "cross_entropy": 1 - auc})
+        for at, auc in enumerate((0.8, 0.7, 0.6))
+    ]
+    told = fact(BEGAN + 40, "overfitting", "the model overfits", metric="auc", mode="max")
+    tab = show([*job(), *evaluations, told])
+    assert "0.8 at 0:30, now 0.6" in tab.inner_text("#tiles")
+    assert tab.inner_text("#overfitting") == "the model overfits"
+    assert "best cross_entropy\n0.2 at 0:30, now 0.4" in tab.inner_text("#tiles")
+    is_in_box = "[...document.querySelectorAll('#metrics > div')].map(box => box.clientWidth >= "
+    is_in_box += "box.querySelector('.uplot').offsetWidth)"
+    assert tab.evaluate(is_in_box) == [True, True]
+    tab.locator("#metrics summary").first.click()
+    tab.wait_for_selector("#metrics table tbody tr")
+    assert "best evaluation" in tab.inner_text("#metrics table thead")
+
+
 def test_a_hundred_thousand_events_take_a_second_of_the_processor_to_paint(show):
     """Of the page's own thread: others that keep the machine busy do not count."""
     events = list(job(num_workers=500, seconds=100))

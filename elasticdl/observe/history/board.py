@@ -58,6 +58,8 @@ def board(
         "phase": history.phase,
         "ended": history.ended,
         "message": history.message,
+        "bests": history.bests.as_json(),
+        "overfitting": history.bests.overfitting,
         "picture": _picture(history),
         "tables": dict(history.tables),
         "data": list(history.data),

@@ -16,6 +16,7 @@ import numpy as np
 
 from elasticdl.job import Role
 from elasticdl.observe.history import goodput
+from elasticdl.observe.history.best import Bests
 from elasticdl.observe.history.bins import Bins
 from elasticdl.observe.history.lanes import Lane, Lanes
 
@@ -69,6 +70,7 @@ class History:
         self.lanes = Lanes(self.bins)
         self.progress = self.bins.row(3)
         self.training, self.evaluations, self.learning_rates = Points(), Points(), Points()
+        self.bests = Bests()
         self.checkpoints: list[dict[str, Any]] = []
         self.facts: list[dict[str, Any]] = []
         self.counts: Counter[str] = Counter()  # of facts, by kind
@@ -89,6 +91,8 @@ class History:
             "tables": self._tabled,
             "training metrics": self._measured,
             "evaluation": self._evaluated,
+            "best evaluation": self.bests.said,
+            "overfitting": self.bests.overfits,
             "learning rate": self._learns_at,
             "checkpoint": self._checkpointed,
             "phase": self._phase_began,
@@ -182,6 +186,7 @@ class History:
         self.evaluations.add(
             {"time": event["time"], "metrics": event["metrics"], "stamp": self.version}
         )
+        self.bests.evaluated(event)
 
     def _learns_at(self, event: Event) -> None:
         rate = event["learning_rate"]
@@ -192,6 +197,7 @@ class History:
             {"time": event["time"], "version": event["version"], "stamp": self.version}
         )
         del self.checkpoints[:-MOST_POINTS]
+        self.bests.kept(event)
 
     def _phase_began(self, event: Event) -> None:
         self.phase = event["phase"]

@@ -51,7 +51,7 @@ const charts = (() => {
         { label: "time", value: (_, value) => words.duration(value) },
         ...lines.map((line) => ({
           label: line.label, stroke: colour(line.colour), width: 1.5, spanGaps: true,
-          points: { ...points, size: 5 }, dash: line.dash, value: (_, value) => short(value),
+          points: { ...points, size: line.size || 5 }, dash: line.dash, value: (_, value) => short(value),
         })),
       ],
       hooks: { drawClear: [shade] },
@@ -167,17 +167,19 @@ const charts = (() => {
     parent.querySelector(":scope > .empty")?.remove();
     const shown = [...names].slice(0, 12);
     while (parent.children.length > shown.length) parent.lastChild.remove();
+    while (parent.children.length < shown.length) { // all before any is drawn: they share the width
+      const box = words.element("div");
+      box.append(words.element("h3"), words.element("div"));
+      parent.append(box);
+    }
     shown.forEach(([name, { training, evaluation }], at) => {
-      let box = parent.children[at];
-      if (!box) {
-        box = words.element("div");
-        box.append(words.element("h3"), words.element("div"));
-        parent.append(box);
-      }
+      const box = parent.children[at];
       box.firstChild.textContent = name;
+      const best = store.bests.filter((one) => one.metric === name);
       draw(`metric ${at} ${name}`, box.lastChild, [
         { label: "training", colour: "--accent", x: training[0], y: training[1], points: true },
         { label: "evaluation", colour: "--second", x: evaluation[0], y: evaluation[1], points: true },
+        { label: "best evaluation", colour: "--good", x: best.map((one) => store.since(one.time)), y: best.map((one) => one.value), points: true, size: 11 },
       ], "not measured yet");
     });
   }

@@ -14,6 +14,7 @@ const panels = (() => {
     document.title = `${state}: ${p.job_name || "elasticdl"}`;
     by("progress").value = p.records_total ? p.records_done / p.records_total : 0;
     by("message").textContent = store.message;
+    by("overfitting").textContent = store.overfitting;
     by("h-summary").textContent = store.ended !== null ? "At the end" : "Now";
     by("progress").hidden = store.ended !== null && state === "finished";
     const tiles = [
@@ -37,18 +38,12 @@ const panels = (() => {
     }));
   }
 
-  // The best of the evaluations: of a loss or an error the lowest, of all else the highest.
   function best() {
-    const found = store.points.evaluation || [];
-    if (found.length < 2) return [];
-    return Object.keys(found[0].metrics).slice(0, 3).map((name) => {
-      const isLow = /loss|error|mae|mse/i.test(name), of = (one) => one.metrics[name] ?? null;
-      const known = found.filter((one) => of(one) !== null);
-      if (!known.length) return [`best ${name}`, "–"];
-      const top = known.reduce((a, b) => (isLow ? of(b) < of(a) : of(b) > of(a)) ? b : a);
-      const isLast = top === known[known.length - 1];
-      return [`best ${name}`, `${words.decimal(of(top), 4)} at ${words.duration(store.since(top.time))}${isLast ? "" : `, now ${words.decimal(of(known[known.length - 1]), 4)}`}`];
-    });
+    return store.bests.slice(0, 3).map((one) => [`best ${one.metric}`, [
+      `${words.decimal(one.value, 4)} at ${words.duration(store.since(one.time))}`,
+      ...(one.now === null ? [] : [`now ${words.decimal(one.now, 4)}`]),
+      ...(one.version === null ? [] : [`checkpoint ${one.version}`]),
+    ].join(", ")]);
   }
 
   function lost(role) {

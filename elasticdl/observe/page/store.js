@@ -4,6 +4,7 @@ const store = {
   log: "", version: -1, generation: -1, labels: [], config: {}, lanes: new Map(), facts: [], points: {},
   throughput: [], loss: [], grid: { began: null, step: 1, count: 0 }, dips: [], goodput: null,
   picture: {}, tables: {}, data: [], stages: {}, lost: {}, bound: null, phase: "pending", ended: null, latest: 0, message: "",
+  bests: [], overfitting: "",
 
   take(said) {
     const grown = said.grid.count;
@@ -34,7 +35,7 @@ const store = {
     this.facts.splice(0, Math.max(0, this.facts.length - 1000));
     Object.assign(this.points, said.points);
     for (const name of ["log", "version", "generation", "grid", "dips", "goodput", "picture", "tables",
-      "data", "stages", "lost", "bound", "phase", "ended", "latest", "message"]) this[name] = said[name];
+      "data", "stages", "lost", "bound", "phase", "ended", "latest", "message", "bests", "overfitting"]) this[name] = said[name];
   },
 
   // Lanes in the order of roles and numbers.

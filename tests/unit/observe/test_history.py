@@ -219,6 +219,57 @@ def test_numbers_that_json_does_not_know_are_null():
     assert point["metrics"] == {"auc": None, "loss": None}
 
 
+def evaluations(metric, *values):
+    return [
+        fact(BEGAN + second, "evaluation", metrics={metric: value})
+        for second, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "found"),
+    [
+        ("auc", (0.7, 0.8, 0.75), (0.8, 1.0, 0.75)),
+        ("cross_entropy", (0.7, 0.6, 0.65), (0.6, 1.0, 0.65)),
+        ("auc", (0.7, 0.8), (0.8, 1.0, None)),
+        ("auc", (0.8, 0.8), (0.8, 0.0, 0.8)),
+        ("auc", (float("nan"), 0.8, None), (0.8, 1.0, None)),
+        ("auc", (0.7,), None),  # of one there is no best
+        ("profit", (0.7, 0.8), None),  # nothing tells whether more is better
+    ],
+)
+def test_the_best_evaluation_is_the_first_of_the_best_by_what_its_name_tells(metric, values, found):
+    said = board(History.of(evaluations(metric, *values)))["bests"]
+    told = [(one["value"], one["time"] - BEGAN, one["now"]) for one in said]
+    assert told == ([] if found is None else [found])
+
+
+def test_the_best_evaluation_of_the_flag_comes_first_with_its_checkpoint():
+    one, two = ({"auc": 0.7, "y/profit": 3.0}, {"auc": 0.8, "y/profit": 5.0})
+    said = {"metric": "y_profit", "mode": "min", "value": 3.0, "version": 10}
+    events = [
+        fact(BEGAN, "evaluation", metrics=one),
+        fact(BEGAN, "best evaluation", **said),
+        fact(BEGAN + 1, "checkpoint", version=10, is_best=True),
+        fact(BEGAN + 2, "evaluation", metrics=two),
+        fact(BEGAN + 3, "checkpoint", version=20),
+    ]
+    assert board(History.of(events))["bests"] == [
+        dict(metric="y/profit", value=3.0, time=BEGAN, now=5.0, version=10),
+        dict(metric="auc", value=0.8, time=BEGAN + 2, now=None, version=None),
+    ]
+
+
+def test_a_model_overfits_until_it_is_better_than_ever():
+    history = History.of(evaluations("auc", 0.8, 0.7, 0.6))
+    history.add(fact(BEGAN + 3, "overfitting", "the model overfits", metric="auc"))
+    assert board(history)["overfitting"] == "the model overfits"
+    history.add(fact(BEGAN + 4, "evaluation", metrics={"auc": 0.7}))
+    assert board(history)["overfitting"] == "the model overfits"
+    history.add(fact(BEGAN + 5, "evaluation", metrics={"auc": 0.9}))
+    assert board(history)["overfitting"] == ""
+
+
 def test_unknown_event_is_kept_as_a_fact_and_breaks_nothing():
     history = History.of([fact(BEGAN, "levitated", "it flies", height=3)])
     assert history.facts[0]["text"] == "it flies"

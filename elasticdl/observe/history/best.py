@@ -1,0 +1,95 @@
+"""The best of a job's evaluations, by each metric, and whether its model overfits; from events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from elasticdl.settings.best import Best
+
+_FEWEST = 2
+"""Evaluations; of one there is no best."""
+
+
+@dataclass
+class _Found:
+    """The best value of a metric, when it was, what it is now, and the checkpoint kept of it."""
+
+    metric: str
+    value: float
+    time: float
+    now: float | None = None  # of the last evaluation, if that is not the best one
+    version: int | None = None
+
+
+class Bests:
+    """What evaluations came to so far. A metric is left out if nothing tells what is better."""
+
+    def __init__(self) -> None:
+        self.overfitting = ""
+        """What was said of it; "" again once its metric is better than ever."""
+        self._found: dict[str, _Found] = {}
+        self._wanted: Best | None = None  # key of the metric of `--keep_best`, once there is a best
+        self._overfits_by = ""
+        self._num = 0
+        self._time = 0.0  # of the last evaluation
+        self._names: dict[str, str] = {}  # of its metrics, by key
+
+    def evaluated(self, event: Mapping[str, Any]) -> None:
+        """Take in an evaluation."""
+        self._num, self._time = self._num + 1, float(event["time"])
+        self._names = {_key(metric): metric for metric in event["metrics"]}
+        for metric, value in event["metrics"].items():
+            mode = self._mode(metric)
+            if mode is None:
+                continue
+            found = self._found.get(_key(metric))
+            is_number = value is not None and math.isfinite(value)
+            if is_number and (found is None or _is_better(value, found.value, mode)):
+                self._found[_key(metric)] = _Found(metric, value, self._time)
+                if self._overfits_by == _key(metric):
+                    self.overfitting = self._overfits_by = ""
+            elif found is not None:
+                found.now = value if is_number else None
+
+    def said(self, event: Mapping[str, Any]) -> None:
+        """Take in that the last evaluation is the best one, by the metric of `--keep_best`."""
+        key = _key(event["metric"])
+        self._wanted = Best(key, event["mode"])
+        name = self._names.get(key, event["metric"])
+        self._found[key] = _Found(name, event["value"], self._time)
+
+    def kept(self, event: Mapping[str, Any]) -> None:
+        """Take in a checkpoint."""
+        found = None if self._wanted is None else self._found.get(self._wanted.metric)
+        if found is not None and event.get("is_best"):
+            found.version = event["version"]
+
+    def overfits(self, event: Mapping[str, Any]) -> None:
+        """Take in that the model overfits."""
+        self.overfitting, self._overfits_by = event["text"], _key(event["metric"])
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return what is known, that of `--keep_best` first."""
+        if self._num < _FEWEST:
+            return []
+        first = "" if self._wanted is None else self._wanted.metric
+        order = sorted(self._found, key=lambda key: key != first)
+        return [asdict(self._found[key]) for key in order]
+
+    def _mode(self, metric: str) -> str | None:
+        if self._wanted is not None and self._wanted.metric == _key(metric):
+            return self._wanted.mode
+        known = Best.known(metric)
+        return None if known is None else known.mode
+
+
+def _key(metric: str) -> str:
+    """Return a metric's name as `--keep_best` may have it."""
+    return metric.replace("/", "_")
+
+
+def _is_better(value: float, than: float, mode: str) -> bool:
+    return value > than if mode == "max" else value < than
