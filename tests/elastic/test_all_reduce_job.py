@@ -219,7 +219,7 @@ def test_a_model_with_tables_is_refused_by_name(tmp_path):
 @pytest.mark.parametrize("piece_bytes", [0, 16_000], ids=["at once", "in pieces"])
 def test_a_joiner_whose_model_was_changed_is_refused_and_the_others_go_on(tmp_path, piece_bytes):
     with VisitsJob(
-        tmp_path, num_records=12_000, seconds=0.02, max_relaunches=1, piece_bytes=piece_bytes
+        tmp_path, num_records=12_000, seconds=0.04, max_relaunches=1, piece_bytes=piece_bytes
     ) as job:
         job.until_trained(2_000, also=partial(job.has_world_of, 3))
         settings = job.zoo / "settings.json"
