@@ -22,15 +22,9 @@ def best_of(results: Sequence[EvaluationResult], wanted: Best) -> BestSoFar | No
     """Return the first of the best; one whose value is no number is never better."""
     best: BestSoFar | None = None
     for result in results:
-        value = value_of(result, wanted)
+        value = wanted.value_in(result.metrics)
         if value is None or math.isnan(value):
             continue
-        if best is None or (value > best.value if wanted.mode == "max" else value < best.value):
+        if best is None or wanted.is_better(value, best.value):
             best = BestSoFar(result, value)
     return best
-
-
-def value_of(result: EvaluationResult, wanted: Best) -> float | None:
-    """Return the metric of an evaluation; None if it has no such metric."""
-    found = {name.replace("/", "_"): value for name, value in result.metrics.items()}
-    return found.get(wanted.metric.replace("/", "_"))

@@ -35,7 +35,7 @@ from elasticdl.job import (
 )
 from elasticdl.launchers.base import Exited, Pending, ProcessHandle, Started
 from elasticdl.master.actions import Action, Note
-from elasticdl.master.best import best_of, value_of
+from elasticdl.master.best import best_of
 from elasticdl.master.callbacks import Callbacks
 from elasticdl.master.counters import Counters
 from elasticdl.master.course import Course
@@ -529,7 +529,7 @@ class JobCore:
         if wanted is None or not results:
             return None
         newest = results[-1]
-        if value_of(newest, wanted) is None:
+        if wanted.value_in(newest.metrics) is None:
             known = ", ".join(newest.metrics) or "none"
             words = f"--keep_best={wanted.metric}: the evaluation has no such metric, but {known}"
             return Failure(words, after_checkpoint=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from elasticdl.job import moment
-from elasticdl.master.best import BestSoFar, best_of, value_of
+from elasticdl.master.best import BestSoFar, best_of
 from elasticdl.master.evaluation import EvaluationResult
 from elasticdl.settings.best import Best
 
@@ -81,7 +81,7 @@ def overfitting_of(
 
 
 def _of_metric(results: Sequence[EvaluationResult], metric: Best) -> Overfitting | None:
-    best, last = best_of(results, metric), value_of(results[-1], metric)
+    best, last = best_of(results, metric), metric.value_in(results[-1].metrics)
     if best is None or last is None or not math.isfinite(last) or not math.isfinite(best.value):
         return None
     at = next(i for i, result in enumerate(results) if result is best.result)
@@ -90,8 +90,9 @@ def _of_metric(results: Sequence[EvaluationResult], metric: Best) -> Overfitting
     for training in (metric, _LOSS):
         before, now = (_training_value(r, training) for r in (best.result, results[-1]))
         if before is not None and now is not None:
-            is_better = now > before if training.mode == "max" else now < before
-            return Overfitting(metric, best, last, training, before, now) if is_better else None
+            if training.is_better(now, before):
+                return Overfitting(metric, best, last, training, before, now)
+            return None
     return None
 
 
@@ -102,6 +103,5 @@ def _chance(best: BestSoFar) -> float:
 
 def _training_value(result: EvaluationResult, metric: Best) -> float | None:
     """Return what a metric of training was at an evaluation; None if that is not known."""
-    found = {name.replace("/", "_"): value for name, value in result.training.items()}
-    value = found.get(metric.metric.replace("/", "_"))
+    value = metric.value_in(result.training)
     return value if value is not None and math.isfinite(value) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LESS = (
@@ -74,6 +75,20 @@ class Best:
             return cls(metric, _mode(metric))
         except ValueError:
             return None
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Whether a value is better than another one; NaN is neither better nor worse."""
+        return value > than if self.mode == "max" else value < than
+
+    def value_in(self, metrics: Mapping[str, float]) -> float | None:
+        """Return the metric's value; None if it is not among some metrics."""
+        found = {key_of(name): value for name, value in metrics.items()}
+        return found.get(key_of(self.metric))
+
+
+def key_of(metric: str) -> str:
+    """Return a metric's name as `--keep_best` may have it."""
+    return metric.replace("/", "_")
 
 
 def _mode(metric: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from elasticdl.settings.best import Best
+from elasticdl.settings.best import Best, key_of
 
 _FEWEST = 2
 """Evaluations; of one there is no best."""
@@ -40,23 +40,23 @@ class Bests:
     def evaluated(self, event: Mapping[str, Any]) -> None:
         """Take in an evaluation."""
         self._num, self._time = self._num + 1, float(event["time"])
-        self._names = {_key(metric): metric for metric in event["metrics"]}
+        self._names = {key_of(metric): metric for metric in event["metrics"]}
         for metric, value in event["metrics"].items():
-            mode = self._mode(metric)
-            if mode is None:
+            best = self._best(metric)
+            if best is None:
                 continue
-            found = self._found.get(_key(metric))
+            found = self._found.get(key_of(metric))
             is_number = value is not None and math.isfinite(value)
-            if is_number and (found is None or _is_better(value, found.value, mode)):
-                self._found[_key(metric)] = _Found(metric, value, self._time)
-                if self._overfits_by == _key(metric):
+            if is_number and (found is None or best.is_better(value, found.value)):
+                self._found[key_of(metric)] = _Found(metric, value, self._time)
+                if self._overfits_by == key_of(metric):
                     self.overfitting = self._overfits_by = ""
             elif found is not None:
                 found.now = value if is_number else None
 
     def said(self, event: Mapping[str, Any]) -> None:
         """Take in that the last evaluation is the best one, by the metric of `--keep_best`."""
-        key = _key(event["metric"])
+        key = key_of(event["metric"])
         self._wanted = Best(key, event["mode"])
         name = self._names.get(key, event["metric"])
         self._found[key] = _Found(name, event["value"], self._time)
@@ -69,7 +69,7 @@ class Bests:
 
     def overfits(self, event: Mapping[str, Any]) -> None:
         """Take in that the model overfits."""
-        self.overfitting, self._overfits_by = event["text"], _key(event["metric"])
+        self.overfitting, self._overfits_by = event["text"], key_of(event["metric"])
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return what is known, that of `--keep_best` first."""
@@ -79,17 +79,7 @@ class Bests:
         order = sorted(self._found, key=lambda key: key != first)
         return [asdict(self._found[key]) for key in order]
 
-    def _mode(self, metric: str) -> str | None:
-        if self._wanted is not None and self._wanted.metric == _key(metric):
-            return self._wanted.mode
-        known = Best.known(metric)
-        return None if known is None else known.mode
-
-
-def _key(metric: str) -> str:
-    """Return a metric's name as `--keep_best` may have it."""
-    return metric.replace("/", "_")
-
-
-def _is_better(value: float, than: float, mode: str) -> bool:
-    return value > than if mode == "max" else value < than
+    def _best(self, metric: str) -> Best | None:
+        if self._wanted is not None and self._wanted.metric == key_of(metric):
+            return self._wanted
+        return Best.known(metric)
