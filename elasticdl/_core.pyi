@@ -31,12 +31,14 @@ __all__ = [
     "Store",
     "TFRecordReader",
     "TFRecordWriter",
+    "check_csv",
     "crc32c",
     "decode_examples",
     "encode_examples",
     "is_sealed_manifest",
     "keys_of_strings",
     "pack_examples",
+    "parquet_footer",
     "repair_recordio",
     "repair_tfrecord",
     "seal_manifest",
@@ -816,8 +818,70 @@ class LineReader:
 
     @property
     def header(self) -> bytes | None: ...
+    def line_of(self, record: int) -> int:
+        """Return the number of the line in which a record begins, from 1; reads up to there."""
+
     def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
         """Return records `[start, end)`; fewer, but at least one, once `max_bytes` are reached."""
+
+class CsvFields:
+    """The fields of some lines of CSV, by column.
+
+    Raises:
+        ValueError: A line does not parse: (its place among `lines`, number of the field or None,
+            what is wrong).
+    """
+
+    def __new__(cls, lines: Sequence[bytes], delimiter: int, num_fields: int) -> CsvFields: ...
+    def text(self, number: int) -> tuple[bytes, NDArray[np.int64]]:
+        """Return the values of a field, joined, and their `n + 1` offsets."""
+
+    def kind(self, number: int, missing: Sequence[bytes]) -> str | None:
+        """Return the narrowest of int64, large, float and bytes that holds all values of a field.
+
+        `large` are whole numbers of which int64 does not hold all, such as ids. None if all are
+        among `missing`, as words that stand for no value.
+        """
+
+    def numbers(
+        self, number: int, kind: str, missing: Sequence[bytes]
+    ) -> tuple[NDArray[np.int64] | NDArray[np.float64], NDArray[np.bool]]:
+        """Return the values of a field as numbers, and whether there is one.
+
+        Args:
+            number: Of the field.
+            kind: int64, float, or float32: a real number that 32 bits hold, too.
+            missing: Words that stand for no value.
+
+        Raises:
+            ValueError: One is no number; as of the class.
+        """
+
+def check_csv(
+    lines: Sequence[bytes],
+    delimiter: int,
+    num_fields: int,
+    numbers: Sequence[str | None],
+    missing: Sequence[bytes],
+    required: Sequence[int],
+) -> None:
+    """Check lines of CSV, of which some fields are numbers: int64, float or float32.
+
+    Those whose numbers are among `required` may not be missing.
+
+    Raises:
+        ValueError: As of `CsvFields`.
+    """
+
+def parquet_footer(footer: bytes) -> list[tuple[str, bool]]:
+    """Return the path of each column of a Parquet file, and whether it may have nulls.
+
+    Args:
+        footer: The file's metadata, as Thrift has it.
+
+    Raises:
+        ValueError: It is damaged, or something is encrypted; says what.
+    """
 
 def repair_recordio(path: str | PathLike[str], dry_run: bool = False) -> tuple[int, int, bool]:
     """Cut off a RecordIO file's torn tail and give it an index, if it lacks one.

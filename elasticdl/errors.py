@@ -9,7 +9,12 @@ _STORAGE_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBI
 
 
 class ElasticdlError(Exception):
-    """Root of every error raised on purpose by elasticdl."""
+    """Root of every error raised on purpose by elasticdl.
+
+    is_certain: Whether another try at the same records fails in the same way.
+    """
+
+    is_certain = False
 
 
 class ConfigError(ElasticdlError):
@@ -20,6 +25,12 @@ class ModelError(ElasticdlError):
     """The user's model file lacks something, or gives something of the wrong kind or shape."""
 
 
+class IdError(ModelError):
+    """An id that an embedding table has no row for."""
+
+    is_certain = True
+
+
 class NonFiniteLossError(ModelError):
     """The loss of a minibatch is NaN or infinite."""
 
@@ -28,11 +39,15 @@ class DataError(ElasticdlError):
     """A data file or record cannot be read: it is torn, foreign, or does not parse.
 
     record: The number of the record that does not parse, if it is of one.
+    is_certain: That of a record is, unless it is said that it is not.
     """
 
-    def __init__(self, message: str = "", record: int | None = None) -> None:
+    def __init__(
+        self, message: str = "", record: int | None = None, is_certain: bool | None = None
+    ) -> None:
         super().__init__(message)
         self.record = record
+        self.is_certain = record is not None if is_certain is None else is_certain
 
 
 class CheckpointError(ElasticdlError):

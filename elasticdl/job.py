@@ -246,7 +246,7 @@ class TaskReport:
     is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
     of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at
     once (e.g. `--on_nan=stop`). `may_pass`: what failed is outside of the job, such as a disk that
-    is full, and may be well again later.
+    is full, and may be well again later. `is_certain`: another try would fail in the same way.
     """
 
     task_id: int
@@ -255,6 +255,7 @@ class TaskReport:
     message: str = ""
     fatal: bool = False
     may_pass: bool = False
+    is_certain: bool = False
     num_records: int = 0
     loss_sum: float = 0.0
     model_version: int = 0

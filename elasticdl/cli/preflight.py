@@ -25,6 +25,7 @@ from elasticdl.cli.model_names import check_names
 from elasticdl.config import JobConfig
 from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.open import open_reader
+from elasticdl.data.text import TextReader
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
@@ -290,6 +291,8 @@ def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]
         return
     try:
         reader = open_reader(text, config.data.data_reader_params)
+        if isinstance(reader, TextReader):
+            reader.check_start()
     except DataError as error:
         raise DataError(f"--{flag}: {error}") from error
     if isinstance(reader, ImageFolderReader):

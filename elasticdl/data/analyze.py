@@ -17,14 +17,15 @@ from elasticdl.data.summary import (
     quantiles,
     vocabulary_of,
 )
-from elasticdl.data.tables import TABLE, Database, quoted
-from elasticdl.errors import ConfigError
+from elasticdl.data.tables import TABLE, Database
+from elasticdl.errors import ConfigError, DataError
 from elasticdl.statistics import Column, Distinct, Source, Statistics, Vocabulary
 
 SAMPLE_RECORDS = 200_000
 HYPERLOGLOG_ERROR = 0.026
 """Standard error of DuckDB's HyperLogLog, as a test measures it."""
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "UTINYINT", "USMALLINT", "UINTEGER")
+_LARGE_INTEGERS = ("UBIGINT", "HUGEINT", "UHUGEINT")
 _TEXTS = ("VARCHAR", "BLOB", "DATE", "TIME", "UUID", "ENUM", "TIMESTAMP", "INTERVAL")
 
 
@@ -46,9 +47,11 @@ def analyze(
     (num_records,) = database.ask(f"SELECT count(*) FROM {TABLE}").fetchone()
     columns = {}
     for name, type_name in database.columns.items():
-        columns[name] = _column(
-            database, _values(name, type_name, database.row), num_records, limits
-        )
+        try:
+            values = _values(database, name, type_name)
+            columns[name] = _column(database, values, num_records, limits)
+        except DataError as error:
+            raise DataError(f"{path}: column {name!r}: {error}") from error
         on_progress(1)
     source = Source(path=path, num_files=database.num_files)
     return Statistics(source=source, num_records=num_records, columns=columns)
@@ -67,18 +70,29 @@ class _Values:
     source: str
 
 
-def _values(name: str, type_name: str, row: str) -> _Values:
+def _values(database: Database, name: str, type_name: str) -> _Values:
     is_list = type_name.endswith("]") and type_name.count("[") == 1
     element = type_name.partition("[")[0] if is_list else type_name
-    column = f"{quoted(name)}::{element}[]" if is_list else quoted(name)
+    place = database.places[name]
+    column = f"{place}::{element}[]" if is_list else place
     value = f"unnest({column})" if is_list else column
-    inner = f"SELECT {value} AS x, {row} AS r FROM {TABLE}"
+    inner = f"SELECT {value} AS x, {database.row} AS r FROM {TABLE}"
     base = element.partition("(")[0]
     kind: Literal["int64", "float", "text"]
     if base in _INTEGERS or base == "BOOLEAN":
         kind, v = "int64", "x::BIGINT"
-    elif base in ("FLOAT", "DOUBLE", "DECIMAL", "UBIGINT", "HUGEINT", "UHUGEINT"):
+    elif base in _LARGE_INTEGERS:
+        query = f"SELECT coalesce(max(x), 0), coalesce(min(x), 0) FROM ({inner})"
+        largest, least = database.ask(query).fetchone()
+        is_int64 = int(least) >= -(2**63) and int(largest) < 2**63
+        # Of ids that are too large for int64, several would be one as floats.
+        kind, v = ("int64", "x::BIGINT") if is_int64 else ("text", "x::VARCHAR")
+    elif base in ("FLOAT", "DOUBLE"):
         kind, v = "float", "CASE WHEN isnan(x::DOUBLE) THEN NULL ELSE x::DOUBLE END"
+    elif base == "DECIMAL":
+        kind, v = "float", "x::VARCHAR::DOUBLE"  # the nearest, which a cast by itself may miss
+    elif element.startswith("TIMESTAMP"):
+        kind, v = "text", _time_word(element)
     elif base == "BLOB":
         kind, v = "text", "CASE WHEN octet_length(x) > 0 THEN x END"
     elif base.startswith(_TEXTS):
@@ -89,6 +103,19 @@ def _values(name: str, type_name: str, row: str) -> _Values:
             "choose others by --data_reader_params=columns=..."
         )
     return _Values(kind, column, is_list, f"(SELECT {v} AS v, r FROM ({inner}))")
+
+
+def _time_word(type_name: str) -> str:
+    """Return the word of a time stamp, as `docs/data.md` and `preprocessing/words.py` have it."""
+    is_zoned = type_name.endswith("WITH TIME ZONE")
+    x = "make_timestamp(epoch_us(x))" if is_zoned else "x"  # of UTC
+    micros = f"strftime({x}, '.%f')"
+    fraction = f"CASE WHEN epoch_us({x}) % 1000000 = 0 THEN '' ELSE {micros} END"
+    if type_name == "TIMESTAMP_NS":
+        is_micro = f"epoch_ns({x}) % 1000 = 0"
+        fraction = f"CASE WHEN {is_micro} THEN {fraction} ELSE strftime({x}, '.%n') END"
+    zone = " || '+00:00'" if is_zoned else ""
+    return f"strftime({x}, '%Y-%m-%d %H:%M:%S') || {fraction}{zone}"
 
 
 def _column(database: Database, values: _Values, num_records: int, limits: Limits) -> Column:

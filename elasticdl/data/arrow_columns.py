@@ -35,15 +35,13 @@ def column_converter(
     if has_nulls and keeps_missing and (is_whole or types.is_floating(kind)):
         return _with_none, np.dtype(object)
     if has_nulls and keeps_missing and types.is_decimal(kind):
-        return (lambda array: _with_none(array.cast(arrow.float64()))), np.dtype(object)
+        return (lambda array: _with_none(_nearest(arrow, array))), np.dtype(object)
     if is_whole and has_nulls:
-        return (
-            lambda array: np.asarray(array.cast(arrow.float64(), safe=False).to_numpy(False))
-        ), np.dtype(np.float64)
+        return _with_nan(arrow, field), np.dtype(np.float64)
     if is_whole or types.is_floating(kind):
         return _to_numpy, np.dtype(kind.to_pandas_dtype())
     if types.is_decimal(kind):
-        return (lambda array: _to_numpy(array.cast(arrow.float64()))), np.dtype(np.float64)
+        return (lambda array: _to_numpy(_nearest(arrow, array))), np.dtype(np.float64)
     if types.is_temporal(kind) and not types.is_time(kind):
         unit = "D" if types.is_date(kind) else kind.unit
         name = "timedelta64" if types.is_duration(kind) else "datetime64"
@@ -55,7 +53,7 @@ def column_converter(
 def _object_converter(arrow: Any, field: Any) -> tuple[Convert, np.dtype[Any]]:
     types, kind = arrow.types, field.type
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return (lambda array: Strings.of_nullable(array, "")), np.dtype(object)
+        return _texts(arrow, field), np.dtype(object)
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return (lambda array: Strings.of_nullable(array, b"")), np.dtype(object)
     if types.is_fixed_size_list(kind) and types.is_primitive(kind.value_type):
@@ -69,6 +67,72 @@ def _object_converter(arrow: Any, field: Any) -> tuple[Convert, np.dtype[Any]]:
         f"column {field.name!r} has the type {kind}, which has no array; "
         "leave it out with --data_reader_params=columns=..."
     )
+
+
+def column_kind(arrow: Any, kind: Any) -> str | None:
+    """Return what the values of an Arrow type are, as `Metadata.column_kinds` has it."""
+    types = arrow.types
+    if types.is_dictionary(kind):
+        return column_kind(arrow, kind.value_type)
+    if types.is_boolean(kind):
+        return "truth"
+    if types.is_integer(kind):
+        return "whole"
+    if types.is_decimal(kind):
+        return f"decimal {max(kind.scale, 0)}"
+    if types.is_date(kind):
+        return "date"
+    if types.is_timestamp(kind):
+        return "timestamp UTC" if kind.tz else "timestamp"
+    return None
+
+
+def _nearest(arrow: Any, decimals: Any) -> Any:
+    """Return decimals as the nearest float64, which a cast by itself misses by a digit."""
+    return decimals.cast(arrow.string()).cast(arrow.float64())
+
+
+def _with_nan(arrow: Any, field: Any) -> Convert:
+    """Return what makes whole numbers with nulls float64, and refuses those that would meet."""
+
+    def convert(array: Any) -> Column:
+        try:
+            return np.asarray(array.cast(arrow.float64()).to_numpy(zero_copy_only=False))
+        except arrow.ArrowInvalid as error:
+            raise DataError(
+                f"column {field.name!r} ({field.type}) has null, so it is read as float64, and it "
+                f"has numbers above 2^53, of which several would be one ({error}); fill the nulls"
+            ) from error
+
+    return convert
+
+
+def _texts(arrow: Any, field: Any) -> Convert:
+    """Return what makes `Strings` of text, and refuses what is not UTF-8."""
+
+    def convert(array: Any) -> Column:
+        try:
+            array.validate(full=True)
+        except arrow.ArrowInvalid:
+            row, found = _first_no_text(array.cast(arrow.large_binary()).to_pylist())
+            raise DataError(
+                f"column {field.name!r} is said to be text, and has {found[:40]!r}, which is not "
+                "UTF-8; write the column as binary, or mend the text",
+                row,
+            ) from None
+        return Strings.of_nullable(array, "")
+
+    return convert
+
+
+def _first_no_text(values: list[bytes | None]) -> tuple[int, bytes]:
+    for row, value in enumerate(values):
+        try:
+            (value or b"").decode()
+        except UnicodeDecodeError:
+            assert value is not None
+            return row, value
+    raise AssertionError("Arrow found one")
 
 
 def _to_numpy(array: Any) -> NDArray[Any]:
@@ -107,7 +171,11 @@ def _lists(field: Any, values: Convert) -> Convert:
                 "leave them out of the lists, or fill them"
             )
         lengths = [0 if length is None else length for length in _lengths(array)]
-        rows = np.split(np.asarray(values(flat)), np.cumsum(lengths[:-1], dtype=np.int64))
+        try:
+            flat_values = np.asarray(values(flat))
+        except DataError as error:
+            raise DataError(str(error)) from error  # not of the record of its number
+        rows = np.split(flat_values, np.cumsum(lengths[:-1], dtype=np.int64))
         out = np.empty(len(array), dtype=object)
         for number in range(len(array)):
             out[number] = rows[number]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -47,12 +47,18 @@ class Metadata:
     """What `feed` may know about the data.
 
     Its columns and their types, when the format has any, and what is between the fields of a line.
+    `column_kinds` says what the values of a column are, where the type of its arrays does not tell:
+    whole or truth (in a column of floats, for it has nulls), date, timestamp, "timestamp UTC",
+    "decimal 2" (of two decimal places). To `checks` a feed adds what records are checked by before
+    it is given them; one raises a `DataError` that has the record.
     of_modes: what it is of data of other modes, which may have other columns, or another order.
     """
 
     column_names: tuple[str, ...] = ()
     column_dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
     delimiter: str = ","
+    column_kinds: dict[str, str] = field(default_factory=dict)
+    checks: list[Callable[[Records], None]] = field(default_factory=list, compare=False)
     of_modes: Mapping[Mode, Metadata] = field(default_factory=dict, compare=False, repr=False)
 
     def of(self, mode: Mode) -> Metadata:
@@ -96,6 +102,20 @@ class KeepsMissing(Protocol):
     def keeping_missing(self) -> DataReader:
         """Return a reader whose columns of numbers with null are objects, None for null."""
         ...
+
+
+@runtime_checkable
+class HasPlaces(Protocol):
+    """A reader that can tell where a record is in a file, for an error."""
+
+    def place(self, name: str, record: int) -> str:
+        """Return the place of a record of a shard, such as its line."""
+        ...
+
+
+def chunks_of(reader: DataReader) -> Iterator[tuple[Records, str]]:
+    """Yield all records of a reader, with the name of the shard that they are of."""
+    return ((records, shard.name) for shard in reader.shards() for records in reader.read(shard))
 
 
 def all_of(chunks: Iterable[Records], shard: Shard, reader: str) -> Iterator[Records]:

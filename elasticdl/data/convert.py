@@ -15,8 +15,9 @@ from typing import Literal
 
 from elasticdl._core import RecordWriter, TFRecordWriter
 from elasticdl.data.base import DataReader, Records
-from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
+from elasticdl.data.csv_columns import find_kinds, require_kinds, require_names
 from elasticdl.data.example import encode_examples
+from elasticdl.data.files import num_cores
 from elasticdl.data.text import TextReader
 from elasticdl.errors import ConfigError, DataError
 
@@ -173,29 +174,15 @@ def _csv_encoder(
             "--as example needs names for the columns: give --data_reader_params="
             "skip_header=true if the first line has them, or columns=a,b,c"
         )
-    for name, kind in kinds.items():
-        if name not in names or kind not in KINDS:
-            raise ConfigError(
-                f"--types: {name}={kind}: expected a column ({', '.join(names)}) and "
-                f"a type ({', '.join(KINDS)})"
-            )
+    require_kinds(kinds, names)
     require_names(names)
-    lines = CsvColumns(names, reader.delimiter, missing)
+    lines = reader.columns(missing)
     found = dict(kinds)
     if set(kinds) != set(names):
-        found = _find_kinds(reader, lines, on_progress) | found
+        found = find_kinds(reader, lines, num_cores(), on_progress) | found
 
     def encode(records: Records, source: str) -> list[bytes]:
-        columns = lines.parse(records, source)
-        return encode_examples(lines.typed(columns, found, records.start, source))
+        fields = lines.fields(records, source)
+        return encode_examples(lines.typed(fields, found, records, source))
 
     return encode
-
-
-def _find_kinds(reader: TextReader, lines: CsvColumns, on_progress: OnProgress) -> dict[str, str]:
-    kinds: dict[str, str] = {}
-    for shard in reader.shards():
-        for records in reader.read(shard):
-            kinds = lines.kinds(lines.parse(records, shard.name), kinds)
-            on_progress(len(records))
-    return kinds

@@ -22,6 +22,7 @@ from elasticdl.secret_files import is_own, make_private, user_name
 CACHE_VARIABLE = "ELASTICDL_DATA_CACHE"
 COMPRESSED = (".gz", ".zst")
 _MAGICS = {b"\x1f\x8b\x08": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+COMPRESSED_MAGICS = tuple(_MAGICS)
 _COPY_BYTES = 1 << 20
 
 

@@ -1,19 +1,23 @@
-"""Lines of CSV to columns with types, for `elasticdl data convert --as example`."""
+"""Lines of CSV to columns with types, by the one rule of `docs/data.md`; Rust reads the values."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from elasticdl.data.base import Records
-from elasticdl.errors import DataError
+from elasticdl._core import CsvFields, check_csv
+from elasticdl.data.base import DataReader, Records, chunks_of
+from elasticdl.data.in_order import in_order
+from elasticdl.errors import ConfigError, DataError
 
 KINDS = ("int64", "float", "bytes")  # each can hold what those before it can
+_WIDENING = ("int64", "large", "float", "bytes")
 
 
 def require_names(names: Sequence[str]) -> None:
@@ -32,105 +36,166 @@ def require_names(names: Sequence[str]) -> None:
             )
 
 
+def require_kinds(kinds: Mapping[str, str], names: Sequence[str]) -> None:
+    """Refuse kinds of `--types` that are none, or are of no column.
+
+    Raises:
+        ConfigError: Names the first.
+    """
+    for name, kind in kinds.items():
+        if name not in names or kind not in KINDS:
+            raise ConfigError(
+                f"--types: {name}={kind}: expected a column ({', '.join(names)}) and "
+                f"a type ({', '.join(KINDS)})"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class CsvColumns:
     """How lines become columns.
 
     names: of the columns, in the order of the line's fields.
-    missing: fields that stand for no value in a column of numbers.
+    missing: fields that stand for no value in a column of numbers. In text they are words.
+    place: tells where a record of a file is, such as "line 3".
     """
 
     names: tuple[str, ...]
     delimiter: str
-    missing: frozenset[str]
+    missing: frozenset[str] = field(default=frozenset())
+    place: Callable[[str, int], str] = lambda source, number: f"record {number}"
 
-    def parse(self, records: Records, source: str) -> dict[str, list[str]]:
+    def fields(self, records: Records, source: str) -> CsvFields:
         """Split the lines of a chunk.
 
         Raises:
-            DataError: A line is not UTF-8, or has another number of fields; names it.
+            DataError: A line does not parse; names file, line and column.
         """
-        rows = list(self._rows(records, source))
-        for number, row in enumerate(rows, records.start):
-            if len(row) != len(self.names):
-                raise DataError(
-                    f"{source}: record {number} has {len(row)} fields, expected "
-                    f"{len(self.names)} ({', '.join(self.names)})"
-                )
-        fields = zip(*rows, strict=True) if rows else ([] for _ in self.names)
-        return {name: list(values) for name, values in zip(self.names, fields, strict=True)}
+        try:
+            return CsvFields(records.values, self._delimiter(), len(self.names))
+        except ValueError as error:
+            self._refuse(error, records, source)
 
-    def _rows(self, records: Records, source: str) -> Iterable[list[str]]:
-        for number, line in enumerate(records.values, records.start):
-            try:
-                rows = list(csv.reader([line.decode()], delimiter=self.delimiter, strict=True))
-            except UnicodeDecodeError as error:
-                raise DataError(f"{source}: record {number} is not UTF-8: {error}") from error
-            except csv.Error as error:
-                raise DataError(
-                    f"{source}: record {number} does not parse: {error}; if its fields have "
-                    "line feeds, give --data_reader_params=quoted_newlines=true"
-                ) from error
-            yield rows[0] if rows else []
+    def check(
+        self,
+        records: Records,
+        source: str,
+        numbers: Mapping[str, str] | None = None,
+        required: Sequence[str] = (),
+    ) -> None:
+        """Check that lines parse, and that some columns are numbers.
 
-    def kinds(self, columns: Mapping[str, Sequence[str]], known: dict[str, str]) -> dict[str, str]:
-        """Widen the kinds known so far to hold these values, too."""
-        return {
-            name: self._kind(values, known.get(name, KINDS[0])) for name, values in columns.items()
-        }
+        Args:
+            records: The lines.
+            source: Their file.
+            numbers: Names of columns, and of which kind their numbers are: int64, float, float32.
+            required: Names of columns that have a value in each record.
 
-    def _kind(self, values: Sequence[str], kind: str) -> str:
-        present = [value for value in values if value not in self.missing]
-        for wider in KINDS[KINDS.index(kind) :]:
-            if wider == "bytes" or _numbers(present, wider) is not None:
-                return "bytes" if wider == "float" and _are_large_ids(present) else wider
-        raise AssertionError("bytes hold everything")
+        Raises:
+            DataError: A line does not parse; names file, line and column, and has the record.
+        """
+        kinds = [(numbers or {}).get(name) for name in self.names]
+        places = [self.names.index(name) for name in required]
+        missing = self._missing()
+        try:
+            check_csv(records.values, self._delimiter(), len(kinds), kinds, missing, places)
+        except ValueError as error:
+            self._refuse(error, records, source)
+
+    def kinds(self, fields: CsvFields) -> list[str]:
+        """Return the narrowest kind that holds the values of each column."""
+        missing = self._missing()
+        return [fields.kind(n, missing) or _WIDENING[0] for n in range(len(self.names))]
 
     def typed(
-        self, columns: Mapping[str, list[str]], kinds: Mapping[str, str], first: int, source: str
+        self, fields: CsvFields, kinds: Mapping[str, str], records: Records, source: str
     ) -> dict[str, ArrayLike]:
-        """Return the columns as numbers and text; a number that is missing is None.
+        """Return the columns as numbers and text; a number that is missing, or NaN, is None.
 
         Raises:
             DataError: A field is no number, in a column that is said to have them.
         """
-        return {
-            name: self._typed(name, values, kinds[name], first, source)
-            for name, values in columns.items()
-        }
+        columns: dict[str, ArrayLike] = {}
+        for number, name in enumerate(self.names):
+            if kinds[name] == "bytes":
+                data, offsets = fields.text(number)
+                ends = offsets.tolist()
+                columns[name] = [data[a:b] for a, b in pairwise(ends)]
+                continue
+            values, present = self._numbers(fields, number, kinds[name], records, source)
+            if not present.all():
+                values = values.astype(object)
+                values[~present] = None
+            columns[name] = values
+        return columns
 
-    def _typed(self, name: str, values: list[str], kind: str, first: int, source: str) -> ArrayLike:
-        if kind == "bytes":
-            return values
-        are_present = [value not in self.missing for value in values]
-        if all(are_present):
-            numbers = _numbers(values, kind)
-            if numbers is not None:
-                return numbers
-        out: list[Any] = [None] * len(values)
-        for number, (value, is_present) in enumerate(zip(values, are_present, strict=True)):
-            if is_present:
-                parsed = _numbers([value], kind)
-                if parsed is None:
-                    raise DataError(
-                        f"{source}: record {first + number}, column {name!r}: expected {kind}, "
-                        f"found {value!r}"
-                    )
-                out[number] = parsed[0]
-        column = np.empty(len(out), dtype=object)
-        column[:] = out
-        return column
+    def arrow(
+        self, arrow: Any, fields: CsvFields, kinds: Mapping[str, str], records: Records, source: str
+    ) -> dict[str, Any]:
+        """Return the columns as arrays of Arrow; a number that is missing, or NaN, is null."""
+        columns = {}
+        for number, name in enumerate(self.names):
+            if kinds[name] == "bytes":
+                data, offsets = fields.text(number)
+                buffers = [None, arrow.py_buffer(offsets), arrow.py_buffer(data)]
+                array = arrow.Array.from_buffers(arrow.large_string(), len(offsets) - 1, buffers)
+                columns[name] = array.cast(arrow.string())
+            else:
+                values, present = self._numbers(fields, number, kinds[name], records, source)
+                columns[name] = arrow.array(values, mask=~present)
+        return columns
+
+    def _numbers(
+        self, fields: CsvFields, number: int, kind: str, records: Records, source: str
+    ) -> tuple[Any, Any]:
+        try:
+            values, present = fields.numbers(number, kind, self._missing())
+        except ValueError as error:
+            self._refuse(error, records, source)
+        return values, present & ~np.isnan(values) if kind != "int64" else present
+
+    def _missing(self) -> list[bytes]:
+        return [word.encode() for word in self.missing]
+
+    def _delimiter(self) -> int:
+        encoded = self.delimiter.encode()
+        if len(encoded) != 1:
+            raise ConfigError(f"delimiter={self.delimiter}: expected a character of ASCII")
+        return encoded[0]
+
+    def _refuse(self, error: ValueError, records: Records, source: str) -> NoReturn:
+        line, number, what = error.args
+        record = int(records.numbers[line])
+        column = "" if number is None else f", column {self._name(number)}"
+        named = "" if number is not None else f" ({', '.join(self.names)})"
+        raise DataError(
+            f"{source}: {self.place(source, record)}{column}: {what}{named}", record
+        ) from None
+
+    def _name(self, number: int) -> str:
+        return repr(self.names[number]) if number < len(self.names) else f"number {number + 1}"
 
 
-def _are_large_ids(values: Sequence[str]) -> bool:
-    """Tell whole numbers, such as ids, of which int64 does not hold all, and float none exactly."""
-    digits = [value[1:] if value[:1] in ("+", "-") else value for value in values]
-    return all(map(str.isdecimal, digits)) and _numbers(values, "int64") is None
+def find_kinds(
+    reader: DataReader,
+    lines: CsvColumns,
+    num_threads: int,
+    on_progress: Callable[[int], None] = lambda count: None,
+) -> dict[str, str]:
+    """Return the narrowest kind of each column that holds all its values; reads all of them.
 
+    Raises:
+        DataError: A line does not parse.
+    """
 
-def _numbers(values: Sequence[str], kind: str) -> np.ndarray[Any, Any] | None:
-    """Parse all values, or none."""
-    try:
-        return np.asarray(values, dtype=str).astype(np.int64 if kind == "int64" else np.float64)
-    except (ValueError, OverflowError):
-        return None
+    def kinds(chunk: tuple[Records, str]) -> tuple[list[str], int]:
+        return lines.kinds(lines.fields(*chunk)), len(chunk[0])
+
+    widest = [_WIDENING[0]] * len(lines.names)
+    with ThreadPoolExecutor(num_threads, "kinds") as pool:
+        for found, count in in_order(pool, kinds, chunks_of(reader)):
+            pairs = zip(found, widest, strict=True)
+            widest = [max(pair, key=_WIDENING.index) for pair in pairs]
+            on_progress(count)
+    # Of ids that are too large for int64, several would be one as floats.
+    kinds_found = ["bytes" if kind == "large" else kind for kind in widest]
+    return dict(zip(lines.names, kinds_found, strict=True))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from elasticdl.data.arrow_columns import Convert, column_converter
+from elasticdl.data.arrow_columns import Convert, column_converter, column_kind
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.data.params import Params
@@ -126,7 +126,7 @@ class MaxComputeReader:
     def metadata(self) -> Metadata:
         """The columns and the types of their arrays."""
         dtypes = {name: dtype for name, (_, dtype) in self._converters.items()}
-        return Metadata(tuple(dtypes), dtypes)
+        return Metadata(tuple(dtypes), dtypes, column_kinds=self._kinds)
 
     def shards(self) -> list[Shard]:
         """List partitions with their numbers of rows, as the server says."""
@@ -207,6 +207,12 @@ class MaxComputeReader:
         if not any(convert for convert, _ in found.values()):
             raise ConfigError(f"{FLAG}: columns={','.join(found)}: expected one that has data")
         return found
+
+    @property
+    def _kinds(self) -> dict[str, str]:
+        schema, _ = self._tunnel.schema(self._places[0])
+        found = {n: column_kind(self._tunnel.arrow, schema.field(n).type) for n in self._sent}
+        return {name: kind for name, kind in found.items() if kind}
 
     @property
     def _sent(self) -> list[str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from elasticdl import _core
 from elasticdl.data import remote
-from elasticdl.data.arrow_columns import Convert, column_converter
+from elasticdl.data.arrow_columns import Convert, column_converter, column_kind
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.files import CHUNK_RECORDS
 from elasticdl.data.strings import Column
@@ -20,6 +22,7 @@ from elasticdl.settings.reader_params import FLAG
 SHARD_ROWS = 8192
 """Row groups that are smaller are joined, so that tasks are not."""
 MAX_SHARDS = 100_000
+_END_BYTES = 8
 
 
 class ParquetReader:
@@ -42,6 +45,7 @@ class ParquetReader:
         self._arrow, self._parquet = import_pyarrow()
         self._keeps_missing = keeps_missing
         self._paths = tuple(paths)
+        read_footer(self._paths[0])
         self._schema = self._open(self._paths[0]).schema_arrow
         self._columns = tuple(columns) or tuple(self._schema.names)
         missing = [name for name in self._columns if name not in self._schema.names]
@@ -63,10 +67,17 @@ class ParquetReader:
         return ParquetReader(self._paths, self._columns, keeps_missing=True)
 
     @property
+    def file_columns(self) -> tuple[str, ...]:
+        """All columns that the files have."""
+        return tuple(self._schema.names)
+
+    @property
     def metadata(self) -> Metadata:
         """The columns and the types of their arrays."""
         dtypes = {name: dtype for name, (_, dtype) in self._converters().items()}
-        return Metadata(self._columns, dtypes)
+        found = {n: column_kind(self._arrow, self._schema.field(n).type) for n in self._columns}
+        kinds = {name: kind for name, kind in found.items() if kind}
+        return Metadata(self._columns, dtypes, column_kinds=kinds)
 
     def shards(self) -> list[Shard]:
         """List ranges of row groups by what the footers say, so that tasks end where these do."""
@@ -93,7 +104,23 @@ class ParquetReader:
             yield from self._read_rows(file, shard)
         except (self._arrow.ArrowException, OSError) as error:
             said = " ".join(str(error).split())
-            raise DataError(f"{shard.name}: cannot be read: {said}") from error
+            is_local = not remote.is_url(shard.name)
+            raise DataError(
+                f"{shard.name}: rows [{shard.start}, {shard.end}){self._damaged(file, shard)} "
+                f"cannot be read: {said}",
+                is_certain=is_local,
+            ) from error
+
+    def _damaged(self, file: Any, shard: Shard) -> str:
+        """Say which column cannot be decoded, and in which row group; nothing if it is not one."""
+        groups, _ = _groups_of(file.metadata, shard)
+        for group in groups:
+            for name in self._columns:
+                try:
+                    file.read_row_group(group, columns=[name])
+                except (self._arrow.ArrowException, OSError):
+                    return f", column {name!r} in row group {group}"
+        return ""
 
     def _read_rows(self, file: Any, shard: Shard) -> Iterator[Records]:
         groups, row = _groups_of(file.metadata, shard)
@@ -102,19 +129,23 @@ class ParquetReader:
             start, end = max(shard.start, row), min(shard.end, row + batch.num_rows)
             if start < end:
                 part = batch.slice(start - row, end - start)
-                yield Records(start, columns=self._to_columns(part, shard.name))
+                yield Records(start, columns=self._to_columns(part, shard.name, start))
             row += batch.num_rows
             if row >= shard.end:
                 return  # the rest of the row group is not decoded
 
-    def _to_columns(self, rows: Any, path: str) -> dict[str, Column]:
-        try:
-            return {
-                name: convert(rows.column(name))
-                for name, (convert, _) in self._converters().items()
-            }
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from error
+    def _to_columns(self, rows: Any, path: str, first: int) -> dict[str, Column]:
+        columns: dict[str, Column] = {}
+        for name, (convert, _) in self._converters().items():
+            try:
+                columns[name] = convert(rows.column(name))
+            except DataError as error:
+                raise DataError(
+                    f"{path}: {error} (rows [{first}, {first + len(rows)}))",
+                    None if error.record is None else first + error.record,
+                    is_certain=True,
+                ) from error
+        return columns
 
     def _open(self, path: str) -> Any:
         try:
@@ -122,7 +153,7 @@ class ParquetReader:
                 file = self._arrow.PythonFile(remote.RangeFile(path), mode="r")
                 return self._parquet.ParquetFile(file, pre_buffer=True)
             return self._parquet.ParquetFile(path)
-        except (self._arrow.ArrowException, OSError) as error:
+        except (self._arrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise DataError(f"{path}: not a Parquet file that can be read: {error}") from error
 
     def _converters(self) -> dict[str, tuple[Convert, np.dtype[Any]]]:
@@ -144,9 +175,12 @@ class ParquetReader:
     def _columns_with_nulls(self) -> set[str]:
         names: set[str] = set()
         for path in self._paths:
-            file = self._open(path)
-            self._check_types(path, file.schema_arrow)
-            names |= _columns_with_nulls(file.metadata, file.schema_arrow.names)
+            leaves = read_footer(path)
+            schema = self._open(path).schema_arrow
+            self._check_types(path, schema)
+            for leaf, may_be_null in leaves:
+                if may_be_null:
+                    names.update(_top_level(leaf, schema.names))
         return names
 
     def _check_types(self, path: str, schema: Any) -> None:
@@ -202,20 +236,49 @@ def _groups_of(metadata: Any, shard: Shard) -> tuple[list[int], int]:
     return groups, first_row
 
 
-def _columns_with_nulls(metadata: Any, columns: Sequence[str]) -> set[str]:
-    """Names of the top-level columns that have nulls, or may have for all that the footer says."""
-    names = set()
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        for number in range(row_group.num_columns):
-            chunk = row_group.column(number)
-            statistics = chunk.statistics
-            may_be_null = metadata.schema.column(number).max_definition_level > 0
-            if may_be_null and (
-                statistics is None or not statistics.has_null_count or statistics.null_count > 0
-            ):
-                names.update(_top_level(chunk.path_in_schema, columns))
-    return names
+def read_footer(path: str) -> list[tuple[str, bool]]:
+    """Return the path of each column of a file, and whether it may have nulls.
+
+    The library that decodes ends the process when it meets some footers, and believes what they
+    say; so each is read here first.
+
+    Raises:
+        DataError: It is no Parquet file, damaged or encrypted; names the column.
+    """
+    try:
+        size, read = _bytes_of(path)
+        end = read(max(0, size - _END_BYTES), size)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if end.endswith(b"PARE"):
+        raise DataError(
+            f"{path}: it is encrypted, and elasticdl has no keys; write it without encryption",
+            is_certain=True,
+        )
+    num_bytes = int.from_bytes(end[:4], "little")
+    if len(end) < _END_BYTES or not end.endswith(b"PAR1") or num_bytes + 12 > size:
+        raise DataError(
+            f"{path}: not a Parquet file, or cut short: its end is {end!r}, expected the length "
+            "of the footer and PAR1",
+            is_certain=True,
+        )
+    try:
+        return _core.parquet_footer(read(size - _END_BYTES - num_bytes, size - _END_BYTES))
+    except ValueError as error:
+        raise DataError(f"{path}: {error}", is_certain=True) from None
+
+
+def _bytes_of(path: str) -> tuple[int, Callable[[int, int], bytes]]:
+    """Return the size of a file, and what reads a range of its bytes."""
+    if remote.is_url(path):
+        return remote.size_of(path), lambda start, end: remote.read_range(path, start, end)
+
+    def read(start: int, end: int) -> bytes:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(end - start)
+
+    return os.path.getsize(path), read
 
 
 def _top_level(path: str, columns: Sequence[str]) -> list[str]:

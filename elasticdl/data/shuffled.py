@@ -83,6 +83,11 @@ class ShuffledReader:
         rng = np.random.default_rng([self._seed, self._epoch, shard.start, shard.end])
         yield _permuted(chunks, rng)
 
+    @property
+    def reader(self) -> DataReader:
+        """The reader whose records these are."""
+        return self._reader
+
     def place_of(self, number: int) -> tuple[str, int]:
         """Return which record a number is of: its shard's name, and its number there."""
         at = bisect_right(self._ends, number)

@@ -6,7 +6,7 @@ columns. What is mapped needs no memory of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from pathlib import Path
@@ -15,19 +15,23 @@ from typing import Any
 import numpy as np
 
 from elasticdl import _core
-from elasticdl.data.base import DataReader, Records
+from elasticdl.data.base import DataReader, Records, chunks_of
 from elasticdl.data.example import decode_example
 from elasticdl.data.in_order import in_order
 from elasticdl.data.parquet import import_pyarrow
 from elasticdl.data.strings import Strings
 from elasticdl.errors import ConfigError, DataError
 
-ROW = "_row"
+ROW = "number of the row, by elasticdl"
+"""Called so that no column of the data is."""
+ColumnsOf = Callable[[Records, str], Mapping[str, Any]]
 _EMPTY_EXAMPLES = (b"", b"\n\0")
 
 
-def spool(reader: DataReader, folder: Path, num_threads: int) -> Any:
-    """Return a table of all records, with the number of each in the column `_row`.
+def spool(
+    reader: DataReader, folder: Path, num_threads: int, columns_of: ColumnsOf | None = None
+) -> Any:
+    """Return a table of all records, with the number of each in the column `ROW`.
 
     A feature of `tf.train.Example` of which no record has several values is a column of them,
     null where a record has none; else it is a column of lists.
@@ -36,16 +40,24 @@ def spool(reader: DataReader, folder: Path, num_threads: int) -> Any:
         reader: Has the records.
         folder: Gets the files, which must stay as long as the table.
         num_threads: How many decode.
+        columns_of: Makes columns of records that are bytes; without it they are of
+            `tf.train.Example`.
 
     Raises:
         ConfigError: The records have no columns.
         DataError: They cannot be read, or a column has values of several types.
     """
     pyarrow, _ = import_pyarrow("statistics")
-    chunks = ((records, shard.name) for shard in reader.shards() for records in reader.read(shard))
     parts = _Parts(pyarrow, folder)
+
+    def features(records: Records, source: str) -> Mapping[str, Any]:
+        return _features(pyarrow, records, source)
+
+    def table_of(chunk: tuple[Records, str]) -> Any:
+        return _table(pyarrow, *chunk, columns_of or features)
+
     with ThreadPoolExecutor(num_threads, "decode") as pool:
-        for table in in_order(pool, lambda chunk: _table(pyarrow, *chunk), chunks):
+        for table in in_order(pool, table_of, chunks_of(reader)):
             parts.add(table)
     return parts.read()
 
@@ -149,8 +161,8 @@ def _one_each(arrow: Any, values: Any) -> Any:
     return arrow.ListArray.from_arrays(np.concatenate([[0], ends]).astype("i4"), values.drop_null())
 
 
-def _table(pyarrow: Any, records: Records, source: str) -> Any:
-    columns = records.columns or _features(pyarrow, records, source)
+def _table(pyarrow: Any, records: Records, source: str, columns_of: ColumnsOf) -> Any:
+    columns = records.columns or columns_of(records, source)
     try:
         return pyarrow.table({name: _as_arrow(pyarrow, c) for name, c in columns.items()})
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:

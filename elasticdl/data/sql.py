@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from datetime import UTC
 from functools import cached_property
 from typing import Any
 
@@ -90,7 +91,25 @@ class SqlReader:
     @property
     def metadata(self) -> Metadata:
         """The columns and the types of their arrays."""
-        return Metadata(tuple(self._dtypes), self._dtypes)
+        first = next(iter(self._tables.values()))
+        found = {name: self._kind(first.c[name].type) for name in self._dtypes}
+        kinds = {name: kind for name, kind in found.items() if kind}
+        return Metadata(tuple(self._dtypes), self._dtypes, column_kinds=kinds)
+
+    def _kind(self, of: Any) -> str | None:
+        """Return what the values of a type are, as `Metadata.column_kinds` has it."""
+        types = self._alchemy.types
+        if isinstance(of, types.Boolean):
+            return "truth"
+        if isinstance(of, types.Integer):
+            return "whole"
+        if isinstance(of, types.DateTime):
+            return "timestamp UTC" if of.timezone else "timestamp"
+        if isinstance(of, types.Date):
+            return "date"
+        if isinstance(of, types.Numeric) and of.asdecimal and of.scale is not None:
+            return f"decimal {of.scale}"
+        return None
 
     def shards(self) -> list[Shard]:
         """List ranges of keys with their numbers of rows; reads the keys alone, once."""
@@ -235,6 +254,8 @@ class SqlReader:
         kind = next(iter(self._tables.values())).c[name].type
         is_whole = isinstance(kind, types.Integer | types.Boolean)
         if not self._keeps_missing or dtype.kind != "f":
+            if is_whole and dtype.kind == "f":
+                _require_exact(values)
             return _array(values, dtype)
         out = np.empty(len(values), dtype=object)
         numbers = (value if is_whole or value is None else float(value) for value in values)
@@ -280,7 +301,26 @@ def _array(values: Sequence[Any], dtype: np.dtype[Any]) -> Any:
     if dtype.kind == "i" and any(not isinstance(value, int) for value in values):
         found = next(value for value in values if not isinstance(value, int))
         raise ValueError(f"found {found!r}")
+    if dtype.kind == "M":
+        return np.array([_in_utc(value) for value in values], dtype=dtype)
     return np.array(values, dtype=dtype)
+
+
+def _in_utc(value: Any) -> Any:
+    """Return a time with a zone as that of UTC without one, as NumPy has times."""
+    if getattr(value, "tzinfo", None) is None:
+        return value
+    return value.astimezone(UTC).replace(tzinfo=None)
+
+
+def _require_exact(values: Sequence[Any]) -> None:
+    """Refuse whole numbers of which several would be one float64."""
+    for value in values:
+        if isinstance(value, int) and abs(value) > 2**53:
+            raise ValueError(
+                f"found {value}: the column has null, so it is float64, which holds whole numbers "
+                "up to 2^53; fill the nulls"
+            )
 
 
 def _shard(table: str, first: Any, last: Any, count: int) -> Shard:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import os
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+
+import numpy as np
 
 from elasticdl._core import LineReader
-from elasticdl.data.base import Metadata
-from elasticdl.data.copies import readable, unpacked_name
+from elasticdl.data import remote
+from elasticdl.data.base import Metadata, Records
+from elasticdl.data.copies import COMPRESSED_MAGICS, readable, unpacked_name
+from elasticdl.data.csv_columns import CsvColumns
 from elasticdl.data.files import FileReader
 from elasticdl.data.params import Params
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
+from elasticdl.settings.reader_params import FLAG
+
+_START_BYTES = 1 << 20
 
 
 class TextReader(FileReader):
@@ -26,6 +36,7 @@ class TextReader(FileReader):
             it. Without it each line is a record, and a quoted line feed splits one in two.
         delimiter: What is between the fields of the header.
         column_names: The names of the columns, where no header says them.
+        is_csv: The lines have fields: they are UTF-8 without zero bytes, and names differ.
     """
 
     def __init__(
@@ -37,6 +48,7 @@ class TextReader(FileReader):
         quoted_newlines: bool = False,
         delimiter: str = ",",
         column_names: Sequence[str] = (),
+        is_csv: bool = False,
     ) -> None:
         def open_file(path: str) -> LineReader:
             return LineReader(
@@ -48,6 +60,10 @@ class TextReader(FileReader):
         self._delimiter = delimiter
         self._skip_header = skip_header
         self._column_names = tuple(column_names)
+        self._is_csv = is_csv
+        self._quoted_newlines = quoted_newlines
+        if is_csv:
+            _check_names(self._column_names, f"{FLAG}=columns={','.join(column_names)}")
 
     @classmethod
     def from_params(cls, paths: Sequence[str], params: Params, is_csv: bool) -> TextReader:
@@ -60,6 +76,7 @@ class TextReader(FileReader):
             quoted_newlines=params.flag("quoted_newlines", False),
             delimiter=params.delimiter("\t" if is_tsv else ","),
             column_names=params.names("columns"),
+            is_csv=is_csv,
         )
 
     @property
@@ -77,7 +94,11 @@ class TextReader(FileReader):
         """The names of the columns, as given or as the first file's header says."""
         if self._column_names or not self._skip_header:
             return Metadata(self._column_names, delimiter=self._delimiter)
-        return Metadata(self._header(self._paths[0]), delimiter=self._delimiter)
+        return Metadata(self._first_header, delimiter=self._delimiter)
+
+    @cached_property
+    def _first_header(self) -> tuple[str, ...]:
+        return self._header(self._paths[0])
 
     def shards(self) -> list[Shard]:
         """List the files with their numbers of records.
@@ -86,19 +107,135 @@ class TextReader(FileReader):
             DataError: A file has another header than the first.
         """
         if self._skip_header:
-            first = self._header(self._paths[0])
+            first = self._first_header
             for path in self._paths[1:]:
                 _check_header(path, self._header(path), self._paths[0], first)
         return super().shards()
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield the lines of a shard, in order.
+
+        Raises:
+            DataError: The lines of CSV are not text in UTF-8; names line and column.
+        """
+        lines = self.columns() if self._is_csv else None
+        for records in super().read(shard):
+            if lines is not None:
+                self._require_text(records, shard.name, lines)
+            yield records
+
+    def columns(self, missing: Iterable[str] = ()) -> CsvColumns:
+        """Return how the lines become columns."""
+        names = self.metadata.column_names
+        return CsvColumns(names, self._delimiter, frozenset(missing), self.place)
+
+    def place(self, name: str, record: int) -> str:
+        """Return where a record is in a file of this reader, for an error."""
+        return f"line {self._open_lines(name).line_of(record)} (record {record})"
+
+    def check_start(self) -> None:
+        """Check the first MiB of each local file of CSV, before a job starts and lines are counted.
+
+        The number of fields is checked where the columns have names. It is wrong if lines have
+        another number with their quotes and without: a `feed` may split them either way.
+
+        Raises:
+            DataError: They do not parse; names file, line and column.
+        """
+        if not self._is_csv:
+            return
+        for path in self._paths:
+            start = _start_of(path)
+            if not start.values:
+                continue
+            names = self._column_names
+            if self._skip_header and not names:
+                names = self._names_in(start.values[0], path)
+            lines = CsvColumns(names, self._delimiter, place=_line)
+            self._require_text(start, path, lines)
+            if len(names) > 1 and not self._quoted_newlines:
+                lines.check(self._uneven(start, len(names) - 1), path)
+
+    def _uneven(self, records: Records, num_delimiters: int) -> Records:
+        """Return the lines that have another number of delimiters, quoted ones too."""
+        delimiter = self._delimiter.encode()
+        first = int(self._skip_header)
+        found = [
+            number
+            for number, line in enumerate(records.values)
+            if number >= first and line and line.count(delimiter) != num_delimiters
+        ]
+        numbers = records.numbers[np.array(found, int)]
+        return Records(values=[records.values[number] for number in found], order=numbers)
+
+    def _require_text(self, records: Records, source: str, lines: CsvColumns) -> None:
+        joined = b"\n".join(records.values)
+        if joined.isascii() and b"\0" not in joined:
+            return
+        try:
+            joined.decode()
+            wrong, what = joined.find(b"\0"), "a zero byte"
+        except UnicodeDecodeError as error:
+            wrong, what = error.start, f"the byte 0x{joined[error.start]:02x}"
+        if wrong < 0:
+            return
+        ends = np.cumsum([len(line) + 1 for line in records.values])
+        line = int(np.searchsorted(ends, wrong, side="right"))
+        line_start = int(ends[line]) - len(records.values[line]) - 1
+        record = int(records.numbers[line])
+        field = joined.count(self._delimiter.encode(), line_start, wrong)
+        column = repr(lines.names[field]) if field < len(lines.names) else f"number {field + 1}"
+        raise DataError(
+            f"{source}: {lines.place(source, record)}, column {column}: expected UTF-8, found "
+            f"{what}; convert the file, for example by iconv --to-code=UTF-8",
+            record,
+        )
 
     def _header(self, path: str) -> tuple[str, ...]:
         header = self._open_lines(path).header
         if header is None:
             return ()
+        return self._names_in(header, path)
+
+    def _names_in(self, header: bytes, path: str) -> tuple[str, ...]:
         try:
-            return tuple(next(csv.reader([header.decode()], delimiter=self._delimiter), []))
+            lines = csv.reader([header.decode()], delimiter=self._delimiter, strict=self._is_csv)
+            names = tuple(next(lines, []))
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataError(f"{path}: its header line does not parse: {error}") from error
+        if self._is_csv:
+            _check_names(names, f"{path}: line 1")
+        return names
+
+
+def _line(path: str, number: int) -> str:
+    return f"line {number}"
+
+
+def _start_of(path: str) -> Records:
+    """Return the first lines of a local file, with the numbers that editors give them."""
+    if remote.is_url(path) or not os.path.isfile(path):
+        return Records()
+    with open(path, "rb") as file:
+        start = file.read(_START_BYTES)
+    if start.startswith(COMPRESSED_MAGICS):
+        return Records()
+    if len(start) == _START_BYTES:
+        start = start[: start.rfind(b"\n") + 1]
+    values = [line.removesuffix(b"\r") for line in start.removeprefix(BOM_UTF8).split(b"\n")]
+    return Records(1, values=values)
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    """Refuse two columns of one name: nobody could say which of both is meant."""
+    for number, name in enumerate(names):
+        first = names.index(name)
+        if first != number:
+            raise DataError(
+                f"{where}: columns {first + 1} and {number + 1} are both called {name!r}; name "
+                "them by --data_reader_params=columns=a,b,c (with skip_header=true if the first "
+                "line has names)"
+            )
 
 
 def _check_header(

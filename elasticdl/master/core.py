@@ -418,7 +418,7 @@ class JobCore:
             report.message,
             report.end_index,
             report.num_examples,
-            is_last_try=may_pass,
+            is_last_try=may_pass or report.is_certain,
         )
         if pause is not None:
             self._wait_for_storage(task, report.message, pause)

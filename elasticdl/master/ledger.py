@@ -407,8 +407,13 @@ class Ledger:
         shown = "; ".join(messages[:_MESSAGES_SHOWN])
         more = len(messages) - _MESSAGES_SHOWN
         rest = f"; and {more} more" if more > 0 else ""
-        tries = self._max_retries + 1
-        return f"{len(messages)} tasks failed {tries} times each and were set aside: {shown}{rest}"
+        tries = sorted({self.tries(task_id) for task_id in self.quarantined})
+        often = f"{tries[-1]} times each " if len(tries) == 1 and tries[0] > 1 else ""
+        return f"{len(messages)} tasks failed {often}and were set aside: {shown}{rest}"
+
+    def tries(self, task_id: int) -> int:
+        """Return how often a task that was set aside was tried."""
+        return self._failures.get(task_id, 0) + 1
 
     @property
     def num_begun(self) -> int:

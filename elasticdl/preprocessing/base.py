@@ -65,9 +65,14 @@ def map_values(function: Callable[[Any], Any], inputs: Any) -> Any:
 
 
 def strings_of(values: Any) -> Any:
-    """Return strings; integers in decimal, floats cut off to integers as Keras' `Hashing` does."""
+    """Return strings: truth values as `True` and `False`, integers in decimal.
+
+    Floats are cut off to integers as Keras' `Hashing` does.
+    """
     if values.dtype == tf.string:
         return values
+    if values.dtype == tf.bool:
+        return tf.where(values, "True", "False")
     return tf.as_string(tf.cast(values, tf.int64) if values.dtype.is_floating else values)
 
 

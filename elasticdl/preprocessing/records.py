@@ -8,7 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from elasticdl.errors import ModelError
+from elasticdl.data.base import Records
+from elasticdl.data.csv_columns import CsvColumns
+from elasticdl.errors import DataError, ModelError
+from elasticdl.preprocessing.words import kind_of, refused, time_unit, words_of
 
 Parse = Callable[[Any], dict[str, Any]]
 
@@ -18,16 +21,48 @@ class ColumnType:
     """The type of a column, and what stands for a missing value.
 
     in_examples: The type that `tf.train.Example`s have, where it is another.
+    vocabulary: Words that are looked for: numbers and truth values are written as these are.
+    is_required: A missing value is an error.
     """
 
     dtype: str
     missing: Any
     in_examples: str | None = None
+    vocabulary: tuple[str, ...] = ()
+    is_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LineCheck:
+    """Checks lines before TensorFlow has them: it reads more as numbers than the rule of values."""
+
+    lines: CsvColumns
+    numbers: dict[str, str]
+    required: tuple[str, ...]
+
+    def __call__(self, records: Records) -> None:
+        """Raise for the first record that does not parse.
+
+        Raises:
+            DataError: It has the record.
+        """
+        try:
+            self.lines.check(records, "", self.numbers, self.required)
+        except DataError as error:
+            hint = _HINT if " number" in str(error) else ""
+            raise DataError(f"{str(error).removeprefix(': ')}{hint}", error.record) from None
+
+
+_HINT = (
+    ". In a Table, a word for missing numbers is said by missing='NA', a column of words is a "
+    "Category, and a label of words has positive= or classes="
+)
 
 
 def parser_of(
     element_spec: Any,
     types: Mapping[str, ColumnType],
+    metadata: Any,
     names: Sequence[str],
     records: str,
     delimiter: str,
@@ -38,6 +73,7 @@ def parser_of(
     Args:
         element_spec: Of the dataset.
         types: The columns that are wanted.
+        metadata: What is known of the data; lines are checked by what is added to its `checks`.
         names: The columns of a line, in its order.
         records: "csv" or "example", where records are strings.
         delimiter: Between the fields of a line.
@@ -48,9 +84,11 @@ def parser_of(
     """
     if isinstance(element_spec, dict):
         _check_names(types, tuple(element_spec))
-        return lambda record: {name: _typed(record[name], kind) for name, kind in types.items()}
+        return lambda record: {
+            name: typed(name, record[name], kind, metadata) for name, kind in types.items()
+        }
     if records == "example":
-        return _parser_of_examples(types)
+        return _parser_of_examples(types, metadata)
     if not names:
         raise ModelError(
             "Table: the lines have no names of columns; give "
@@ -58,46 +96,120 @@ def parser_of(
             '--data_reader_params="columns=a,b,c" otherwise, or file_columns in the model file'
         )
     _check_names(types, names)
+    _check_lines(types, metadata, names, delimiter, missing)
     defaults = [
-        [tf.constant(types[name].missing, types[name].dtype)] if name in types else [""]
-        for name in names
+        _default(types[name], missing) if name in types else tf.constant([""]) for name in names
     ]
 
     def parse(line: Any) -> dict[str, Any]:
-        fields = tf.io.decode_csv(line, defaults, delimiter, na_value=missing)
+        fields = tf.io.decode_csv(line, defaults, delimiter)
         columns = dict(zip(names, fields, strict=True))
-        return {name: columns[name] for name in types}
+        return {
+            name: typed(name, columns[name], kind, metadata, missing)
+            for name, kind in types.items()
+        }
 
     return parse
 
 
-def _parser_of_examples(types: Mapping[str, ColumnType]) -> Parse:
+def _default(kind: ColumnType, missing: str) -> Any:
+    """Return what stands for an empty field; numbers are text where a word stands for none."""
+    if kind.dtype == "string" or missing:
+        return tf.constant([""])
+    return tf.constant([] if kind.is_required else [kind.missing], kind.dtype)
+
+
+def _check_lines(
+    types: Mapping[str, ColumnType],
+    metadata: Any,
+    names: Sequence[str],
+    delimiter: str,
+    missing: str,
+) -> None:
+    """Have lines checked, where a job runs the feed."""
+    checks = getattr(metadata, "checks", None)
+    numbers = {
+        name: "float32" if kind.dtype == "float32" else "int64"
+        for name, kind in types.items()
+        if kind.dtype != "string"
+    }
+    required = tuple(name for name, kind in types.items() if kind.is_required)
+    lines = CsvColumns(tuple(names), delimiter, frozenset(("", missing)))
+    check = LineCheck(lines, numbers, required)
+    if checks is not None and check not in checks:
+        checks.append(check)
+
+
+def _parser_of_examples(types: Mapping[str, ColumnType], metadata: Any) -> Parse:
     features = {}
     for name, kind in types.items():
         dtype = kind.in_examples or kind.dtype
         missing = int(kind.missing) if dtype == "int64" else kind.missing
-        features[name] = tf.io.FixedLenFeature([], dtype, missing)
+        default = None if kind.is_required else missing
+        features[name] = tf.io.FixedLenFeature([], dtype, default)
 
     def parse(record: Any) -> dict[str, Any]:
         example = tf.io.parse_single_example(record, features)
-        return {name: _typed(example[name], kind) for name, kind in types.items()}
+        return {name: typed(name, example[name], kind, metadata) for name, kind in types.items()}
 
     return parse
 
 
-def _typed(value: Any, kind: ColumnType) -> Any:
+def typed(name: str, value: Any, kind: ColumnType, metadata: Any, missing: str = "") -> Any:
     """Return a value of a column as the type that is wanted."""
     if kind.dtype == "string":
-        return value if value.dtype == tf.string else tf.as_string(value)
+        is_kind = kind_of(name, value.dtype, metadata)
+        unit = time_unit(name, metadata)
+        word = words_of(value, is_kind, unit, kind.vocabulary)
+        return _required(name, tf.equal(word, ""), word) if kind.is_required else word
     if value.dtype == tf.string:
-        text = tf.strings.strip(value)
-        is_missing = tf.equal(text, "")
-        number = tf.strings.to_number(tf.where(is_missing, "0", text), kind.dtype)
-        return tf.where(is_missing, tf.constant(kind.missing, kind.dtype), number)
+        return _number_of(name, value, kind, missing)
     if value.dtype.is_floating:
-        filling = tf.constant(kind.missing, value.dtype)
-        value = tf.where(tf.math.is_nan(value), filling, value)
+        is_missing = tf.math.is_nan(value)
+        if kind.is_required:
+            value = _required(name, is_missing, value)
+        value = tf.where(is_missing, tf.constant(kind.missing, value.dtype), value)
+        if tf.as_dtype(kind.dtype).is_integer:
+            said = tf.strings.join(
+                [f"the column {name!r} is whole numbers here, and has ", tf.as_string(value)]
+            )
+            value = refused(tf.not_equal(tf.round(value), value), said, value)
+        elif value.dtype.size > tf.as_dtype(kind.dtype).size:
+            return _narrowed(name, value, kind.dtype)
     return tf.cast(value, kind.dtype)
+
+
+def _narrowed(name: str, value: Any, dtype: str) -> Any:
+    narrow = tf.cast(value, dtype)
+    said = tf.strings.join(
+        [f"the column {name!r} is {dtype} here, which does not hold ", tf.as_string(value)]
+    )
+    return refused(tf.math.is_finite(value) & ~tf.math.is_finite(narrow), said, narrow)
+
+
+def _number_of(name: str, text: Any, kind: ColumnType, missing: str) -> Any:
+    """Read a number by the rule of `docs/data.md`."""
+    is_missing = tf.equal(text, "") | tf.equal(text, missing)
+    rule = _WHOLE if tf.as_dtype(kind.dtype).is_integer else _REAL
+    is_number = tf.strings.regex_full_match(text, rule)
+    said = tf.strings.join([f"the column {name!r} is numbers here, and has '", text, "'"])
+    words = tf.where(is_number, tf.strings.strip(text), said)
+    number = tf.strings.to_number(tf.where(is_missing, "0", words), kind.dtype)
+    if kind.is_required:
+        number = _required(name, is_missing, number)
+    filling = tf.constant(kind.missing, kind.dtype)
+    if number.dtype.is_floating:
+        is_missing |= tf.math.is_nan(number)
+    return tf.where(is_missing, filling, number)
+
+
+def _required(name: str, is_missing: Any, value: Any) -> Any:
+    return refused(is_missing, f"the label {name!r} is missing: expected a value", value)
+
+
+# What `crates/edl-recordio/src/numbers.rs` takes; TensorFlow by itself takes hexadecimal, too.
+_WHOLE = r"[ \t]*[+-]?[0-9]+[ \t]*"
+_REAL = r"[ \t]*[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|(?i:inf|infinity|nan))[ \t]*"
 
 
 def _check_names(types: Mapping[str, ColumnType], names: Sequence[str]) -> None:

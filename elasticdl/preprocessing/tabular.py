@@ -40,6 +40,7 @@ from elasticdl.preprocessing.numbers import Normalizer
 from elasticdl.preprocessing.records import ColumnType, parser_of
 from elasticdl.preprocessing.sparse_embedding import SparseEmbedding
 from elasticdl.preprocessing.structures import ConcatenateWithOffset, ToRagged
+from elasticdl.preprocessing.words import refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ Column = Number | Bucket | Category | Cross | Tags
 class Label:
     """What is to be predicted.
 
+    A record without it is an error, and so is one whose word differs from `positive` by its case.
+
     positive: Words that mean 1.0, of which all others mean 0.0.
     classes: Words that mean 0, 1, 2, ... (int64); another word is an error.
     dtype: Of a column of numbers, which it is with neither of both.
@@ -156,8 +159,12 @@ class Table:
         self.columns = list(columns)
         self.label = label
         self._types = dict(_types(self.columns))
-        is_word = label.positive is not None or label.classes is not None
-        self._label_type = ColumnType("string", "") if is_word else ColumnType(label.dtype, 0)
+        words = _label_words(label)
+        self._label_type = (
+            ColumnType("string", "", vocabulary=words, is_required=True)
+            if words
+            else ColumnType(label.dtype, 0, is_required=True)
+        )
         self._file_columns = tuple(file_columns)
         self._records = records
         self._delimiter = delimiter
@@ -177,7 +184,13 @@ class Table:
             types[self.label.name] = self._label_type
         delimiter = self._delimiter or str(getattr(metadata, "delimiter", ","))
         parse = parser_of(
-            dataset.element_spec, types, names, self._records, delimiter, self._missing
+            dataset.element_spec,
+            types,
+            metadata,
+            names,
+            self._records,
+            delimiter,
+            self._missing,
         )
 
         def example(record: Any) -> Any:
@@ -256,8 +269,7 @@ class Table:
             return _class_of(tf.strings.strip(value), list(self.label.classes))[None]
         if positive is None:
             return value[None]
-        words = [positive] if isinstance(positive, str) else list(positive)
-        return tf.cast(tf.reduce_any(tf.equal(tf.strings.strip(value), words)), tf.float32)[None]
+        return _is_positive(tf.strings.strip(value), list(_label_words(self.label)))[None]
 
     def _check(self) -> None:
         label = self.label
@@ -353,7 +365,9 @@ def _types(columns: Sequence[Column]) -> Iterator[tuple[str, ColumnType]]:
             yield column.name, ColumnType("float32", column.missing, column.dtype)
         elif isinstance(column, Category | Tags):
             dtype = column.dtype if isinstance(column, Category) else "string"
-            yield column.name, ColumnType(dtype, "" if dtype == "string" else -1)
+            missing = "" if dtype == "string" else -1
+            words = () if isinstance(column.by, int) else tuple(map(str, column.by))
+            yield column.name, ColumnType(dtype, missing, vocabulary=words)
     named = {column.name for column in columns if not isinstance(column, Cross)}
     for column in columns:
         if isinstance(column, Cross):
@@ -416,6 +430,27 @@ def _class_of(word: Any, classes: list[str]) -> Any:
     said = tf.strings.join(["the label '", word, f"' is none of the classes {classes}"])
     place = tf.as_string(tf.argmax(tf.cast(is_one, tf.int32), output_type=tf.int64))
     return tf.strings.to_number(tf.where(tf.reduce_any(is_one), place, said), tf.int64)
+
+
+def _label_words(label: Label) -> tuple[str, ...]:
+    """Return the words of a label; none if it is a number."""
+    words = label.positive if label.classes is None else label.classes
+    if words is None:
+        return ()
+    return (str(words),) if isinstance(words, str | int | float) else tuple(map(str, words))
+
+
+def _is_positive(word: Any, positive: list[str]) -> Any:
+    """Return 1.0 for a positive word and 0.0 for others, but not for one that is nearly positive.
+
+    `yes` beside positive="Yes" would make every label 0.
+    """
+    is_one = tf.reduce_any(tf.equal(word, positive))
+    is_near = tf.reduce_any(
+        tf.equal(tf.strings.lower(word, "utf-8"), [one.lower() for one in positive])
+    )
+    said = tf.strings.join(["the label '", word, f"' differs from positive={positive} by its case"])
+    return refused(is_near & ~is_one, said, tf.cast(is_one, tf.float32))
 
 
 def _rows(num_ids: int, dim: int) -> int | None:

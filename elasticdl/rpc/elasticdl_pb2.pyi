@@ -832,6 +832,7 @@ class TaskReport(_message.Message):
     CALLBACKS_FIELD_NUMBER: _builtins.int
     NUM_MEASURED_FIELD_NUMBER: _builtins.int
     MAY_PASS_FIELD_NUMBER: _builtins.int
+    IS_CERTAIN_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -852,6 +853,8 @@ class TaskReport(_message.Message):
     """records that the metric_states of a training task are of"""
     may_pass: _builtins.bool
     """what failed is outside of the job, and may be well again later"""
+    is_certain: _builtins.bool
+    """another try would fail in the same way"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -893,10 +896,11 @@ class TaskReport(_message.Message):
         callbacks: Global___CallbackResult | None = ...,
         num_measured: _builtins.int = ...,
         may_pass: _builtins.bool = ...,
+        is_certain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

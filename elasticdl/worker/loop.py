@@ -597,7 +597,8 @@ class Worker:
         match self._protocol.failed(stage, running, error):
             case Ruling.FAIL:
                 reader = self._readers.get(running.lease.task.kind)
-                return running.failure(located(reader, error))
+                shard = running.lease.task.shard
+                return running.failure(located(reader, shard, error))
             case Ruling.RETURN:
                 log.info("task %d: given back: %s", running.lease.task.id, error)
                 return running.returned()

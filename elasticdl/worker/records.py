@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from elasticdl.backends.base import Minibatch, Predictor
-from elasticdl.data.base import DataReader, Records, all_of
+from elasticdl.data.base import DataReader, HasPlaces, Records, all_of
 from elasticdl.data.shuffled import ShuffledReader
 from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode, Shard, Task
@@ -64,11 +64,19 @@ def sample_minibatch(
 
 
 def _with_place(reader: DataReader, shard: Shard, error: DataError, record: int) -> DataError:
-    """Return the error of a record with the name of its file, which `feed` is not told."""
+    """Return the error of a record with its file and, of text, its line: `feed` is told neither."""
+    name, number, source = shard.name, record, reader
     if isinstance(reader, ShuffledReader):
         name, number = reader.place_of(record)
-        return DataError(f"{error} (record {number} of {name})", record)
-    return DataError(f"{shard.name}: {error}", record)
+        source = reader.reader
+    said = str(error)
+    if isinstance(source, HasPlaces) and "line " not in said.partition(": ")[2][:5]:
+        said = f"{name}: {source.place(name, number)}: {said}"
+    elif isinstance(reader, ShuffledReader):
+        said = f"{said} (record {number} of {name})"
+    elif name not in said:
+        said = f"{name}: {said}"
+    return DataError(said, record, error.is_certain)
 
 
 def read_all(reader: DataReader, task: Task) -> Iterator[Records]:
@@ -100,11 +108,8 @@ def with_ends(minibatches: Iterator[Minibatch]) -> Iterator[tuple[Minibatch, boo
     yield before, True
 
 
-def located(reader: DataReader | None, error: Exception) -> Exception:
+def located(reader: DataReader | None, shard: Shard, error: Exception) -> Exception:
     """Return an error of a task's data that says in which file the record is that it names."""
-    if not isinstance(reader, ShuffledReader) or not isinstance(error, DataError):
+    if reader is None or not isinstance(error, DataError) or error.record is None:
         return error
-    if error.record is None:
-        return error
-    name, number = reader.place_of(error.record)
-    return DataError(f"{error} (record {number} of {name})", error.record)
+    return _with_place(reader, shard, error, error.record)

@@ -108,6 +108,7 @@ class Running:
             message=said if named else f"{task}: {said}",
             fatal=fatal,
             may_pass=task.kind in _WRITE and is_of_storage(error),
+            is_certain=isinstance(error, ElasticdlError) and error.is_certain,
         )
 
 

@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 mod arrays;
+mod csv;
 mod errors;
 mod examples;
 mod far;
@@ -15,6 +16,7 @@ mod strings;
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     log_stderr::init();
+    csv::register(module)?;
     examples::register(module)?;
     ps::register(module)?;
     recordio::register(module)?;

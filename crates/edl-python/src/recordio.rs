@@ -420,6 +420,10 @@ impl LineReader {
         Ok(header.map(|header| PyBytes::new(py, &header)))
     }
 
+    fn line_of(&self, py: Python<'_>, record: u64) -> PyResult<u64> {
+        py.detach(|| self.reader.line_of(record)).map_err(to_py)
+    }
+
     #[pyo3(signature = (start, end, max_bytes = None))]
     fn read<'py>(
         &self,

@@ -4,7 +4,8 @@
 //!   has its byte layout, [`format`] the code of it.
 //! - [`TfRecordReader`] and [`TfRecordWriter`]: TensorFlow's TFRecord, which has no index of its
 //!   own and gets one beside it ([`side_index`]).
-//! - [`LineReader`]: lines of text, such as CSV, with the same kind of index.
+//! - [`LineReader`]: lines of text, such as CSV, with the same kind of index; [`csv`]: their
+//!   fields, [`numbers`]: which text is a number; [`parquet`]: what a footer says.
 //! - [`encode_examples`], [`decode_examples`]: columns to `tf.train.Example` messages, and back;
 //!   [`LineEncoder`]: lines of fields to such messages; [`ExampleCounts`]: how often each value
 //!   occurs in them.
@@ -17,12 +18,15 @@ mod batch;
 mod blocks;
 mod codec;
 mod counts;
+pub mod csv;
 mod decode;
 mod error;
 mod example;
 mod field_lines;
 pub mod format;
 mod lines;
+pub mod numbers;
+pub mod parquet;
 mod protobuf;
 mod reader;
 mod scan;

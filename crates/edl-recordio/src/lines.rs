@@ -103,6 +103,35 @@ impl LineReader {
         self.read_lines(start + skipped, end + skipped, max_bytes)
     }
 
+    /// The number of the line in which a record begins, from 1 as editors count.
+    ///
+    /// # Errors
+    ///
+    /// As [`LineReader::read`]. All of the file before the record is read.
+    pub fn line_of(&self, record: u64) -> Result<u64, RecordError> {
+        if record >= self.num_records() {
+            return Err(self
+                .source
+                .range_error(record, record + 1, self.num_records()));
+        }
+        let wanted = record + self.num_headers();
+        let mut number = 1;
+        let mut from = 0; // what lies before has been counted
+        for piece in self.index.pieces(0, wanted + 1) {
+            let buffer = self.source.read_range(from.min(piece.start), piece.end)?;
+            let before = (piece.start - from.min(piece.start)) as usize;
+            let mut end = buffer.len();
+            if wanted < piece.end_record {
+                let lines = split(&buffer[before..], self.options);
+                let line = lines.get((wanted - piece.first_record) as usize);
+                end = line.map_or(end, |line| before + line.start);
+            }
+            number += buffer[..end].iter().filter(|&&byte| byte == b'\n').count() as u64;
+            from = piece.end;
+        }
+        Ok(number)
+    }
+
     fn num_headers(&self) -> u64 {
         u64::from(self.options.skip_header)
     }

@@ -119,7 +119,8 @@ class Feed:
             raise
         except Exception as error:
             number, error = self._culprit(dataset, mode, numbers.tolist(), error)
-            raise DataError(_failed(number, error), number) from error
+            # It is code of the user, which may read what is there at the next try.
+            raise DataError(_failed(number, error), number, is_certain=False) from error
 
     def _culprit(
         self, dataset: TaskRecords, mode: Mode, numbers: list[int], error: Exception

@@ -11,7 +11,7 @@ from elasticdl.backends.base import Float32, Int64, Lookup
 from elasticdl.backends.torch.device import Device, from_numpy
 from elasticdl.backends.torch.feed import TorchMinibatch
 from elasticdl.backends.torch.model import Enough, PlacedModel
-from elasticdl.errors import ModelError
+from elasticdl.errors import IdError, ModelError
 from elasticdl.job import Mode
 
 
@@ -158,7 +158,7 @@ def _check_range(layer: Any, ids: Any, table: str) -> None:
     low, high = (int(bound) for bound in torch.aminmax(ids))
     if low < 0 or (layer.num_embeddings is not None and high >= layer.num_embeddings):
         below = "2**63" if layer.num_embeddings is None else layer.num_embeddings
-        raise ModelError(
+        raise IdError(
             f"table {table!r}: expected ids from 0 to below {below}, found "
             f"{low if low < 0 else high}"
         )

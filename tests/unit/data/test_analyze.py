@@ -277,9 +277,14 @@ def test_types_may_be_given_and_what_is_missing_too(analyze):
             "x.csv",
             "a,b\n1,2\n3\n",
             ("skip_header=true",),
-            "x.csv: record 1 has 1 fields",
+            "x.csv: line 3 (record 1): has 1 fields",
         ),
-        ("x.csv", 'a\n"1\n2"\n', ("skip_header=true",), "2 records by its lines, 1 by its quotes"),
+        (
+            "x.csv",
+            'a\n"1\n2"\n',
+            ("skip_header=true",),
+            "give --data_reader_params=quoted_newline",
+        ),
         ("x.csv", "1,2\n", ("",), "names for the columns"),
         ("x.txt", "hello\nyou\n", ("",), "names for the columns"),
         ("x.csv", "", ("skip_header=true",), "there are no records"),
@@ -313,7 +318,7 @@ def test_a_value_that_is_not_of_the_given_type_is_told(analyze):
     Path("x.csv").write_text("n\n1\n2.5\n")
     code, captured = analyze("x.csv", "--data_reader_params=skip_header=true", "--types=n=int64")
     assert code == 1
-    assert "column 'n': expected int64 (--types)" in captured.err
+    assert "line 3 (record 1), column 'n': expected a whole number" in captured.err
 
 
 def test_records_without_columns_are_refused(analyze):

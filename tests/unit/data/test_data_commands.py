@@ -130,7 +130,9 @@ def test_images_are_inspected(run):
     assert (code, "dog/1.png: is empty" in err) == (1, True)
 
 
-@pytest.mark.parametrize(("header", "said"), [("a,a", "is called 'a'"), ("a,", "has no name")])
+@pytest.mark.parametrize(
+    ("header", "said"), [("a,a", "are both called 'a'"), ("a,", "has no name")]
+)
 def test_columns_that_would_hide_each_other_are_refused(run, header, said):
     Path("in.csv").write_text(f"{header}\n1,2\n")
     for words in (["convert", "in.csv", "out.rio", "--as=example"], ["analyze", "in.csv"]):
@@ -188,7 +190,7 @@ def test_a_failed_conversion_leaves_nothing_and_names_the_record(run):
             "--types=id=int64;delay=float;carrier=bytes",
         )
         assert code == 1
-        assert "in.csv: record 3 has 2 fields, expected 3 (id, delay, carrier)" in err
+        assert "in.csv: line 5 (record 3): has 2 fields, expected 3 (id, delay, carrier)" in err
         assert files() == before
 
 
@@ -212,7 +214,7 @@ def test_a_failed_conversion_leaves_nothing_and_names_the_record(run):
         (
             ["in.csv", "out.rio", "--as=example", "--data_reader_params=skip_header=true",
              "--types=carrier=float"],
-            "in.csv: record 0, column 'carrier': expected float, found 'UA'",
+            "in.csv: line 2 (record 0), column 'carrier': expected a number",
         ),
     ],
 )  # fmt: skip

@@ -15,6 +15,7 @@ from elasticdl.errors import DataError, ModelError
 # record's bytes are no UTF-8.
 RUN_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
 _NODES = re.compile(r"\{\{.*?\}\}|\[\[.*?\]\]|\[Op:\w+\]|name: *$")
+_SAID = re.compile(r".*StringToNumberOp could not correctly convert string: (the \w+ '.*)$")
 _NO_NUMBER = re.compile(r"Field \d+ in record \d+ is not a valid \w+: (.*)$")
 _PREAMBLE = re.compile(
     r"^Graph execution error: .*?<stack traces unavailable> "
@@ -56,6 +57,9 @@ def reason(error: Any) -> str:
         message = error.message
     text = " ".join(_NODES.sub(" ", message).split())
     readable = "".join(c if c.isprintable() else "?" for c in _PREAMBLE.sub("", text))[:300]
+    said = _SAID.match(readable)  # by `refused` in preprocessing/words.py
+    if said is not None:
+        return said[1]
     word = _NO_NUMBER.search(readable)
     if word is None:
         return readable

@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from elasticdl.backends.keras.feed.eager import Eager
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
@@ -24,6 +25,7 @@ from elasticdl.backends.keras.feed.ways import Way, choose, choose_batched, mix
 from elasticdl.backends.keras.model.trial import visit
 from elasticdl.backends.python_state import PythonState, shown
 from elasticdl.data.base import Metadata, Records
+from elasticdl.errors import ElasticdlError
 from elasticdl.job import Mode
 from elasticdl.model_spec import is_batched
 
@@ -38,6 +40,7 @@ class FeedRunner:
         self._run_eagerly = run_eagerly
         self._metadata = metadata
         self._ways: dict[tuple[Mode, int], Way] = {}
+        self._checks: dict[tuple[Mode, int], list[Callable[[Records], None]]] = {}
         self._choosing = threading.Lock()
 
     def minibatches(
@@ -49,7 +52,9 @@ class FeedRunner:
         if not first:
             return
         way = self._way(first, mode, minibatch_size)
-        batches = way.run(itertools.chain(first, chunks), minibatch_size, seed)
+        checks = self._checks[mode, minibatch_size]
+        checked = _checked(itertools.chain(first, chunks), checks)
+        batches = way.run(checked, minibatch_size, seed)
         index = 0
         for element, numbers in batches:
             num_rows = way.check_rows(element, numbers)
@@ -76,13 +81,20 @@ class FeedRunner:
             if way is None:
                 if not self._ways and not self._run_eagerly:
                     self._tell_side_effects()
-                user = UserFeed(self._feed, mode, self._metadata.of(mode), minibatch_size)
+                metadata = replace(self._metadata.of(mode), checks=[])
+                user = UserFeed(self._feed, mode, metadata, minibatch_size)
                 sample = as_batch(first).part(0, NUM_PROVED)
                 with self._noted() as before:  # the records of the sample come again
-                    way = self._choose(user, sample)
+                    try:
+                        way = self._choose(user, sample)
+                    except ElasticdlError:
+                        for _ in _checked(first, metadata.checks):
+                            pass  # what a check says is plainer, and has the column
+                        raise
                     changed = before.differences(self._noted())
                 if changed and self._run_eagerly and not self._ways:
                     self._tell_changed(changed)
+                self._checks[mode, minibatch_size] = metadata.checks
                 self._ways[mode, minibatch_size] = way
             return way
 
@@ -113,3 +125,13 @@ class FeedRunner:
                 found[0],
                 more,
             )
+
+
+def _checked(
+    chunks: Iterable[Records], checks: Iterable[Callable[[Records], None]]
+) -> Iterator[Records]:
+    """Yield chunks that have passed all checks which the feed asked for."""
+    for chunk in chunks:
+        for check in checks:
+            check(chunk)
+        yield chunk

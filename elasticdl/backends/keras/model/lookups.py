@@ -26,7 +26,7 @@ from elasticdl.backends.keras.model.recipe import (
     nodes_within,
     not_of_the_record,
 )
-from elasticdl.errors import ModelError
+from elasticdl.errors import IdError, ModelError
 
 Pull = Callable[..., Any]
 """`pull([(table, ids), ...], training) -> pulled` with `.rows`, `.dense`, `.state`."""
@@ -249,7 +249,7 @@ def check_ids(table: Table, ids: Int64, exact_below: int | None = None) -> Int64
             from the next; None: they were integers.
 
     Raises:
-        ModelError: An id is negative, not below `input_dim`, or not exact.
+        IdError: An id is negative, not below `input_dim`, or not exact.
     """
     if not ids.size:
         return ids
@@ -258,18 +258,18 @@ def check_ids(table: Table, ids: Int64, exact_below: int | None = None) -> Int64
     if largest < min(limit, exact_below or limit):
         return ids
     if largest < limit:
-        raise ModelError(
+        raise IdError(
             f"Embedding {table.name!r}: ids that were floats of this type are exact below "
             f'{exact_below} only, found {largest}; say dtype="int64" where they are made, '
             "for example in keras.Input or in feed"
         )
     wrong = int(ids[(ids < 0) | (ids >= limit)].flat[0])
     if wrong < 0:
-        raise ModelError(
+        raise IdError(
             f"Embedding {table.name!r}: ids must not be negative, found {wrong}; "
             "feed or the model makes it"
         )
-    raise ModelError(
+    raise IdError(
         f"Embedding {table.name!r}: ids must be below input_dim={limit}, found {wrong}; "
         "raise input_dim, or leave it out where the layer is elasticdl.layers.Embedding"
     )
