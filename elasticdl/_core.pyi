@@ -39,6 +39,7 @@ __all__ = [
     "keys_of_strings",
     "pack_examples",
     "parquet_footer",
+    "parse_libsvm",
     "repair_recordio",
     "repair_tfrecord",
     "seal_manifest",
@@ -868,6 +869,15 @@ def check_csv(
     """Check lines of CSV, of which some fields are numbers: int64, float or float32.
 
     Those whose numbers are among `required` may not be missing.
+
+    Raises:
+        ValueError: As of `CsvFields`.
+    """
+
+def parse_libsvm(
+    lines: Sequence[bytes],
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Return the labels of lines of LIBSVM, where the pairs of each end, indices and values.
 
     Raises:
         ValueError: As of `CsvFields`.

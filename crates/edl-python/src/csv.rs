@@ -1,6 +1,7 @@
-//! Fields of lines of CSV, the numbers that they are, and footers of Parquet files, for Python.
+//! Fields of lines of CSV and LIBSVM, their numbers, and footers of Parquet files, for Python.
 
 use edl_recordio::csv::{Fault, NumberKind, TextColumn, check, not_a_number, split};
+use edl_recordio::libsvm;
 use edl_recordio::numbers::TextKind;
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::{PyIndexError, PyValueError};
@@ -10,6 +11,7 @@ use pyo3::types::PyBytes;
 pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<CsvFields>()?;
     module.add_function(wrap_pyfunction!(check_csv, module)?)?;
+    module.add_function(wrap_pyfunction!(parse_libsvm, module)?)?;
     module.add_function(wrap_pyfunction!(parquet_footer, module)?)
 }
 
@@ -144,6 +146,27 @@ fn check_csv(
         )
     })
     .map_err(to_py)
+}
+
+type LibsvmArrays<'py> = (
+    Bound<'py, PyArray1<f32>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<i64>>,
+    Bound<'py, PyArray1<f32>>,
+);
+
+/// Reads lines of LIBSVM: their labels, where the pairs of each end, and the pairs.
+#[pyfunction]
+fn parse_libsvm<'py>(py: Python<'py>, lines: Lines<'py>) -> PyResult<LibsvmArrays<'py>> {
+    let bytes: Vec<&[u8]> = lines.iter().map(|line| line.as_bytes()).collect();
+    let found = py.detach(|| libsvm::parse(bytes.iter().copied()));
+    let found = found.map_err(to_py)?;
+    Ok((
+        found.labels.into_pyarray(py),
+        found.ends.into_pyarray(py),
+        found.ids.into_pyarray(py),
+        found.values.into_pyarray(py),
+    ))
 }
 
 /// Reads the footer of a Parquet file: the paths of its columns, and which may have nulls.

@@ -303,7 +303,7 @@ fn quoted(text: &[u8], at: usize, unescaped: &mut Vec<u8>) -> Option<usize> {
     }
 }
 
-fn shown(value: &[u8]) -> String {
+pub(crate) fn shown(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     let short: String = text.chars().take(40).collect();
     let dots = if short.len() < text.len() { "..." } else { "" };

@@ -24,6 +24,7 @@ mod error;
 mod example;
 mod field_lines;
 pub mod format;
+pub mod libsvm;
 mod lines;
 pub mod numbers;
 pub mod parquet;

@@ -82,7 +82,7 @@ def test_only_the_row_groups_of_a_range_are_read(tmp_path):
     chunks = list(reader.read(Shard(path, 150, 420)))
     got = np.concatenate([chunk.columns["x"] for chunk in chunks])
     np.testing.assert_array_equal(got, np.arange(150, 420))
-    with pytest.raises(DataError, match=r"a\.parquet: cannot be read"):
+    with pytest.raises(DataError, match=r"a\.parquet: rows .* cannot be read"):
         list(reader.read(Shard(path, 0, 10)))
 
 

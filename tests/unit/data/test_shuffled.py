@@ -108,7 +108,9 @@ def test_a_worker_reads_the_order_of_the_tasks_epoch():
 def test_an_error_of_a_record_names_its_file():
     reader = ShuffledReader(Numbered([30, 50]), 0, 5)
 
-    error = located(reader, DataError("record 42 does not parse in feed: no", 42))
+    error = located(
+        reader, Shard(NAME, 0, 80), DataError("record 42 does not parse in feed: no", 42)
+    )
 
     assert str(error) == "record 42 does not parse in feed: no (record 12 of file 1)"
 
