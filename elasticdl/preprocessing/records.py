@@ -171,7 +171,10 @@ def typed(name: str, value: Any, kind: ColumnType, metadata: Any, missing: str =
         value = tf.where(is_missing, tf.constant(kind.missing, value.dtype), value)
         if tf.as_dtype(kind.dtype).is_integer:
             said = tf.strings.join(
-                [f"the column {name!r} is whole numbers here, and has ", tf.as_string(value)]
+                [
+                    f"the column {name!r} is whole numbers here, and has ",
+                    tf.as_string(value, shortest=True),
+                ]
             )
             value = refused(tf.not_equal(tf.round(value), value), said, value)
         elif value.dtype.size > tf.as_dtype(kind.dtype).size:
@@ -182,7 +185,10 @@ def typed(name: str, value: Any, kind: ColumnType, metadata: Any, missing: str =
 def _narrowed(name: str, value: Any, dtype: str) -> Any:
     narrow = tf.cast(value, dtype)
     said = tf.strings.join(
-        [f"the column {name!r} is {dtype} here, which does not hold ", tf.as_string(value)]
+        [
+            f"the column {name!r} is {dtype} here, which does not hold ",
+            tf.as_string(value, shortest=True),
+        ]
     )
     return refused(tf.math.is_finite(value) & ~tf.math.is_finite(narrow), said, narrow)
 
