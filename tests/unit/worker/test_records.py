@@ -37,8 +37,8 @@ class Parser:
 @pytest.mark.parametrize(
     ("is_shuffled", "said"),
     [
-        (False, r"^\S*b.csv: record 1 does not parse$"),
-        (True, r"^record \d+ does not parse \(record 1 of \S*b.csv\)$"),
+        (False, r"^\S*b.csv: line 2 \(record 1\): record 1 does not parse$"),
+        (True, r"^\S*b.csv: line 2 \(record 1\): record \d+ does not parse$"),
     ],
 )
 def test_a_record_of_the_first_minibatch_that_does_not_parse_is_named_with_its_file(
