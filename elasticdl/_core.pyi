@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 __all__ = [
     "BlockInfo",
     "CountedColumn",
+    "CsvFields",
     "ExampleCounts",
     "Examples",
     "LineEncoder",
@@ -825,6 +826,7 @@ class LineReader:
     def read(self, start: int, end: int, max_bytes: int | None = None) -> list[bytes]:
         """Return records `[start, end)`; fewer, but at least one, once `max_bytes` are reached."""
 
+@final
 class CsvFields:
     """The fields of some lines of CSV, by column.
 
