@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -53,8 +53,8 @@ class NotedMetadata(Metadata):
         """Return a copy, for which nobody has asked."""
         made = object.__new__(cls)
         object.__setattr__(made, "was_asked", [])
-        for name in ("column_names", "column_dtypes", "delimiter", "of_modes"):
-            object.__setattr__(made, name, getattr(metadata, name))
+        for one in fields(Metadata):
+            object.__setattr__(made, one.name, getattr(metadata, one.name))
         return made
 
 

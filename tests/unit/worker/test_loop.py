@@ -303,7 +303,7 @@ def test_a_record_that_does_not_parse_fails_its_task_and_no_other():
     assert outcomes[3].outcome is Outcome.DONE
     assert outcomes[2].outcome is Outcome.FAILED
     assert "not a number: bad" in outcomes[2].message
-    assert "records 20 to 30 of memory" in outcomes[2].message
+    assert "memory: feed() failed on record 25" in outcomes[2].message
 
 
 def test_a_loss_that_is_nan_is_reported_with_task_and_minibatch():

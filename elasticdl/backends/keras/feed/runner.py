@@ -13,7 +13,6 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from elasticdl.backends.keras.feed.eager import Eager
 from elasticdl.backends.keras.feed.minibatch import KerasMinibatch
@@ -81,7 +80,8 @@ class FeedRunner:
             if way is None:
                 if not self._ways and not self._run_eagerly:
                     self._tell_side_effects()
-                metadata = replace(self._metadata.of(mode), checks=[])
+                metadata = self._metadata.of(mode)
+                metadata.checks.clear()
                 user = UserFeed(self._feed, mode, metadata, minibatch_size)
                 sample = as_batch(first).part(0, NUM_PROVED)
                 with self._noted() as before:  # the records of the sample come again
@@ -94,7 +94,7 @@ class FeedRunner:
                     changed = before.differences(self._noted())
                 if changed and self._run_eagerly and not self._ways:
                     self._tell_changed(changed)
-                self._checks[mode, minibatch_size] = metadata.checks
+                self._checks[mode, minibatch_size] = list(metadata.checks)
                 self._ways[mode, minibatch_size] = way
             return way
 
