@@ -145,9 +145,9 @@ def test_validation_data_that_cannot_be_read_so_is_told_with_its_flag(
 
 
 def test_a_vocabulary_of_which_nothing_is_found_is_refused_with_three_values(look, tmp_path):
-    training = write(tmp_path / "t.csv", rows(400, 1, flags=("true", "false")))
+    training = write(tmp_path / "t.csv", rows(400, 1, flags=("on", "off")))
     with pytest.raises(
-        DataError, match=r"column 'flag': no value is a word .*'True', 'False'.*'(true|false)'"
+        DataError, match=r"column 'flag': no value is a word .*'True', 'False'.*'(on|off)'"
     ):
         look(TABLE, training)
 
@@ -161,10 +161,19 @@ def test_a_vocabulary_that_other_data_lacks_is_a_warning(look, tmp_path):
     )
 
 
-@pytest.mark.parametrize("words", [("yes", "no"), ("1", "0"), ("Yes.", "No.")])
-def test_a_label_that_is_never_positive_is_refused_with_what_was_found(look, tmp_path, words):
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("yes", "no"), r"label 'yes' differs from positive=\['Yes'\] by its case"),
+        (("1", "0"), "label 'y' is never 'Yes'.*1"),
+        (("Yes.", "No."), r"label 'y' is never 'Yes'.*Yes\."),
+    ],
+)
+def test_a_label_that_is_never_positive_is_refused_with_what_was_found(
+    look, tmp_path, words, complaint
+):
     training = write(tmp_path / "t.csv", rows(400, 1, words))
-    with pytest.raises(DataError, match=rf"label 'y' is never 'Yes'.*{words[0]}"):
+    with pytest.raises(DataError, match=complaint):
         look(TABLE, training)
 
 
