@@ -266,8 +266,8 @@ class NumpyTrainer:
         """Add nothing: the gradients of an array model come without predictions."""
 
     def new_metrics(self) -> None:
-        """Forget what was gathered."""
-        self._averages = {name: Average(name) for name in self._metrics}
+        """Forget what was gathered: training gathers nothing, and no mean is made of that."""
+        self._averages = {}
 
     def evaluate_step(
         self, minibatch: Minibatch, rows: Sequence[Float32], dense: Float32, state: Float32
@@ -276,7 +276,7 @@ class NumpyTrainer:
         outputs = self._model.predict(_named(self._model.dense, dense), rows, minibatch.features)
         for name, metric in self._metrics.items():
             values = np.asarray(metric(minibatch.labels, outputs))
-            self._averages[name].add(values, minibatch.num_records)
+            self._averages.setdefault(name, Average(name)).add(values, minibatch.num_records)
 
     def metric_states(self) -> MetricStates:
         """Return the sums of each metric."""

@@ -17,9 +17,10 @@ const panels = (() => {
     by("overfitting").textContent = store.overfitting;
     by("h-summary").textContent = store.ended !== null ? "At the end" : "Now";
     by("progress").hidden = store.ended !== null && state === "finished";
+    const isLoading = p.status === "running" && !p.records_done && !store.message;
     const tiles = [
       ["records", p.records_total ? `${words.count(p.records_done)} of ${words.count(p.records_total)}` : "–"],
-      ["records/s", words.count(p.records_per_second)],
+      ["records/s", isLoading ? "loading the model" : words.count(p.records_per_second)],
       ["time left", left(p)],
       ["time", store.grid.began === null ? "–" : words.duration((store.ended ?? store.latest) - store.grid.began)],
       ["epoch", p.num_epochs ? `${Math.min(p.epoch + 1, p.num_epochs)} of ${p.num_epochs}` : "–"],
