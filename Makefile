@@ -40,7 +40,7 @@ BENCHMARKS := $(filter-out benchmarks/readme.py benchmarks/allreduce.py benchmar
 STORE_BENCHMARKS := $(filter benchmarks/store%,$(BENCHMARKS))
 
 .PHONY: help build doctor fmt check check-python check-rust test test-quick test-rust test-memory \
-    test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd \
+    test-aarch64 test-loom test-python test-torch test-parquet-java test-kubernetes test-kubelet etcd kafka \
     kubernetes-tools cluster bench bench-store bench-allreduce bench-scheduling demo chaos soak fuzz proto lock clean \
     wheel image test-images
 
@@ -175,6 +175,9 @@ test-parquet-java: build ## Read exported tables with Java's Parquet (needs Mave
 etcd: build ## Build etcd (needs Go 1.26).
 	@$(PYTHON) -m scripts.cluster.binaries etcd
 
+kafka: build ## Fetch Kafka from Maven (43 MB, once; needs Java 17 and Maven).
+	@$(PYTHON) -m scripts.kafka.jars
+
 kubernetes-tools: build ## Build etcd and Kubernetes' control plane (needs Go 1.26; minutes, once).
 	@$(PYTHON) -m scripts.cluster.binaries etcd kubernetes
 
@@ -244,7 +247,7 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 	    --record benchmarks/results/soak.json
 
 .PHONY: test-etcd test-long
-test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (25 minutes).
+test-long: build kafka ## Test jobs of the model zoo, jobs that lose more, the tutorials (25 minutes).
 	$(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m long model_zoo tests
 
 test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; needs Go 1.26).

@@ -43,6 +43,30 @@ def _new_etcd(folder):
 
 
 @pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory):
+    """A broker that nobody kills; each test makes topics of its own."""
+    with _new_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker_of_its_own(tmp_path):
+    """A broker that the test may kill."""
+    with _new_broker(tmp_path / "kafka") as broker:
+        yield broker
+
+
+def _new_broker(folder):
+    pytest.importorskip("confluent_kafka", reason="make lock installs it")
+    from scripts.kafka.broker import KafkaBroker
+
+    try:
+        return KafkaBroker(folder)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
 def s3_server():
     """A server that speaks S3, on this machine; return its URL."""
     moto = pytest.importorskip("moto.server", reason="make lock installs it")

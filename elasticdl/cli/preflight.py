@@ -24,6 +24,7 @@ from elasticdl.cli.model_file import has_tables, imported_by
 from elasticdl.cli.model_names import check_names
 from elasticdl.config import JobConfig
 from elasticdl.data.images import ImageFolderReader
+from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.open import open_reader
 from elasticdl.data.text import TextReader
 from elasticdl.distribution import install
@@ -290,9 +291,11 @@ def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]
     if not text:
         return
     try:
-        reader = open_reader(text, config.data.data_reader_params)
+        reader = open_reader(text, config.data.reader_params)
         if isinstance(reader, TextReader):
             reader.check_start()
+        if isinstance(reader, KafkaReader) and not holds_job(config):
+            reader.check()  # a job that goes on waits for its brokers
     except DataError as error:
         raise DataError(f"--{flag}: {error}") from error
     if isinstance(reader, ImageFolderReader):

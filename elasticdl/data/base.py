@@ -118,6 +118,34 @@ def chunks_of(reader: DataReader) -> Iterator[tuple[Records, str]]:
     return ((records, shard.name) for shard in reader.shards() for records in reader.read(shard))
 
 
+@runtime_checkable
+class HasHoles(Protocol):
+    """A reader of positions, not each of which has a record: `Shard`s count the positions."""
+
+    has_holes: bool
+
+
+@runtime_checkable
+class Stream(Protocol):
+    """A reader of what arrives: its shards are partitions, whose ends move on.
+
+    is_endless: whether what arrives after the job has begun belongs to the data.
+    """
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it has no end."""
+        ...
+
+    def shards(self) -> list[Shard]:
+        """List what there is of each partition now."""
+        ...
+
+    def beginning(self) -> list[Shard]:
+        """List what a job that begins now has to read of each partition, as far as it is there."""
+        ...
+
+
 def all_of(chunks: Iterable[Records], shard: Shard, reader: str) -> Iterator[Records]:
     """Yield what a reader gives for a range, and make sure that it is all of it and no more.
 

@@ -12,6 +12,7 @@ from elasticdl.data.base import DataReader
 from elasticdl.data.copies import unpacked_name
 from elasticdl.data.custom import make_custom_reader
 from elasticdl.data.images import ImageFolderReader, is_image_folder
+from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.libsvm import LibsvmReader
 from elasticdl.data.maxcompute import MaxComputeReader, is_maxcompute
 from elasticdl.data.params import Params
@@ -22,6 +23,7 @@ from elasticdl.data.recordio import RecordIOReader
 from elasticdl.data.sql import SqlReader, is_database
 from elasticdl.data.text import TextReader
 from elasticdl.data.tfrecord import HEADER_BYTES, TFRecordReader, starts_like_tfrecord
+from elasticdl.data.topic import is_topic
 from elasticdl.errors import ConfigError, DataError
 from elasticdl.settings.reader_params import FLAG
 
@@ -79,6 +81,8 @@ def _open(place: str, settings: Params) -> tuple[str, DataReader]:
         return "SQL", SqlReader.from_params(place, settings)
     if is_maxcompute(place):
         return "MaxCompute", MaxComputeReader.from_params(place, settings)
+    if is_topic(place):
+        return "Kafka", KafkaReader.from_params(place, settings)
     name = settings.text("format", "")
     if name == _IMAGES and remote.is_url(place):
         raise ConfigError(
@@ -101,6 +105,8 @@ def format_of_whole(place: str, params: str = "") -> str:
         return "SQL"
     if is_maxcompute(place):
         return "MaxCompute"
+    if is_topic(place):
+        return "Kafka"
     given = Params(params).text("format", "")
     return _IMAGES if given == _IMAGES or (not given and is_image_folder(place)) else ""
 

@@ -18,10 +18,10 @@ from itertools import accumulate
 import numpy as np
 
 from elasticdl.config import TrainingSection
-from elasticdl.data.base import DataReader, Metadata, Records, all_of
+from elasticdl.data.base import DataReader, HasHoles, Metadata, Records, all_of
 from elasticdl.data.order import Order
 from elasticdl.data.strings import concatenate
-from elasticdl.errors import DataError
+from elasticdl.errors import ConfigError, DataError
 from elasticdl.job import Shard
 
 NAME = "all training data in shuffled order"
@@ -32,6 +32,11 @@ def with_shuffle(reader: DataReader, training: TrainingSection) -> DataReader:
     """Return a reader of training data in the order that a job's settings ask for."""
     if training.shuffle != "records":
         return reader
+    if isinstance(reader, HasHoles):
+        raise ConfigError(
+            "--shuffle=records needs data whose records can be counted, and a topic's positions "
+            "have holes: expected --shuffle=tasks"
+        )
     per_task = training.minibatch_size * training.num_minibatches_per_task
     block = training.shuffle_block_records or max(1, per_task // BLOCKS_PER_TASK)
     return ShuffledReader(reader, training.seed, block)

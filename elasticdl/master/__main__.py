@@ -117,7 +117,7 @@ def load_data(config: JobConfig) -> JobData:
     custom_data_reader = _custom_data_reader(config)
 
     def reader(path: str) -> DataReader:
-        return open_reader(path, config.data.data_reader_params, custom_data_reader)
+        return open_reader(path, config.data.reader_params, custom_data_reader)
 
     def shards(path: str) -> tuple[Shard, ...]:
         return tuple(reader(path).shards()) if path else ()

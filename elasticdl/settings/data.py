@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -34,6 +34,24 @@ class DataSection(Section):
             "keys are never shown."
         ),
     ] = ""
+
+    on_gap: Annotated[
+        Literal["fail", "skip"],
+        Field(
+            description="When a broker has deleted messages before they were read: fail the job, "
+            "or go on after them and count them."
+        ),
+        Only(("train", "evaluate")),
+    ] = "fail"
+
+    @property
+    def reader_params(self) -> str:
+        """All settings of the data reader."""
+        return (
+            f"{self.data_reader_params};on_gap=skip"
+            if self.on_gap == "skip"
+            else (self.data_reader_params)
+        )
 
     @model_validator(mode="after")
     def _keeps_its_secrets(self) -> DataSection:

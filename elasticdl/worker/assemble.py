@@ -259,7 +259,7 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
     }
     own = None if spec is None else spec.custom_data_reader
     readers = {
-        kind: open_reader(path, config.data.data_reader_params, own)
+        kind: open_reader(path, config.data.reader_params, own)
         for kind, path in sources.items()
         if path
     }

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 from elasticdl.backends.base import Minibatch, Predictor
-from elasticdl.data.base import DataReader, HasPlaces, Records, all_of
+from elasticdl.data.base import DataReader, HasHoles, HasPlaces, Records, all_of
 from elasticdl.data.shuffled import ShuffledReader
 from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode, Shard, Task
@@ -87,6 +87,8 @@ def read_all(reader: DataReader, task: Task) -> Iterator[Records]:
     """
     if isinstance(reader, ShuffledReader):
         reader = reader.of_epoch(task.epoch)
+    if isinstance(reader, HasHoles):
+        return reader.read(task.shard)
     return all_of(reader.read(task.shard), task.shard, type(reader).__name__)
 
 

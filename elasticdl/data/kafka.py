@@ -1,0 +1,229 @@
+"""What is asked of Kafka's brokers, through confluent-kafka (librdkafka).
+
+No consumer group: which positions are read is the job's business, and nobody else's. A broker that
+is away is waited for; what no waiting can mend is a `DataError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from elasticdl.data.topic import SCHEME, Topic
+from elasticdl.distribution import install
+from elasticdl.errors import ConfigError, DataError
+from elasticdl.settings.reader_params import FLAG
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_ASK_SECONDS = 10.0  # for one answer
+_PAUSE_SECONDS = 0.5  # between two tries
+_TELL_SECONDS = 10.0  # between two words about a broker that is away
+_SURE_SECONDS = 5.0  # for a broker that has just started to know its topics
+_OURS = {
+    "group.id": "elasticdl",  # the client wants one; nobody joins it
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",  # what was deleted is never skipped in silence
+    "enable.partition.eof": True,
+    "isolation.level": "read_committed",
+    "allow.auto.create.topics": False,
+    "log_level": 0,  # what is wrong is told by us
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Positions `[low, high)` of a partition that can be read now."""
+
+    low: int
+    high: int
+
+
+class Kafka:
+    """One topic, as its brokers tell of it. Not for several threads at once.
+
+    Args:
+        topic: Which one.
+        credentials: Settings of librdkafka, a `name=value` a line: TLS, SASL and the like.
+        patience_seconds: How long a broker that is away is waited for; None: as long as it takes.
+    """
+
+    def __init__(
+        self, topic: Topic, credentials: str = "", patience_seconds: float | None = None
+    ) -> None:
+        self._topic = topic
+        self._given = parse_credentials(credentials)
+        self._patience = patience_seconds
+        self._trouble = ""
+
+    def patient(self, seconds: float) -> Kafka:
+        """Return a client of the same topic that waits for so long at most."""
+        other = Kafka(self._topic, patience_seconds=seconds)
+        other._given = self._given
+        return other
+
+    def extents(self) -> dict[int, Extent]:
+        """Return what there is of each partition; of transactions, what is committed.
+
+        Raises:
+            DataError: There is no such topic, or the brokers refuse.
+        """
+        partitions = self._answered(self._partitions)
+        lows = self._answered(lambda: self._offsets(partitions, "earliest"))
+        highs = self._answered(lambda: self._offsets(partitions, "latest"))
+        return {at: Extent(lows[at], max(lows[at], highs[at])) for at in partitions}
+
+    def extent(self, partition: int) -> Extent:
+        """Return what there is of one partition."""
+        lows = self._answered(lambda: self._offsets([partition], "earliest"))
+        highs = self._answered(lambda: self._offsets([partition], "latest"))
+        return Extent(lows[partition], max(lows[partition], highs[partition]))
+
+    def consumer(self) -> Any:
+        """Return a new consumer, which nobody has told what to read."""
+        return self._client.Consumer(self._settings(_OURS))
+
+    def position(self, partition: int, offset: int) -> Any:
+        """Return a place in the topic, as the client names it."""
+        return self._client.TopicPartition(self._topic.name, partition, offset)
+
+    def error_codes(self) -> Any:
+        """Return the client's names of errors."""
+        return self._client.KafkaError
+
+    @property
+    def trouble(self) -> str:
+        """What the client complained of last."""
+        return self._trouble
+
+    def refused(self, error: Any) -> DataError | None:
+        """Return what is to be raised for an error; None: waiting may mend it."""
+        code, codes = error.code(), self._client.KafkaError
+        where = f"{SCHEME}://{self._topic.servers}/{self._topic.name}"
+        if code in (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED, codes._SSL):
+            return DataError(
+                f"{where}: the broker refuses without the right credentials ({error.str()}); give "
+                f"{FLAG}=credentials=file:/PATH, a file of settings of librdkafka"
+            )
+        if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED):
+            return DataError(f"{where}: these credentials may not read it ({error.str()})")
+        return DataError(f"{where}: {error.str()}") if error.fatal() else None
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    @cached_property
+    def _client(self) -> Any:
+        return import_client()
+
+    @cached_property
+    def _admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(self._settings({"log_level": 0}))
+
+    def _settings(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        where = {"bootstrap.servers": self._topic.servers}
+        return {**self._given, **where, **ours, "error_cb": self._complained}
+
+    def _complained(self, error: Any) -> None:
+        self._trouble = error.str()
+
+    def _partitions(self) -> list[int]:
+        deadline = time.monotonic() + _SURE_SECONDS
+        while True:
+            found = self._admin.list_topics(timeout=_ASK_SECONDS).topics
+            topic = found.get(self._topic.name)
+            if topic is not None and topic.error is None and topic.partitions:
+                return sorted(topic.partitions)
+            if time.monotonic() > deadline:
+                near = difflib.get_close_matches(self._topic.name, found, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise DataError(
+                    f"{SCHEME}://{self._topic.servers}: there is no topic {self._topic.name}{hint}"
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def _offsets(self, partitions: Sequence[int], where: str) -> dict[int, int]:
+        from confluent_kafka.admin import OffsetSpec
+
+        spec = OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest()
+        committed = self._client.IsolationLevel.READ_COMMITTED
+        asked = self._admin.list_offsets(
+            {self._client.TopicPartition(self._topic.name, at): spec for at in partitions},
+            isolation_level=committed,
+            request_timeout=_ASK_SECONDS,
+        )
+        return {place.partition: answer.result().offset for place, answer in asked.items()}
+
+    def _answered(self, ask: Callable[[], _T]) -> _T:
+        """Ask until there is an answer.
+
+        Raises:
+            DataError: No waiting can mend it, or it was waited long enough.
+        """
+        began = told = time.monotonic()
+        while True:
+            try:
+                return ask()
+            except self._client.KafkaException as raised:
+                error = raised.args[0]
+            refused = self.refused(error)
+            if refused is not None:
+                raise refused
+            now = time.monotonic()
+            words = self._trouble or error.str()
+            if self._patience is not None and now - began >= self._patience:
+                raise DataError(
+                    f"{SCHEME}://{self._topic.servers}/{self._topic.name}: no broker answers for "
+                    f"{now - began:.0f} s: {words}"
+                )
+            if now - told >= _TELL_SECONDS:
+                told = now
+                log.warning(
+                    "%s: no broker answers for %.0f s (%s); still waiting",
+                    self._topic.servers,
+                    now - began,
+                    words,
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+
+def import_client() -> Any:
+    """Return the module of the client.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise ConfigError(
+            f"{SCHEME}://: needs a package that is not installed ({error}): {install('kafka')}"
+        ) from error
+    return confluent_kafka
+
+
+def parse_credentials(text: str) -> dict[str, str]:
+    """Return settings of librdkafka, a `name=value` a line; `#` begins a comment.
+
+    Raises:
+        ConfigError: A line is none, or sets what the job decides. No message has a value in it.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or not name:
+            raise ConfigError(f"{FLAG}: credentials, line {number}: expected name=value")
+        if name in _OURS or name == "bootstrap.servers":
+            raise ConfigError(f"{FLAG}: credentials, line {number}: {name} is set by the job")
+        found[name] = value
+    return found

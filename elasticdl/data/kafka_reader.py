@@ -1,0 +1,194 @@
+"""Messages of a topic of Kafka's as records: each partition is a shard, a message's value a record.
+
+A shard is a range of positions, not each of which has a record: transactions and compaction leave
+holes. So a range is read up to its last position, and its records are counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from elasticdl.data.base import Metadata, Records
+from elasticdl.data.kafka import Extent, Kafka, import_client
+from elasticdl.data.params import Params
+from elasticdl.data.topic import Topic, parse
+from elasticdl.errors import DataError
+from elasticdl.job import Shard
+
+log = logging.getLogger(__name__)
+
+_CHUNK_RECORDS = 1024
+_POLL_SECONDS = 0.5
+_TELL_SECONDS = 10.0
+_CHECK_SECONDS = 15.0
+
+
+class KafkaReader:
+    """Reads the committed messages of a topic, without a consumer group.
+
+    A record is the value of a message: bytes, for `feed` to parse. A message without a value (a
+    tombstone) is no record.
+
+    Args:
+        topic: Where they are.
+        kafka: How its brokers are asked.
+        metadata: What `feed` is told of the fields of a line.
+        skips_gaps: What was deleted before it was read is left out, and logged; else an error.
+    """
+
+    has_holes = True
+
+    def __init__(
+        self, topic: Topic, kafka: Kafka, metadata: Metadata, skips_gaps: bool = False
+    ) -> None:
+        self._topic = topic
+        self._kafka = kafka
+        self._metadata = metadata
+        self._skips_gaps = skips_gaps
+        self._consumer: Any = None
+        self._at: tuple[int, int] | None = None  # partition and position that come next
+
+    @classmethod
+    def from_params(cls, place: str, params: Params) -> KafkaReader:
+        """Make a reader of a topic; nobody is asked yet.
+
+        Raises:
+            ConfigError: The place or the settings say nothing that can be read, or the client is
+                not installed.
+        """
+        topic = parse(place)
+        metadata = Metadata(params.names("columns"), delimiter=params.delimiter(","))
+        skips_gaps = params.text("on_gap", "fail") == "skip"
+        kafka = Kafka(topic, params.text("credentials", ""))
+        import_client()
+        return cls(topic, kafka, metadata, skips_gaps)
+
+    @property
+    def metadata(self) -> Metadata:
+        """The names of the columns, as given."""
+        return self._metadata
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether what arrives later belongs to the data too."""
+        return self._topic.is_endless
+
+    def check(self) -> None:
+        """Make sure that there is such a topic.
+
+        Raises:
+            DataError: There is not, or nobody answers.
+        """
+        self._kafka.patient(_CHECK_SECONDS).extents()
+
+    def shards(self) -> list[Shard]:
+        """List what there is of each partition now; a broker that is away is waited for."""
+        return [
+            self._topic.shard(partition, extent.low, extent.high)
+            for partition, extent in self._kafka.extents().items()
+        ]
+
+    def beginning(self) -> list[Shard]:
+        """List what a job that begins now has to read of each partition."""
+        if self._topic.start == "earliest":
+            return self.shards()
+        return [Shard(shard.name, shard.end, shard.end) for shard in self.shards()]
+
+    def read(self, shard: Shard) -> Iterator[Records]:
+        """Yield the records at positions `[shard.start, shard.end)`, with their positions."""
+        partition, at = self._topic.partition_of(shard), shard.start
+        if self._at != (partition, at):
+            self._assign(partition, at)
+        quiet = told = time.monotonic()
+        while at < shard.end:
+            messages = self._take(min(_CHUNK_RECORDS, shard.end - at))
+            now = time.monotonic()
+            if messages:
+                quiet = told = now
+            elif now - told >= _TELL_SECONDS:
+                told = now
+                log.warning(
+                    "%s: nothing came of positions [%d, %d) for %.0f s (%s); still waiting",
+                    *(shard.name, at, shard.end, now - quiet, self._kafka.trouble or "no answer"),
+                )
+            values, offsets, is_beyond = [], [], False
+            for message in messages:
+                if message.error() is not None:
+                    at = self._after(message, partition, at, shard)
+                elif at <= message.offset() < shard.end:
+                    at = message.offset() + 1
+                    if message.value() is not None:
+                        values.append(message.value())
+                        offsets.append(message.offset())
+                elif message.offset() >= shard.end:
+                    at, is_beyond = shard.end, True
+            # Where a message beyond the range was taken, the next range is asked for anew.
+            self._at = None if is_beyond else (partition, at)
+            if values:
+                yield Records(offsets[0], values, order=np.array(offsets, np.int64))
+
+    def _take(self, count: int) -> list[Any]:
+        """Return the messages that are there, or the first that comes; none for a while."""
+        there: list[Any] = self._consumer.consume(count, 0)
+        if there:
+            return there
+        first = self._consumer.poll(_POLL_SECONDS)
+        return [] if first is None else [first, *self._consumer.consume(count - 1, 0)]
+
+    def _assign(self, partition: int, offset: int) -> None:
+        if self._consumer is None:
+            self._consumer = self._kafka.consumer()
+        self._consumer.assign([self._kafka.position(partition, offset)])
+        self._at = (partition, offset)
+
+    def _after(self, message: Any, partition: int, at: int, shard: Shard) -> int:
+        """Return the position after what a message says that is no record.
+
+        Raises:
+            DataError: What is to be read is not there, and never will be.
+        """
+        error, codes = message.error(), self._kafka.error_codes()
+        if error.code() == codes._PARTITION_EOF:
+            return max(at, message.offset())
+        if error.code() == codes._AUTO_OFFSET_RESET:
+            return self._after_gap(partition, at, shard)
+        refused = self._kafka.refused(error)
+        if refused is not None:
+            raise refused
+        if error.code() in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_PARTITION):
+            self._kafka.extents()  # raises if it stays so
+        log.warning("%s: %s; still trying", shard.name, error.str())
+        self._assign(partition, at)
+        return at
+
+    def _after_gap(self, partition: int, at: int, shard: Shard) -> int:
+        extent: Extent = self._kafka.extent(partition)
+        if extent.low <= at <= extent.high:  # it was so for a moment, as a broker started
+            self._assign(partition, at)
+            return at
+        if at > extent.high:
+            raise DataError(
+                f"{shard.name}: positions [{at}, {shard.end}) were asked for, and the broker has "
+                f"[{extent.low}, {extent.high}): has the topic been deleted and made anew?"
+            )
+        end = min(extent.low, shard.end)
+        if not self._skips_gaps:
+            raise DataError(gap_words(shard.name, at, end))
+        log.warning("%s; skipped", gap_words(shard.name, at, end))
+        if end < shard.end:
+            self._assign(partition, end)
+        return end
+
+
+def gap_words(name: str, start: int, end: int) -> str:
+    """Say that positions of a partition were deleted before they were read."""
+    return (
+        f"{name}: positions [{start}, {end}) were deleted by the broker before they were read: "
+        "give the topic a longer retention (retention.ms, retention.bytes), or go on after what "
+        "is gone by --on_gap=skip"
+    )

@@ -1,0 +1,82 @@
+"""The name of a stream: `kafka://HOST:PORT[,HOST:PORT]/TOPIC?start=earliest&end=latest`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+from urllib.parse import parse_qsl
+
+from elasticdl.errors import ConfigError
+from elasticdl.job import Shard
+
+SCHEME = "kafka"
+Start = Literal["earliest", "latest"]
+_STARTS: tuple[Start, ...] = get_args(Start)
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_EXAMPLE = f"{SCHEME}://broker:9092/clicks?start=earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """Where the messages are, and which of them are the data.
+
+    servers: brokers to begin with, `host:port,host:port`.
+    start: what is read first, of what there is when the job begins.
+    is_endless: whether what arrives later is read too.
+    """
+
+    servers: str
+    name: str
+    start: Start = "earliest"
+    is_endless: bool = True
+
+    def shard(self, partition: int, start: int, end: int) -> Shard:
+        """Return a range of positions of a partition."""
+        return Shard(f"{self.name}-{partition}", start, end)
+
+    def partition_of(self, shard: Shard) -> int:
+        """Return the partition of which a shard is."""
+        name, _, number = shard.name.rpartition("-")
+        if name != self.name or not number.isdecimal():
+            raise ValueError(f"{shard.name} is no partition of the topic {self.name}")
+        return int(number)
+
+
+def is_topic(place: str) -> bool:
+    """Tell whether a place is a topic of Kafka's."""
+    return place.startswith(f"{SCHEME}://")
+
+
+def is_endless(place: str) -> bool:
+    """Tell whether a place is a topic of which also what arrives later is read."""
+    return is_topic(place) and parse(place).is_endless
+
+
+def parse(place: str) -> Topic:
+    """Return what a name says.
+
+    Raises:
+        ConfigError: It says nothing that can be read.
+    """
+    address, _, query = place.removeprefix(f"{SCHEME}://").partition("?")
+    servers, _, name = address.partition("/")
+    if not servers or not _TOPIC.fullmatch(name) or "@" in servers:
+        raise ConfigError(f"{place}: expected {SCHEME}://HOST:PORT/TOPIC, for example {_EXAMPLE}")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    start, end = given.pop("start", "earliest"), given.pop("end", "")
+    for unknown in given:
+        near = difflib.get_close_matches(unknown, ("start", "end"), n=1)
+        hint = f"did you mean {near[0]}?" if near else "it has start and end"
+        raise ConfigError(f"{place}: a topic has no setting {unknown!r}; {hint}")
+    if start not in _STARTS:
+        raise ConfigError(f"{place}: start={start}: expected {' or '.join(_STARTS)}")
+    if end not in ("", "latest"):
+        raise ConfigError(
+            f"{place}: end={end}: expected latest, what there is when the job begins, or no end: "
+            "then it goes on with what arrives"
+        )
+    if start == "latest" and end == "latest":
+        raise ConfigError(f"{place}: nothing lies between start=latest and end=latest")
+    return Topic(servers, name, start, is_endless=not end)

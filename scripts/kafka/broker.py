@@ -1,0 +1,136 @@
+"""A Kafka broker of one node (KRaft) that can be killed, and started again with its data."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+from scripts.kafka.jars import folder as jars_folder
+from scripts.kafka.jars import missing
+
+_READY_SECONDS = 60.0
+_FORMAT_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+_IS_UP = "Kafka Server started"
+_JAVA = (
+    # The kernel ends it with whoever started it: no test leaves a broker behind.
+    *("setpriv", "--pdeathsig", "KILL"),
+    *("java", "-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
+)
+_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaBroker:
+    """A broker on a free port of the loopback; all its files are in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare it; `start` starts it.
+
+        Args:
+            folder: Takes its settings, data and log.
+
+        Raises:
+            FileNotFoundError: Java or the jars are missing; says what to do.
+        """
+        if why := missing():
+            raise FileNotFoundError(why)
+        self._folder = folder
+        self._port, self._controller_port = _free_ports(2)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens: `host:port`."""
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it, and wait until it serves.
+
+        Raises:
+            RuntimeError: It does not come up; has the end of its log.
+        """
+        assert self._process is None
+        settings = self._folder / "kraft.properties"
+        if not settings.exists():
+            self._format(settings)
+        log = self._folder / "broker.log"
+        begins_at = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as file:
+            command = [*self._java(), "kafka.Kafka", str(settings)]
+            self._process = subprocess.Popen(command, stdout=file, stderr=file, cwd=self._folder)
+        deadline = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            if _IS_UP in log.read_bytes()[begins_at:].decode(errors="replace"):
+                return
+            time.sleep(_LOOK_SECONDS)
+        self.kill()
+        raise RuntimeError(
+            f"Kafka did not come up in {_READY_SECONDS:.0f} s; its log: "
+            + log.read_text(errors="replace")[-2000:]
+        )
+
+    def kill(self) -> None:
+        """Kill it with -9; what it had acknowledged stays."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def __enter__(self) -> KafkaBroker:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def _format(self, settings: Path) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        written = settings.with_suffix(".new")
+        written.write_text(
+            _PROPERTIES.format(
+                port=self._port,
+                controller_port=self._controller_port,
+                data=self._folder / "data",
+            )
+        )
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = [*self._java(), "kafka.tools.StorageTool", "format"]
+        command += ["-t", cluster, "-c", str(written)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_SECONDS)
+        if done.returncode:
+            raise RuntimeError(f"Kafka's storage cannot be formatted: {done.stdout}{done.stderr}")
+        written.rename(settings)
+
+    @staticmethod
+    def _java() -> list[str]:
+        return [*_JAVA, "-cp", f"{jars_folder()}/*"]
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,144 @@
+"""The reader of a topic (elasticdl/data/kafka_reader.py) with a broker that is a list."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from elasticdl.data.base import HasHoles, Metadata, Stream
+from elasticdl.data.kafka import Extent
+from elasticdl.data.kafka_reader import KafkaReader
+from elasticdl.data.shuffled import with_shuffle
+from elasticdl.data.topic import Topic
+from elasticdl.errors import ConfigError, DataError
+from elasticdl.job import Shard
+
+END, GONE, AWAY = -191, -140, -195
+CODES = SimpleNamespace(
+    _PARTITION_EOF=END, _AUTO_OFFSET_RESET=GONE, UNKNOWN_TOPIC_OR_PART=3, _UNKNOWN_PARTITION=-190
+)
+
+
+class Message:
+    def __init__(self, offset, value=None, error=None):
+        self.offset, self.value = lambda: offset, lambda: value
+        found = error and SimpleNamespace(code=lambda: error, str=lambda: "trouble")
+        self.error = lambda: found
+
+
+class Broker:
+    """One partition: values by offset, and what is left of it; stands for client and consumer."""
+
+    def __init__(self, values, low=0, high=None):
+        self.values = values
+        self.low, self.high = low, max(values) + 1 if high is None else high
+        self.assigned, self.queue, self.trouble = [], [], ""
+
+    def assign(self, places):
+        (at,) = places
+        self.assigned.append(at)
+        if not self.low <= at <= self.high:
+            self.queue = [Message(at, error=GONE)]
+            return
+        offsets = [offset for offset in sorted(self.values) if offset >= max(at, self.low)]
+        self.queue = [Message(offset, self.values[offset]) for offset in offsets]
+        self.queue.append(Message(self.high, error=END))
+
+    def consume(self, count, timeout):
+        taken, self.queue = self.queue[:count], self.queue[count:]
+        return taken
+
+    def poll(self, timeout):
+        return (self.consume(1, 0) or [None])[0]
+
+    def consumer(self):
+        return self
+
+    def position(self, partition, offset):
+        return offset
+
+    def extent(self, partition):
+        return Extent(self.low, self.high)
+
+    def extents(self):
+        return {0: self.extent(0)}
+
+    def error_codes(self):
+        return CODES
+
+    def refused(self, error):
+        return None
+
+
+def reader_of(broker, start="earliest", is_endless=True, skips_gaps=False):
+    return KafkaReader(Topic("b", "t", start, is_endless), broker, Metadata(), skips_gaps)
+
+
+def read(reader, start, end):
+    found = {}
+    for records in reader.read(Shard("t-0", start, end)):
+        found.update(zip(records.numbers.tolist(), records.values, strict=True))
+    return found
+
+
+WITH_HOLES = {0: b"a", 1: b"b", 5: b"c", 6: b"d", 9: b"e"}
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 11])
+def test_ranges_with_holes_give_each_message_once_at_its_position(step):
+    broker = Broker(WITH_HOLES, high=11)
+    reader, found = reader_of(broker), {}
+    for start in range(0, 11, step):
+        part = read(reader, start, min(start + step, 11))
+        assert all(start <= offset < start + step for offset in part)
+        assert not found.keys() & part.keys()
+        found |= part
+    assert found == WITH_HOLES
+
+
+def test_a_range_that_follows_is_read_on_without_asking_anew():
+    broker = Broker({offset: b"%d" % offset for offset in range(6)})
+    reader = reader_of(broker)
+    assert list(read(reader, 0, 3)) == [0, 1, 2]
+    assert list(read(reader, 3, 6)) == [3, 4, 5]
+    assert broker.assigned == [0]
+    assert list(read(reader, 1, 3)) == [1, 2]
+    assert broker.assigned == [0, 1]
+
+
+def test_a_message_without_a_value_is_no_record():
+    assert read(reader_of(Broker({0: b"a", 1: None, 2: b""})), 0, 3) == {0: b"a", 2: b""}
+
+
+def test_what_was_deleted_unread_is_an_error_that_names_it():
+    broker = Broker({offset: b"x" for offset in range(10)}, low=4)
+    with pytest.raises(DataError, match=r"t-0: positions \[2, 4\) were deleted.*--on_gap=skip"):
+        read(reader_of(broker), 2, 8)
+    with pytest.raises(DataError, match=r"t-0: positions \[0, 3\) were deleted"):
+        read(reader_of(broker), 0, 3)
+
+
+def test_what_was_deleted_unread_is_skipped_when_asked_for(caplog):
+    broker = Broker({offset: b"x" for offset in range(10)}, low=4)
+    assert list(read(reader_of(broker, skips_gaps=True), 2, 8)) == [4, 5, 6, 7]
+    assert "t-0: positions [2, 4) were deleted" in caplog.text
+    assert list(read(reader_of(broker, skips_gaps=True), 0, 3)) == []
+
+
+def test_a_topic_that_was_made_anew_is_told():
+    with pytest.raises(DataError, match=r"\[20, 30\).*has \[0, 10\).*made anew"):
+        read(reader_of(Broker({offset: b"x" for offset in range(10)})), 20, 30)
+
+
+def test_where_a_job_begins():
+    broker = Broker({offset: b"x" for offset in range(10)}, low=4)
+    assert reader_of(broker).beginning() == [Shard("t-0", 4, 10)]
+    assert reader_of(broker, "latest").beginning() == [Shard("t-0", 10, 10)]
+    assert reader_of(broker, "latest").shards() == [Shard("t-0", 4, 10)]
+    assert isinstance(reader_of(broker), HasHoles)
+    assert isinstance(reader_of(broker), Stream)
+
+
+def test_records_of_a_topic_are_not_shuffled():
+    training = SimpleNamespace(shuffle="records")
+    with pytest.raises(ConfigError, match="--shuffle=records"):
+        with_shuffle(reader_of(Broker({0: b"x"})), training)

@@ -1,0 +1,62 @@
+"""The name of a topic, and settings of its client (elasticdl/data/topic.py, kafka.py)."""
+
+import pytest
+
+from elasticdl.data.kafka import parse_credentials
+from elasticdl.data.topic import Topic, is_endless, is_topic, parse
+from elasticdl.errors import ConfigError
+from elasticdl.job import Shard
+
+
+@pytest.mark.parametrize(
+    ("place", "topic"),
+    [
+        ("kafka://b:9092/clicks", Topic("b:9092", "clicks")),
+        ("kafka://b:9092/clicks?start=earliest", Topic("b:9092", "clicks", "earliest", True)),
+        ("kafka://a:1,b:2/my.topic-1?start=latest", Topic("a:1,b:2", "my.topic-1", "latest", True)),
+        ("kafka://b/clicks?start=earliest&end=latest", Topic("b", "clicks", "earliest", False)),
+    ],
+)
+def test_a_place_says_where_the_messages_are(place, topic):
+    assert parse(place) == topic
+    assert is_topic(place)
+    assert is_endless(place) == topic.is_endless
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("kafka://b:9092", "HOST:PORT/TOPIC"),
+        ("kafka:///clicks", "HOST:PORT/TOPIC"),
+        ("kafka://user:word@b/clicks", "HOST:PORT/TOPIC"),
+        ("kafka://b/clicks/2", "HOST:PORT/TOPIC"),
+        ("kafka://b/clicks?start=7", "earliest or latest"),
+        ("kafka://b/clicks?end=never", "or no end"),
+        ("kafka://b/clicks?strat=earliest", "did you mean start"),
+        ("kafka://b/clicks?group=x", "it has start and end"),
+        ("kafka://b/clicks?start=latest&end=latest", "nothing lies between"),
+    ],
+)
+def test_a_place_that_says_nothing_is_refused(place, words):
+    with pytest.raises(ConfigError, match=words):
+        parse(place)
+
+
+def test_a_shard_names_its_partition():
+    topic = parse("kafka://b/my-clicks-2")
+    assert topic.shard(11, 5, 9) == Shard("my-clicks-2-11", 5, 9)
+    assert topic.partition_of(topic.shard(11, 5, 9)) == 11
+    with pytest.raises(ValueError, match="is no partition"):
+        topic.partition_of(Shard("clicks-11", 5, 9))
+
+
+def test_credentials_are_lines():
+    text = "# of the cluster\nsecurity.protocol = SASL_SSL\n\nsasl.password=a=b\n"
+    assert parse_credentials(text) == {"security.protocol": "SASL_SSL", "sasl.password": "a=b"}
+
+
+@pytest.mark.parametrize("text", ["x=1\nmy word", "=my word", "group.id=my word"])
+def test_credentials_that_are_none_are_refused_without_a_word_of_them(text):
+    with pytest.raises(ConfigError, match="credentials, line") as raised:
+        parse_credentials(text)
+    assert "word" not in str(raised.value)
