@@ -50,6 +50,10 @@ class DataError(ElasticdlError):
         self.is_certain = record is not None if is_certain is None else is_certain
 
 
+class AwayError(DataError):
+    """A source of data does not answer; it may do so later."""
+
+
 class CheckpointError(ElasticdlError):
     """A checkpoint cannot be written or read, or belongs to another model."""
 

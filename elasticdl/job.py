@@ -241,7 +241,8 @@ class TaskReport:
 
     `end_index` is how many minibatches `feed` made of the task, `num_examples` how many examples
     were in them; -1 if that is not known. Where `feed` leaves records out, or makes several
-    examples of one, there are fewer or more examples than records.
+    examples of one, there are fewer or more examples than records. `num_missing` counts the
+    positions of the task that have no record.
     `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
     is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
     of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at
@@ -266,6 +267,7 @@ class TaskReport:
     num_minibatches: int = 0
     end_index: int = -1
     num_examples: int = -1
+    num_missing: int = 0
     skipped: tuple[int, ...] = ()
     skipped_examples: tuple[int, ...] = ()
     metric_states: MetricStates = field(default_factory=dict)  # EVALUATION, TRAINING
@@ -490,6 +492,21 @@ def moment(num_epochs: int, version: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """Where a job is in a partition of its stream.
+
+    lag counts the positions before `end` that are not trained; `skipped` those that the broker had
+    deleted before they were read.
+    """
+
+    name: str
+    position: int  # up to which it was cut into tasks
+    end: int  # as the broker said last
+    lag: int
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatus:
     """A picture of a running job, for displays and for `--summary`."""
 
@@ -531,6 +548,7 @@ class JobStatus:
     best: BestEvaluation | None = None  # with `--keep_best`
     overfitting: str = ""  # how the model overfits, and what to do; "" if it does not
     members: tuple[MemberStatus, ...] = ()  # where they were asked for
+    partitions: tuple[PartitionStatus, ...] = ()  # of a stream
 
     def staleness_percentile(self, share: float) -> int:
         """Return what the staleness of this share of updates does not exceed.

@@ -18,7 +18,15 @@ from rich.text import Text
 
 from elasticdl.cli.pace import Pace
 from elasticdl.cli.terminal import Terminal
-from elasticdl.job import BestEvaluation, EpochLedger, JobStatus, MemberStatus, Role, moment
+from elasticdl.job import (
+    BestEvaluation,
+    EpochLedger,
+    JobStatus,
+    MemberStatus,
+    PartitionStatus,
+    Role,
+    moment,
+)
 
 LINE_SECONDS = 5.0
 _MANY_EPOCHS = 20
@@ -225,6 +233,17 @@ def members_table(members: Sequence[MemberStatus]) -> Table:
     return table
 
 
+def partitions_table(partitions: Sequence[PartitionStatus]) -> Table:
+    """Return how far a job is behind each partition of its stream."""
+    table = Table(title="Partitions", title_justify="left")
+    for name in ("partition", "position", "end", "lag", "skipped"):
+        table.add_column(name, justify="left" if name == "partition" else "right")
+    for each in partitions:
+        numbers = (each.position, each.end, each.lag, each.skipped)
+        table.add_row(each.name, *(f"{number:,}" for number in numbers))
+    return table
+
+
 def _rows(
     status: JobStatus, has_processes: bool, seconds_left: float | None, loading: str
 ) -> Iterator[tuple[str, str]]:
@@ -232,7 +251,10 @@ def _rows(
     now = [f"loading {loading}"] if _is_loading(status) else _speed(status, seconds_left)
     done = f"{status.records_done:,} of {status.records_total:,} ({_percent(status)})"
     yield "records", ", ".join([done, *now])
-    if status.num_epochs:
+    if status.partitions:
+        lag = sum(partition.lag for partition in status.partitions)
+        yield "lag", f"{lag:,} in {len(status.partitions)} partitions"
+    elif status.num_epochs:
         yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
     yield (
         "tasks",

@@ -87,6 +87,8 @@ def status(name: str, as_json: bool) -> None:
         console = Terminal()
         console.print(display.panel(found))
         console.print(display.members_table(found.members))
+        if found.partitions:
+            console.print(display.partitions_table(found.partitions))
         if job.page:
             echo(f"page  {job.page}")
         targets = Path(job.places.get("job_dir", "")) / "metrics"
@@ -153,16 +155,26 @@ def scale(name: str, workers: int) -> None:
 @_JOB
 @click.option("--pause", is_flag=True, help="End the processes only: the job can be gone on with.")
 @click.option("--now", is_flag=True, help="End the processes at once, also without a master.")
-def stop(name: str, pause: bool, now: bool) -> None:
+@click.option(
+    "--drain", is_flag=True, help="Of a stream: train what has arrived by now, then finish."
+)
+def stop(name: str, pause: bool, now: bool, drain: bool) -> None:
     """Cancel a job: its processes end, and it counts as failed.
 
     A job that was cancelled cannot be gone on with, but a new one can begin with its newest
     checkpoint: --checkpoint_dir_for_init. With --pause it is not cancelled: the same train command
-    with --job_dir goes on with it.
+    with --job_dir goes on with it. With --drain a job on a stream trains what has arrived by now,
+    then evaluates and exports as at the end of its data, and finishes.
     """
+    if pause + now + drain > 1:
+        raise ConfigError("--pause, --now and --drain end a job in different ways: give one")
     job = _find(name)
     if job.end(0.0) is not None:
         raise JobFailedError(f"the job {job.name} has ended already; see elasticdl status")
+    if drain:
+        _ask(job, lambda client: client.drain(_ANSWER_SECONDS))
+        echo(f"{job.name} finishes when what has arrived is trained; elasticdl attach shows it")
+        return
     last: JobStatus | None = None
     if now:
         job.delete()

@@ -141,6 +141,14 @@ class Stream(Protocol):
         """List what there is of each partition now."""
         ...
 
+    def look(self) -> list[Shard]:
+        """List the same, but do not wait for a source that does not answer.
+
+        Raises:
+            AwayError: It does not.
+        """
+        ...
+
     def beginning(self) -> list[Shard]:
         """List what a job that begins now has to read of each partition, as far as it is there."""
         ...

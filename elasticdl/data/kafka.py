@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from elasticdl.data.topic import SCHEME, Topic
 from elasticdl.distribution import install
-from elasticdl.errors import ConfigError, DataError
+from elasticdl.errors import AwayError, ConfigError, DataError
 from elasticdl.settings.reader_params import FLAG
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_ASK_SECONDS = 10.0  # for one answer
+_ASK_SECONDS = 5.0  # for one answer
 _PAUSE_SECONDS = 0.5  # between two tries
 _TELL_SECONDS = 10.0  # between two words about a broker that is away
 _SURE_SECONDS = 5.0  # for a broker that has just started to know its topics
@@ -52,39 +52,29 @@ class Kafka:
     Args:
         topic: Which one.
         credentials: Settings of librdkafka, a `name=value` a line: TLS, SASL and the like.
-        patience_seconds: How long a broker that is away is waited for; None: as long as it takes.
     """
 
-    def __init__(
-        self, topic: Topic, credentials: str = "", patience_seconds: float | None = None
-    ) -> None:
+    def __init__(self, topic: Topic, credentials: str = "") -> None:
         self._topic = topic
         self._given = parse_credentials(credentials)
-        self._patience = patience_seconds
         self._trouble = ""
 
-    def patient(self, seconds: float) -> Kafka:
-        """Return a client of the same topic that waits for so long at most."""
-        other = Kafka(self._topic, patience_seconds=seconds)
-        other._given = self._given
-        return other
-
-    def extents(self) -> dict[int, Extent]:
+    def extents(self, patience_seconds: float | None = None) -> dict[int, Extent]:
         """Return what there is of each partition; of transactions, what is committed.
 
+        Args:
+            patience_seconds: How long a broker that is away is waited for; None: as long as it
+                takes.
+
         Raises:
+            AwayError: It was waited long enough.
             DataError: There is no such topic, or the brokers refuse.
         """
-        partitions = self._answered(self._partitions)
-        lows = self._answered(lambda: self._offsets(partitions, "earliest"))
-        highs = self._answered(lambda: self._offsets(partitions, "latest"))
-        return {at: Extent(lows[at], max(lows[at], highs[at])) for at in partitions}
+        return self._answered(lambda: self._extents(self._partitions()), patience_seconds)
 
     def extent(self, partition: int) -> Extent:
-        """Return what there is of one partition."""
-        lows = self._answered(lambda: self._offsets([partition], "earliest"))
-        highs = self._answered(lambda: self._offsets([partition], "latest"))
-        return Extent(lows[partition], max(lows[partition], highs[partition]))
+        """Return what there is of one partition; a broker that is away is waited for."""
+        return self._answered(lambda: self._extents([partition]), None)[partition]
 
     def consumer(self) -> Any:
         """Return a new consumer, which nobody has told what to read."""
@@ -135,20 +125,36 @@ class Kafka:
     def _complained(self, error: Any) -> None:
         self._trouble = error.str()
 
+    @cached_property
+    def _asker(self) -> Any:
+        """A consumer of nothing: it is the kind of client that never makes a topic by asking."""
+        return self.consumer()
+
     def _partitions(self) -> list[int]:
         deadline = time.monotonic() + _SURE_SECONDS
         while True:
-            found = self._admin.list_topics(timeout=_ASK_SECONDS).topics
+            found = self._asker.list_topics(self._topic.name, timeout=_ASK_SECONDS).topics
             topic = found.get(self._topic.name)
             if topic is not None and topic.error is None and topic.partitions:
                 return sorted(topic.partitions)
+            if topic is not None and topic.error is not None:
+                refused = self.refused(topic.error)
+                if refused is not None:
+                    raise refused
             if time.monotonic() > deadline:
-                near = difflib.get_close_matches(self._topic.name, found, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise DataError(
-                    f"{SCHEME}://{self._topic.servers}: there is no topic {self._topic.name}{hint}"
-                )
+                raise DataError(self._no_topic())
             time.sleep(_PAUSE_SECONDS)
+
+    def _no_topic(self) -> str:
+        names = self._asker.list_topics(timeout=_ASK_SECONDS).topics
+        near = difflib.get_close_matches(self._topic.name, names, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"{SCHEME}://{self._topic.servers}: there is no topic {self._topic.name}{hint}"
+
+    def _extents(self, partitions: Sequence[int]) -> dict[int, Extent]:
+        lows = self._offsets(partitions, "earliest")
+        highs = self._offsets(partitions, "latest")
+        return {at: Extent(lows[at], max(lows[at], highs[at])) for at in partitions}
 
     def _offsets(self, partitions: Sequence[int], where: str) -> dict[int, int]:
         from confluent_kafka.admin import OffsetSpec
@@ -162,11 +168,12 @@ class Kafka:
         )
         return {place.partition: answer.result().offset for place, answer in asked.items()}
 
-    def _answered(self, ask: Callable[[], _T]) -> _T:
+    def _answered(self, ask: Callable[[], _T], patience_seconds: float | None) -> _T:
         """Ask until there is an answer.
 
         Raises:
-            DataError: No waiting can mend it, or it was waited long enough.
+            AwayError: It was waited long enough.
+            DataError: No waiting can mend it.
         """
         began = told = time.monotonic()
         while True:
@@ -179,8 +186,8 @@ class Kafka:
                 raise refused
             now = time.monotonic()
             words = self._trouble or error.str()
-            if self._patience is not None and now - began >= self._patience:
-                raise DataError(
+            if patience_seconds is not None and now - began >= patience_seconds:
+                raise AwayError(
                     f"{SCHEME}://{self._topic.servers}/{self._topic.name}: no broker answers for "
                     f"{now - began:.0f} s: {words}"
                 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.kafka import Extent, Kafka, import_client
 from elasticdl.data.params import Params
-from elasticdl.data.topic import Topic, parse
+from elasticdl.data.topic import Topic, gap_words, parse
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
 
@@ -26,6 +26,7 @@ _CHUNK_RECORDS = 1024
 _POLL_SECONDS = 0.5
 _TELL_SECONDS = 10.0
 _CHECK_SECONDS = 15.0
+_LOOK_SECONDS = 3.0
 
 
 class KafkaReader:
@@ -84,14 +85,20 @@ class KafkaReader:
         Raises:
             DataError: There is not, or nobody answers.
         """
-        self._kafka.patient(_CHECK_SECONDS).extents()
+        self._kafka.extents(_CHECK_SECONDS)
 
     def shards(self) -> list[Shard]:
         """List what there is of each partition now; a broker that is away is waited for."""
-        return [
-            self._topic.shard(partition, extent.low, extent.high)
-            for partition, extent in self._kafka.extents().items()
-        ]
+        return self._as_shards(self._kafka.extents())
+
+    def look(self) -> list[Shard]:
+        """List what there is of each partition now.
+
+        Raises:
+            AwayError: No broker answers.
+            DataError: There is no such topic any more, or the brokers refuse.
+        """
+        return self._as_shards(self._kafka.extents(_LOOK_SECONDS))
 
     def beginning(self) -> list[Shard]:
         """List what a job that begins now has to read of each partition."""
@@ -132,6 +139,12 @@ class KafkaReader:
             if values:
                 yield Records(offsets[0], values, order=np.array(offsets, np.int64))
 
+    def _as_shards(self, extents: Mapping[int, Extent]) -> list[Shard]:
+        return [
+            self._topic.shard(partition, extent.low, extent.high)
+            for partition, extent in extents.items()
+        ]
+
     def _take(self, count: int) -> list[Any]:
         """Return the messages that are there, or the first that comes; none for a while."""
         there: list[Any] = self._consumer.consume(count, 0)
@@ -154,7 +167,7 @@ class KafkaReader:
         """
         error, codes = message.error(), self._kafka.error_codes()
         if error.code() == codes._PARTITION_EOF:
-            return max(at, message.offset())
+            return max(at, int(message.offset()))
         if error.code() == codes._AUTO_OFFSET_RESET:
             return self._after_gap(partition, at, shard)
         refused = self._kafka.refused(error)
@@ -182,13 +195,4 @@ class KafkaReader:
         log.warning("%s; skipped", gap_words(shard.name, at, end))
         if end < shard.end:
             self._assign(partition, end)
-        return end
-
-
-def gap_words(name: str, start: int, end: int) -> str:
-    """Say that positions of a partition were deleted before they were read."""
-    return (
-        f"{name}: positions [{start}, {end}) were deleted by the broker before they were read: "
-        "give the topic a longer retention (retention.ms, retention.bytes), or go on after what "
-        "is gone by --on_gap=skip"
-    )
+        return int(end)

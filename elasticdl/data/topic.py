@@ -9,7 +9,9 @@ from typing import Literal, get_args
 from urllib.parse import parse_qsl
 
 from elasticdl.errors import ConfigError
-from elasticdl.job import Shard
+from elasticdl.job import Shard, Strategy
+from elasticdl.settings.data import DataSection
+from elasticdl.settings.training import TrainingSection
 
 SCHEME = "kafka"
 Start = Literal["earliest", "latest"]
@@ -54,6 +56,52 @@ def is_endless(place: str) -> bool:
     return is_topic(place) and parse(place).is_endless
 
 
+def check_topics(
+    command: str, data: DataSection, training: TrainingSection, steps: int | None
+) -> None:
+    """Refuse topics where a job cannot use them.
+
+    Args:
+        command: What the job does.
+        data: Its data.
+        training: How it trains.
+        steps: Updates between two evaluations, as asked for.
+
+    Raises:
+        ConfigError: A topic without an end where there has to be one, or settings that need one.
+    """
+    for flag in ("validation_data", "prediction_data"):
+        place = getattr(data, flag)
+        if is_topic(place) and flag == "prediction_data":
+            raise ConfigError(
+                f"--{flag}={place}: predictions are of records that can be counted, and a topic's "
+                "positions have holes: expected files or tables"
+            )
+        if is_endless(place):
+            raise ConfigError(
+                f"--{flag}={place}: expected data with an end: add end=latest, or give files"
+            )
+    if command != "train" or not is_endless(data.training_data):
+        return
+    where = f"--training_data={data.training_data} has no end"
+    if training.distribution_strategy is not Strategy.PARAMETER_SERVER:
+        raise ConfigError(
+            f"{where}: expected --distribution_strategy={Strategy.PARAMETER_SERVER}, found "
+            f"{training.distribution_strategy}; or add end=latest to train on what there is"
+        )
+    for flag, is_so, expected in (
+        ("num_epochs", training.num_epochs != 1, "1"),
+        ("deterministic", training.deterministic, "false"),
+    ):
+        if is_so:
+            raise ConfigError(f"{where}: expected --{flag}={expected}")
+    if data.validation_data and steps is None:
+        raise ConfigError(
+            f"{where}, so no epoch ever ends that an evaluation could follow: give "
+            "--evaluation_steps, the updates between two evaluations"
+        )
+
+
 def parse(place: str) -> Topic:
     """Return what a name says.
 
@@ -80,3 +128,12 @@ def parse(place: str) -> Topic:
     if start == "latest" and end == "latest":
         raise ConfigError(f"{place}: nothing lies between start=latest and end=latest")
     return Topic(servers, name, start, is_endless=not end)
+
+
+def gap_words(name: str, start: int, end: int) -> str:
+    """Say that positions of a partition were deleted before they were read."""
+    return (
+        f"{name}: positions [{start}, {end}) were deleted by the broker before they were read: "
+        "give the topic a longer retention (retention.ms, retention.bytes), or go on after what "
+        "is gone by --on_gap=skip"
+    )

@@ -14,7 +14,7 @@ from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.credentials.job_authority import JobAuthority
-from elasticdl.data.base import DataReader
+from elasticdl.data.base import DataReader, Stream
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.errors import StateError, TakenOverError
@@ -23,6 +23,7 @@ from elasticdl.launchers import of_master
 from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
+from elasticdl.master.tasks import is_stream
 from elasticdl.model_spec import load_model_spec
 from elasticdl.process import ProcessArguments
 from elasticdl.state.open import open_state
@@ -89,6 +90,7 @@ async def _run(arguments: ProcessArguments) -> int:
         listening=arguments.listening,
         tls=tls,
         authority=authority,
+        stream=_stream(arguments.config),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         reason = f"the master was asked to end ({number.name})"
@@ -123,6 +125,8 @@ def load_data(config: JobConfig) -> JobData:
         return tuple(reader(path).shards()) if path else ()
 
     def training() -> tuple[Shard, ...]:
+        if (stream := _stream(config)) is not None:
+            return tuple(stream.beginning())
         return tuple(with_shuffle(reader(config.data.training_data), config.training).shards())
 
     data = config.data
@@ -131,6 +135,14 @@ def load_data(config: JobConfig) -> JobData:
         validation=shards(data.validation_data) if config.command != "predict" else (),
         prediction=shards(data.prediction_data) if config.command == "predict" else (),
     )
+
+
+def _stream(config: JobConfig) -> Stream | None:
+    """Return what a job trains on, if it arrives while the job runs."""
+    if not is_stream(config):
+        return None
+    reader = open_reader(config.data.training_data, config.data.reader_params)
+    return reader if isinstance(reader, Stream) else None
 
 
 def _custom_data_reader(config: JobConfig) -> Callable[..., Any] | None:

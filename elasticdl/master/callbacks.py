@@ -139,9 +139,9 @@ class Callbacks:
     @property
     def stopped(self) -> str:
         """Say which callback stopped training, and after how much; "" if none did."""
-        if not self._ledger.is_stopped:
+        if not self._stop_reason:
             return ""
-        total = self._tasks.training.num_records * self._tasks.num_epochs
+        total = self._tasks.training.num_records * self._tasks.num_epochs - self._ledger.num_missing
         done = self._ledger.training_records_done
         return f"{self._stop_reason} stopped training after {done:,} of {total:,} records"
 

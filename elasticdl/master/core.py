@@ -26,6 +26,7 @@ from elasticdl.job import (
     Progress,
     PsRoute,
     Role,
+    Shard,
     Task,
     TaskKind,
     TaskReport,
@@ -42,6 +43,7 @@ from elasticdl.master.course import Course
 from elasticdl.master.data_check import DataCheck
 from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
+from elasticdl.master.intake import Intake
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger, Settled
 from elasticdl.master.membership import Member, Membership
@@ -54,7 +56,8 @@ from elasticdl.master.phases import Phase
 from elasticdl.master.processes import Leaving, Loss, Processes
 from elasticdl.master.progress import Meter
 from elasticdl.master.results import Failure, TaskResults
-from elasticdl.master.tasks import JobTasks
+from elasticdl.master.stream_table import StreamTable
+from elasticdl.master.tasks import JobTasks, records_per_task
 from elasticdl.master.training_metrics import TASK_ID as TRAINING_METRICS
 from elasticdl.master.training_metrics import TrainingMetrics
 from elasticdl.observe import kinds
@@ -98,6 +101,7 @@ class JobCore:
             self._forget_worker,
             config.cluster.heartbeat_seconds,
         )
+        self.intake = _intake(config, tasks, self.journal)
         self.evaluations = Evaluations(
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
@@ -222,6 +226,17 @@ class JobCore:
         else:
             self._fail(message, now, is_cancelled=True)
 
+    def drain(self, now: float) -> None:
+        """Finish a job without end, once what has arrived by now is trained.
+
+        Raises:
+            ElasticdlError: The job has an end.
+        """
+        if self.intake is None:
+            raise ElasticdlError("the job has an end: it trains on all of its data, and finishes")
+        self.intake.drain()
+        self._advance(now)
+
     @property
     def has_ended(self) -> bool:
         """Whether the job has finished or failed."""
@@ -284,6 +299,34 @@ class JobCore:
     ) -> RestorePoint | None:
         """A ps replica that has been started asks what to begin with; see `Holder`."""
         return self.holder.restore_point(index, num_unsound, problem)
+
+    def arrived(self, found: Sequence[Shard], now: float) -> None:
+        """The source of a stream says what can be read of each partition."""
+        if self.intake is None or self.has_ended:
+            return
+        if self.intake.away:
+            self.intake.away = ""
+            self._note(kinds.StreamNews(), "the source of the stream answers")
+        problem = self.intake.arrived(found, now)
+        if problem:
+            self._fail_after_checkpoint(problem, now)
+        elif not (self.history.failing or self.ledger.is_stopped):
+            self.intake.cut(self.ledger.num_todo, now)
+        self._advance(now)
+
+    def stream_is_away(self, words: str) -> None:
+        """The source of a stream does not answer; workers wait for it."""
+        if self.intake is None or self.has_ended:
+            return
+        if not self.intake.away:
+            self._note(kinds.StreamNews(), f"{words}; still trying", is_warning=True)
+        self.intake.away = words
+
+    def stream_failed(self, words: str, now: float) -> None:
+        """The source of a stream can never be read again."""
+        if not self.has_ended:
+            self._fail_after_checkpoint(words, now)
+            self._advance(now)
 
     def answered(self, answer: Answer, now: float) -> None:
         """Whoever holds the parameters has done what was asked, or could not."""
@@ -418,6 +461,7 @@ class JobCore:
             report.message,
             report.end_index,
             report.num_examples,
+            report.num_missing,
             is_last_try=may_pass or report.is_certain,
         )
         if pause is not None:
@@ -599,6 +643,8 @@ class JobCore:
         """Go on to the next phase, if this one has nothing left; start what is due."""
         if self.has_ended:
             return
+        if self.intake is not None and self.intake.is_over and not self.ledger.has_fresh:
+            self.ledger.stop_training()
         is_training = self.phase is Phase.TRAINING and not self.ledger.is_trained
         is_failing = bool(self.history.failing)
         version, num_epochs = self.meter.model_version, self.ledger.num_epochs_complete
@@ -634,10 +680,10 @@ class JobCore:
         An epoch waits for the evaluation of the one before, and for what callbacks make of it.
         """
         if not self.evaluations.follows_epochs:
-            return self.tasks.num_training
+            return self.tasks.num_known
         is_busy = self.callbacks.are_under_way or self.holder.schedule.is_best_due
         num_epochs = self.evaluations.num_epochs + (not is_busy)
-        return min(num_epochs * self.tasks.per_epoch, self.tasks.num_training)
+        return min(num_epochs * self.tasks.per_epoch, self.tasks.num_known)
 
     def _start_evaluation(self) -> None:
         evaluation_id = self.evaluations.start(
@@ -753,6 +799,7 @@ class JobCore:
         """Return the state as JSON has it."""
         return {
             "history": self.history.snapshot(),
+            "intake": None if self.intake is None else self.intake.snapshot(),
             "ledger": self.ledger.snapshot(),
             "members": self.members.snapshot(),
             "evaluations": self.evaluations.snapshot(),
@@ -766,6 +813,8 @@ class JobCore:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot."""
         self.history.restore(snapshot["history"])
+        if self.intake is not None:
+            self.intake.restore(snapshot["intake"])
         self.ledger.restore(snapshot["ledger"])
         self.members.restore(snapshot["members"])
         self.evaluations.restore(snapshot["evaluations"])
@@ -774,3 +823,11 @@ class JobCore:
         self.holder.restore(snapshot["holder"])
         self.counters.restore(snapshot["counters"])
         self.patience.restore(snapshot.get("patience"))
+
+
+def _intake(config: JobConfig, tasks: JobTasks, journal: Journal) -> Intake | None:
+    """Return what cuts the training data into tasks as it arrives; None: all of it is there."""
+    if not isinstance(tasks.training, StreamTable):
+        return None
+    skips_gaps = config.data.on_gap == "skip"
+    return Intake(journal, tasks.training, records_per_task(config), skips_gaps)

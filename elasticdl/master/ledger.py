@@ -29,8 +29,9 @@ from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import Lease, MetricStates, Outcome, Task
 from elasticdl.master.journal import Journal
 from elasticdl.master.lacks import Applied, Lacks, Made, Uneven, lacks_of_epoch, to_edges
-from elasticdl.master.order import HandOuts
+from elasticdl.master.order import HandOuts, InArrival
 from elasticdl.master.replays import Replays
+from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
 
 _MESSAGES_SHOWN = 3
@@ -87,7 +88,12 @@ class Ledger:
         self._max_retries = max_retries
         self._minibatch_size = minibatch_size
         self.generation = 0
-        self._handed = HandOuts(tasks.per_epoch, seed, shuffle)
+        is_stream = isinstance(tasks.training, StreamTable)
+        self._handed: HandOuts | InArrival = (
+            InArrival(lambda: tasks.num_known)
+            if is_stream
+            else HandOuts(tasks.per_epoch, seed, shuffle)
+        )
         self._returned: deque[int] = deque()  # training tasks that came back
         self._queued: deque[int] = deque()  # all other tasks, not leased
         self._replays = Replays(
@@ -95,6 +101,9 @@ class Ledger:
         )  # training tasks to be done again
         # Tasks that were done, where `feed` made more or fewer examples than there are records.
         self.uneven: dict[int, Made] = {}
+        # Of those, how many of their positions have no record; and of all, in all epochs.
+        self.missing: dict[int, int] = {}
+        self.num_missing = 0
         self._doing: dict[int, Held] = {}
         self._held: dict[int, set[int]] = {}  # worker -> tasks
         # Only of tasks that came back: the number of the last lease, less the times that it was
@@ -106,7 +115,7 @@ class Ledger:
         self._silences: set[int] = set()  # tasks whose worker fell silent
         self.quarantined: dict[int, str] = {}
         self.is_stopped = False  # no training task is begun any more
-        self.may_begin: Callable[[], int] = lambda: self._num_training
+        self.may_begin: Callable[[], int] = lambda: tasks.num_known
         """How many training tasks may be begun by now. A question to others, not a fact."""
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
@@ -165,6 +174,7 @@ class Ledger:
         message: str = "",
         end_index: int = -1,
         num_examples: int = -1,
+        num_missing: int = 0,
         is_last_try: bool = False,
     ) -> Settled:
         """End a lease.
@@ -177,13 +187,14 @@ class Ledger:
             message: Of a failure.
             end_index: Minibatches that the task has, -1 if not known.
             num_examples: Examples that are in them, -1 if not known: as many as records.
+            num_missing: Positions of the task that have no record.
             is_last_try: A failure sets the task aside, whatever tries are left.
         """
         if not self.is_current(worker_id, task_id, number):
             return Settled.STALE
         if outcome is Outcome.DONE and self._doing[task_id].generation == self.generation:
             self._journal.record(
-                "done", task_id, *self._unevenness(task_id, end_index, num_examples)
+                "done", task_id, *self._unevenness(task_id, end_index, num_examples, num_missing)
             )
             return Settled.DONE
         if outcome is Outcome.DONE:
@@ -254,8 +265,9 @@ class Ledger:
 
     def done_of_epoch(self, epoch: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which tasks of an epoch were handed out, and do not wait, nor are held."""
-        first, stop = epoch * self._per_epoch, (epoch + 1) * self._per_epoch
         is_done = self._handed.of_epoch(epoch)
+        first = epoch * self._per_epoch
+        stop = first + len(is_done)
         waiting = (self._returned, self._waiting_suspects)
         for task_id in itertools.chain(self._doing, self.quarantined, *waiting):
             if first <= task_id < stop:
@@ -264,7 +276,7 @@ class Ledger:
         if not len(again):
             return is_done
         ranges = np.clip(again, first, stop) - first
-        steps = np.zeros(self._per_epoch + 1, np.int64)
+        steps = np.zeros(len(is_done) + 1, np.int64)
         np.add.at(steps, ranges[:, 0], 1)
         np.add.at(steps, ranges[:, 1], -1)
         is_done[np.cumsum(steps[:-1]) > 0] = False
@@ -337,7 +349,7 @@ class Ledger:
     def _begins(self) -> bool:
         """Whether a training task may be begun now."""
         count = self._handed.count
-        return not self.is_stopped and count < self._num_training and count < self.may_begin()
+        return not self.is_stopped and count < self._tasks.num_known and count < self.may_begin()
 
     def is_current(self, worker_id: int, task_id: int, number: int) -> bool:
         """Whether a worker holds a task under this lease."""
@@ -365,6 +377,18 @@ class Ledger:
         """How many training tasks an epoch has."""
         return self._per_epoch
 
+    def open_training(self) -> Iterator[int]:
+        """Iterate over the training tasks that there are and that are neither done nor set aside.
+
+        For a stream, of which only a few are.
+        """
+        replays = (range(first, stop) for first, stop in self._replays.waiting().tolist())
+        fresh = range(self._handed.count, self._tasks.num_known)
+        lines = (self._doing, self._returned, self._waiting_suspects, *replays, fresh)
+        for task_id in itertools.chain(*lines):
+            if task_id < self._num_training:
+                yield task_id
+
     @property
     def num_doing(self) -> int:
         """How many tasks are leased now."""
@@ -373,9 +397,14 @@ class Ledger:
     @property
     def num_todo(self) -> int:
         """How many tasks wait to be leased, over all epochs."""
-        fresh = 0 if self.is_stopped else self._num_training - self._handed.count
+        fresh = 0 if self.is_stopped else self._tasks.num_known - self._handed.count
         lines = (self._replays, self._returned, self._queued, self._waiting_suspects)
         return fresh + sum(len(line) for line in lines)
+
+    @property
+    def has_fresh(self) -> bool:
+        """Whether there are training tasks that were never leased."""
+        return self._handed.count < self._tasks.num_known
 
     @property
     def is_idle(self) -> bool:
@@ -457,7 +486,9 @@ class Ledger:
             held = self._held[worker_id] = set()
         held.add(task_id)
 
-    def _apply_done(self, task_id: int, minibatches: int = -1, examples: int = -1) -> None:
+    def _apply_done(
+        self, task_id: int, minibatches: int = -1, examples: int = -1, missing: int = 0
+    ) -> None:
         worker_id = self._end(task_id).worker_id
         self._failures.pop(task_id, None)
         self._suspects.discard(task_id)
@@ -466,13 +497,16 @@ class Ledger:
         self.uneven.pop(task_id, None)  # of an earlier time, before it was replayed
         if minibatches >= 0:
             self.uneven[task_id] = Made(minibatches, examples)
+        if missing:
+            self.missing[task_id] = missing
+            self.num_missing += missing
         self.num_done += 1
         self.done_by_worker[worker_id] = self.done_by_worker.get(worker_id, 0) + 1
         if task_id < self._num_training:
             epoch, number = divmod(task_id, self._per_epoch)
             self.training_settled[epoch] += 1
             self._num_settled += 1
-            self.training_records_done += self._tasks.training.num_records_of(number)
+            self.training_records_done += self._tasks.training.num_records_of(number) - missing
         else:
             self.other_records_done += self._tasks.task(task_id).shard.num_records
 
@@ -548,7 +582,16 @@ class Ledger:
         self._first_open = min(self._first_open, first_epoch)
         self._num_settled -= sum(counts)
         self.num_done -= sum(counts)
-        self.training_records_done -= self._tasks.records_in(ranges)
+        missing = sum(self.missing.pop(task_id) for task_id in self._missing_in(ranges))
+        self.num_missing -= missing
+        self.training_records_done -= self._tasks.records_in(ranges) - missing
+
+    def _missing_in(self, ranges: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
+        """Return the tasks of ranges [first, stop) that have positions without a record."""
+        ids = np.fromiter(self.missing, np.int64, len(self.missing))
+        at = np.searchsorted(ranges[:, 0], ids, side="right") - 1
+        found: list[int] = ids[(at >= 0) & (ids < ranges[np.maximum(at, 0), 1])].tolist()
+        return found
 
     def _number(self, task_id: int) -> int:
         """Return the number of the last lease of a task, if it is not under lease now."""
@@ -585,12 +628,16 @@ class Ledger:
         num_records = self._tasks.training.num_records_of(task_id % self._per_epoch)
         return Made(-(-num_records // self._minibatch_size), num_records)
 
-    def _unevenness(self, task_id: int, end_index: int, num_examples: int) -> list[int]:
+    def _unevenness(
+        self, task_id: int, end_index: int, num_examples: int, num_missing: int
+    ) -> list[int]:
         """Return what is to be remembered of a task that is done: nothing if it is as usual."""
         if task_id >= self._num_training or end_index < 0:
             return []
         usual = self._usual(task_id)
         made = Made(end_index, num_examples if num_examples >= 0 else usual.examples)
+        if num_missing:
+            return [made.minibatches, made.examples, num_missing]
         return [] if made == usual else [made.minibatches, made.examples]
 
     def forget_worker(self, worker_id: int) -> None:
@@ -612,6 +659,8 @@ class Ledger:
             "queued": list(self._queued),
             "replays": self._replays.snapshot(),
             "uneven": dict(self.uneven),
+            "missing": dict(self.missing),
+            "num_missing": self.num_missing,
             "generation": self.generation,
             "is_stopped": self.is_stopped,
             "doing": [
@@ -637,6 +686,8 @@ class Ledger:
         self._queued = deque(snapshot["queued"])
         self._replays.restore(snapshot["replays"])
         self.uneven = {i: Made(*made) for i, made in _by_number(snapshot["uneven"])}
+        self.missing = dict(_by_number(snapshot.get("missing", {})))
+        self.num_missing = snapshot.get("num_missing", 0)
         self.generation = snapshot["generation"]
         self.is_stopped = snapshot["is_stopped"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,7 +27,15 @@ from elasticdl import process
 from elasticdl.addresses import Listening, is_loopback, join
 from elasticdl.credentials.files import TlsFiles
 from elasticdl.credentials.job_authority import JobAuthority
-from elasticdl.errors import ConfigError, LaunchError, TakenOverError, is_of_storage
+from elasticdl.data.base import Stream
+from elasticdl.errors import (
+    AwayError,
+    ConfigError,
+    DataError,
+    LaunchError,
+    TakenOverError,
+    is_of_storage,
+)
 from elasticdl.job import JobStatus, PsRoute, Role, no_status
 from elasticdl.launchers.base import (
     Exited,
@@ -71,6 +80,7 @@ _PICTURE_SECONDS = 60.0  # for a disk to have room for it
 _PATIENCE_WITH_JOURNAL_SECONDS = 5.0
 _SECONDS_BETWEEN_COMPLAINTS = 10.0
 _LOOK_AT_JOURNAL_SECONDS = 1.0
+_LOOK_AT_STREAM_SECONDS = 0.25
 _SECONDS_BETWEEN_TABLES = 5.0
 _LEAVE_JOURNAL_SECONDS = 5.0  # for a journal that is away to come back before the master leaves
 _EVENTS_TAKEN_OVER = 10_000  # of the masters before, that the next one remembers
@@ -91,6 +101,7 @@ class Master:
         listening: Listening | None = None,
         tls: TlsFiles | None = None,
         authority: JobAuthority | None = None,
+        stream: Stream | None = None,
     ) -> None:
         """Put a master together; nothing happens before `run`.
 
@@ -105,7 +116,9 @@ class Master:
             listening: Where it listens, and others find it; None: on loopback.
             tls: What to speak TLS with; None: in clear text.
             authority: Makes certificates for the job's processes, if it has its own.
+            stream: What the job trains on, if that arrives while it runs.
         """
+        self._stream = stream
         self.core = job.core
         self._job = job
         self._is_new = is_new
@@ -305,6 +318,10 @@ class Master:
             where = json.dumps({"address": address, "pid": os.getpid()})
             await self._write_file(process.ADDRESS_FILE, where)
             log.info("the master listens at %s", address)
+            if self._stream is not None:
+                following = asyncio.ensure_future(self._follow(self._stream))
+                following.add_done_callback(self._followed)
+                ends.callback(following.cancel)
             await self._serve_page(ends)
             if (folder := self.core.config.seeing.tensorboard_log_dir) is not None:
                 self._summaries = Summaries(folder)
@@ -328,6 +345,30 @@ class Master:
         if not self.core.has_ended:
             return process.STOPPED_EXIT_CODE
         return 0 if self.core.phase is Phase.FINISHED else 1
+
+    async def _follow(self, stream: Stream) -> None:
+        """Ask what has arrived, again and again, in a thread of its own."""
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as ends:
+            pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
+            ends.callback(pool.shutdown, wait=False, cancel_futures=True)
+            while not (self.core.has_ended or self._is_closing):
+                try:
+                    found = await loop.run_in_executor(pool, stream.look)
+                except AwayError as error:
+                    self.happen(partial(self.core.stream_is_away, str(error)))
+                except DataError as error:
+                    words = f"--training_data: {error}"
+                    self.happen(partial(self.core.stream_failed, words, self.now()))
+                    return
+                else:
+                    if not self._commit.is_behind:
+                        self.happen(partial(self.core.arrived, found, self.now()))
+                await asyncio.sleep(_LOOK_AT_STREAM_SECONDS)
+
+    def _followed(self, following: asyncio.Future[None]) -> None:
+        if not following.cancelled() and (error := following.exception()) is not None:
+            self._break(error)
 
     async def _listen(self, server: grpc.aio.Server) -> str:
         """Take the port: the one of the master before, the one asked for, or any.

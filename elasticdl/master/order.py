@@ -74,3 +74,38 @@ class HandOuts:
 
     def _order_of(self, epoch: int) -> Order:
         return Order(self._per_epoch, self._seed, epoch, self._shuffle)
+
+
+class InArrival:
+    """As `HandOuts`, of tasks that come in their order and never end: a stream's."""
+
+    epoch = 0
+
+    def __init__(self, num_known: Callable[[], int]) -> None:
+        """Begin with none; `num_known` says how many tasks there are."""
+        self._num_known = num_known
+        self.count = 0
+        """Tasks handed out."""
+
+    @property
+    def next_id(self) -> int:
+        """The task at the cursor."""
+        return self.count
+
+    def hand_out(self) -> None:
+        """Move the cursor on over the next task."""
+        self.count += 1
+
+    def of_epoch(self, epoch: int) -> NDArray[np.bool_]:
+        """Return which of the tasks that there are were handed out."""
+        is_handed: NDArray[np.bool_] = np.arange(self._num_known()) < self.count
+        return is_handed
+
+    def teller(self) -> Callable[[int], bool]:
+        """Return what tells of a training task whether it was, up to now."""
+        count = self.count
+        return lambda task_id: task_id < count
+
+    def restore(self, count: int) -> None:
+        """Take over the cursor of another master."""
+        self.count = count

@@ -316,8 +316,11 @@ class Servicer(MasterServicer):
         return pb.SetNumWorkersResponse()
 
     async def Stop(self, request: Any, context: Any) -> Any:
-        """Cancel the job."""
+        """Cancel the job, or finish it where that is asked for."""
         core, now = self._master.core, self._master.now()
+        if request.drain:
+            await self._event(context, lambda: core.drain(now))
+            return pb.StopResponse()
         await self._event(context, lambda: core.stop(request.reason or "by request", now))
         return pb.StopResponse()
 

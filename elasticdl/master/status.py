@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticdl.job import JobStatus, Label, MemberStatus, Role, Task
+from elasticdl.job import JobStatus, Label, MemberStatus, PartitionStatus, Role, Task
 from elasticdl.master.core import JobCore
 from elasticdl.master.phases import Phase
 
@@ -30,6 +30,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
         "predict": (core.tasks.prediction, ledger.other_records_done),
     }[core.config.command]
     total = table.num_records * (core.tasks.num_epochs if is_training else 1)
+    total -= ledger.num_missing if is_training else 0
     return JobStatus(
         job_name=core.config.cluster.job_name,
         status=_WORDS.get(core.phase, str(core.phase)),
@@ -67,6 +68,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
         data_check=core.data_check.lines,
         best=core.best,
         overfitting="" if (found := core.overfitting) is None else found.words,
+        partitions=_partitions(core),
     )
 
 
@@ -103,6 +105,13 @@ def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
     )
 
 
+def _partitions(core: JobCore) -> tuple[PartitionStatus, ...]:
+    if core.intake is None:
+        return ()
+    training = core.tasks.training
+    return core.intake.partitions(map(training.piece, core.ledger.open_training()))
+
+
 def _message(core: JobCore) -> str:
     if core.message or core.has_ended:
         return core.message
@@ -111,7 +120,9 @@ def _message(core: JobCore) -> str:
     missing = sum(not address for address in core.ps_route().addresses) if replicas else 0
     if core.phase is not Phase.PENDING:
         lost = [f"{missing} of {replicas} ps replicas are being restored"] if missing else []
-        return "; ".join([*core.course.shortcomings(), *lost])
+        intake = core.intake
+        away = [] if intake is None else [w for w in (intake.away, intake.trouble) if w]
+        return "; ".join([*core.course.shortcomings(), *lost, *away])
     return f"waiting for {missing} of {replicas} ps replicas" if missing else "waiting for workers"
 
 

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.config import JobConfig
+from elasticdl.data.topic import is_endless
 from elasticdl.errors import JobFailedError
 from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
+from elasticdl.master.stream_table import StreamTable
 
 _NO_SHARD = Shard("", 0, 0)
 
@@ -42,6 +44,11 @@ class TaskTable:
         self._short_records = np.fromiter(self._short.values(), np.int64, len(self._short))
         missing = np.cumsum(records_per_task - self._short_records)
         self._missing_before = np.concatenate([np.zeros(1, np.int64), missing])
+
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers pieces may have, now or later."""
+        return len(self)
 
     def __len__(self) -> int:
         return self._first[-1]
@@ -96,14 +103,15 @@ class JobTasks:
     validation tasks, one for the metrics and one for callbacks. A restarted master derives the same
     ids from the same shards.
 
-    per_epoch, num_training: training tasks of one epoch, and of all.
+    per_epoch, num_training: ids of training tasks that an epoch has, and all have. Of a stream,
+        whose one epoch has no end, `num_known` tells how many tasks there are by now.
     export_id: the one EXPORT task. prediction_ids: the PREDICTION tasks.
     callback_ids: the CALLBACKS tasks that belong to no evaluation.
     """
 
     def __init__(
         self,
-        training: TaskTable,
+        training: TaskTable | StreamTable,
         validation: TaskTable | ChosenPieces,
         prediction: TaskTable,
         num_epochs: int,
@@ -112,12 +120,17 @@ class JobTasks:
         self.validation = validation
         self.prediction = prediction
         self.num_epochs = num_epochs
-        self.per_epoch = len(training)
+        self.per_epoch = training.num_numbers
         self.num_training = self.per_epoch * num_epochs
         self.export_id = self.num_training
         self.prediction_ids = range(self.export_id + 1, self.export_id + 1 + len(prediction))
         first = self.prediction_ids.stop
         self.callback_ids = range(first, first + num_epochs + 2 if num_epochs else first)
+
+    @property
+    def num_known(self) -> int:
+        """How many training tasks there are; only those of a stream grow in number."""
+        return len(self.training) * self.num_epochs
 
     def evaluation_ids(self, evaluation_id: int) -> range:
         """Ids of the EVALUATION tasks of one evaluation; its METRICS task has the next id."""
@@ -141,8 +154,9 @@ class JobTasks:
                 return self.metrics_id(moment.number) + 1
 
     def epoch_ids(self, epoch: int) -> range:
-        """Ids of the training tasks of one epoch."""
-        return range(epoch * self.per_epoch, (epoch + 1) * self.per_epoch)
+        """Ids of the training tasks of one epoch, as many as there are."""
+        first = epoch * self.per_epoch
+        return range(first, first + len(self.training))
 
     def records_in(self, ranges: NDArray[np.int64]) -> int:
         """Return how many records ranges [first, stop) of training tasks have, shape (n, 2)."""
@@ -185,6 +199,16 @@ class JobTasks:
         return Task(task_id, TaskKind.EVALUATION, piece, evaluation_id=evaluation)
 
 
+def is_stream(config: JobConfig) -> bool:
+    """Whether a job trains on what arrives, without an end."""
+    return config.command == "train" and is_endless(config.data.training_data)
+
+
+def records_per_task(config: JobConfig) -> int:
+    """Return how many records a task has at most."""
+    return config.training.minibatch_size * config.training.num_minibatches_per_task
+
+
 def make_tasks(
     config: JobConfig,
     training: Sequence[Shard],
@@ -196,7 +220,10 @@ def make_tasks(
     Raises:
         JobFailedError: There is nothing to do: the data that the command needs has no records.
     """
-    per_task = config.training.minibatch_size * config.training.num_minibatches_per_task
+    per_task = records_per_task(config)
+    if is_stream(config):
+        evaluated = _validation(config, TaskTable(validation, per_task))
+        return JobTasks(StreamTable(training), evaluated, TaskTable((), per_task), 1)
     tables = {
         "train": TaskTable(training if config.command == "train" else (), per_task),
         "evaluate": TaskTable(validation if config.command != "predict" else (), per_task),

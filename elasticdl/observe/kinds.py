@@ -267,6 +267,13 @@ class JournalNews(Kind):
     event: ClassVar[str] = "journal"
 
 
+@dataclass(frozen=True)
+class StreamNews(Kind):
+    """The source of the stream that is trained on is away, or is back."""
+
+    event: ClassVar[str] = "stream"
+
+
 # --- processes -----------------------------------------------------------------------------------
 
 

@@ -377,6 +377,14 @@ class JobClient:
         """Cancel the job: its processes are stopped and it ends as failed."""
         self._connection.call(self._master.Stop, pb.StopRequest(reason=reason), give_up_seconds)
 
+    def drain(self, give_up_seconds: float | None = None) -> None:
+        """Have a job without end finish once it has trained what has arrived by now.
+
+        Raises:
+            ElasticdlError: The job has an end.
+        """
+        self._connection.call(self._master.Stop, pb.StopRequest(drain=True), give_up_seconds)
+
     def close(self) -> None:
         """End all calls under way."""
         self._connection.close()

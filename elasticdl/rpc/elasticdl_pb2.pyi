@@ -833,6 +833,7 @@ class TaskReport(_message.Message):
     NUM_MEASURED_FIELD_NUMBER: _builtins.int
     MAY_PASS_FIELD_NUMBER: _builtins.int
     IS_CERTAIN_FIELD_NUMBER: _builtins.int
+    NUM_MISSING_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -855,6 +856,8 @@ class TaskReport(_message.Message):
     """what failed is outside of the job, and may be well again later"""
     is_certain: _builtins.bool
     """another try would fail in the same way"""
+    num_missing: _builtins.int
+    """positions of the task that have no record"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -897,10 +900,11 @@ class TaskReport(_message.Message):
         num_measured: _builtins.int = ...,
         may_pass: _builtins.bool = ...,
         is_certain: _builtins.bool = ...,
+        num_missing: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1891,6 +1895,7 @@ class JobStatus(_message.Message):
     DATA_CHECK_FIELD_NUMBER: _builtins.int
     BEST_FIELD_NUMBER: _builtins.int
     OVERFITTING_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -1942,6 +1947,10 @@ class JobStatus(_message.Message):
     def data_check(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def best(self) -> Global___BestEvaluation: ...
+    @_builtins.property
+    def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
+        """of a stream"""
+
     def __init__(
         self,
         *,
@@ -1982,10 +1991,11 @@ class JobStatus(_message.Message):
         data_check: _abc.Iterable[_builtins.str] | None = ...,
         best: Global___BestEvaluation | None = ...,
         overfitting: _builtins.str = ...,
+        partitions: _abc.Iterable[Global___Partition] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "epoch_loss", b"epoch_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "checkpoints", b"checkpoints", "counters", b"counters", "data_check", b"data_check", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "overfitting", b"overfitting", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "checkpoints", b"checkpoints", "counters", b"counters", "data_check", b"data_check", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "overfitting", b"overfitting", "partitions", b"partitions", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best: _TypeAlias = _typing.Literal["best"]  # noqa: Y015
     _WhichOneofArgType__best: _TypeAlias = _typing.Literal["_best", b"_best"]  # noqa: Y015
@@ -2039,6 +2049,39 @@ class BestEvaluation(_message.Message):
 Global___BestEvaluation: _TypeAlias = BestEvaluation  # noqa: Y015
 
 @_typing.final
+class Partition(_message.Message):
+    """Where a job is in a partition of its stream; see PartitionStatus in elasticdl/job.py."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    SKIPPED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    position: _builtins.int
+    end: _builtins.int
+    lag: _builtins.int
+    skipped: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        position: _builtins.int = ...,
+        end: _builtins.int = ...,
+        lag: _builtins.int = ...,
+        skipped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "lag", b"lag", "name", b"name", "position", b"position", "skipped", b"skipped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Partition: _TypeAlias = Partition  # noqa: Y015
+
+@_typing.final
 class SetNumWorkersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2077,15 +2120,19 @@ class StopRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REASON_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
+    drain: _builtins.bool
+    """of a stream: finish the job once what has arrived by now is trained"""
     def __init__(
         self,
         *,
         reason: _builtins.str = ...,
+        drain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

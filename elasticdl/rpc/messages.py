@@ -25,6 +25,7 @@ from elasticdl.job import (
     Moment,
     MomentKind,
     Outcome,
+    PartitionStatus,
     Position,
     Progress,
     PsRoute,
@@ -239,6 +240,7 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         num_minibatches=report.num_minibatches,
         end_index=report.end_index,
         num_examples=report.num_examples,
+        num_missing=report.num_missing,
         skipped=report.skipped,
         skipped_examples=report.skipped_examples,
         metric_states=states_to_message(report.metric_states),
@@ -271,6 +273,7 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         num_minibatches=message.num_minibatches,
         end_index=message.end_index,
         num_examples=message.num_examples,
+        num_missing=message.num_missing,
         skipped=tuple(message.skipped),
         skipped_examples=tuple(message.skipped_examples),
         metric_states=states_from_message(message.metric_states),
@@ -416,6 +419,7 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         best=None if status.best is None else pb.BestEvaluation(**asdict(status.best)),
         overfitting=status.overfitting,
         members=[member_to_message(member) for member in status.members],
+        partitions=[pb.Partition(**asdict(partition)) for partition in status.partitions],
     )
 
 
@@ -531,4 +535,8 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
         best=_best_from_message(message.best) if message.HasField("best") else None,
         overfitting=message.overfitting,
         members=tuple(_member_from_message(member) for member in message.members),
+        partitions=tuple(
+            PartitionStatus(each.name, each.position, each.end, each.lag, each.skipped)
+            for each in message.partitions
+        ),
     )

@@ -37,7 +37,6 @@ from elasticdl.job import (
     Outcome,
     Position,
     Progress,
-    Task,
     TaskKind,
     TaskReport,
     Wait,
@@ -302,7 +301,7 @@ class Worker:
         if running.is_training and lease.number > 1:
             log.info("task %d, lease %d: goes on at minibatch %d", task.id, lease.number, start)
         minibatches = self._model.minibatches(
-            self._read(task),
+            self._read(running),
             mode,
             self._config.training.minibatch_size,
             task_seed(self._config.training.seed, task.id),
@@ -322,10 +321,16 @@ class Worker:
                     with self._landed:
                         self._protocol.fed(running)
                 self._fed.put(Item(running, index=index, minibatch=minibatch))
-        return replace(report, end_index=num_minibatches, num_examples=num_examples)
+        return replace(
+            report,
+            end_index=num_minibatches,
+            num_examples=num_examples,
+            num_missing=running.missing,
+        )
 
-    def _read(self, task: Task) -> Iterator[Records]:
+    def _read(self, running: Running) -> Iterator[Records]:
         """Read a task's records; feed is not blamed for the time, unless the reader is a user's."""
+        task, num_read = running.lease.task, 0
         records = read_all(self._readers[task.kind], task)
         if self._has_own_reader:
             yield from records
@@ -334,7 +339,9 @@ class Worker:
             with self._clock.waiting("feed"):
                 block = next(records, None)
             if block is None:
+                running.missing = task.shard.num_records - num_read
                 return
+            num_read += len(block)
             yield block
 
     def _made_by_feed(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 
 from elasticdl.backends.base import Minibatch, Predictor
-from elasticdl.data.base import DataReader, HasHoles, HasPlaces, Records, all_of
+from elasticdl.data.base import DataReader, HasHoles, HasPlaces, Records, Stream, all_of
 from elasticdl.data.shuffled import ShuffledReader
 from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode, Shard, Task
@@ -15,6 +16,7 @@ from elasticdl.process import BUILDS_FROM
 log = logging.getLogger(__name__)
 
 _MAX_SAMPLE_RECORDS = 65_536  # read at once, in search of a first minibatch
+_PAUSE_SECONDS = 1.0  # before what has arrived is looked at again
 
 
 def task_seed(job_seed: int, task_id: int) -> int:
@@ -40,6 +42,27 @@ def sample_minibatch(
     Raises:
         DataError: The source has no records, or `feed` leaves out all of them.
     """
+    is_endless = isinstance(reader, Stream) and reader.is_endless
+    while True:
+        found = _first_minibatch(reader, model, mode, minibatch_size)
+        if isinstance(found, Minibatch):
+            return found
+        if not is_endless:
+            break
+        log.info("no message has arrived yet from which the model could be built; waiting")
+        time.sleep(_PAUSE_SECONDS)
+    if found:
+        raise DataError(
+            f"feed made no example of any of the {found:,} records in mode {mode}, so there "
+            "is none to build the model from"
+        )
+    raise DataError("expected at least one record to build the model from, found none")
+
+
+def _first_minibatch(
+    reader: DataReader, model: Predictor, mode: Mode, minibatch_size: int
+) -> Minibatch | int:
+    """Return the first minibatch of a source, or of how many records there is none."""
     num_records = 0
     for shard in reader.shards():
         start, size = shard.start, minibatch_size
@@ -55,12 +78,7 @@ def sample_minibatch(
                 raise _with_place(reader, part, error, error.record) from error
             num_records += part.num_records
             start, size = part.end, min(2 * size, _MAX_SAMPLE_RECORDS)
-    if num_records:
-        raise DataError(
-            f"feed made no example of any of the {num_records:,} records in mode {mode}, so there "
-            "is none to build the model from"
-        )
-    raise DataError("expected at least one record to build the model from, found none")
+    return num_records
 
 
 def _with_place(reader: DataReader, shard: Shard, error: DataError, record: int) -> DataError:

@@ -42,6 +42,7 @@ class Running:
     is_over: bool = False  # prepare, compute, commit: what still comes of it is dropped
     is_reported: bool = False  # commit
     num_on_the_way: int = 0  # of a suspect: minibatches that are not through; under a lock
+    missing: int = 0  # feed: positions of the task's range that have no record
     records: int = 0  # commit (training), compute (others)
     minibatches: int = 0
     loss_sum: float = 0.0

@@ -57,6 +57,7 @@ def prove(
     uneven: Mapping[int, Made] | None = None,
     set_aside: Set[int] = frozenset(),
     begun: Callable[[int], bool] = lambda task_id: True,
+    missing: Mapping[int, int] | None = None,
 ) -> Proof:
     """Compare what every replica has applied with the job's training tasks.
 
@@ -80,16 +81,18 @@ def prove(
         set_aside: Tasks that failed too often. What `feed` would have made of them is not known.
         begun: Whether a training task was ever leased; the others were left out when a callback
             stopped training, and are in no line of the ledger.
+        missing: How many positions of a task have no record.
     """
-    lost, uneven = lost or {}, uneven or {}
+    lost, uneven, holes = lost or {}, uneven or {}, missing or {}
     applied = [{entry.task_id: entry for entry in replica} for replica in replicas]
     ledger: list[EpochLedger] = []
-    disagreements = unexplained = missing = 0
+    disagreements = unexplained = gone = 0
     for epoch in range(tasks.num_epochs):
         total = _Count()
         for task_id in filter(begun, tasks.epoch_ids(epoch)):
             records = tasks.task(task_id).shard.num_records
             made = uneven.get(task_id) or Made(-(-records // minibatch_size), records)
+            records -= holes.get(task_id, 0)
             left_out = _left_out(skipped.get(task_id, {}), made, minibatch_size)
             entries = [of_replica.get(task_id, TaskAudit(task_id, 0, 0)) for of_replica in applied]
             if task_id in set_aside and uneven:
@@ -99,7 +102,7 @@ def prove(
             count = _worst(entries, records, made, minibatch_size, left_out)
             is_known = [task_id in lost.get(index, ()) for index in range(len(entries))]
             if any(is_known):
-                missing += count.lost
+                gone += count.lost
                 entries = [e for e, known in zip(entries, is_known, strict=True) if not known]
             total.add(count)
             if task_id in set_aside:
@@ -110,7 +113,7 @@ def prove(
         if total.records:
             ledger.append(EpochLedger(epoch, **dataclasses.asdict(total)))
     repeated = sum(line.repeated for line in ledger)
-    return Proof(tuple(ledger), _problem(repeated, disagreements), _note(unexplained, missing))
+    return Proof(tuple(ledger), _problem(repeated, disagreements), _note(unexplained, gone))
 
 
 def _left_out(skipped: Mapping[int, int], made: Made, minibatch_size: int) -> int:

@@ -265,6 +265,7 @@ class Requests:
             uneven=self._ledger.uneven,
             set_aside=self._ledger.quarantined.keys(),
             begun=self._ledger.begun(),
+            missing=self._ledger.missing,
         )
 
     def _audited(self, request: _Request, found: Proof) -> Verdict:

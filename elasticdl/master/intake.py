@@ -1,0 +1,219 @@
+"""What has arrived of a stream, and how it becomes tasks.
+
+The brokers are asked now and then how far each partition goes (`arrived`); that is no fact, as it
+is asked again. What was cut of it is. Tasks are cut a little ahead of the workers and no further:
+a backlog of any length takes no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.data.topic import gap_words
+from elasticdl.job import PartitionStatus, Shard
+from elasticdl.master.journal import Journal
+from elasticdl.master.stream_table import StreamTable
+
+_MOST_WAITING = 256
+"""Tasks that wait for a worker, at most, when more are cut."""
+_LONGEST_SECONDS = 1.0
+"""After which what has arrived of a partition is cut, though it fills no task."""
+_PATIENCE_SECONDS = 60.0
+"""For a broker that knows less than was read: one that has just started may."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """How far a partition goes, as a broker said last.
+
+    waits_since: when the first of the positions came of which no task was cut; None: there is none.
+    less_since: since when the broker has had less than was read; None: it has not.
+    """
+
+    high: int
+    waits_since: float | None = None
+    less_since: float | None = None
+
+
+class Intake:
+    """Cuts a stream into tasks. It knows no clock and no broker."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        table: StreamTable,
+        records_per_task: int,
+        skips_gaps: bool = False,
+    ) -> None:
+        self._journal = journal
+        self._table = table
+        self._records_per_task = records_per_task
+        self._skips_gaps = skips_gaps
+        self._known: dict[str, _Known] = {}
+        self.skipped: dict[str, int] = {}
+        """Positions of each partition that were deleted before they were read, and skipped."""
+        self._is_draining = False
+        self._ends: dict[str, int] | None = None  # of partitions: what comes later is not read
+        self.away = ""
+        """Why the source does not answer; "": it does. No fact."""
+        self.trouble = ""
+        """What is wrong with what it said; no fact either."""
+        journal.handle("partition", table.add)
+        journal.handle("cut", self._apply_cut)
+        journal.handle("gap", self._apply_gap)
+        journal.handle("drain", self._apply_drain)
+        journal.handle("ends", self._apply_ends)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def arrived(self, found: Iterable[Shard], now: float) -> str:
+        """The brokers say what can be read of each partition; return why the job has to end.
+
+        A partition that nobody knew is read from its first message on.
+        """
+        self.trouble = ""
+        seen = list(found)
+        if self._is_draining and self._ends is None:
+            known = [each for each in seen if each.name in self._table.next]
+            self._journal.record("ends", [[each.name, each.end] for each in known])
+        problems = [self._heard(each, now) for each in self._wanted(seen)]
+        return "; ".join(problem for problem in problems if problem)
+
+    def drain(self) -> None:
+        """Have the stream end where it is when the brokers are asked next."""
+        if not self._is_draining:
+            self._journal.record("drain")
+
+    def cut(self, num_waiting: int, now: float) -> None:
+        """Cut more tasks, if fewer wait than workers may need until the next call.
+
+        A piece has as many positions as a task may have. A shorter one is cut where no task waits
+        at all, or what is in it has waited for long: it need not wait for what has not arrived.
+        """
+        pieces: list[tuple[str, int]] = []
+        ends = dict(self._table.next)
+        self._cut_whole(ends, pieces, _MOST_WAITING - num_waiting)
+        is_idle = not pieces and not num_waiting
+        for name, known in self._known.items():
+            since = known.waits_since
+            is_due = since is not None and (is_idle or now - since >= _LONGEST_SECONDS)
+            if is_due and ends[name] < known.high < ends[name] + self._records_per_task:
+                pieces.append((name, known.high))
+        for name, end in pieces:
+            self._known[name].waits_since = now if self._known[name].high > end else None
+        if pieces:
+            self._journal.record("cut", [list(piece) for piece in pieces])
+
+    def _cut_whole(self, ends: dict[str, int], pieces: list[tuple[str, int]], most: int) -> None:
+        """Cut whole pieces, in turns, of the partition first of which most is left."""
+        size = self._records_per_task
+        while len(pieces) < most:
+            left = {name: known.high - ends[name] for name, known in self._known.items()}
+            names = [name for name in left if left[name] >= size]
+            if not names:
+                return
+            for name in sorted(names, key=lambda name: -left[name])[: most - len(pieces)]:
+                ends[name] += size
+                pieces.append((name, ends[name]))
+
+    def _wanted(self, seen: Sequence[Shard]) -> list[Shard]:
+        """Return what there is, up to the end of the stream if it has one by now."""
+        ends = self._ends
+        if ends is None:
+            return list(seen)
+        return [
+            Shard(each.name, each.start, min(each.end, ends[each.name]))
+            for each in seen
+            if each.name in ends
+        ]
+
+    def _heard(self, found: Shard, now: float) -> str:
+        if found.name not in self._table.next:
+            self._journal.record("partition", found.name, found.start)
+        at = self._table.next[found.name]
+        before = self._known.get(found.name, _Known(at))
+        if found.end < at:
+            since = now if before.less_since is None else before.less_since
+            self._known[found.name] = _Known(at, None, since)
+            words = (
+                f"{found.name}: the broker has positions up to {found.end}, and those up to {at} "
+                "were read before: has the topic been deleted and made anew?"
+            )
+            self.trouble = words
+            return words if now - since >= _PATIENCE_SECONDS else ""
+        if found.start > at and not self._skips_gaps:
+            return gap_words(found.name, at, found.start)
+        if found.start > at:
+            self._journal.record("gap", found.name, found.start)
+        since = now if before.waits_since is None else before.waits_since
+        is_waiting = found.end > self._table.next[found.name]
+        self._known[found.name] = _Known(found.end, since if is_waiting else None)
+        return ""
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the stream has come to an end, and all of it was cut."""
+        ends = self._ends
+        return ends is not None and all(self._table.next[name] >= end for name, end in ends.items())
+
+    def partitions(self, open_pieces: Iterable[Shard]) -> tuple[PartitionStatus, ...]:
+        """Return where each partition is.
+
+        Args:
+            open_pieces: Those that were cut and are not done.
+        """
+        waiting: dict[str, int] = {}
+        for piece in open_pieces:
+            waiting[piece.name] = waiting.get(piece.name, 0) + piece.num_records
+        return tuple(
+            PartitionStatus(
+                name,
+                position=at,
+                end=max(at, known.high) if (known := self._known.get(name)) else at,
+                lag=(max(at, known.high) - at if known else 0) + waiting.get(name, 0),
+                skipped=self.skipped.get(name, 0),
+            )
+            for name, at in sorted(self._table.next.items(), key=lambda item: _order(item[0]))
+        )
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_cut(self, pieces: Sequence[tuple[str, int]]) -> None:
+        for name, end in pieces:
+            self._table.cut(name, end)
+
+    def _apply_drain(self) -> None:
+        self._is_draining = True
+
+    def _apply_ends(self, ends: Sequence[tuple[str, int]]) -> None:
+        self._ends = dict(ends)
+
+    def _apply_gap(self, name: str, end: int) -> None:
+        self.skipped[name] = self.skipped.get(name, 0) + end - self._table.next[name]
+        self._table.skip(name, end)
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        return {
+            "table": self._table.snapshot(),
+            "skipped": dict(self.skipped),
+            "is_draining": self._is_draining,
+            "ends": self._ends,
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        self._table.restore(snapshot["table"])
+        self.skipped = dict(snapshot["skipped"])
+        self._is_draining, self._ends = snapshot["is_draining"], snapshot["ends"]
+
+
+def _order(name: str) -> tuple[str, int]:
+    topic, _, number = name.rpartition("-")
+    return topic, int(number) if number.isdecimal() else 0

@@ -1,0 +1,110 @@
+"""The training tasks of a stream: ranges of positions of its partitions, cut as messages arrive."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.job import Shard
+
+MOST_PIECES = 1 << 40
+"""Numbers that the pieces of a stream may ever have; other tasks of its job have higher ones."""
+
+
+class StreamTable:
+    """Pieces of partitions, numbered from 0 in the order in which they were cut.
+
+    It is asked as a `TaskTable` is, of what was cut so far. It only grows, by facts of the job's
+    journal; 20 bytes a piece.
+    """
+
+    def __init__(self, partitions: Iterable[Shard]) -> None:
+        """Begin without pieces.
+
+        Args:
+            partitions: Where each partition begins; how far it goes is another's to know.
+        """
+        self.next: dict[str, int] = {}
+        """The position at which the next piece of each partition begins."""
+        self.num_records = 0
+        """Positions of all pieces. Not each has a record: see `Ledger.missing`."""
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._partitions, self._starts, self._ends = array("i"), array("q"), array("q")
+        for partition in partitions:
+            self.add(partition.name, partition.start)
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def add(self, name: str, start: int) -> None:
+        """Have a partition, from a position on."""
+        self._numbers[name] = len(self._names)
+        self._names.append(name)
+        self.next[name] = start
+
+    def cut(self, name: str, end: int) -> None:
+        """Have a piece of a partition, from where the last one ended up to a position."""
+        start = self.next[name]
+        if end <= start:
+            raise ValueError(f"a piece of {name} from {start} to {end}")
+        self._partitions.append(self._numbers[name])
+        self._starts.append(start)
+        self._ends.append(end)
+        self.next[name] = end
+        self.num_records += end - start
+
+    def skip(self, name: str, end: int) -> None:
+        """Have the next piece of a partition begin at a position: what was before is gone."""
+        self.next[name] = end
+
+    # --- questions, as of a `TaskTable` ----------------------------------------------------------
+
+    @property
+    def num_numbers(self) -> int:
+        """How many numbers pieces may have, now or later."""
+        return MOST_PIECES
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def piece(self, number: int) -> Shard:
+        """Return the positions of a piece."""
+        name = self._names[self._partitions[number]]
+        return Shard(name, self._starts[number], self._ends[number])
+
+    def num_records_of(self, number: int) -> int:
+        """Return how many positions a piece has."""
+        return self._ends[number] - self._starts[number]
+
+    def records_of_all(self) -> NDArray[np.int64]:
+        """Return how many positions each piece has, shape (number of pieces,)."""
+        return np.array(self._ends, np.int64) - np.array(self._starts, np.int64)
+
+    def records_before(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many positions the pieces before each number have, all together."""
+        total = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.records_of_all())])
+        before: NDArray[np.int64] = total[numbers]
+        return before
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        return {
+            "partitions": [[name, self.next[name]] for name in self._names],
+            "pieces": [self._partitions.tolist(), self._starts.tolist(), self._ends.tolist()],
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        self.next = dict(snapshot["partitions"])
+        self._names = [name for name, _ in snapshot["partitions"]]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        columns: Sequence[list[int]] = snapshot["pieces"]
+        self._partitions = array("i", columns[0])
+        self._starts, self._ends = array("q", columns[1]), array("q", columns[2])
+        self.num_records = sum(self._ends) - sum(self._starts)

@@ -1,0 +1,114 @@
+"""Jobs on a topic of a real broker: each message is trained once, whatever is killed."""
+
+import json
+
+import numpy as np
+import pytest
+
+from elasticdl.data.base import Records
+from elasticdl.data.open import open_reader
+from elasticdl.errors import DataError
+from elasticdl.job import Shard
+from scripts.chaos import job as counting
+from tests.elastic.running_job import RunningJob, elasticdl, run
+
+pytest.importorskip("confluent_kafka", reason="make lock installs it")
+
+from tests.elastic.topic_of_ids import NUM_PARTITIONS, TopicOfIds
+
+pytestmark = pytest.mark.long
+ONE_TASK = counting.MINIBATCH_SIZE * counting.MINIBATCHES_PER_TASK
+
+
+class StreamJob(RunningJob):
+    """The counting job on a topic."""
+
+    def __init__(self, folder, place, **flags):
+        places = (place, folder / "export", folder / "job", folder / "summary.json")
+        given = {"num_epochs": 1, "num_workers": 2, **flags}
+        super().__init__(folder, counting.train_command(*places, **given))
+
+    def drain(self):
+        """Have it finish with what has arrived; return its summary."""
+        run(elasticdl("stop", self.job_dir, "--drain"))
+        return self.finish()
+
+    def check(self, summary, topic):
+        """Each message that was committed counts once: by the model, and by the ledger."""
+        (line,) = summary["ledger"]
+        assert (line["records"], line["trained_once"]) == (topic.num_messages,) * 2
+        assert (line["repeated"], line["lost"]) == (0, 0)
+        counts = counting.counts_of(self.folder / "export")
+        np.testing.assert_array_equal(counts, topic.occurrences)
+
+
+def test_a_topic_is_read_as_it_is_and_never_made_by_asking(kafka_broker):
+    topic = TopicOfIds(kafka_broker, "read", seed=1)
+    topic.send(1000)
+    reader = open_reader(f"kafka://{kafka_broker.address}/read?end=latest")
+    shards = reader.shards()
+    assert [shard.name for shard in shards] == [f"read-{n}" for n in range(NUM_PARTITIONS)]
+    num_read, positions = 0, 0
+    for shard in shards:
+        for start in range(0, shard.end, 37):
+            part = Shard(shard.name, start, min(start + 37, shard.end))
+            records: list[Records] = list(reader.read(part))
+            num_read += sum(map(len, records))
+            positions += part.num_records
+    assert num_read == topic.num_messages
+    assert positions > num_read
+    other = open_reader(f"kafka://{kafka_broker.address}/raed?end=latest")
+    with pytest.raises(DataError, match="there is no topic raed; did you mean read"):
+        other.check()
+    with pytest.raises(DataError, match="there is no topic raed"):
+        other.check()
+
+
+def test_a_topic_with_an_end(kafka_broker, tmp_path):
+    topic = TopicOfIds(kafka_broker, "bounded", seed=2)
+    topic.send(12_000)
+    place = f"kafka://{kafka_broker.address}/bounded?end=latest"
+    with StreamJob(tmp_path, place) as job:
+        summary = job.finish()
+    job.check(summary, topic)
+
+
+@pytest.mark.timeout(600)
+def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
+    broker_of_its_own, tmp_path
+):
+    broker = broker_of_its_own
+    topic = TopicOfIds(broker, "endless", seed=3)
+    topic.send(8_000)
+    place = f"kafka://{broker.address}/endless?start=earliest"
+    with StreamJob(tmp_path, place) as job:
+        job.until_trained(2_000)
+        sending = topic.keep_sending(15, 2_000, 0.5)
+        job.send("worker")
+        job.until_trained(10_000)
+        broker.kill()
+        broker.start()
+        job.send("master")
+        job.until_trained(20_000)
+        job.send("ps")
+        sending.join()
+        status = json.loads(run(elasticdl("status", job.job_dir, "--json")).stdout)
+        assert len(status["partitions"]) == NUM_PARTITIONS
+        summary = job.drain()
+    job.check(summary, topic)
+    assert all(partition["lag"] == 0 for partition in summary["partitions"])
+
+
+@pytest.mark.timeout(600)
+def test_an_endless_job_stops_by_a_signal_and_goes_on_with_the_same_command(kafka_broker, tmp_path):
+    topic = TopicOfIds(kafka_broker, "stopped", seed=4)
+    topic.send(6_000)
+    place = f"kafka://{kafka_broker.address}/stopped"
+    with StreamJob(tmp_path, place) as job:
+        job.until_trained(1_000)
+        run(elasticdl("stop", job.job_dir, "--pause"))
+    topic.send(6_000)
+    with StreamJob(tmp_path, place) as job:
+        job.until_trained(topic.num_messages - 1)
+        summary = job.drain()
+    job.check(summary, topic)

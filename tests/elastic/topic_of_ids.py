@@ -1,0 +1,61 @@
+"""A topic whose messages are lines of ids, for the counting model: some in transactions."""
+
+import threading
+import time
+
+import numpy as np
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from scripts.chaos import job as counting
+
+NUM_PARTITIONS = 4
+_LAST_SECONDS = 60.0
+
+
+class TopicOfIds:
+    """A topic of a broker; counts how often each id was in a message that is committed."""
+
+    def __init__(self, broker, name, seed):
+        self.name, self._servers = name, {"bootstrap.servers": broker.address, "log_level": 0}
+        self.num_messages = 0
+        self.occurrences = np.zeros(counting.NUM_IDS, np.int64)
+        self._rng = np.random.default_rng(seed)
+        admin = AdminClient(self._servers)
+        admin.create_topics([NewTopic(name, NUM_PARTITIONS)])[name].result(_LAST_SECONDS)
+        self._plain = Producer({**self._servers, "enable.idempotence": True})
+        self._whole = Producer({**self._servers, "transactional.id": name})
+        self._whole.init_transactions(_LAST_SECONDS)
+
+    def send(self, num_messages):
+        """Send messages, partly in a transaction, and as many of one that is aborted."""
+        half = num_messages // 2
+        self._send(self._plain, num_messages - half, counts=True)
+        for counts in (False, True):
+            self._whole.begin_transaction()
+            self._send(self._whole, half, counts)
+            end = self._whole.commit_transaction if counts else self._whole.abort_transaction
+            end(_LAST_SECONDS)
+
+    def keep_sending(self, num_times, num_messages, seconds):
+        """Send messages so many times, with a pause after each, in a thread of its own."""
+
+        def run():
+            for _ in range(num_times):
+                self.send(num_messages)
+                time.sleep(seconds)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def _send(self, producer, num_messages, counts):
+        ids = (counting.NUM_IDS * self._rng.random((num_messages, 4)) ** 3).astype(np.int64)
+        for number, record in enumerate(ids.tolist()):
+            line = " ".join(map(str, record)).encode()
+            producer.produce(self.name, line, partition=number % NUM_PARTITIONS)
+            producer.poll(0)
+        assert producer.flush(_LAST_SECONDS) == 0
+        if counts:
+            self.num_messages += num_messages
+            self.occurrences += np.bincount(ids.ravel(), minlength=counting.NUM_IDS)

@@ -1,0 +1,241 @@
+"""A stream becomes tasks (elasticdl/master/intake.py, stream_table.py), and their ledger."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from elasticdl.job import Outcome, Shard
+from elasticdl.master.intake import Intake
+from elasticdl.master.journal import Journal
+from elasticdl.master.lacks import Applied
+from elasticdl.master.ledger import Ledger, Settled
+from elasticdl.master.stream_table import MOST_PIECES, StreamTable
+from elasticdl.master.tasks import JobTasks, TaskTable
+
+PER_TASK = 10
+
+
+class Job:
+    """Ledger and intake of a stream on one journal."""
+
+    def __init__(self, *partitions, skips_gaps=False):
+        begin = partitions or (Shard("t-0", 0, 0), Shard("t-1", 0, 0))
+        self.table = StreamTable(begin)
+        self.tasks = JobTasks(self.table, TaskTable([], 10), TaskTable([], 10), 1)
+        self.journal = Journal()
+        self.intake = Intake(self.journal, self.table, PER_TASK, skips_gaps)
+        self.ledger = Ledger(self.tasks, self.journal, 0, True, max_retries=1, minibatch_size=5)
+
+    def arrived(self, now=0.0, **ends):
+        found = [
+            Shard(name.replace("_", "-"), *(end if isinstance(end, tuple) else (0, end)))
+            for name, end in ends.items()
+        ]
+        problem = self.intake.arrived(found, now)
+        self.intake.cut(self.ledger.num_todo, now)
+        return problem
+
+    def lease(self, worker=0):
+        lease = self.ledger.lease(worker, 0)
+        return lease.task.id, lease.number
+
+    def all_pieces(self):
+        return [self.table.piece(number) for number in range(len(self.table))]
+
+    def lag(self):
+        open_pieces = map(self.table.piece, self.ledger.open_training())
+        return {each.name: each.lag for each in self.intake.partitions(open_pieces)}
+
+
+def again(job):
+    """Return the job as another master takes it up: from its facts."""
+    other = Job()
+    for fact in json.loads(json.dumps(job.journal.take())):
+        other.journal.replay(fact)
+    return other
+
+
+def restored(job):
+    """Return the job as another master takes it up: from its snapshot."""
+    other = Job()
+    kept = json.loads(json.dumps([job.intake.snapshot(), job.ledger.snapshot()]))
+    other.intake.restore(kept[0])
+    other.ledger.restore(kept[1])
+    return other
+
+
+def test_nothing_arrived_is_nothing_to_do_and_no_end():
+    job = Job()
+    job.arrived(t_0=0, t_1=0)
+    assert job.ledger.next_id() is None
+    assert job.ledger.is_idle
+    assert not job.ledger.is_trained
+
+
+def test_what_arrives_is_cut_into_ranges_of_partitions():
+    job = Job()
+    job.arrived(t_0=20, t_1=7)
+    assert job.all_pieces() == [Shard("t-0", 0, 10), Shard("t-0", 10, 20)]
+    assert job.lease() == (0, 1)
+    assert job.lease() == (1, 1)
+    job.arrived(0.2, t_0=23, t_1=8)  # no task waits: short ones need not wait either
+    assert job.all_pieces()[2:] == [Shard("t-0", 20, 23), Shard("t-1", 0, 8)]
+    assert job.lag() == {"t-0": 23, "t-1": 8}
+    job.ledger.report(0, 0, 1, Outcome.DONE)
+    assert job.lag() == {"t-0": 13, "t-1": 8}
+
+
+def test_a_short_task_waits_no_longer_than_a_second_behind_others():
+    job = Job()
+    job.arrived(0.0, t_0=10_000, t_1=3)
+    assert {piece.name for piece in job.all_pieces()} == {"t-0"}
+    job.arrived(0.9, t_0=10_000, t_1=4)
+    assert {piece.name for piece in job.all_pieces()} == {"t-0"}
+    job.arrived(1.0, t_0=10_000, t_1=5)
+    assert job.all_pieces()[-1] == Shard("t-1", 0, 5)
+    job.arrived(1.9, t_0=10_000, t_1=6)
+    assert job.all_pieces()[-1] == Shard("t-1", 0, 5)
+
+
+def test_a_backlog_is_cut_no_further_than_workers_need():
+    job = Job()
+    job.arrived(t_0=10**9, t_1=10**9)
+    assert job.ledger.num_todo == 256
+    assert job.lag() == {"t-0": 10**9, "t-1": 10**9}
+    for _ in range(100):
+        job.lease()
+    job.arrived(t_0=10**9, t_1=10**9)
+    assert job.ledger.num_todo == 256
+    positions = job.table.next
+    assert positions["t-0"] == positions["t-1"] == 356 // 2 * PER_TASK
+
+
+def test_a_new_partition_is_read_from_its_first_message_on():
+    job = Job()
+    job.arrived(t_0=0, t_1=0, t_10=(4, 30))
+    assert job.all_pieces() == [Shard("t-10", 4, 14), Shard("t-10", 14, 24)]
+    assert list(job.lag()) == ["t-0", "t-1", "t-10"]
+
+
+def test_what_was_deleted_unread_ends_the_job_or_is_counted():
+    assert "t-0: positions [0, 7) were deleted" in Job().arrived(t_0=(7, 30))
+    job = Job(skips_gaps=True)
+    assert job.arrived(t_0=(7, 30)) == ""
+    assert job.all_pieces() == [Shard("t-0", 7, 17), Shard("t-0", 17, 27)]
+    assert restored(job).intake.skipped == again(job).intake.skipped == {"t-0": 7}
+
+
+def test_a_broker_that_has_less_than_was_read_is_waited_for_and_then_told():
+    job = Job()
+    job.arrived(t_0=20)
+    assert job.arrived(5.0, t_0=3) == ""
+    assert "made anew" in job.intake.trouble
+    assert job.arrived(10.0, t_0=20) == ""
+    assert job.intake.trouble == ""
+    assert job.arrived(20.0, t_0=3) == ""
+    assert "t-0: the broker has positions up to 3" in job.arrived(80.0, t_0=3)
+
+
+@pytest.mark.parametrize("take_up", [again, restored])
+def test_another_master_goes_on_where_the_last_one_was(take_up):
+    job = Job()
+    job.arrived(t_0=40, t_1=25)
+    for _ in range(3):
+        job.lease()
+    job.ledger.report(0, 1, 1, Outcome.DONE, end_index=1, num_examples=4, num_missing=6)
+    other = take_up(job)
+    assert other.all_pieces() == job.all_pieces()
+    assert other.table.next == job.table.next
+    assert other.ledger.snapshot() == job.ledger.snapshot()
+    other.ledger.worker_lost(0)
+    assert [other.lease(1) for _ in range(3)] == [(0, 2), (2, 2), (3, 1)]
+    other.arrived(t_0=60, t_1=25)
+    assert other.all_pieces()[-1].end == 60
+
+
+def test_records_are_counted_and_not_positions():
+    job = Job()
+    job.arrived(t_0=20)
+    for task in (0, 1):
+        job.lease()
+        settled = job.ledger.report(
+            0, task, 1, Outcome.DONE, end_index=2, num_examples=7, num_missing=3
+        )
+        assert settled is Settled.DONE
+    assert job.ledger.training_records_done == 14
+    assert job.ledger.missing == {0: 3, 1: 3}
+    job.ledger.replay([1])
+    assert job.ledger.training_records_done == 7
+    assert job.ledger.missing == {0: 3}
+    assert job.ledger.num_missing == 3
+
+
+def test_a_replica_that_is_back_is_given_what_it_lacks():
+    job = Job()
+    job.arrived(t_0=40)
+    for _ in range(4):
+        job.lease()
+    job.ledger.report(0, 0, 1, Outcome.DONE, end_index=2, num_examples=10)
+    job.ledger.report(0, 2, 1, Outcome.DONE, end_index=1, num_examples=4, num_missing=6)
+    lacks = list(job.ledger.lacks(Applied.of({0: 1})))
+    assert [(lack.task_id, lack.have, lack.minibatches) for lack in lacks] == [(0, 1, 1), (2, 0, 1)]
+    job.ledger.replay([lack.task_id for lack in lacks])
+    assert sorted(job.ledger.open_training()) == [0, 1, 2, 3]
+    assert job.lease(1) == (0, 2)
+
+
+def test_tasks_of_other_kinds_have_ids_beyond_those_of_the_stream():
+    job = Job()
+    assert job.tasks.export_id == MOST_PIECES
+    job.ledger.queue(range(MOST_PIECES, MOST_PIECES + 1))
+    assert job.lease() == (MOST_PIECES, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_position_is_trained_once_whatever_happens(seed):
+    draw = random.Random(seed)
+    job, ends, now = Job(), {"t_0": 0, "t_1": 0}, 0.0
+    done, held = set(), {}
+    for _ in range(300):
+        now += draw.random()
+        match draw.randrange(6):
+            case 0:
+                for name in ends:
+                    ends[name] += draw.randrange(30)
+                job.arrived(now, **ends)
+            case 1 | 2 if job.ledger.next_id() is not None:
+                worker = draw.randrange(3)
+                if job.ledger.next_id(worker) is not None:
+                    task, number = job.lease(worker)
+                    held[task] = worker, number
+            case 3 | 4 if held:
+                task = draw.choice(sorted(held))
+                worker, number = held.pop(task)
+                assert job.ledger.report(worker, task, number, Outcome.DONE) is Settled.DONE
+                assert task not in done
+                done.add(task)
+            case 5:
+                worker = draw.randrange(3)
+                for task in job.ledger.worker_lost(worker):
+                    del held[task]
+                job = restored(job)
+    job.arrived(now + 2, **ends)
+    while (task := job.ledger.next_id(9)) is not None or held:
+        if task is None:
+            task = min(held)
+            worker, number = held.pop(task)
+        else:
+            worker, (task, number) = 9, job.lease(9)
+        job.ledger.report(worker, task, number, Outcome.DONE)
+        done.add(task)
+        job.arrived(now := now + 2, **ends)
+    pieces = [job.table.piece(number) for number in sorted(done)]
+    for name, end in ends.items():
+        mine = sorted((p.start, p.end) for p in pieces if p.name == name.replace("_", "-"))
+        edges = np.array([(0, 0), *mine])
+        assert (edges[1:, 0] == edges[:-1, 1]).all()
+        assert edges[-1, 1] == end
+    assert job.ledger.training_records_done == sum(ends.values())
+    assert set(job.lag().values()) == {0}
