@@ -27,12 +27,19 @@ class Topic:
     servers: brokers to begin with, `host:port,host:port`.
     start: what is read first, of what there is when the job begins.
     is_endless: whether what arrives later is read too.
+    keeps_order: whether the messages of a partition are trained one after the other.
     """
 
     servers: str
     name: str
     start: Start = "earliest"
     is_endless: bool = True
+    keeps_order: bool = False
+
+    @property
+    def is_cut_as_it_comes(self) -> bool:
+        """Whether its tasks are made while the job runs."""
+        return self.is_endless or self.keeps_order
 
     def shard(self, partition: int, start: int, end: int) -> Shard:
         """Return a range of positions of a partition."""
@@ -81,13 +88,17 @@ def check_topics(
             raise ConfigError(
                 f"--{flag}={place}: expected data with an end: add end=latest, or give files"
             )
-    if command != "train" or not is_endless(data.training_data):
+    if command != "train" or not is_topic(data.training_data):
         return
-    where = f"--training_data={data.training_data} has no end"
+    topic = parse(data.training_data)
+    if not topic.is_cut_as_it_comes:
+        return
+    why = "has no end" if topic.is_endless else "has an order to keep"
+    where = f"--training_data={data.training_data} {why}"
     if training.distribution_strategy is not Strategy.PARAMETER_SERVER:
         raise ConfigError(
             f"{where}: expected --distribution_strategy={Strategy.PARAMETER_SERVER}, found "
-            f"{training.distribution_strategy}; or add end=latest to train on what there is"
+            f"{training.distribution_strategy}; or train on what there is, in any order: end=latest"
         )
     for flag, is_so, expected in (
         ("num_epochs", training.num_epochs != 1, "1"),
@@ -97,8 +108,8 @@ def check_topics(
             raise ConfigError(f"{where}: expected --{flag}={expected}")
     if data.validation_data and steps is None:
         raise ConfigError(
-            f"{where}, so no epoch ever ends that an evaluation could follow: give "
-            "--evaluation_steps, the updates between two evaluations"
+            f"{where}, so no evaluation follows an epoch: give --evaluation_steps, the updates "
+            "between two evaluations (0: one at the end)"
         )
 
 
@@ -114,9 +125,10 @@ def parse(place: str) -> Topic:
         raise ConfigError(f"{place}: expected {SCHEME}://HOST:PORT/TOPIC, for example {_EXAMPLE}")
     given = dict(parse_qsl(query, keep_blank_values=True))
     start, end = given.pop("start", "earliest"), given.pop("end", "")
+    order = given.pop("order", "")
     for unknown in given:
-        near = difflib.get_close_matches(unknown, ("start", "end"), n=1)
-        hint = f"did you mean {near[0]}?" if near else "it has start and end"
+        near = difflib.get_close_matches(unknown, ("start", "end", "order"), n=1)
+        hint = f"did you mean {near[0]}?" if near else "it has start, end and order"
         raise ConfigError(f"{place}: a topic has no setting {unknown!r}; {hint}")
     if start not in _STARTS:
         raise ConfigError(f"{place}: start={start}: expected {' or '.join(_STARTS)}")
@@ -127,7 +139,12 @@ def parse(place: str) -> Topic:
         )
     if start == "latest" and end == "latest":
         raise ConfigError(f"{place}: nothing lies between start=latest and end=latest")
-    return Topic(servers, name, start, is_endless=not end)
+    if order not in ("", "partition"):
+        raise ConfigError(
+            f"{place}: order={order}: expected partition, the messages of each partition one after "
+            "the other, or no order"
+        )
+    return Topic(servers, name, start, is_endless=not end, keeps_order=bool(order))
 
 
 def gap_words(name: str, start: int, end: int) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from elasticdl.config import JobConfig
+from elasticdl.data.topic import parse
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import (
@@ -102,6 +103,8 @@ class JobCore:
             config.cluster.heartbeat_seconds,
         )
         self.intake = _intake(config, tasks, self.journal)
+        if self.intake is not None and self.intake.keeps_order:
+            self.ledger.may_lease = self.intake.is_in_order(self.ledger.leases)
         self.evaluations = Evaluations(
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
@@ -311,8 +314,12 @@ class JobCore:
         if problem:
             self._fail_after_checkpoint(problem, now)
         elif not (self.history.failing or self.ledger.is_stopped):
-            self.intake.cut(self.ledger.num_todo, now)
+            self._cut(now)
         self._advance(now)
+
+    def _cut(self, now: float) -> None:
+        if self.intake is not None:
+            self.intake.cut(self.ledger.num_todo, now, self.ledger.open_training())
 
     def stream_is_away(self, words: str) -> None:
         """The source of a stream does not answer; workers wait for it."""
@@ -471,6 +478,8 @@ class JobCore:
             self.history.say("")
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             self.counters.finished(report)
+        if self.intake is not None and self.intake.keeps_order and not self.history.failing:
+            self._cut(now)
         self._settle(task, report, settled, now)
         self._advance(now)
         return True
@@ -829,5 +838,6 @@ def _intake(config: JobConfig, tasks: JobTasks, journal: Journal) -> Intake | No
     """Return what cuts the training data into tasks as it arrives; None: all of it is there."""
     if not isinstance(tasks.training, StreamTable):
         return None
-    skips_gaps = config.data.on_gap == "skip"
-    return Intake(journal, tasks.training, records_per_task(config), skips_gaps)
+    topic, skips_gaps = parse(config.data.training_data), config.data.on_gap == "skip"
+    table, size = tasks.training, records_per_task(config)
+    return Intake(journal, table, size, skips_gaps, topic.keeps_order, not topic.is_endless)

@@ -7,14 +7,14 @@ a backlog of any length takes no memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from elasticdl.data.topic import gap_words
 from elasticdl.job import PartitionStatus, Shard
 from elasticdl.master.journal import Journal
-from elasticdl.master.stream_table import StreamTable
+from elasticdl.master.stream_table import MOST_PIECES, StreamTable
 
 _MOST_WAITING = 256
 """Tasks that wait for a worker, at most, when more are cut."""
@@ -46,15 +46,28 @@ class Intake:
         table: StreamTable,
         records_per_task: int,
         skips_gaps: bool = False,
+        keeps_order: bool = False,
+        ends_at_once: bool = False,
     ) -> None:
+        """Begin with what the table has.
+
+        Args:
+            journal: Of the job.
+            table: Takes the pieces.
+            records_per_task: Positions of a piece, at most.
+            skips_gaps: Go on after what was deleted before it was read.
+            keeps_order: A piece of a partition is cut once the one before is done.
+            ends_at_once: The stream ends where it is when the brokers are asked first.
+        """
         self._journal = journal
         self._table = table
         self._records_per_task = records_per_task
         self._skips_gaps = skips_gaps
+        self.keeps_order = keeps_order
         self._known: dict[str, _Known] = {}
         self.skipped: dict[str, int] = {}
         """Positions of each partition that were deleted before they were read, and skipped."""
-        self._is_draining = False
+        self._is_draining = ends_at_once
         self._ends: dict[str, int] | None = None  # of partitions: what comes later is not read
         self.away = ""
         """Why the source does not answer; "": it does. No fact."""
@@ -86,37 +99,57 @@ class Intake:
         if not self._is_draining:
             self._journal.record("drain")
 
-    def cut(self, num_waiting: int, now: float) -> None:
+    def cut(self, num_waiting: int, now: float, open_tasks: Iterable[int]) -> None:
         """Cut more tasks, if fewer wait than workers may need until the next call.
 
         A piece has as many positions as a task may have. A shorter one is cut where no task waits
         at all, or what is in it has waited for long: it need not wait for what has not arrived.
+        Where the order is to be kept, a partition has one open task at the most.
+
+        Args:
+            num_waiting: Tasks that wait for a worker.
+            now: The time.
+            open_tasks: Those that were cut and are not done.
         """
+        names = map(self._table.name_of, open_tasks) if self.keeps_order else ()
+        busy = frozenset(names)
         pieces: list[tuple[str, int]] = []
         ends = dict(self._table.next)
-        self._cut_whole(ends, pieces, _MOST_WAITING - num_waiting)
-        is_idle = not pieces and not num_waiting
-        for name, known in self._known.items():
+        free = {name: known for name, known in self._known.items() if name not in busy}
+        self._cut_whole(free, ends, pieces, _MOST_WAITING - num_waiting)
+        is_idle = self.keeps_order or (not pieces and not num_waiting)
+        for name, known in free.items():
             since = known.waits_since
             is_due = since is not None and (is_idle or now - since >= _LONGEST_SECONDS)
-            if is_due and ends[name] < known.high < ends[name] + self._records_per_task:
+            is_cut = self.keeps_order and ends[name] > self._table.next[name]
+            if is_cut or not is_due:
+                continue
+            if ends[name] < known.high < ends[name] + self._records_per_task:
                 pieces.append((name, known.high))
         for name, end in pieces:
             self._known[name].waits_since = now if self._known[name].high > end else None
         if pieces:
             self._journal.record("cut", [list(piece) for piece in pieces])
 
-    def _cut_whole(self, ends: dict[str, int], pieces: list[tuple[str, int]], most: int) -> None:
+    def _cut_whole(
+        self,
+        free: Mapping[str, _Known],
+        ends: dict[str, int],
+        pieces: list[tuple[str, int]],
+        most: int,
+    ) -> None:
         """Cut whole pieces, in turns, of the partition first of which most is left."""
         size = self._records_per_task
         while len(pieces) < most:
-            left = {name: known.high - ends[name] for name, known in self._known.items()}
+            left = {name: known.high - ends[name] for name, known in free.items()}
             names = [name for name in left if left[name] >= size]
             if not names:
                 return
             for name in sorted(names, key=lambda name: -left[name])[: most - len(pieces)]:
                 ends[name] += size
                 pieces.append((name, ends[name]))
+            if self.keeps_order:
+                return
 
     def _wanted(self, seen: Sequence[Shard]) -> list[Shard]:
         """Return what there is, up to the end of the stream if it has one by now."""
@@ -160,14 +193,26 @@ class Intake:
         ends = self._ends
         return ends is not None and all(self._table.next[name] >= end for name, end in ends.items())
 
-    def partitions(self, open_pieces: Iterable[Shard]) -> tuple[PartitionStatus, ...]:
+    def is_in_order(
+        self, leases: Callable[[], Iterable[tuple[int, object]]]
+    ) -> Callable[[int], bool]:
+        """Return what tells whether nobody holds another task of the partition of one."""
+        name_of = self._table.name_of
+
+        def is_in_order(task_id: int) -> bool:
+            held = (task for task, _ in leases() if task < MOST_PIECES)
+            return task_id >= MOST_PIECES or name_of(task_id) not in map(name_of, held)
+
+        return is_in_order
+
+    def partitions(self, open_tasks: Iterable[int]) -> tuple[PartitionStatus, ...]:
         """Return where each partition is.
 
         Args:
-            open_pieces: Those that were cut and are not done.
+            open_tasks: Those that were cut and are not done.
         """
         waiting: dict[str, int] = {}
-        for piece in open_pieces:
+        for piece in map(self._table.piece, open_tasks):
             waiting[piece.name] = waiting.get(piece.name, 0) + piece.num_records
         return tuple(
             PartitionStatus(

@@ -117,6 +117,8 @@ class Ledger:
         self.is_stopped = False  # no training task is begun any more
         self.may_begin: Callable[[], int] = lambda: tasks.num_known
         """How many training tasks may be begun by now. A question to others, not a fact."""
+        self.may_lease: Callable[[int], bool] = lambda task_id: True
+        """Whether a task may be leased beside those that are. A question to others, too."""
         self.num_done = 0  # tasks of any kind
         self.done_by_worker: dict[int, int] = {}
         self.training_settled = [0] * tasks.num_epochs  # tasks done or set aside, by epoch
@@ -306,6 +308,10 @@ class Ledger:
         if any(task_id in self._suspects for task_id in held):
             return None
         suspect, usual = self._next_suspect(), self._next_usual()
+        if usual is not None and not self.may_lease(usual):
+            usual = None
+        if suspect is not None and not self.may_lease(suspect):
+            suspect = None
         is_proven = worker_id is None or self.done_by_worker.get(worker_id, 0) > 0
         if suspect is None or not (is_proven or usual is None):
             return usual

@@ -106,10 +106,7 @@ def members(core: JobCore, now: float) -> tuple[MemberStatus, ...]:
 
 
 def _partitions(core: JobCore) -> tuple[PartitionStatus, ...]:
-    if core.intake is None:
-        return ()
-    training = core.tasks.training
-    return core.intake.partitions(map(training.piece, core.ledger.open_training()))
+    return () if core.intake is None else core.intake.partitions(core.ledger.open_training())
 
 
 def _message(core: JobCore) -> str:

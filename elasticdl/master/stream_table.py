@@ -73,8 +73,11 @@ class StreamTable:
 
     def piece(self, number: int) -> Shard:
         """Return the positions of a piece."""
-        name = self._names[self._partitions[number]]
-        return Shard(name, self._starts[number], self._ends[number])
+        return Shard(self.name_of(number), self._starts[number], self._ends[number])
+
+    def name_of(self, number: int) -> str:
+        """Return the partition of a piece."""
+        return self._names[self._partitions[number]]
 
     def num_records_of(self, number: int) -> int:
         """Return how many positions a piece has."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.config import JobConfig
-from elasticdl.data.topic import is_endless
+from elasticdl.data.topic import is_topic, parse
 from elasticdl.errors import JobFailedError
 from elasticdl.job import Moment, MomentKind, Shard, Task, TaskKind
 from elasticdl.master.stream_table import StreamTable
@@ -200,8 +200,9 @@ class JobTasks:
 
 
 def is_stream(config: JobConfig) -> bool:
-    """Whether a job trains on what arrives, without an end."""
-    return config.command == "train" and is_endless(config.data.training_data)
+    """Whether the training tasks of a job are cut while it runs: of a topic."""
+    place = config.data.training_data
+    return config.command == "train" and is_topic(place) and parse(place).is_cut_as_it_comes
 
 
 def records_per_task(config: JobConfig) -> int:

@@ -15,6 +15,10 @@ from elasticdl.job import Shard
         ("kafka://b:9092/clicks?start=earliest", Topic("b:9092", "clicks", "earliest", True)),
         ("kafka://a:1,b:2/my.topic-1?start=latest", Topic("a:1,b:2", "my.topic-1", "latest", True)),
         ("kafka://b/clicks?start=earliest&end=latest", Topic("b", "clicks", "earliest", False)),
+        (
+            "kafka://b/clicks?end=latest&order=partition",
+            Topic("b", "clicks", is_endless=False, keeps_order=True),
+        ),
     ],
 )
 def test_a_place_says_where_the_messages_are(place, topic):
@@ -32,8 +36,9 @@ def test_a_place_says_where_the_messages_are(place, topic):
         ("kafka://b/clicks/2", "HOST:PORT/TOPIC"),
         ("kafka://b/clicks?start=7", "earliest or latest"),
         ("kafka://b/clicks?end=never", "or no end"),
+        ("kafka://b/clicks?order=key", "expected partition"),
         ("kafka://b/clicks?strat=earliest", "did you mean start"),
-        ("kafka://b/clicks?group=x", "it has start and end"),
+        ("kafka://b/clicks?group=x", "it has start, end and order"),
         ("kafka://b/clicks?start=latest&end=latest", "nothing lies between"),
     ],
 )

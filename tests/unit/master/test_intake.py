@@ -20,13 +20,16 @@ PER_TASK = 10
 class Job:
     """Ledger and intake of a stream on one journal."""
 
-    def __init__(self, *partitions, skips_gaps=False):
+    def __init__(self, *partitions, skips_gaps=False, keeps_order=False, ends_at_once=False):
         begin = partitions or (Shard("t-0", 0, 0), Shard("t-1", 0, 0))
         self.table = StreamTable(begin)
         self.tasks = JobTasks(self.table, TaskTable([], 10), TaskTable([], 10), 1)
         self.journal = Journal()
-        self.intake = Intake(self.journal, self.table, PER_TASK, skips_gaps)
+        flags = (skips_gaps, keeps_order, ends_at_once)
+        self.intake = Intake(self.journal, self.table, PER_TASK, *flags)
         self.ledger = Ledger(self.tasks, self.journal, 0, True, max_retries=1, minibatch_size=5)
+        if keeps_order:
+            self.ledger.may_lease = self.intake.is_in_order(self.ledger.leases)
 
     def arrived(self, now=0.0, **ends):
         found = [
@@ -34,8 +37,11 @@ class Job:
             for name, end in ends.items()
         ]
         problem = self.intake.arrived(found, now)
-        self.intake.cut(self.ledger.num_todo, now)
+        self.cut(now)
         return problem
+
+    def cut(self, now=0.0):
+        self.intake.cut(self.ledger.num_todo, now, self.ledger.open_training())
 
     def lease(self, worker=0):
         lease = self.ledger.lease(worker, 0)
@@ -45,8 +51,8 @@ class Job:
         return [self.table.piece(number) for number in range(len(self.table))]
 
     def lag(self):
-        open_pieces = map(self.table.piece, self.ledger.open_training())
-        return {each.name: each.lag for each in self.intake.partitions(open_pieces)}
+        found = self.intake.partitions(self.ledger.open_training())
+        return {each.name: each.lag for each in found}
 
 
 def again(job):
@@ -57,9 +63,9 @@ def again(job):
     return other
 
 
-def restored(job):
+def restored(job, **flags):
     """Return the job as another master takes it up: from its snapshot."""
-    other = Job()
+    other = Job(**flags)
     kept = json.loads(json.dumps([job.intake.snapshot(), job.ledger.snapshot()]))
     other.intake.restore(kept[0])
     other.ledger.restore(kept[1])
@@ -239,3 +245,72 @@ def test_every_position_is_trained_once_whatever_happens(seed):
         assert edges[-1, 1] == end
     assert job.ledger.training_records_done == sum(ends.values())
     assert set(job.lag().values()) == {0}
+
+
+@pytest.mark.parametrize("take_up", [again, restored])
+def test_a_job_that_is_drained_ends_with_what_has_arrived(take_up):
+    job = Job()
+    job.arrived(t_0=14, t_1=0)
+    job.intake.drain()
+    assert not job.intake.is_over
+    job.arrived(1.0, t_0=25, t_1=0, t_2=5)  # what comes with the next look is the end
+    job = take_up(job)
+    job.arrived(2.0, t_0=90, t_1=90, t_2=90)
+    job.arrived(4.0, t_0=90, t_1=90, t_2=90)
+    assert job.intake.is_over
+    assert job.table.next == {"t-0": 25, "t-1": 0}
+    assert job.lag() == {"t-0": 25, "t-1": 0}
+    while job.ledger.has_fresh:
+        job.ledger.report(0, *job.lease(), Outcome.DONE)
+    job.ledger.stop_training()
+    assert job.ledger.is_trained
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_order_of_each_partition_is_kept(seed):
+    flags = {"keeps_order": True, "ends_at_once": True}
+    draw, job, held, now = random.Random(seed), Job(**flags), {}, 0.0
+    ends, trained = {"t_0": 95, "t_1": 41}, {"t-0": [], "t-1": []}
+    job.arrived(**ends)
+    while not (job.intake.is_over and not job.ledger.num_todo and not held):
+        now += 0.25
+        worker = draw.randrange(3)
+        match draw.randrange(4):
+            case 0:
+                job.arrived(now, **{name: end + 50 for name, end in ends.items()})
+            case 1 if job.ledger.next_id(worker) is not None:
+                task, number = job.lease(worker)
+                held[task] = worker, number
+                names = [job.table.name_of(task) for task in held]
+                assert len(set(names)) == len(names)
+            case 2 if held:
+                task = draw.choice(sorted(held))
+                job.ledger.report(held[task][0], task, held.pop(task)[1], Outcome.DONE)
+                trained[job.table.name_of(task)].append(job.table.piece(task))
+                job.cut(now)
+            case 3:
+                for task in job.ledger.worker_lost(worker):
+                    del held[task]
+                if draw.random() < 0.2:
+                    job = restored(job, **flags)
+    for name, end in ends.items():
+        edges = [0, *(piece.end for piece in trained[name.replace("_", "-")])]
+        starts = [piece.start for piece in trained[name.replace("_", "-")]]
+        assert starts == edges[:-1]
+        assert edges[-1] == end
+
+
+def test_what_is_replayed_of_a_partition_is_not_leased_beside_another_task_of_it():
+    job = Job(keeps_order=True)
+    job.arrived(t_0=30)
+    for _ in range(2):
+        job.ledger.report(0, *job.lease(), Outcome.DONE)
+        job.cut()
+    job.ledger.replay([0, 1])
+    assert job.lease(0) == (0, 2)
+    assert job.ledger.next_id(1) is None
+    job.ledger.report(0, 0, 2, Outcome.DONE)
+    assert job.lease(1) == (1, 2)
+    assert job.ledger.next_id(0) is None
+    job.ledger.report(1, 1, 2, Outcome.DONE)
+    assert job.lease(0) == (2, 1)
