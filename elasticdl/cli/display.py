@@ -165,8 +165,12 @@ class Display:
         if self.last is None:
             text = Text(f"starting: loading {self._loading} ...")
             return Panel(text, title="elasticdl", title_align="left")
-        left = self._pace.seconds_left(self.last.records_total)
+        left = self._seconds_left(self.last)
         return panel(self.last, self._has_processes, self._last_event(), left, self._loading)
+
+    def _seconds_left(self, status: JobStatus) -> float | None:
+        """Return how long it will take, as far as that is known; a stream has no end."""
+        return None if status.partitions else self._pace.seconds_left(status.records_total)
 
     def _last_event(self) -> str:
         return self.events[-1].text if self.events else ""
@@ -180,7 +184,7 @@ class Display:
         ]
         if _is_loading(status):
             return " | ".join([*parts, f"loading {self._loading}", *self._processes(status)])
-        parts += _speed(status, self._pace.seconds_left(status.records_total))
+        parts += _speed(status, self._seconds_left(status))
         if status.loss is not None:
             parts.append(f"loss {_losses(status)}")
         if status.train_metrics:

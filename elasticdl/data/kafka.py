@@ -37,7 +37,7 @@ _OURS = {
     "log_level": 0,  # what is wrong is told by us
     # Tasks are small ranges here and there. A request that waits at the end of a partition, or one
     # that is put off because much is there, holds up the next range; and little is read in vain.
-    "fetch.wait.max.ms": 10,
+    "fetch.wait.max.ms": 100,
     "fetch.queue.backoff.ms": 5,
     "queued.min.messages": 1000,
     "max.partition.fetch.bytes": 256 << 10,
@@ -190,8 +190,12 @@ class Kafka:
             refused = self.refused(error)
             if refused is not None:
                 raise refused
+            # A client may hold on for ever to what it knew of a broker that has died (librdkafka
+            # 2.16: FENCED_LEADER_EPOCH from `list_offsets`); a new one asks.
+            for name in ("_admin", "_asker"):
+                self.__dict__.pop(name, None)
             now = time.monotonic()
-            words = self._trouble or error.str()
+            words = f"{error.str()}; {self._trouble}" if self._trouble else error.str()
             if patience_seconds is not None and now - began >= patience_seconds:
                 raise AwayError(
                     f"{SCHEME}://{self._topic.servers}/{self._topic.name}: no broker answers for "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,31 @@ from elasticdl.job import Shard
 log = logging.getLogger(__name__)
 
 _CHUNK_RECORDS = 1024
+_MOST_CONSUMERS = 8  # each has read a little ahead of where its partition was read last
 _POLL_SECONDS = 0.5
-_TELL_SECONDS = 10.0
+_TELL_SECONDS = 5.0
 _CHECK_SECONDS = 15.0
 _LOOK_SECONDS = 3.0
+
+
+@dataclass(slots=True)
+class _Place:
+    """A consumer of one partition.
+
+    at: the position of the message that comes from it next, or a later one if those between are of
+        no use; None: that is not known.
+    """
+
+    consumer: Any
+    partition: int = -1
+    at: int | None = None
+
+    def take(self, count: int) -> list[Any]:
+        """Return the messages that are there, or the first that comes; none for a while."""
+        messages: list[Any] = self.consumer.consume(count, 0)
+        if not messages and (first := self.consumer.poll(_POLL_SECONDS)) is not None:
+            messages = [first, *self.consumer.consume(count - 1, 0)]
+        return messages
 
 
 class KafkaReader:
@@ -51,8 +73,7 @@ class KafkaReader:
         self._kafka = kafka
         self._metadata = metadata
         self._skips_gaps = skips_gaps
-        self._consumer: Any = None
-        self._at: tuple[int, int] | None = None  # partition and position that come next
+        self._places: list[_Place] = []  # that of which was read last is the last
 
     @classmethod
     def from_params(cls, place: str, params: Params) -> KafkaReader:
@@ -108,25 +129,26 @@ class KafkaReader:
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the records at positions `[shard.start, shard.end)`, with their positions."""
-        partition, at = self._topic.partition_of(shard), shard.start
-        if self._at != (partition, at):
-            self._assign(partition, at)
+        place, at = self._find(self._topic.partition_of(shard), shard), shard.start
         quiet = told = time.monotonic()
         while at < shard.end:
-            messages = self._take(min(_CHUNK_RECORDS, shard.end - at))
+            messages = place.take(min(_CHUNK_RECORDS, shard.end - at))
+            place.at = None  # until it is known what they are
             now = time.monotonic()
             if messages:
                 quiet = told = now
             elif now - told >= _TELL_SECONDS:
                 told = now
                 log.warning(
-                    "%s: nothing came of positions [%d, %d) for %.0f s (%s); still waiting",
+                    "%s: nothing came of positions [%d, %d) for %.0f s (%s); asked anew",
                     *(shard.name, at, shard.end, now - quiet, self._kafka.trouble or "no answer"),
                 )
+                place.consumer = self._kafka.consumer()  # the old one may be stuck for ever
+                self._assign(place, place.partition, at)
             values, offsets, is_beyond = [], [], False
             for message in messages:
                 if message.error() is not None:
-                    at = self._after(message, partition, at, shard)
+                    at = self._after(message, place, at, shard)
                 elif at <= message.offset() < shard.end:
                     at = message.offset() + 1
                     if message.value() is not None:
@@ -135,7 +157,7 @@ class KafkaReader:
                 elif message.offset() >= shard.end:
                     at, is_beyond = shard.end, True
             # Where a message beyond the range was taken, the next range is asked for anew.
-            self._at = None if is_beyond else (partition, at)
+            place.at = None if is_beyond else at
             if values:
                 yield Records(offsets[0], values, order=np.array(offsets, np.int64))
 
@@ -145,21 +167,30 @@ class KafkaReader:
             for partition, extent in extents.items()
         ]
 
-    def _take(self, count: int) -> list[Any]:
-        """Return the messages that are there, or the first that comes; none for a while."""
-        there: list[Any] = self._consumer.consume(count, 0)
-        if there:
-            return there
-        first = self._consumer.poll(_POLL_SECONDS)
-        return [] if first is None else [first, *self._consumer.consume(count - 1, 0)]
+    def _find(self, partition: int, shard: Shard) -> _Place:
+        """Return a consumer whose next message is the first of a shard, or lies a little before.
 
-    def _assign(self, partition: int, offset: int) -> None:
-        if self._consumer is None:
-            self._consumer = self._kafka.consumer()
-        self._consumer.assign([self._kafka.position(partition, offset)])
-        self._at = (partition, offset)
+        What a partition's consumer has read ahead is passed over, up to as much as the shard has:
+        others read those ranges. That takes less time than a new request.
+        """
+        found = next((place for place in self._places if place.partition == partition), None)
+        if found is None and len(self._places) < _MOST_CONSUMERS:
+            found = _Place(self._kafka.consumer())
+        elif found is None:
+            found = self._places.pop(0)
+        else:
+            self._places.remove(found)
+        self._places.append(found)
+        is_ahead = found.partition == partition and found.at is not None
+        if not (is_ahead and 0 <= shard.start - (found.at or 0) <= shard.num_records):
+            self._assign(found, partition, shard.start)
+        return found
 
-    def _after(self, message: Any, partition: int, at: int, shard: Shard) -> int:
+    def _assign(self, place: _Place, partition: int, offset: int) -> None:
+        place.consumer.assign([self._kafka.position(partition, offset)])
+        place.partition, place.at = partition, offset
+
+    def _after(self, message: Any, place: _Place, at: int, shard: Shard) -> int:
         """Return the position after what a message says that is no record.
 
         Raises:
@@ -169,20 +200,20 @@ class KafkaReader:
         if error.code() == codes._PARTITION_EOF:
             return max(at, int(message.offset()))
         if error.code() == codes._AUTO_OFFSET_RESET:
-            return self._after_gap(partition, at, shard)
+            return self._after_gap(place, at, shard)
         refused = self._kafka.refused(error)
         if refused is not None:
             raise refused
         if error.code() in (codes.UNKNOWN_TOPIC_OR_PART, codes._UNKNOWN_PARTITION):
             self._kafka.extents()  # raises if it stays so
         log.warning("%s: %s; still trying", shard.name, error.str())
-        self._assign(partition, at)
+        self._assign(place, place.partition, at)
         return at
 
-    def _after_gap(self, partition: int, at: int, shard: Shard) -> int:
-        extent: Extent = self._kafka.extent(partition)
+    def _after_gap(self, place: _Place, at: int, shard: Shard) -> int:
+        extent: Extent = self._kafka.extent(place.partition)
         if extent.low <= at <= extent.high:  # it was so for a moment, as a broker started
-            self._assign(partition, at)
+            self._assign(place, place.partition, at)
             return at
         if at > extent.high:
             raise DataError(
@@ -194,5 +225,5 @@ class KafkaReader:
             raise DataError(gap_words(shard.name, at, end))
         log.warning("%s; skipped", gap_words(shard.name, at, end))
         if end < shard.end:
-            self._assign(partition, end)
+            self._assign(place, place.partition, end)
         return int(end)

@@ -31,6 +31,8 @@ def picture(core: JobCore, now: float) -> JobStatus:
     }[core.config.command]
     total = table.num_records * (core.tasks.num_epochs if is_training else 1)
     total -= ledger.num_missing if is_training else 0
+    partitions = _partitions(core)
+    total += sum(each.end - each.position for each in partitions)  # of which no task was cut yet
     return JobStatus(
         job_name=core.config.cluster.job_name,
         status=_WORDS.get(core.phase, str(core.phase)),
@@ -68,7 +70,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
         data_check=core.data_check.lines,
         best=core.best,
         overfitting="" if (found := core.overfitting) is None else found.words,
-        partitions=_partitions(core),
+        partitions=partitions,
     )
 
 

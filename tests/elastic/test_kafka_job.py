@@ -64,10 +64,11 @@ def test_a_topic_is_read_as_it_is_and_never_made_by_asking(kafka_broker):
         other.check()
 
 
-def test_a_topic_with_an_end(kafka_broker, tmp_path):
-    topic = TopicOfIds(kafka_broker, "bounded", seed=2)
+@pytest.mark.parametrize("order", ["", "&order=partition"])
+def test_a_topic_with_an_end(kafka_broker, tmp_path, order):
+    topic = TopicOfIds(kafka_broker, f"bounded{len(order)}", seed=2)
     topic.send(12_000)
-    place = f"kafka://{kafka_broker.address}/bounded?end=latest"
+    place = f"kafka://{kafka_broker.address}/{topic.name}?end=latest{order}"
     with StreamJob(tmp_path, place) as job:
         summary = job.finish()
     job.check(summary, topic)
@@ -88,6 +89,7 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
         job.until_trained(10_000)
         broker.kill()
         broker.start()
+        job.until_trained(14_000)
         job.send("master")
         job.until_trained(20_000)
         job.send("ps")
@@ -112,3 +114,15 @@ def test_an_endless_job_stops_by_a_signal_and_goes_on_with_the_same_command(kafk
         job.until_trained(topic.num_messages - 1)
         summary = job.drain()
     job.check(summary, topic)
+
+
+def test_an_empty_topic_is_waited_for_and_a_deleted_one_is_told(kafka_broker, tmp_path):
+    topic = TopicOfIds(kafka_broker, "empty", seed=5)
+    place = f"kafka://{kafka_broker.address}/empty"
+    with StreamJob(tmp_path, place, num_workers=1) as job:
+        job.until_event("registered", "worker 0")
+        topic.send(1_000)
+        job.until_trained(topic.num_messages - 1)
+        topic.delete()
+        assert job.process.wait() == 1
+    assert "there is no topic empty" in job.printed()

@@ -21,11 +21,15 @@ class TopicOfIds:
         self.num_messages = 0
         self.occurrences = np.zeros(counting.NUM_IDS, np.int64)
         self._rng = np.random.default_rng(seed)
-        admin = AdminClient(self._servers)
-        admin.create_topics([NewTopic(name, NUM_PARTITIONS)])[name].result(_LAST_SECONDS)
+        self._admin = AdminClient(self._servers)
+        self._admin.create_topics([NewTopic(name, NUM_PARTITIONS)])[name].result(_LAST_SECONDS)
         self._plain = Producer({**self._servers, "enable.idempotence": True})
         self._whole = Producer({**self._servers, "transactional.id": name})
         self._whole.init_transactions(_LAST_SECONDS)
+
+    def delete(self):
+        """Have the broker forget it."""
+        self._admin.delete_topics([self.name])[self.name].result(_LAST_SECONDS)
 
     def send(self, num_messages):
         """Send messages, partly in a transaction, and as many of one that is aborted."""

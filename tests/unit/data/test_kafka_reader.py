@@ -105,8 +105,30 @@ def test_a_range_that_follows_is_read_on_without_asking_anew():
     assert broker.assigned == [0, 1]
 
 
+def test_what_others_read_is_passed_over_if_it_is_little():
+    broker = Broker({offset: b"%d" % offset for offset in range(40)})
+    reader = reader_of(broker)
+    assert list(read(reader, 0, 3)) == [0, 1, 2]
+    assert list(read(reader, 6, 9)) == [6, 7, 8]
+    assert broker.assigned == [0]
+    assert list(read(reader, 20, 24)) == [20, 21, 22, 23]
+    assert broker.assigned == [0, 20]
+    assert list(read(reader, 38, 40)) == [38, 39]
+
+
 def test_a_message_without_a_value_is_no_record():
     assert read(reader_of(Broker({0: b"a", 1: None, 2: b""})), 0, 3) == {0: b"a", 2: b""}
+
+
+def test_a_client_that_gives_nothing_is_asked_anew(monkeypatch, caplog):
+    monkeypatch.setattr("elasticdl.data.kafka_reader._TELL_SECONDS", 0.0)
+    broker = Broker({offset: b"%d" % offset for offset in range(6)})
+    reader = reader_of(broker)
+    read(reader, 0, 2)
+    broker.queue = []  # as of a broker that was killed
+    assert list(read(reader, 2, 4)) == [2, 3]
+    assert broker.assigned == [0, 2]
+    assert "t-0: nothing came of positions [2, 4)" in caplog.text
 
 
 def test_what_was_deleted_unread_is_an_error_that_names_it():
@@ -115,6 +137,15 @@ def test_what_was_deleted_unread_is_an_error_that_names_it():
         read(reader_of(broker), 2, 8)
     with pytest.raises(DataError, match=r"t-0: positions \[0, 3\) were deleted"):
         read(reader_of(broker), 0, 3)
+
+
+def test_a_range_that_failed_is_asked_for_anew_when_it_is_tried_again():
+    broker = Broker({offset: b"x" for offset in range(10)}, low=4)
+    reader = reader_of(broker)
+    for _ in range(2):
+        with pytest.raises(DataError, match="were deleted"):
+            read(reader, 2, 8)
+    assert broker.assigned == [2, 2]
 
 
 def test_what_was_deleted_unread_is_skipped_when_asked_for(caplog):

@@ -1,11 +1,13 @@
 """The name of a topic, and settings of its client (elasticdl/data/topic.py, kafka.py)."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from elasticdl.data.kafka import parse_credentials
-from elasticdl.data.topic import Topic, is_endless, is_topic, parse
+from elasticdl.data.topic import Topic, check_topics, is_endless, is_topic, parse
 from elasticdl.errors import ConfigError
-from elasticdl.job import Shard
+from elasticdl.job import Shard, Strategy
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,44 @@ def test_credentials_that_are_none_are_refused_without_a_word_of_them(text):
     with pytest.raises(ConfigError, match="credentials, line") as raised:
         parse_credentials(text)
     assert "word" not in str(raised.value)
+
+
+ENDLESS, ORDERED = "kafka://b/clicks", "kafka://b/clicks?end=latest&order=partition"
+BOUNDED = "kafka://b/clicks?end=latest"
+
+
+def check(command="train", steps=None, **flags):
+    places = ("training_data", "validation_data", "prediction_data")
+    data = SimpleNamespace(**{name: flags.pop(name, "") for name in places})
+    training = {
+        "distribution_strategy": Strategy.PARAMETER_SERVER,
+        "num_epochs": 1,
+        "deterministic": False,
+        **flags,
+    }
+    check_topics(command, data, SimpleNamespace(**training), steps)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"training_data": ENDLESS, "distribution_strategy": Strategy.LOCAL}, "found Local"),
+        ({"training_data": ORDERED, "distribution_strategy": Strategy.ALLREDUCE}, "order to keep"),
+        ({"training_data": ENDLESS, "num_epochs": 2}, "--num_epochs=1"),
+        ({"training_data": ENDLESS, "deterministic": True}, "--deterministic=false"),
+        ({"training_data": ENDLESS, "validation_data": "v.csv"}, "give --evaluation_steps"),
+        ({"training_data": "t.csv", "validation_data": ENDLESS}, "add end=latest"),
+        ({"command": "predict", "prediction_data": BOUNDED}, "positions have holes"),
+    ],
+)
+def test_a_topic_that_the_job_cannot_use_is_refused(flags, words):
+    with pytest.raises(ConfigError, match=words):
+        check(**flags)
+
+
+def test_topics_that_a_job_can_use():
+    check(training_data=ENDLESS)
+    check(training_data=ENDLESS, validation_data=BOUNDED, steps=100)
+    check(training_data=ORDERED)
+    check(training_data=BOUNDED, num_epochs=3, distribution_strategy=Strategy.LOCAL)
+    check(training_data="t.csv", num_epochs=3, validation_data="v.csv")
