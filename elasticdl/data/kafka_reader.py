@@ -218,11 +218,12 @@ class KafkaReader:
         if at > extent.high:
             raise DataError(
                 f"{shard.name}: positions [{at}, {shard.end}) were asked for, and the broker has "
-                f"[{extent.low}, {extent.high}): has the topic been deleted and made anew?"
+                f"[{extent.low}, {extent.high}): has the topic been deleted and made anew?",
+                is_certain=True,
             )
         end = min(extent.low, shard.end)
         if not self._skips_gaps:
-            raise DataError(gap_words(shard.name, at, end))
+            raise DataError(gap_words(shard.name, at, end), is_certain=True)
         log.warning("%s; skipped", gap_words(shard.name, at, end))
         if end < shard.end:
             self._assign(place, place.partition, end)
