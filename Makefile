@@ -136,6 +136,7 @@ test-aarch64: ## Test the store's scalar path on ARM, emulated (gcc-aarch64-linu
 	    --package edl-optim --package edl-store -- --skip a_full_disk_leaves_nothing_behind
 
 test-python: build
+	@$(PYTHON) -m scripts.kafka.jars --if-possible
 	OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 $(VENV)/bin/pytest $(PYTEST_FLAGS)
 
 # PyTorch takes 5 GB: it has a lock of its own and is installed once beside the tree. What .venv has
@@ -247,7 +248,8 @@ soak: build ## Chaos with random faults for MINUTES (10); benchmarks/results/soa
 	    --record benchmarks/results/soak.json
 
 .PHONY: test-etcd test-long
-test-long: build kafka ## Test jobs of the model zoo, jobs that lose more, the tutorials (25 minutes).
+test-long: build ## Test jobs of the model zoo, jobs that lose more, the tutorials (25 minutes).
+	@$(PYTHON) -m scripts.kafka.jars --if-possible
 	$(VENV)/bin/pytest $(PYTEST_FLAGS) $(SLICED) -m long model_zoo tests
 
 test-etcd: build ## Test the journal in etcd, and jobs on it (builds etcd once; needs Go 1.26).

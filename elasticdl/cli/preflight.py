@@ -27,7 +27,7 @@ from elasticdl.data.images import ImageFolderReader
 from elasticdl.data.kafka_reader import KafkaReader
 from elasticdl.data.open import open_reader
 from elasticdl.data.text import TextReader
-from elasticdl.data.topic import check_topics
+from elasticdl.data.topic import check_topics, reader_params
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError, ElasticdlError, ModelError
 from elasticdl.job import Strategy
@@ -293,7 +293,7 @@ def _check_data(flag: str, config: JobConfig, classes: dict[str, tuple[str, ...]
     if not text:
         return
     try:
-        reader = open_reader(text, config.data.reader_params)
+        reader = open_reader(text, reader_params(config.data, text))
         if isinstance(reader, TextReader):
             reader.check_start()
         if isinstance(reader, KafkaReader) and not holds_job(config):

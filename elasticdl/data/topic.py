@@ -63,6 +63,12 @@ def is_endless(place: str) -> bool:
     return is_topic(place) and parse(place).is_endless
 
 
+def reader_params(data: DataSection, place: str) -> str:
+    """Return the settings of the reader of a place, which may be a topic or not."""
+    params = data.data_reader_params
+    return f"{params};on_gap=skip" if data.on_gap == "skip" and is_topic(place) else params
+
+
 def check_topics(
     command: str, data: DataSection, training: TrainingSection, steps: int | None
 ) -> None:
@@ -77,6 +83,12 @@ def check_topics(
     Raises:
         ConfigError: A topic without an end where there has to be one, or settings that need one.
     """
+    places = (data.training_data, data.validation_data)
+    if data.on_gap != "fail" and not any(map(is_topic, places)):
+        raise ConfigError(
+            f"--on_gap={data.on_gap} is about messages that a broker deletes: expected {_EXAMPLE} "
+            "as data"
+        )
     for flag in ("validation_data", "prediction_data"):
         place = getattr(data, flag)
         if is_topic(place) and flag == "prediction_data":

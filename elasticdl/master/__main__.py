@@ -17,6 +17,7 @@ from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.data.base import DataReader, Stream
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
+from elasticdl.data.topic import reader_params
 from elasticdl.errors import StateError, TakenOverError
 from elasticdl.job import Role, Shard
 from elasticdl.launchers import of_master
@@ -119,7 +120,7 @@ def load_data(config: JobConfig) -> JobData:
     custom_data_reader = _custom_data_reader(config)
 
     def reader(path: str) -> DataReader:
-        return open_reader(path, config.data.reader_params, custom_data_reader)
+        return open_reader(path, reader_params(config.data, path), custom_data_reader)
 
     def shards(path: str) -> tuple[Shard, ...]:
         return tuple(reader(path).shards()) if path else ()
@@ -141,7 +142,8 @@ def _stream(config: JobConfig) -> Stream | None:
     """Return what a job trains on, if it arrives while the job runs."""
     if not is_stream(config):
         return None
-    reader = open_reader(config.data.training_data, config.data.reader_params)
+    place = config.data.training_data
+    reader = open_reader(place, reader_params(config.data, place))
     return reader if isinstance(reader, Stream) else None
 
 

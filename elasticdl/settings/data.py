@@ -44,15 +44,6 @@ class DataSection(Section):
         Only(("train", "evaluate")),
     ] = "fail"
 
-    @property
-    def reader_params(self) -> str:
-        """All settings of the data reader."""
-        return (
-            f"{self.data_reader_params};on_gap=skip"
-            if self.on_gap == "skip"
-            else (self.data_reader_params)
-        )
-
     @model_validator(mode="after")
     def _keeps_its_secrets(self) -> DataSection:
         reader_params.secrets_of(self.data_reader_params)  # it can be told what is one

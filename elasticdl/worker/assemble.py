@@ -16,6 +16,7 @@ from elasticdl.data.aligned import aligned
 from elasticdl.data.base import DataReader, Metadata
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
+from elasticdl.data.topic import reader_params
 from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
@@ -259,7 +260,7 @@ def open_readers(config: JobConfig, spec: ModelSpec | None) -> dict[TaskKind, Da
     }
     own = None if spec is None else spec.custom_data_reader
     readers = {
-        kind: open_reader(path, config.data.reader_params, own)
+        kind: open_reader(path, reader_params(config.data, path), own)
         for kind, path in sources.items()
         if path
     }

@@ -4,6 +4,7 @@
 `kafka.xml`, so that clones share them and a new version never meets an old one.
 
     python -m scripts.kafka.jars
+    python -m scripts.kafka.jars --if-possible  # for tests, which are skipped without it
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 
 _LIST = Path(__file__).with_name("kafka.xml")
 _FETCH_SECONDS = 600.0
+_TOOLS = "apt-get install openjdk-17-jre-headless maven"
 
 
 def folder() -> Path:
@@ -30,7 +32,7 @@ def folder() -> Path:
 def missing() -> str:
     """Return why no broker can be run, in words for a skipped test, or an empty string."""
     if shutil.which("java") is None:
-        return "java is missing: Kafka needs Java 17"
+        return f"java is missing: Kafka needs Java 17; on Debian 12: {_TOOLS}"
     return "" if folder().is_dir() else "Kafka is not fetched: run `make kafka`"
 
 
@@ -53,13 +55,21 @@ def fetch() -> Path:
 
 
 def main() -> int:
-    """Fetch what is missing."""
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            print(f"{tool}: not found; on Debian: apt-get install default-jdk-headless maven")
-            return 1
-    print(fetch())
-    return 0
+    """Fetch what is missing; or say what Kafka lacks here, an error without `--if-possible`."""
+    is_error = "--if-possible" not in sys.argv[1:]
+    lacking = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    if folder().is_dir() and "java" not in lacking:
+        return 0
+    if lacking:
+        what = f"{' and '.join(lacking)} not found; on Debian 12: {_TOOLS}"
+    else:
+        try:
+            print(fetch())
+            return 0
+        except (subprocess.SubprocessError, OSError) as error:
+            what = f"Kafka cannot be fetched: {error}"
+    print(what if is_error else f"Tests on Kafka are skipped. {what}")
+    return int(is_error)
 
 
 if __name__ == "__main__":

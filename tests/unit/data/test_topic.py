@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from elasticdl.data.kafka import parse_credentials
-from elasticdl.data.topic import Topic, check_topics, is_endless, is_topic, parse
+from elasticdl.data.topic import Topic, check_topics, is_endless, is_topic, parse, reader_params
 from elasticdl.errors import ConfigError
 from elasticdl.job import Shard, Strategy
+from elasticdl.settings.data import DataSection
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,8 @@ BOUNDED = "kafka://b/clicks?end=latest"
 
 def check(command="train", steps=None, **flags):
     places = ("training_data", "validation_data", "prediction_data")
-    data = SimpleNamespace(**{name: flags.pop(name, "") for name in places})
+    on_gap = flags.pop("on_gap", "fail")
+    data = SimpleNamespace(**{name: flags.pop(name, "") for name in places}, on_gap=on_gap)
     training = {
         "distribution_strategy": Strategy.PARAMETER_SERVER,
         "num_epochs": 1,
@@ -95,6 +97,7 @@ def check(command="train", steps=None, **flags):
         ({"training_data": ENDLESS, "validation_data": "v.csv"}, "give --evaluation_steps"),
         ({"training_data": "t.csv", "validation_data": ENDLESS}, "add end=latest"),
         ({"command": "predict", "prediction_data": BOUNDED}, "positions have holes"),
+        ({"training_data": "t.csv", "on_gap": "skip"}, "messages that a broker deletes"),
     ],
 )
 def test_a_topic_that_the_job_cannot_use_is_refused(flags, words):
@@ -108,3 +111,10 @@ def test_topics_that_a_job_can_use():
     check(training_data=ORDERED)
     check(training_data=BOUNDED, num_epochs=3, distribution_strategy=Strategy.LOCAL)
     check(training_data="t.csv", num_epochs=3, validation_data="v.csv")
+    check(training_data=ENDLESS, validation_data="v.csv", steps=100, on_gap="skip")
+
+
+def test_gaps_are_the_business_of_readers_of_topics_alone():
+    data = DataSection(data_reader_params="columns=a,b", on_gap="skip")
+    assert reader_params(data, "v.csv") == "columns=a,b"
+    assert reader_params(data, ENDLESS) == "columns=a,b;on_gap=skip"
