@@ -242,7 +242,8 @@ class TaskReport:
     `end_index` is how many minibatches `feed` made of the task, `num_examples` how many examples
     were in them; -1 if that is not known. Where `feed` leaves records out, or makes several
     examples of one, there are fewer or more examples than records. `num_missing` counts the
-    positions of the task that have no record.
+    positions of the task that have no record, `num_unreadable` those of them whose message cannot
+    be read and was set aside.
     `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
     is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
     of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at
@@ -268,6 +269,7 @@ class TaskReport:
     end_index: int = -1
     num_examples: int = -1
     num_missing: int = 0
+    num_unreadable: int = 0
     skipped: tuple[int, ...] = ()
     skipped_examples: tuple[int, ...] = ()
     metric_states: MetricStates = field(default_factory=dict)  # EVALUATION, TRAINING
@@ -549,6 +551,7 @@ class JobStatus:
     overfitting: str = ""  # how the model overfits, and what to do; "" if it does not
     members: tuple[MemberStatus, ...] = ()  # where they were asked for
     partitions: tuple[PartitionStatus, ...] = ()  # of a stream
+    num_unreadable: int = 0  # messages that were set aside, for they cannot be read
 
     def staleness_percentile(self, share: float) -> int:
         """Return what the staleness of this share of updates does not exceed.

@@ -274,6 +274,8 @@ def _rows(
     if has_processes:
         yield "processes", _processes(status)
     yield "updates", _updates(status)
+    if status.num_unreadable:
+        yield "unreadable", f"{status.num_unreadable:,} messages, set aside"
     if status.overfitting:
         yield "warning", status.overfitting
 

@@ -45,6 +45,7 @@ def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]
         "best": _best(status.best),
         "overfitting": status.overfitting,
         "counters": dict(status.counters),
+        "num_unreadable": status.num_unreadable,
         "partitions": [dataclasses.asdict(partition) for partition in status.partitions],
         "recoveries": [dataclasses.asdict(recovery) for recovery in status.recoveries],
         "events": [dataclasses.asdict(event) for event in events],

@@ -15,6 +15,15 @@ from elasticdl.job import Mode, Shard
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A message that is no record, at a position of its shard, for it is not of its format."""
+
+    position: int
+    why: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
     """Consecutive records of a shard, as bytes each or as columns (exactly one of the two).
 
@@ -22,12 +31,14 @@ class Records:
     values: one `bytes` a record (RecordIO, TFRecord, CSV: the line without its newline).
     columns: name -> array whose first axis is the record, or `Strings` (Parquet, tables).
     order: the number of each record, where they are not consecutive.
+    unreadable: what was found among them that is none (a topic's messages).
     """
 
     start: int = 0
     values: list[bytes] = field(default_factory=list)
     columns: Mapping[str, Column] = field(default_factory=dict)
     order: NDArray[np.int64] | None = None
+    unreadable: tuple[Unreadable, ...] = ()
 
     def __len__(self) -> int:
         if self.columns:

@@ -71,7 +71,7 @@ class CsvColumns:
             DataError: A line does not parse; names file, line and column.
         """
         try:
-            return CsvFields(records.values, self._delimiter(), len(self.names))
+            return CsvFields(records.values, self.delimiter_byte, len(self.names))
         except ValueError as error:
             self._refuse(error, records, source)
 
@@ -97,7 +97,7 @@ class CsvColumns:
         places = [self.names.index(name) for name in required]
         missing = self._missing()
         try:
-            check_csv(records.values, self._delimiter(), len(kinds), kinds, missing, places)
+            check_csv(records.values, self.delimiter_byte, len(kinds), kinds, missing, places)
         except ValueError as error:
             self._refuse(error, records, source)
 
@@ -156,7 +156,13 @@ class CsvColumns:
     def _missing(self) -> list[bytes]:
         return [word.encode() for word in self.missing]
 
-    def _delimiter(self) -> int:
+    @property
+    def delimiter_byte(self) -> int:
+        """What is between two fields.
+
+        Raises:
+            ConfigError: It is not one byte.
+        """
         encoded = self.delimiter.encode()
         if len(encoded) != 1:
             raise ConfigError(f"delimiter={self.delimiter}: expected a character of ASCII")

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.kafka import Extent, Kafka, import_client
+from elasticdl.data.messages import Format, format_of
 from elasticdl.data.params import Params
 from elasticdl.data.topic import Topic, gap_words, parse
 from elasticdl.errors import DataError
@@ -54,24 +53,31 @@ class _Place:
 class KafkaReader:
     """Reads the committed messages of a topic, without a consumer group.
 
-    A record is the value of a message: bytes, for `feed` to parse. A message without a value (a
+    A record is the value of a message, as its format has it. A message without a value (a
     tombstone) is no record.
 
     Args:
         topic: Where they are.
         kafka: How its brokers are asked.
-        metadata: What `feed` is told of the fields of a line.
+        form: How messages become records.
+        sets_aside: A message that is not readable is given beside the records; else an error.
         skips_gaps: What was deleted before it was read is left out, and logged; else an error.
     """
 
     has_holes = True
 
     def __init__(
-        self, topic: Topic, kafka: Kafka, metadata: Metadata, skips_gaps: bool = False
+        self,
+        topic: Topic,
+        kafka: Kafka,
+        form: Format,
+        skips_gaps: bool = False,
+        sets_aside: bool = False,
     ) -> None:
         self._topic = topic
         self._kafka = kafka
-        self._metadata = metadata
+        self._form = form
+        self._sets_aside = sets_aside
         self._skips_gaps = skips_gaps
         self._places: list[_Place] = []  # that of which was read last is the last
 
@@ -84,16 +90,18 @@ class KafkaReader:
                 not installed.
         """
         topic = parse(place)
-        metadata = Metadata(params.names("columns"), delimiter=params.delimiter(","))
+        params.override(topic.settings)
+        form = format_of(params)
+        sets_aside = params.text("bad_messages", "fail") == "aside"
         skips_gaps = params.text("on_gap", "fail") == "skip"
         kafka = Kafka(topic, params.text("credentials", ""))
         import_client()
-        return cls(topic, kafka, metadata, skips_gaps)
+        return cls(topic, kafka, form, skips_gaps, sets_aside)
 
     @property
     def metadata(self) -> Metadata:
-        """The names of the columns, as given."""
-        return self._metadata
+        """What is known of the columns."""
+        return self._form.metadata
 
     @property
     def is_endless(self) -> bool:
@@ -159,7 +167,18 @@ class KafkaReader:
             # Where a message beyond the range was taken, the next range is asked for anew.
             place.at = None if is_beyond else at
             if values:
-                yield Records(offsets[0], values, order=np.array(offsets, np.int64))
+                yield self._records(shard, values, offsets)
+
+    def _records(self, shard: Shard, values: list[bytes], offsets: list[int]) -> Records:
+        records = self._form.records(values, offsets)
+        if records.unreadable and not self._sets_aside:
+            first = records.unreadable[0]
+            raise DataError(
+                f"{shard.name}: the message at {first.position} cannot be read: {first.why}; with "
+                "--bad_message_dir=FOLDER the job goes on without such messages",
+                is_certain=True,
+            )
+        return records
 
     def _as_shards(self, extents: Mapping[int, Extent]) -> list[Shard]:
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from elasticdl.errors import ConfigError
@@ -27,6 +28,13 @@ class Params:
         except ValueError as error:
             raise ConfigError(str(error)) from error
         self._known: set[str] = set()
+
+    def override(self, words: Mapping[str, str]) -> None:
+        """Have settings that are said elsewhere, and count more."""
+        try:
+            self._values |= {n: reader_params.value_of(n, word) for n, word in words.items()}
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     def all(self) -> dict[str, Any]:
         """Return every value, for a reader that checks them itself."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import parse_qsl
 
@@ -17,6 +18,8 @@ SCHEME = "kafka"
 Start = Literal["earliest", "latest"]
 _STARTS: tuple[Start, ...] = get_args(Start)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_READER = ("format", "columns", "delimiter", "credentials")
+_KNOWN = ("start", "end", "order", *_READER)
 _EXAMPLE = f"{SCHEME}://broker:9092/clicks?start=earliest"
 
 
@@ -28,6 +31,7 @@ class Topic:
     start: what is read first, of what there is when the job begins.
     is_endless: whether what arrives later is read too.
     keeps_order: whether the messages of a partition are trained one after the other.
+    settings: of its reader, beside those that all data has: of these, and before them.
     """
 
     servers: str
@@ -35,6 +39,7 @@ class Topic:
     start: Start = "earliest"
     is_endless: bool = True
     keeps_order: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_cut_as_it_comes(self) -> bool:
@@ -65,8 +70,12 @@ def is_endless(place: str) -> bool:
 
 def reader_params(data: DataSection, place: str) -> str:
     """Return the settings of the reader of a place, which may be a topic or not."""
-    params = data.data_reader_params
-    return f"{params};on_gap=skip" if data.on_gap == "skip" and is_topic(place) else params
+    params = [data.data_reader_params]
+    if is_topic(place) and data.on_gap == "skip":
+        params.append("on_gap=skip")
+    if is_topic(place) and data.bad_message_dir is not None:
+        params.append("bad_messages=aside")
+    return ";".join(params)
 
 
 def check_topics(
@@ -83,12 +92,17 @@ def check_topics(
     Raises:
         ConfigError: A topic without an end where there has to be one, or settings that need one.
     """
-    places = (data.training_data, data.validation_data)
-    if data.on_gap != "fail" and not any(map(is_topic, places)):
-        raise ConfigError(
-            f"--on_gap={data.on_gap} is about messages that a broker deletes: expected {_EXAMPLE} "
-            "as data"
-        )
+    given = (
+        ("on_gap", data.on_gap != "fail", "that a broker deletes"),
+        ("bad_message_dir", data.bad_message_dir is not None, "that cannot be read"),
+    )
+    has_topic = is_topic(data.training_data) or is_topic(data.validation_data)
+    for flag, is_given, which in given:
+        if is_given and not has_topic:
+            raise ConfigError(
+                f"--{flag}={getattr(data, flag)} is about messages {which}: expected {_EXAMPLE} "
+                "as data"
+            )
     for flag in ("validation_data", "prediction_data"):
         place = getattr(data, flag)
         if is_topic(place) and flag == "prediction_data":
@@ -138,10 +152,15 @@ def parse(place: str) -> Topic:
     given = dict(parse_qsl(query, keep_blank_values=True))
     start, end = given.pop("start", "earliest"), given.pop("end", "")
     order = given.pop("order", "")
-    for unknown in given:
-        near = difflib.get_close_matches(unknown, ("start", "end", "order"), n=1)
-        hint = f"did you mean {near[0]}?" if near else "it has start, end and order"
+    for unknown in given.keys() - set(_READER):
+        near = difflib.get_close_matches(unknown, _KNOWN, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(_KNOWN)}"
         raise ConfigError(f"{place}: a topic has no setting {unknown!r}; {hint}")
+    if (word := given.get("credentials", "file:/")) and not word.startswith(("file:/", "env:")):
+        raise ConfigError(
+            f"{SCHEME}://{address}: credentials are no part of a name, which everybody sees: "
+            "expected credentials=file:/PATH or credentials=env:NAME"
+        )
     if start not in _STARTS:
         raise ConfigError(f"{place}: start={start}: expected {' or '.join(_STARTS)}")
     if end not in ("", "latest"):
@@ -156,7 +175,7 @@ def parse(place: str) -> Topic:
             f"{place}: order={order}: expected partition, the messages of each partition one after "
             "the other, or no order"
         )
-    return Topic(servers, name, start, is_endless=not end, keeps_order=bool(order))
+    return Topic(servers, name, start, is_endless=not end, keeps_order=bool(order), settings=given)
 
 
 def gap_words(name: str, start: int, end: int) -> str:

@@ -46,7 +46,7 @@ from elasticdl.master.evaluation import Evaluations
 from elasticdl.master.history import JobHistory
 from elasticdl.master.intake import Intake
 from elasticdl.master.journal import Journal
-from elasticdl.master.ledger import Ledger, Settled
+from elasticdl.master.ledger import Ledger, Missing, Settled
 from elasticdl.master.membership import Member, Membership
 from elasticdl.master.overfitting import Overfitting, overfitting_of
 from elasticdl.master.parameters.choose import make_holder
@@ -468,7 +468,7 @@ class JobCore:
             report.message,
             report.end_index,
             report.num_examples,
-            report.num_missing,
+            Missing(report.num_missing, report.num_unreadable),
             is_last_try=may_pass or report.is_certain,
         )
         if pause is not None:
@@ -478,11 +478,22 @@ class JobCore:
             self.history.say("")
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             self.counters.finished(report)
+            self._tell_unreadable(task, report.num_unreadable)
         if self.intake is not None and self.intake.keeps_order and not self.history.failing:
             self._cut(now)
         self._settle(task, report, settled, now)
         self._advance(now)
         return True
+
+    def _tell_unreadable(self, task: Task, count: int) -> None:
+        """Say that messages cannot be read: of the first ones, then whenever there are twice."""
+        total, folder = self.ledger.num_unreadable, self.config.data.bad_message_dir
+        if count and total.bit_length() != (total - count).bit_length():
+            text = (
+                f"{total:,} messages cannot be read, {count:,} of them in {task.shard.name} "
+                f"[{task.shard.start}, {task.shard.end}); they are in {folder}"
+            )
+            self._note(kinds.Unreadable(total, task.shard.name), text, is_warning=True)
 
     def _may_write(self, task_id: int, now: float) -> bool:
         """Whether a task may be leased, as far as the place of its results is known to be well."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,16 @@ from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
 
 _MESSAGES_SHOWN = 3
+
+
+class Missing(NamedTuple):
+    """Positions of a task that have no record; of these, those whose message cannot be read."""
+
+    positions: int = 0
+    unreadable: int = 0
+
+
+NONE_MISSING = Missing()
 
 
 @dataclass(slots=True)
@@ -102,8 +112,9 @@ class Ledger:
         # Tasks that were done, where `feed` made more or fewer examples than there are records.
         self.uneven: dict[int, Made] = {}
         # Of those, how many of their positions have no record; and of all, in all epochs.
-        self.missing: dict[int, int] = {}
+        self.missing: dict[int, Missing] = {}
         self.num_missing = 0
+        self.num_unreadable = 0
         self._doing: dict[int, Held] = {}
         self._held: dict[int, set[int]] = {}  # worker -> tasks
         # Only of tasks that came back: the number of the last lease, less the times that it was
@@ -176,7 +187,7 @@ class Ledger:
         message: str = "",
         end_index: int = -1,
         num_examples: int = -1,
-        num_missing: int = 0,
+        missing: Missing = NONE_MISSING,
         is_last_try: bool = False,
     ) -> Settled:
         """End a lease.
@@ -189,14 +200,14 @@ class Ledger:
             message: Of a failure.
             end_index: Minibatches that the task has, -1 if not known.
             num_examples: Examples that are in them, -1 if not known: as many as records.
-            num_missing: Positions of the task that have no record.
+            missing: Positions of the task that have no record.
             is_last_try: A failure sets the task aside, whatever tries are left.
         """
         if not self.is_current(worker_id, task_id, number):
             return Settled.STALE
         if outcome is Outcome.DONE and self._doing[task_id].generation == self.generation:
             self._journal.record(
-                "done", task_id, *self._unevenness(task_id, end_index, num_examples, num_missing)
+                "done", task_id, *self._unevenness(task_id, end_index, num_examples, missing)
             )
             return Settled.DONE
         if outcome is Outcome.DONE:
@@ -493,7 +504,7 @@ class Ledger:
         held.add(task_id)
 
     def _apply_done(
-        self, task_id: int, minibatches: int = -1, examples: int = -1, missing: int = 0
+        self, task_id: int, minibatches: int = -1, examples: int = -1, *missing: int
     ) -> None:
         worker_id = self._end(task_id).worker_id
         self._failures.pop(task_id, None)
@@ -503,16 +514,18 @@ class Ledger:
         self.uneven.pop(task_id, None)  # of an earlier time, before it was replayed
         if minibatches >= 0:
             self.uneven[task_id] = Made(minibatches, examples)
-        if missing:
-            self.missing[task_id] = missing
-            self.num_missing += missing
+        lacking = Missing(*missing)
+        if lacking != NONE_MISSING:
+            self.missing[task_id] = lacking
+            self._count_missing(lacking, 1)
         self.num_done += 1
         self.done_by_worker[worker_id] = self.done_by_worker.get(worker_id, 0) + 1
         if task_id < self._num_training:
             epoch, number = divmod(task_id, self._per_epoch)
             self.training_settled[epoch] += 1
             self._num_settled += 1
-            self.training_records_done += self._tasks.training.num_records_of(number) - missing
+            num_records = self._tasks.training.num_records_of(number) - lacking.positions
+            self.training_records_done += num_records
         else:
             self.other_records_done += self._tasks.task(task_id).shard.num_records
 
@@ -588,9 +601,14 @@ class Ledger:
         self._first_open = min(self._first_open, first_epoch)
         self._num_settled -= sum(counts)
         self.num_done -= sum(counts)
-        missing = sum(self.missing.pop(task_id) for task_id in self._missing_in(ranges))
-        self.num_missing -= missing
-        self.training_records_done -= self._tasks.records_in(ranges) - missing
+        before = self.num_missing
+        for task_id in self._missing_in(ranges):
+            self._count_missing(self.missing.pop(task_id), -1)
+        self.training_records_done -= self._tasks.records_in(ranges) - before + self.num_missing
+
+    def _count_missing(self, missing: Missing, sign: int) -> None:
+        self.num_missing += sign * missing.positions
+        self.num_unreadable += sign * missing.unreadable
 
     def _missing_in(self, ranges: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
         """Return the tasks of ranges [first, stop) that have positions without a record."""
@@ -635,15 +653,15 @@ class Ledger:
         return Made(-(-num_records // self._minibatch_size), num_records)
 
     def _unevenness(
-        self, task_id: int, end_index: int, num_examples: int, num_missing: int
+        self, task_id: int, end_index: int, num_examples: int, missing: Missing
     ) -> list[int]:
         """Return what is to be remembered of a task that is done: nothing if it is as usual."""
         if task_id >= self._num_training or end_index < 0:
             return []
         usual = self._usual(task_id)
         made = Made(end_index, num_examples if num_examples >= 0 else usual.examples)
-        if num_missing:
-            return [made.minibatches, made.examples, num_missing]
+        if missing != NONE_MISSING:
+            return [made.minibatches, made.examples, *missing]
         return [] if made == usual else [made.minibatches, made.examples]
 
     def forget_worker(self, worker_id: int) -> None:
@@ -667,6 +685,7 @@ class Ledger:
             "uneven": dict(self.uneven),
             "missing": dict(self.missing),
             "num_missing": self.num_missing,
+            "num_unreadable": self.num_unreadable,
             "generation": self.generation,
             "is_stopped": self.is_stopped,
             "doing": [
@@ -692,8 +711,9 @@ class Ledger:
         self._queued = deque(snapshot["queued"])
         self._replays.restore(snapshot["replays"])
         self.uneven = {i: Made(*made) for i, made in _by_number(snapshot["uneven"])}
-        self.missing = dict(_by_number(snapshot.get("missing", {})))
+        self.missing = {i: Missing(*n) for i, n in _by_number(snapshot.get("missing", {}))}
         self.num_missing = snapshot.get("num_missing", 0)
+        self.num_unreadable = snapshot.get("num_unreadable", 0)
         self.generation = snapshot["generation"]
         self.is_stopped = snapshot["is_stopped"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}

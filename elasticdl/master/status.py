@@ -71,6 +71,7 @@ def picture(core: JobCore, now: float) -> JobStatus:
         best=core.best,
         overfitting="" if (found := core.overfitting) is None else found.words,
         partitions=partitions,
+        num_unreadable=ledger.num_unreadable,
     )
 
 

@@ -274,6 +274,15 @@ class StreamNews(Kind):
     event: ClassVar[str] = "stream"
 
 
+@dataclass(frozen=True)
+class Unreadable(Kind):
+    """Messages cannot be read, and were set aside; told of the first, and when there are twice."""
+
+    event: ClassVar[str] = "unreadable"
+    num_messages: Annotated[int, "messages that were set aside so far"]
+    partition: Annotated[str, "partition of the last ones"]
+
+
 # --- processes -----------------------------------------------------------------------------------
 
 

@@ -834,6 +834,7 @@ class TaskReport(_message.Message):
     MAY_PASS_FIELD_NUMBER: _builtins.int
     IS_CERTAIN_FIELD_NUMBER: _builtins.int
     NUM_MISSING_FIELD_NUMBER: _builtins.int
+    NUM_UNREADABLE_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -858,6 +859,8 @@ class TaskReport(_message.Message):
     """another try would fail in the same way"""
     num_missing: _builtins.int
     """positions of the task that have no record"""
+    num_unreadable: _builtins.int
+    """of these: that have a message which cannot be read"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -901,10 +904,11 @@ class TaskReport(_message.Message):
         may_pass: _builtins.bool = ...,
         is_certain: _builtins.bool = ...,
         num_missing: _builtins.int = ...,
+        num_unreadable: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "num_unreadable", b"num_unreadable", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1896,6 +1900,7 @@ class JobStatus(_message.Message):
     BEST_FIELD_NUMBER: _builtins.int
     OVERFITTING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
+    NUM_UNREADABLE_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -1921,6 +1926,7 @@ class JobStatus(_message.Message):
     train_metrics_records: _builtins.int
     evaluated_records: _builtins.int
     overfitting: _builtins.str
+    num_unreadable: _builtins.int
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -1992,10 +1998,11 @@ class JobStatus(_message.Message):
         best: Global___BestEvaluation | None = ...,
         overfitting: _builtins.str = ...,
         partitions: _abc.Iterable[Global___Partition] | None = ...,
+        num_unreadable: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "epoch_loss", b"epoch_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "checkpoints", b"checkpoints", "counters", b"counters", "data_check", b"data_check", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_workers_alive", b"num_workers_alive", "output", b"output", "overfitting", b"overfitting", "partitions", b"partitions", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "checkpoints", b"checkpoints", "counters", b"counters", "data_check", b"data_check", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_unreadable", b"num_unreadable", "num_workers_alive", b"num_workers_alive", "output", b"output", "overfitting", b"overfitting", "partitions", b"partitions", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best: _TypeAlias = _typing.Literal["best"]  # noqa: Y015
     _WhichOneofArgType__best: _TypeAlias = _typing.Literal["_best", b"_best"]  # noqa: Y015

@@ -241,6 +241,7 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         end_index=report.end_index,
         num_examples=report.num_examples,
         num_missing=report.num_missing,
+        num_unreadable=report.num_unreadable,
         skipped=report.skipped,
         skipped_examples=report.skipped_examples,
         metric_states=states_to_message(report.metric_states),
@@ -274,6 +275,7 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         end_index=message.end_index,
         num_examples=message.num_examples,
         num_missing=message.num_missing,
+        num_unreadable=message.num_unreadable,
         skipped=tuple(message.skipped),
         skipped_examples=tuple(message.skipped_examples),
         metric_states=states_from_message(message.metric_states),
@@ -420,6 +422,7 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         overfitting=status.overfitting,
         members=[member_to_message(member) for member in status.members],
         partitions=[pb.Partition(**asdict(partition)) for partition in status.partitions],
+        num_unreadable=status.num_unreadable,
     )
 
 
@@ -539,4 +542,5 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
             PartitionStatus(each.name, each.position, each.end, each.lag, each.skipped)
             for each in message.partitions
         ),
+        num_unreadable=message.num_unreadable,
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from elasticdl.locations import Location
 from elasticdl.settings import reader_params
 from elasticdl.settings.section import Only, Section
 
@@ -43,6 +44,14 @@ class DataSection(Section):
         ),
         Only(("train", "evaluate")),
     ] = "fail"
+    bad_message_dir: Annotated[
+        Location | None,
+        Field(
+            description="A folder, a path or URL, for messages of a topic that cannot be read; the "
+            "job goes on without them and counts them. Else such a message fails its task."
+        ),
+        Only(("train", "evaluate")),
+    ] = None
 
     @model_validator(mode="after")
     def _keeps_its_secrets(self) -> DataSection:

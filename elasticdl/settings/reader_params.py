@@ -38,7 +38,7 @@ def parse(text: str) -> dict[str, Any]:
         ValueError: An item is no `name=value`, or what it refers to is not there. No message has a
             secret in it.
     """
-    return {name: _value(name, word) for name, word in _items(text)}
+    return {name: value_of(name, word) for name, word in _items(text)}
 
 
 def shown(text: str) -> str:
@@ -114,7 +114,8 @@ def _shown(name: str, word: str) -> str:
     return HIDDEN if _SECRET_NAME.fullmatch(name) else without_password(word)
 
 
-def _value(name: str, word: str) -> Any:
+def value_of(name: str, word: str) -> Any:
+    """Return the value of one setting, as `parse` does."""
     variable, file = _VARIABLE.fullmatch(word), _FILE.fullmatch(word)
     if variable is not None:
         return _of_variable(name, variable["name"])

@@ -44,6 +44,7 @@ from elasticdl.job import (
 from elasticdl.observe.labels import LabelClock
 from elasticdl.process import STOPPED_EXIT_CODE
 from elasticdl.rpc.base import MasterClient
+from elasticdl.worker import side_files
 from elasticdl.worker.activity import Activity
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
@@ -326,6 +327,7 @@ class Worker:
             end_index=num_minibatches,
             num_examples=num_examples,
             num_missing=running.missing,
+            num_unreadable=len(running.unreadable),
         )
 
     def _read(self, running: Running) -> Iterator[Records]:
@@ -340,8 +342,12 @@ class Worker:
                 block = next(records, None)
             if block is None:
                 running.missing = task.shard.num_records - num_read
+                if running.unreadable and self._config.data.bad_message_dir is not None:
+                    folder = self._config.data.bad_message_dir
+                    side_files.write(folder, task.shard, running.unreadable)
                 return
             num_read += len(block)
+            running.unreadable += block.unreadable
             yield block
 
     def _made_by_feed(

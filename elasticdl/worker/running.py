@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elasticdl.backends.base import Int64, Minibatch, StepResult
+from elasticdl.data.base import Unreadable
 from elasticdl.errors import (
     DataError,
     ElasticdlError,
@@ -43,6 +44,7 @@ class Running:
     is_reported: bool = False  # commit
     num_on_the_way: int = 0  # of a suspect: minibatches that are not through; under a lock
     missing: int = 0  # feed: positions of the task's range that have no record
+    unreadable: list[Unreadable] = field(default_factory=list)  # feed: messages among these
     records: int = 0  # commit (training), compute (others)
     minibatches: int = 0
     loss_sum: float = 0.0

@@ -265,7 +265,7 @@ class Requests:
             uneven=self._ledger.uneven,
             set_aside=self._ledger.quarantined.keys(),
             begun=self._ledger.begun(),
-            missing=self._ledger.missing,
+            missing={i: n.positions for i, n in self._ledger.missing.items()},
         )
 
     def _audited(self, request: _Request, found: Proof) -> Verdict:

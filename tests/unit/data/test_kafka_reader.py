@@ -4,9 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from elasticdl.data.base import HasHoles, Metadata, Stream
+from elasticdl.data.base import HasHoles, Stream
 from elasticdl.data.kafka import Extent
 from elasticdl.data.kafka_reader import KafkaReader
+from elasticdl.data.messages import format_of
+from elasticdl.data.open import open_reader
+from elasticdl.data.params import Params
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.data.topic import Topic
 from elasticdl.errors import ConfigError, DataError
@@ -69,8 +72,11 @@ class Broker:
         return None
 
 
-def reader_of(broker, start="earliest", is_endless=True, skips_gaps=False):
-    return KafkaReader(Topic("b", "t", start, is_endless), broker, Metadata(), skips_gaps)
+def reader_of(
+    broker, start="earliest", is_endless=True, skips_gaps=False, params="", sets_aside=False
+):
+    topic, form = Topic("b", "t", start, is_endless), format_of(Params(params))
+    return KafkaReader(topic, broker, form, skips_gaps, sets_aside)
 
 
 def read(reader, start, end):
@@ -176,3 +182,22 @@ def test_records_of_a_topic_are_not_shuffled():
     training = SimpleNamespace(shuffle="records")
     with pytest.raises(ConfigError, match="--shuffle=records"):
         with_shuffle(reader_of(Broker({0: b"x"})), training)
+
+
+@pytest.mark.parametrize("params", ["format=json;columns=n:int64", "format=csv;columns=n:int64"])
+def test_a_message_that_is_not_of_its_format_is_told_or_set_aside(params):
+    good = b'{"n": 7}' if "json" in params else b"7"
+    broker = Broker({0: good, 1: b"seven", 2: None, 4: good})
+    with pytest.raises(DataError, match=r"t-0: the message at 1 cannot be read.*bad_message_dir"):
+        list(reader_of(broker, params=params).read(Shard("t-0", 0, 5)))
+    (records,) = reader_of(broker, params=params, sets_aside=True).read(Shard("t-0", 0, 5))
+    assert len(records) == 2
+    assert records.numbers.tolist() == [0, 4]
+    assert [(bad.position, bad.value) for bad in records.unreadable] == [(1, b"seven")]
+
+
+def test_settings_of_the_name_count_more_than_those_for_all_data():
+    place = "kafka://b/t?format=json&columns=a,b:float"
+    reader = open_reader(place, "columns=x,y;delimiter=tab")
+    assert reader.metadata.column_names == ("a", "b")
+    assert reader.metadata.column_dtypes["b"] == float

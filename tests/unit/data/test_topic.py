@@ -26,6 +26,7 @@ from elasticdl.settings.data import DataSection
 )
 def test_a_place_says_where_the_messages_are(place, topic):
     assert parse(place) == topic
+    assert parse(f"{place}{'&' if '?' in place else '?'}format=csv").settings == {"format": "csv"}
     assert is_topic(place)
     assert is_endless(place) == topic.is_endless
 
@@ -41,8 +42,9 @@ def test_a_place_says_where_the_messages_are(place, topic):
         ("kafka://b/clicks?end=never", "or no end"),
         ("kafka://b/clicks?order=key", "expected partition"),
         ("kafka://b/clicks?strat=earliest", "did you mean start"),
-        ("kafka://b/clicks?group=x", "it has start, end and order"),
+        ("kafka://b/clicks?group=x", "it has start, end, order, format"),
         ("kafka://b/clicks?start=latest&end=latest", "nothing lies between"),
+        ("kafka://b/clicks?credentials=sasl.password=word", "credentials=file:/PATH"),
     ],
 )
 def test_a_place_that_says_nothing_is_refused(place, words):
@@ -76,8 +78,9 @@ BOUNDED = "kafka://b/clicks?end=latest"
 
 def check(command="train", steps=None, **flags):
     places = ("training_data", "validation_data", "prediction_data")
-    on_gap = flags.pop("on_gap", "fail")
-    data = SimpleNamespace(**{name: flags.pop(name, "") for name in places}, on_gap=on_gap)
+    policies = {"on_gap": "fail", "bad_message_dir": None}
+    policies = {name: flags.pop(name, usual) for name, usual in policies.items()}
+    data = SimpleNamespace(**{name: flags.pop(name, "") for name in places}, **policies)
     training = {
         "distribution_strategy": Strategy.PARAMETER_SERVER,
         "num_epochs": 1,
@@ -98,6 +101,7 @@ def check(command="train", steps=None, **flags):
         ({"training_data": "t.csv", "validation_data": ENDLESS}, "add end=latest"),
         ({"command": "predict", "prediction_data": BOUNDED}, "positions have holes"),
         ({"training_data": "t.csv", "on_gap": "skip"}, "messages that a broker deletes"),
+        ({"training_data": "t.csv", "bad_message_dir": "bad"}, "messages that cannot be read"),
     ],
 )
 def test_a_topic_that_the_job_cannot_use_is_refused(flags, words):
@@ -114,7 +118,7 @@ def test_topics_that_a_job_can_use():
     check(training_data=ENDLESS, validation_data="v.csv", steps=100, on_gap="skip")
 
 
-def test_gaps_are_the_business_of_readers_of_topics_alone():
-    data = DataSection(data_reader_params="columns=a,b", on_gap="skip")
+def test_gaps_and_bad_messages_are_the_business_of_readers_of_topics_alone():
+    data = DataSection(data_reader_params="columns=a,b", on_gap="skip", bad_message_dir="bad")
     assert reader_params(data, "v.csv") == "columns=a,b"
-    assert reader_params(data, ENDLESS) == "columns=a,b;on_gap=skip"
+    assert reader_params(data, ENDLESS) == "columns=a,b;on_gap=skip;bad_messages=aside"

@@ -10,7 +10,7 @@ from elasticdl.job import Outcome, Shard
 from elasticdl.master.intake import Intake
 from elasticdl.master.journal import Journal
 from elasticdl.master.lacks import Applied
-from elasticdl.master.ledger import Ledger, Settled
+from elasticdl.master.ledger import Ledger, Missing, Settled
 from elasticdl.master.stream_table import MOST_PIECES, StreamTable
 from elasticdl.master.tasks import JobTasks, TaskTable
 
@@ -150,7 +150,7 @@ def test_another_master_goes_on_where_the_last_one_was(take_up):
     job.arrived(t_0=40, t_1=25)
     for _ in range(3):
         job.lease()
-    job.ledger.report(0, 1, 1, Outcome.DONE, end_index=1, num_examples=4, num_missing=6)
+    job.ledger.report(0, 1, 1, Outcome.DONE, end_index=1, num_examples=4, missing=Missing(6))
     other = take_up(job)
     assert other.all_pieces() == job.all_pieces()
     assert other.table.next == job.table.next
@@ -167,15 +167,15 @@ def test_records_are_counted_and_not_positions():
     for task in (0, 1):
         job.lease()
         settled = job.ledger.report(
-            0, task, 1, Outcome.DONE, end_index=2, num_examples=7, num_missing=3
+            0, task, 1, Outcome.DONE, end_index=2, num_examples=7, missing=Missing(3, 2)
         )
         assert settled is Settled.DONE
     assert job.ledger.training_records_done == 14
-    assert job.ledger.missing == {0: 3, 1: 3}
+    assert job.ledger.missing == {0: (3, 2), 1: (3, 2)}
     job.ledger.replay([1])
     assert job.ledger.training_records_done == 7
-    assert job.ledger.missing == {0: 3}
-    assert job.ledger.num_missing == 3
+    assert job.ledger.missing == {0: (3, 2)}
+    assert (job.ledger.num_missing, job.ledger.num_unreadable) == (3, 2)
 
 
 def test_a_replica_that_is_back_is_given_what_it_lacks():
@@ -184,7 +184,7 @@ def test_a_replica_that_is_back_is_given_what_it_lacks():
     for _ in range(4):
         job.lease()
     job.ledger.report(0, 0, 1, Outcome.DONE, end_index=2, num_examples=10)
-    job.ledger.report(0, 2, 1, Outcome.DONE, end_index=1, num_examples=4, num_missing=6)
+    job.ledger.report(0, 2, 1, Outcome.DONE, end_index=1, num_examples=4, missing=Missing(6))
     lacks = list(job.ledger.lacks(Applied.of({0: 1})))
     assert [(lack.task_id, lack.have, lack.minibatches) for lack in lacks] == [(0, 1, 1), (2, 0, 1)]
     job.ledger.replay([lack.task_id for lack in lacks])

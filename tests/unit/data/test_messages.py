@@ -1,0 +1,134 @@
+"""Messages to records, and what is not readable of them (elasticdl/data/messages.py)."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from elasticdl.data.example import encode_examples
+from elasticdl.data.messages import format_of
+from elasticdl.data.params import Params
+from elasticdl.errors import ConfigError
+
+JSON = "format=json;columns=n:int64,x:float,word"
+
+
+def records(params, *values):
+    return format_of(Params(params)).records(list(values), [10 * at for at in range(len(values))])
+
+
+def test_columns_of_json_are_those_of_a_table():
+    found = records(
+        JSON,
+        b'{"n": 1, "x": 0.5, "word": "a", "more": [1]}',
+        b'{"word": "\\u00e9", "x": 2, "n": -9223372036854775808}',
+    )
+    assert found.columns["n"].tolist() == [1, -(2**63)]
+    assert found.columns["x"].tolist() == [0.5, 2.0]
+    assert found.columns["word"].tolist() == ["a", "é"]
+    assert not found.unreadable
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [("true", "True"), ("7", "7"), ("0.5", "0.5"), ('"NA"', "NA"), ("null", ""), ('""', "")],
+)
+def test_a_value_has_the_word_that_it_has_in_other_formats(value, word):
+    found = records("format=json;columns=word", f'{{"word": {value}}}'.encode())
+    assert found.columns["word"].tolist() == [word]
+
+
+def test_a_number_that_is_missing_is_nan():
+    found = records(JSON, b'{"n": 1, "x": null}', b'{"n": 2}')
+    assert all(map(math.isnan, found.columns["x"]))
+    assert found.columns["word"].tolist() == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"", "no JSON object"),
+        (b"{", "no JSON object"),
+        (b"[1]", "expected an object"),
+        (b"\xff", "no JSON object: 'utf-8'"),
+        (b'{"n": 1, "x": NaN}', "NaN is no number of JSON"),
+        (b'{"n": 1, "x": Infinity}', "Infinity is no number of JSON"),
+        (b'{"n": 1, "x": 1e999}', "'x': expected a number of float64, found inf"),
+        (b'{"n": 1, "x": 1' + b"0" * 400 + b"}", "'x': expected a number of float64"),
+        (b'{"n": 1, "x": 1' + b"0" * 5000 + b"}", "no JSON object"),
+        (b'{"n": 1, "x": "2.5"}', "'x': expected a number of float64, found '2.5'"),
+        (b'{"n": 1, "x": true}', "found True"),
+        (b'{"n": 1.0}', "'n': expected a whole number of int64, found 1.0"),
+        (b'{"n": true}', "found True"),
+        (b'{"n": 9223372036854775808}', "found 9223372036854775808"),
+        (b'{"x": 1.0}', "'n': expected a whole number of int64, found none"),
+        (b'{"n": 1, "word": ["a"]}', "'word': expected text, found ['a']"),
+        (b'{"n": 1, "word": "\\ud800"}', "is no text"),
+        (b"[" * 100_000, "no JSON object"),
+    ],
+)
+@pytest.mark.parametrize("beside", [0, 1])
+def test_json_that_is_not_as_it_should_be_is_unreadable(value, why, beside):
+    good = [b'{"n": 3, "x": 1, "word": "w"}'] * beside
+    found = records(JSON, *good, value, *good)
+    (bad,) = found.unreadable
+    assert (bad.position, bad.value) == (10 * beside, value)
+    assert why in bad.why
+    assert len(found) == 2 * beside
+    assert [len(column) for column in found.columns.values()] == [2] * 3 * beside
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"1,2", "has 2 fields, expected 3"),
+        (b"1,2,3,4", "has 4 fields, expected 3"),
+        (b"", "has 1 fields"),
+        (b"1_2,1,w", "column 'n': expected a whole number"),
+        (b"1,x,w", "column 'x': expected a number"),
+        (b"1,2,\xff", "column 'word': expected UTF-8"),
+        (b"1,2,w\n", "column 'word': a carriage return or line feed"),
+    ],
+)
+def test_a_line_that_is_not_as_it_should_be_is_unreadable(value, why):
+    good = b'7,,"w,\nw"'
+    found = records("format=csv;columns=n:int64,x:float,word", good, value, good)
+    (bad,) = found.unreadable
+    assert bad.position == 10
+    assert why in bad.why
+    assert found.values == [good, good]
+    assert found.numbers.tolist() == [0, 20]
+
+
+def test_an_example_that_is_none_is_unreadable():
+    good = encode_examples({"a": [1]})
+    found = records("format=example", *good, b"garbage", *good)
+    assert found.values == good * 2
+    (bad,) = found.unreadable
+    assert re.match("no tf.train.Example: a field has", bad.why)
+
+
+def test_bytes_are_as_they_are():
+    found = records("columns=a,b", b"", b"\xff")
+    assert found.values == [b"", b"\xff"]
+    assert not found.unreadable
+    np.testing.assert_array_equal(found.numbers, [0, 10])
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ("format=avro", "messages are one of bytes, csv, json, example"),
+        ("format=json", "needs the columns"),
+        ("format=csv", "needs the columns"),
+        ("format=json;columns=a:flot", "did you mean float"),
+        ("format=json;columns=a,a", "is called 'a' as an earlier one"),
+        ("format=csv;columns=a;delimiter=é", "expected a character of ASCII"),
+        ("columns=a:float", "has no kinds"),
+        ("format=example;columns=a:float", "has no kinds"),
+    ],
+)
+def test_a_format_that_nobody_can_read_is_refused(params, words):
+    with pytest.raises(ConfigError, match=words):
+        format_of(Params(params))
