@@ -1,5 +1,6 @@
 """Jobs on a topic of a real broker: each message is trained once, whatever is killed."""
 
+import base64
 import json
 
 import numpy as np
@@ -14,10 +15,9 @@ from tests.elastic.running_job import RunningJob, elasticdl, run
 
 pytest.importorskip("confluent_kafka", reason="make lock installs it")
 
-from tests.elastic.topic_of_ids import NUM_PARTITIONS, TopicOfIds
+from tests.elastic.topic_of_ids import BAD, NUM_PARTITIONS, TopicOfIds
 
-pytestmark = pytest.mark.long
-ONE_TASK = counting.MINIBATCH_SIZE * counting.MINIBATCHES_PER_TASK
+IDS = "a:int64,b:int64,c:int64,d:int64"
 
 
 class StreamJob(RunningJob):
@@ -42,6 +42,7 @@ class StreamJob(RunningJob):
         np.testing.assert_array_equal(counts, topic.occurrences)
 
 
+@pytest.mark.long
 def test_a_topic_is_read_as_it_is_and_never_made_by_asking(kafka_broker):
     topic = TopicOfIds(kafka_broker, "read", seed=1)
     topic.send(1000)
@@ -64,6 +65,33 @@ def test_a_topic_is_read_as_it_is_and_never_made_by_asking(kafka_broker):
         other.check()
 
 
+def test_an_endless_job_whose_broker_is_killed_trains_each_message_once(
+    broker_of_its_own, tmp_path
+):
+    topic = TopicOfIds(broker_of_its_own, "small", seed=6)
+    topic.send(1_500)
+    topic.send_bad(5)
+    place = f"kafka://{broker_of_its_own.address}/small?format=csv&delimiter=space&columns={IDS}"
+    folder = tmp_path / "bad"
+    flags = {"num_workers": 1, "num_ps_pods": 1, "bad_message_dir": folder}
+    with StreamJob(tmp_path, place, **flags) as job:
+        job.until_trained(topic.num_messages - 1)
+        broker_of_its_own.kill()
+        broker_of_its_own.start()
+        topic.send(1_000)
+        topic.send_bad(5)
+        summary = job.drain()
+    job.check(summary, topic)
+    assert summary["num_unreadable"] == topic.num_bad
+    lines = [line for path in folder.iterdir() for line in path.read_text().splitlines()]
+    bad = list(map(json.loads, lines))
+    assert len({(each["partition"], each["offset"]) for each in bad}) == len(bad) == topic.num_bad
+    assert {base64.b64decode(each["value"]) for each in bad} == {BAD}
+    assert {each["why"] for each in bad} == {"has 3 fields, expected 4"}
+    assert job.events("unreadable")[0]["partition"].startswith("small-")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["", "&order=partition"])
 def test_a_topic_with_an_end(kafka_broker, tmp_path, order):
     topic = TopicOfIds(kafka_broker, f"bounded{len(order)}", seed=2)
@@ -74,6 +102,7 @@ def test_a_topic_with_an_end(kafka_broker, tmp_path, order):
     job.check(summary, topic)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
     broker_of_its_own, tmp_path
@@ -101,6 +130,7 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
     assert all(partition["lag"] == 0 for partition in summary["partitions"])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_an_endless_job_stops_by_a_signal_and_goes_on_with_the_same_command(kafka_broker, tmp_path):
     topic = TopicOfIds(kafka_broker, "stopped", seed=4)
@@ -116,6 +146,7 @@ def test_an_endless_job_stops_by_a_signal_and_goes_on_with_the_same_command(kafk
     job.check(summary, topic)
 
 
+@pytest.mark.long
 def test_an_empty_topic_is_waited_for_and_a_deleted_one_is_told(kafka_broker, tmp_path):
     topic = TopicOfIds(kafka_broker, "empty", seed=5)
     place = f"kafka://{kafka_broker.address}/empty"

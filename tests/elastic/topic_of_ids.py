@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.chaos import job as counting
 
 NUM_PARTITIONS = 4
+BAD = b"1 2 three"
 _LAST_SECONDS = 60.0
 
 
@@ -18,7 +19,7 @@ class TopicOfIds:
 
     def __init__(self, broker, name, seed):
         self.name, self._servers = name, {"bootstrap.servers": broker.address, "log_level": 0}
-        self.num_messages = 0
+        self.num_messages = self.num_bad = 0
         self.occurrences = np.zeros(counting.NUM_IDS, np.int64)
         self._rng = np.random.default_rng(seed)
         self._admin = AdminClient(self._servers)
@@ -40,6 +41,13 @@ class TopicOfIds:
             self._send(self._whole, half, counts)
             end = self._whole.commit_transaction if counts else self._whole.abort_transaction
             end(_LAST_SECONDS)
+
+    def send_bad(self, num_messages):
+        """Send messages that have no ids."""
+        for number in range(num_messages):
+            self._plain.produce(self.name, BAD, partition=number % NUM_PARTITIONS)
+        assert self._plain.flush(_LAST_SECONDS) == 0
+        self.num_bad += num_messages
 
     def keep_sending(self, num_times, num_messages, seconds):
         """Send messages so many times, with a pause after each, in a thread of its own."""

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from elasticdl.data.base import HasHoles, Stream
@@ -200,4 +201,4 @@ def test_settings_of_the_name_count_more_than_those_for_all_data():
     place = "kafka://b/t?format=json&columns=a,b:float"
     reader = open_reader(place, "columns=x,y;delimiter=tab")
     assert reader.metadata.column_names == ("a", "b")
-    assert reader.metadata.column_dtypes["b"] == float
+    assert reader.metadata.column_dtypes["b"] == np.float64
