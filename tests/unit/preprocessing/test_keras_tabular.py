@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from elasticdl.backends.keras.feed.columns import column_tensor
 from elasticdl.data.base import Metadata
+from elasticdl.data.messages import format_of
+from elasticdl.data.params import Params
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode
 from elasticdl.preprocessing import HashedCross, Hashing
@@ -62,7 +65,7 @@ def test_lines_become_numbers_ids_and_lists():
     assert found["tags"].to_list() == tags
 
 
-def test_examples_and_columns_give_what_lines_give():
+def test_examples_columns_and_messages_give_what_lines_give():
     from elasticdl.data.example import encode_examples
 
     features, labels = batch_of(table(), LINES)
@@ -75,7 +78,18 @@ def test_examples_and_columns_give_what_lines_give():
     rows = {"age": np.array([20, -1, 64], np.float32), "shop": numbers["shop"]}
     examples = encode_examples({**rows, **{k: np.array(v, object) for k, v in words.items()}})
 
-    for one, records in ((table(), numbers | words), (table(records="example"), examples)):
+    rows = [
+        {"age": 20, "shop": 7, "city": "Oslo", "tags": "a|b", "income": ">50K"},
+        {"age": None, "shop": 8, "city": "Rome", "tags": "", "income": "<=50K"},
+        {"age": 64.0, "shop": -1, "city": "Oslo", "tags": "c", "income": " >50K."},
+    ]
+    of_json = format_of(Params("format=json;columns=age:float,shop:int64,city,tags,income"))
+    messages = of_json.records([json.dumps(row).encode() for row in rows], [0, 1, 2]).columns
+    for one, records in (
+        (table(), numbers | words),
+        (table(records="example"), examples),
+        (table(), {name: column_tensor(column) for name, column in messages.items()}),
+    ):
         same, same_labels = batch_of(one, records)
         assert set(same) == {"age", "city", "tags", "shop"}
         for name, values in features.items():
