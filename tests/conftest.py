@@ -56,12 +56,19 @@ def broker_of_its_own(tmp_path):
         yield broker
 
 
-def _new_broker(folder):
+@pytest.fixture(scope="module")
+def secure_broker(tmp_path_factory):
+    """A broker with a second port that wants TLS and a password."""
+    with _new_broker(tmp_path_factory.mktemp("kafka"), is_secure=True) as broker:
+        yield broker
+
+
+def _new_broker(folder, **settings):
     pytest.importorskip("confluent_kafka", reason="make lock installs it")
     from scripts.kafka.broker import KafkaBroker
 
     try:
-        return KafkaBroker(folder)
+        return KafkaBroker(folder, **settings)
     except FileNotFoundError as error:
         pytest.skip(str(error))
 

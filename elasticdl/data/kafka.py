@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from elasticdl.data.topic import SCHEME, Topic
 from elasticdl.distribution import install
 from elasticdl.errors import AwayError, ConfigError, DataError
-from elasticdl.settings.reader_params import FLAG
+from elasticdl.settings.reader_params import FLAG, HIDDEN
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -26,6 +27,8 @@ _ASK_SECONDS = 5.0  # for one answer
 _PAUSE_SECONDS = 0.5  # between two tries
 _TELL_SECONDS = 10.0  # between two words about a broker that is away
 _SURE_SECONDS = 5.0  # for a broker that has just started to know its topics
+_SECRET = re.compile(r"password|secret|jaas|\.key\.|\.pem$|token", re.IGNORECASE)
+_HINT = "give credentials=file:/PATH, a file of settings of librdkafka (docs/streams.md)"
 _OURS = {
     "group.id": "elasticdl",  # the client wants one; nobody joins it
     "enable.auto.commit": False,
@@ -63,7 +66,8 @@ class Kafka:
     def __init__(self, topic: Topic, credentials: str = "") -> None:
         self._topic = topic
         self._given = parse_credentials(credentials)
-        self._trouble = ""
+        self._complaint: Any = None
+        self._was_let_in = False
 
     def extents(self, patience_seconds: float | None = None) -> dict[int, Extent]:
         """Return what there is of each partition; of transactions, what is committed.
@@ -97,20 +101,28 @@ class Kafka:
     @property
     def trouble(self) -> str:
         """What the client complained of last."""
-        return self._trouble
+        return "" if self._complaint is None else self._said(self._complaint)
 
     def refused(self, error: Any) -> DataError | None:
-        """Return what is to be raised for an error; None: waiting may mend it."""
-        code, codes = error.code(), self._client.KafkaError
-        where = f"{SCHEME}://{self._topic.servers}/{self._topic.name}"
+        """Return what is to be raised for an error; None: waiting may mend it.
+
+        A broker that has let somebody in may refuse for a while, as it starts, or as credentials
+        are changed.
+        """
+        code, codes, said = error.code(), self._client.KafkaError, self._said(error)
+        if code == codes._INVALID_ARG:
+            return DataError(f"{self._where}: the client does not take its settings: {said}")
+        if error.fatal():
+            return DataError(f"{self._where}: {said}")
+        if self._was_let_in:
+            return None
         if code in (codes._AUTHENTICATION, codes.SASL_AUTHENTICATION_FAILED, codes._SSL):
             return DataError(
-                f"{where}: the broker refuses without the right credentials ({error.str()}); give "
-                f"{FLAG}=credentials=file:/PATH, a file of settings of librdkafka"
+                f"{self._where}: the broker and these credentials do not agree ({said}); {_HINT}"
             )
         if code in (codes.TOPIC_AUTHORIZATION_FAILED, codes.CLUSTER_AUTHORIZATION_FAILED):
-            return DataError(f"{where}: these credentials may not read it ({error.str()})")
-        return DataError(f"{where}: {error.str()}") if error.fatal() else None
+            return DataError(f"{self._where}: these credentials may not read it ({said})")
+        return None
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -128,8 +140,22 @@ class Kafka:
         where = {"bootstrap.servers": self._topic.servers}
         return {**self._given, **where, **ours, "error_cb": self._complained}
 
+    @property
+    def _where(self) -> str:
+        return f"{SCHEME}://{self._topic.servers}/{self._topic.name}"
+
     def _complained(self, error: Any) -> None:
-        self._trouble = error.str()
+        # That all brokers are down says less than why they are.
+        if self._complaint is None or error.code() != self._client.KafkaError._ALL_BROKERS_DOWN:
+            self._complaint = error
+
+    def _said(self, error: Any) -> str:
+        """Return the words of an error, without what the credentials keep to themselves."""
+        words = str(error.str())
+        for name, value in self._given.items():
+            if value and _SECRET.search(name):
+                words = words.replace(value, HIDDEN)
+        return words
 
     @cached_property
     def _asker(self) -> Any:
@@ -148,6 +174,9 @@ class Kafka:
                 if refused is not None:
                     raise refused
             if time.monotonic() > deadline:
+                codes = self._client.KafkaError
+                if topic is not None and topic.error == codes.TOPIC_AUTHORIZATION_FAILED:
+                    raise AwayError(f"{self._where}: {self._said(topic.error)}")
                 raise DataError(self._no_topic())
             time.sleep(_PAUSE_SECONDS)
 
@@ -184,22 +213,25 @@ class Kafka:
         began = told = time.monotonic()
         while True:
             try:
-                return ask()
+                found = ask()
+                self._was_let_in, self._complaint = True, None
+                return found
             except self._client.KafkaException as raised:
                 error = raised.args[0]
-            refused = self.refused(error)
-            if refused is not None:
-                raise refused
+            self._listen()
+            for each in (error, self._complaint):
+                if each is not None and (refused := self.refused(each)) is not None:
+                    raise refused
             # A client may hold on for ever to what it knew of a broker that has died (librdkafka
             # 2.16: FENCED_LEADER_EPOCH from `list_offsets`); a new one asks.
             for name in ("_admin", "_asker"):
                 self.__dict__.pop(name, None)
             now = time.monotonic()
-            words = f"{error.str()}; {self._trouble}" if self._trouble else error.str()
+            words = "; ".join(filter(None, [self._said(error), self.trouble]))
             if patience_seconds is not None and now - began >= patience_seconds:
+                hint = "" if self._given or self._was_let_in else f"; if it wants TLS, {_HINT}"
                 raise AwayError(
-                    f"{SCHEME}://{self._topic.servers}/{self._topic.name}: no broker answers for "
-                    f"{now - began:.0f} s: {words}"
+                    f"{self._where}: no broker answers for {now - began:.0f} s: {words}{hint}"
                 )
             if now - told >= _TELL_SECONDS:
                 told = now
@@ -210,6 +242,12 @@ class Kafka:
                     words,
                 )
             time.sleep(_PAUSE_SECONDS)
+
+    def _listen(self) -> None:
+        """Have clients say what they complain of: they do so when they are asked for news."""
+        for name in ("_admin", "_asker"):
+            if (client := self.__dict__.get(name)) is not None:
+                client.poll(0)
 
 
 def import_client() -> Any:

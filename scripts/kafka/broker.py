@@ -41,14 +41,33 @@ group.initial.rebalance.delay.ms=0
 """
 
 
+# Nobody but the reader may do anything at the door that asks for a password.
+_SECURE = """\
+listeners=PLAINTEXT://127.0.0.1:{port},SASL_SSL://127.0.0.1:{secure_port},\
+CONTROLLER://127.0.0.1:{controller_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+sasl.enabled.mechanisms=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=\
+org.apache.kafka.common.security.plain.PlainLoginModule required \
+user_{reader}="{password}" user_{stranger}="{password}";
+ssl.keystore.type=PEM
+ssl.keystore.location={pem}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS;User:{reader}
+"""
+READER, STRANGER, PASSWORD = "reader", "stranger", "swordfish-4711"
+
+
 class KafkaBroker:
     """A broker on a free port of the loopback; all its files are in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, is_secure: bool = False) -> None:
         """Prepare it; `start` starts it.
 
         Args:
             folder: Takes its settings, data and log.
+            is_secure: It has a second port, `secure_address`, with TLS (`certificate`), where
+                `READER` may do anything and `STRANGER` nothing; both have `PASSWORD`.
 
         Raises:
             FileNotFoundError: Java or the jars are missing; says what to do.
@@ -56,13 +75,24 @@ class KafkaBroker:
         if why := missing():
             raise FileNotFoundError(why)
         self._folder = folder
-        self._port, self._controller_port = _free_ports(2)
+        self._port, self._controller_port, self._secure_port = _free_ports(3)
+        self._is_secure = is_secure
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
         """Where it listens: `host:port`."""
         return f"127.0.0.1:{self._port}"
+
+    @property
+    def secure_address(self) -> str:
+        """Where it speaks TLS: `host:port`."""
+        return f"127.0.0.1:{self._secure_port}"
+
+    @property
+    def certificate(self) -> Path:
+        """Who it is, signed by itself."""
+        return self._folder / "certificate.pem"
 
     def start(self) -> None:
         """Start it, and wait until it serves.
@@ -107,13 +137,13 @@ class KafkaBroker:
     def _format(self, settings: Path) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         written = settings.with_suffix(".new")
-        written.write_text(
-            _PROPERTIES.format(
-                port=self._port,
-                controller_port=self._controller_port,
-                data=self._folder / "data",
-            )
-        )
+        ports = {"port": self._port, "controller_port": self._controller_port}
+        text = _PROPERTIES.format(**ports, data=self._folder / "data")
+        if self._is_secure:
+            people = {"reader": READER, "stranger": STRANGER, "password": PASSWORD}
+            pem = self._make_certificate()
+            text += _SECURE.format(**ports, secure_port=self._secure_port, pem=pem, **people)
+        written.write_text(text)
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         command = [*self._java(), "kafka.tools.StorageTool", "format"]
         command += ["-t", cluster, "-c", str(written)]
@@ -121,6 +151,17 @@ class KafkaBroker:
         if done.returncode:
             raise RuntimeError(f"Kafka's storage cannot be formatted: {done.stdout}{done.stderr}")
         written.rename(settings)
+
+    def _make_certificate(self) -> Path:
+        """Return a file with the key and the certificate."""
+        key = self._folder / "key.pem"
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+        command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        command += ["-keyout", str(key), "-out", str(self.certificate)]
+        subprocess.run(command, check=True, capture_output=True, timeout=_FORMAT_SECONDS)
+        both = self._folder / "both.pem"
+        both.write_text(key.read_text() + self.certificate.read_text())
+        return both
 
     @staticmethod
     def _java() -> list[str]:

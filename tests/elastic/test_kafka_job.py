@@ -4,6 +4,7 @@ import base64
 import json
 
 import numpy as np
+import psutil
 import pytest
 
 from elasticdl.data.base import Records
@@ -11,6 +12,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
 from scripts.chaos import job as counting
+from scripts.kafka.broker import PASSWORD, READER, STRANGER
 from tests.elastic.running_job import RunningJob, elasticdl, run
 
 pytest.importorskip("confluent_kafka", reason="make lock installs it")
@@ -157,3 +159,63 @@ def test_an_empty_topic_is_waited_for_and_a_deleted_one_is_told(kafka_broker, tm
         topic.delete()
         assert job.process.wait() == 1
     assert "there is no topic empty" in job.printed()
+
+
+def credentials(broker, **changes):
+    """Return the text of a file of credentials for the port that asks for them."""
+    settings = {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": broker.certificate,
+        "sasl.mechanisms": "PLAIN",
+        "sasl.username": READER,
+        "sasl.password": PASSWORD,
+        **{name.replace("_", "."): value for name, value in changes.items()},
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items() if value is not None)
+
+
+@pytest.mark.long
+def test_a_job_reads_by_tls_with_a_password_that_is_nowhere_else(secure_broker, tmp_path):
+    topic = TopicOfIds(secure_broker, "secret", seed=7)
+    topic.send(2_000)
+    file = tmp_path / "credentials"
+    file.write_text(credentials(secure_broker))
+    place = f"kafka://{secure_broker.secure_address}/secret?credentials=file:{file}"
+    with StreamJob(tmp_path, place, num_workers=1, num_ps_pods=1) as job:
+        job.until_trained(topic.num_messages - 1)
+        arguments = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+        summary = job.drain()
+    job.check(summary, topic)
+    assert not any(PASSWORD in word for words in arguments for word in words)
+    assert PASSWORD not in job.log()
+    for path in (tmp_path / "job").rglob("*"):
+        assert not path.is_file() or PASSWORD.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sasl_password": "other"}, "do not agree.*Invalid username or password"),
+        ({"sasl_username": STRANGER}, "may not read it"),
+        ({"ssl_ca_location": None}, "do not agree.*certificate"),
+        ({"sasl_mechanisms": "SCRAM-SHA-256"}, "do not agree.*SCRAM-SHA-256"),
+        ({"sasl_pasword": "x"}, "does not take its settings.*sasl.pasword"),
+        ({"ssl_ca_location": "/not/there"}, "does not take its settings.*ssl.ca.location"),
+    ],
+)
+def test_credentials_that_are_wrong_are_told(secure_broker, tmp_path, changes, words):
+    file = tmp_path / "credentials"
+    file.write_text(credentials(secure_broker, **changes))
+    place = f"kafka://{secure_broker.secure_address}/secret?credentials=file:{file}"
+    reader = open_reader(place)
+    with pytest.raises(DataError, match=words) as raised:
+        reader.check()
+    assert PASSWORD not in str(raised.value)
+
+
+@pytest.mark.long
+def test_no_credentials_where_some_are_needed_are_told(secure_broker):
+    reader = open_reader(f"kafka://{secure_broker.secure_address}/secret")
+    with pytest.raises(DataError, match=r"no broker answers.*if it wants TLS, give credentials"):
+        reader.check()

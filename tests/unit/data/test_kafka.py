@@ -8,15 +8,20 @@ from elasticdl.data.kafka import Kafka
 from elasticdl.data.topic import Topic
 from elasticdl.errors import AwayError, DataError
 
-FENCED, REFUSED, NOT_ALLOWED = 74, -169, 29
+FENCED, REFUSED, NOT_ALLOWED, ALL_DOWN, AWAY = 74, -169, 29, -187, -195
+BEFORE = SimpleNamespace(poll=lambda seconds: None)
 
 
 class Raised(Exception):
     pass
 
 
-def raised(code, is_fatal=False):
-    return Raised(SimpleNamespace(code=lambda: code, str=lambda: "trouble", fatal=lambda: is_fatal))
+def error(code, is_fatal=False, words="trouble"):
+    return SimpleNamespace(code=lambda: code, str=lambda: words, fatal=lambda: is_fatal)
+
+
+def raised(*said):
+    return Raised(error(*said))
 
 
 @pytest.fixture
@@ -28,8 +33,10 @@ def kafka(monkeypatch):
         _SSL=-181,
         TOPIC_AUTHORIZATION_FAILED=NOT_ALLOWED,
         CLUSTER_AUTHORIZATION_FAILED=31,
+        _INVALID_ARG=-186,
+        _ALL_BROKERS_DOWN=ALL_DOWN,
     )
-    kafka = Kafka(Topic("b:9092", "clicks"))
+    kafka = Kafka(Topic("b:9092", "clicks"), "sasl.username=me\nsasl.password=swordfish")
     kafka.__dict__["_client"] = SimpleNamespace(KafkaException=Raised, KafkaError=codes)
     return kafka
 
@@ -37,7 +44,7 @@ def kafka(monkeypatch):
 def asking(kafka, *answers):
     """Have it be asked for extents, and answer with these in turn."""
     left = list(answers)
-    kafka.__dict__["_admin"] = kafka.__dict__["_asker"] = "a client of before"
+    kafka.__dict__["_admin"] = kafka.__dict__["_asker"] = BEFORE
     clients = []
 
     def ask():
@@ -54,7 +61,7 @@ def asking(kafka, *answers):
 def test_a_client_that_cannot_ask_is_replaced_by_a_new_one(kafka):
     clients = asking(kafka, raised(FENCED), raised(FENCED), {0: "an extent"})
     assert kafka.extents() == {0: "an extent"}
-    assert clients == ["a client of before", None, None]
+    assert clients == [BEFORE, None, None]
 
 
 def test_a_broker_that_is_away_is_waited_for_no_longer_than_asked(kafka):
@@ -66,12 +73,30 @@ def test_a_broker_that_is_away_is_waited_for_no_longer_than_asked(kafka):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (raised(REFUSED), "without the right credentials.*credentials=file:/PATH"),
+        (raised(REFUSED), "do not agree.*credentials=file:/PATH"),
         (raised(NOT_ALLOWED), "may not read it"),
-        (raised(1, is_fatal=True), "trouble"),
+        (raised(-186), "does not take its settings"),
+        (raised(1, True), "trouble"),
     ],
 )
 def test_what_no_waiting_can_mend_is_told_at_once(kafka, error, words):
     asking(kafka, error)
     with pytest.raises(DataError, match=words):
         kafka.extents()
+
+
+def test_why_all_brokers_are_away_is_what_the_client_complained_of(kafka):
+    kafka.__dict__["_asker"] = BEFORE
+    asking(kafka, raised(AWAY))
+    kafka._complained(error(ALL_DOWN, words="1/1 brokers are down"))
+    kafka._complained(error(REFUSED, words="Authentication failed: swordfish of me"))
+    kafka._complained(error(ALL_DOWN, words="1/1 brokers are down"))
+    with pytest.raises(DataError, match=r"Authentication failed: \*\*\* of me"):
+        kafka.extents()
+
+
+def test_a_broker_that_has_let_somebody_in_and_refuses_then_is_waited_for(kafka):
+    asking(kafka, {0: "an extent"})
+    kafka.extents()
+    asking(kafka, raised(REFUSED), raised(NOT_ALLOWED), {0: "another"})
+    assert kafka.extents() == {0: "another"}
