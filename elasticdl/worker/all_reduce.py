@@ -21,7 +21,8 @@ from elasticdl.errors import (
 from elasticdl.job import Lease
 from elasticdl.worker.exchange import Committed, Parameters, PendingPull, Step
 from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import Handing, Outdated, OutOfTurn, OutOfWorld, RingMember
+from elasticdl.worker.ring_member import Outdated, OutOfTurn, OutOfWorld, RingMember
+from elasticdl.worker.round_protocol import Handing
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from elasticdl.job import Restore, Wait
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.rendezvous import Rendezvous
 from elasticdl.worker.replica import Replica
-from elasticdl.worker.ring_member import Handing, Outdated, OutOfWorld, RingMember
+from elasticdl.worker.ring_member import Outdated, OutOfWorld, RingMember
+from elasticdl.worker.round_protocol import Handing
 
 TOKEN = b"secret of this job"
 ADAM = OptimizerSpec("adam", {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-7, "amsgrad": 0.0})

@@ -128,8 +128,8 @@ def test_an_update_that_lacks_records_waits_for_a_joiner(monkeypatch):
         for worker in workers:
             worker.stop()  # nobody has anything more, but the joiner may
         member = workers[1].member
-        enough = member._num_rounds + 30
-        workers[1].until(lambda: member._num_rounds >= enough)
+        enough = member.num_rounds + 30
+        workers[1].until(lambda: member.num_rounds >= enough)
         rested.append(workers[1].replica.position)
         has_rested.set()
         joiner.until(lambda: joiner.num_counted > 3)

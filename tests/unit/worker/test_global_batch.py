@@ -26,8 +26,8 @@ def workers():
 
 def go_on(worker, num_rounds=40):
     """Wait for some rounds in which nobody has anything."""
-    enough = worker.member._num_rounds + num_rounds
-    worker.until(lambda: worker.member._num_rounds >= enough)
+    enough = worker.member.num_rounds + num_rounds
+    worker.until(lambda: worker.member.num_rounds >= enough)
 
 
 def test_an_update_waits_until_the_master_has_no_task_for_anybody(workers):
