@@ -166,7 +166,7 @@ def job_of(
     Args:
         times: How often workers are lost, by request or not.
         model: In this folder.
-        environment: Of the job's processes.
+        environment: The environment of the job's processes.
         notes: The variable of it that names the folder for what workers note.
         more: Flags.
     """

@@ -46,7 +46,7 @@ def run_job(
     """Run `elasticdl train` with these options to its end.
 
     Args:
-        options: Of the command.
+        options: The options of the command.
         model_zoo: Where the model file is.
         variables: More of the environment.
         before: Called in the new process, before the command begins.

@@ -53,7 +53,7 @@ def slowest_path(
     """Return what the time between two moments went to, on the path that all waited for.
 
     Args:
-        timelines: Of each worker, in the order of time; no two intervals of one overlap.
+        timelines: One for each worker, in the order of time; no two intervals of one overlap.
         first: The worker that was the first to have made the step at `until`.
         since: When the step before was made.
         until: The end.

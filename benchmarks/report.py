@@ -64,7 +64,7 @@ def asked_for_short(doc: str | None) -> bool:
     """Read the command line of a benchmark that has no other option than `--short`.
 
     Args:
-        doc: Of the benchmark's module.
+        doc: The docstring of the benchmark's module.
     """
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--short", action="store_true", help="few runs of each, not kept")
@@ -113,7 +113,7 @@ def write_results(
     """Print the rows as a table and write them to `benchmarks/results/NAME.json`.
 
     Args:
-        name: Of the file and of the table, such as `flights`.
+        name: The name of the file and of the table, such as `flights`.
         rows: What `compare` made.
         notes: What else a reader needs: sizes, settings, where the rest of the time goes.
         keep: Write to `results/`; else, after a short run, to the system's temporary folder.

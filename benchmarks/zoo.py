@@ -54,7 +54,7 @@ STRATEGIES = {
 """Asynchronous, where there are ps replicas."""
 PS, ALLREDUCE, HYBRID, _ = STRATEGIES
 _PARTS = {PS: 1, ALLREDUCE: 4, HYBRID: 2, ONE_WORKER: 4}
-"""Of how many minibatches an update is made. Three workers share four, by a global batch."""
+"""How many minibatches make an update. Three workers share four, by a global batch."""
 _TIMEOUT_SECONDS = 3 * 3600
 
 
@@ -64,13 +64,13 @@ class Model:
 
     data: A name of `zoo_data`.
     params: `--model_params` of a job.
-    plain_params: Of plain Keras, where they differ: it needs to know how many ids there are.
+    plain_params: Those of plain Keras, where they differ: it needs to know how many ids there are.
     strategies: With which it is run.
-    learning_rate: Of plain training and jobs, where that of the model file is only just borne by
-        plain training; None: that.
+    learning_rate: That of plain training and jobs, where the model file's is barely borne by
+        plain training; None: the model file's.
     framework, peer: What trains it, and the script that trains it in one process.
-    job_data, job_options: Of jobs, where they train on other data than plain training, and flags
-        that they have for it.
+    job_data, job_options: Those of jobs, where they train on other data than plain training, and
+        flags that they have for it.
     ps_options: Flags of asynchronous jobs alone.
     """
 
@@ -168,7 +168,7 @@ class Row:
     """One training and what it reached on the test data.
 
     side: plain, job or linear.
-    strategy: Of a job; else empty.
+    strategy: The strategy of a job; else empty.
     settings: What decides the result, and is compared to tell whether a row is there.
     """
 

@@ -42,7 +42,7 @@ class Job(Protocol):
     """What a worker process does for the script that it runs.
 
     Attributes:
-        worker_id: Of this process.
+        worker_id: The id of this process.
         seed, num_threads, device: What the script is to compute with.
         is_shards_only: Whether the script wants minibatches alone.
     """
@@ -152,7 +152,7 @@ class Controller:
 
         Args:
             model: A `torch.nn.Module`, float32 on `device`; or a `keras.Model` that is built.
-            optimizer: Of `torch.optim`, one that the job applies, or a scheduler of
+            optimizer: One of `torch.optim`, one that the job applies, or a scheduler of
                 `torch.optim.lr_scheduler` around one; or of `keras.optimizers`.
 
         Raises:

@@ -113,7 +113,7 @@ class MaxComputeConfig:
 
 
 class BasePredictionOutputsProcessor:
-    """Of a class that says so, `process` is given arrays with the method `numpy` of tensors."""
+    """The base of a class whose `process` is given arrays with the method `numpy` of tensors."""
 
 
 def is_odps_configured() -> bool:

@@ -150,7 +150,7 @@ def reach(url: str, timeout_seconds: float | None = None) -> tuple[Any, str]:
     """Return the file system of fsspec that has a URL, and its name in there; nothing is sent.
 
     Args:
-        url: Of any scheme that fsspec knows.
+        url: A URL of any scheme that fsspec knows.
         timeout_seconds: How long a server of HTTP or S3 may take to connect, and may be silent;
             None: as the driver has it.
 

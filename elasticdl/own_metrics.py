@@ -28,8 +28,8 @@ def serving(
         arguments: What it was started with.
         role: What it is.
         labels: What it did with its time.
-        progress: Of a worker.
-        stats: Of a ps replica, as `Store.stats` returns it.
+        progress: The progress of a worker.
+        stats: The statistics of a ps replica, as `Store.stats` returns it.
     """
     if arguments.config.seeing.metrics_port is None:
         return contextlib.nullcontext()

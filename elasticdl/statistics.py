@@ -60,11 +60,11 @@ class Column(_Part):
     count: Records that have a value. missing: those that have none (empty, null, NaN).
     num_values: Values in all; more than `count` where records have several.
     infinite: Values that are infinite. They are in `num_values` and nowhere else.
-    stddev: Of the values themselves (divided by n, not by n - 1).
-    quantiles: Of probability 0, 1/(n-1), 2/(n-1), ... 1, for n quantiles; values of the column.
+    stddev: The standard deviation of the values themselves (divided by n, not by n - 1).
+    quantiles: Values of the column, n of them, of probability 0, 1/(n-1), 2/(n-1), ... 1.
     quantile_error: Largest error of a quantile's rank, as a part of all values (with 99 %
         probability); 0 if they are exact.
-    boundaries: Of buckets that have about equally many values. They ascend; equal ones are one.
+    boundaries: They make buckets with about equally many values. They ascend; equal ones are one.
     """
 
     kind: Literal["int64", "float", "text"]

@@ -27,7 +27,7 @@ class Average:
 
         Args:
             values: One number for each element, or a single one, which counts for all records.
-            num_records: Of the minibatch.
+            num_records: The number of records of the minibatch.
             weights: What they are, for messages -> how much each value counts, as an array whose
                 axes are the first ones of `values`; None where there are none. They multiply.
 

@@ -37,7 +37,7 @@ def load_trainer(
     Args:
         spec: The functions of the model file.
         metadata: What `feed` is told about the data.
-        seed: Of the initial values.
+        seed: The seed of the initial values.
         embedding_threshold_bytes: Above it a table of Keras is moved to the ps replicas.
         num_threads: To compute with.
         run_eagerly: Whether feed, model and loss run as plain Python.
@@ -187,7 +187,7 @@ class ScriptFrameworks:
         """Tell each of them.
 
         Args:
-            seed: Of what they draw.
+            seed: The seed of what they draw.
             num_threads: With how many they compute.
             device: Where.
             needs_one: Whether a script without any of them is refused.

@@ -23,7 +23,7 @@ import numpy as np
 from elasticdl.errors import ModelError
 
 MOST_BYTES = 1 << 26
-"""Of an array that is copied; a larger one is taken for data, which nobody changes."""
+"""The largest array that is copied; a larger one is taken for data, which nobody changes."""
 
 _MOST_PARTS = 20_000  # of a list, dict or set that is looked into; a larger one is taken for data
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-7  # sums in another order are the same

@@ -28,7 +28,7 @@ class JobControl:
 
     Args:
         learning_rate: That steps are made with; None: it follows a schedule.
-        num_epochs: Of the job.
+        num_epochs: The number of epochs of the job.
 
     Attributes:
         changed: The learning rate that one has set; None if none has.

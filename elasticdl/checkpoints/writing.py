@@ -54,7 +54,7 @@ def write_checkpoint(
         model: Name of the model, for people who find the checkpoint.
         write: Has the replicas write their files into a folder; returns their manifest entries
             as JSON.
-        full_every: Of so many checkpoints one has all rows, the others what has changed since. A
+        full_every: One of so many checkpoints has all rows, the others what has changed since. A
             replica that does not know what has changed writes all.
         job: The job's identity.
         clock: Seconds since 1970.

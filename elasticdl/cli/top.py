@@ -20,7 +20,7 @@ _MOST_LOOKS = 10  # with --once, until every process was heard twice
 _ROOM_LINES = 14  # of the terminal, for what is not a process
 
 Known = dict[tuple[Role, int], tuple[Usage | None, Usage]]
-"""Of each process what it said last, and before that."""
+"""What each process said last, and before that."""
 
 
 @click.command()

@@ -40,7 +40,7 @@ def way_of_giving(
     Args:
         are_behind: By rank.
         positions: By rank, of its parameters; -1: it has none.
-        num_numbers: Of a gradient, with the change of the state.
+        num_numbers: The number of numbers of a gradient, with the change of the state.
         has_trained: Whether rank 0 has been in a round; if not, nobody is stopped.
         is_deterministic: Whether an update waits for tasks of its own, whoever has them.
     """

@@ -43,7 +43,7 @@ class Pending:
             minibatches: Those that a round has counted.
             means: The mean dense gradient over the records of all, and their change of the state;
                 not looked at if all were skipped.
-            key: Of the sum that they are added to.
+            key: The key of the sum that they are added to.
         """
         self.minibatches += minibatches
         num_records = np.float32(sum(minibatch.num_records for minibatch in minibatches))

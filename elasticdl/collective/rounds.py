@@ -82,8 +82,8 @@ def admit(
     Ranks come in their order, until there are as many records as wanted.
 
     Args:
-        offers: Of all ranks.
-        verdicts: Of `Marks.judge`.
+        offers: The offers of all ranks.
+        verdicts: The verdicts of `Marks.judge`.
         num_records: Those that the update has from rounds before.
         wanted: How many it is to have; None: all that are offered.
     """

@@ -44,7 +44,7 @@ class Renewal(Background):
 
         Args:
             files: Certificate and key in one file, which is replaced.
-            name: Of the process.
+            name: The name of the process.
             sign: Given a request in PEM, returns a certificate in PEM. It may raise
                 ElasticdlError; then it is asked again.
             life_seconds: How long a certificate is good.

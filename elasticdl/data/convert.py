@@ -31,7 +31,7 @@ OnProgress = Callable[[int], None]  # told how many records more were dealt with
 class Target:
     """Where records go: `path` is a file, or, with `records_per_file`, a new folder of files.
 
-    records_per_row_group: Of Parquet; the last row group of a file may have fewer.
+    records_per_row_group: For Parquet; the last row group of a file may have fewer.
     """
 
     path: Path

@@ -32,7 +32,7 @@ def readable(path: str, by_content: bool = False) -> str:
     All processes of a machine share the copy. It is made anew when the file has changed.
 
     Args:
-        path: Of the file.
+        path: The path of the file.
         by_content: A file may be compressed without a name that says so.
 
     Raises:

@@ -54,8 +54,8 @@ def take_sample(reader: DataReader, names: Sequence[str] = ()) -> Sample:
     """Read a sample: a few thousand records at most, for a second or two.
 
     Args:
-        reader: Of the data.
-        names: Of the columns of a line, where the reader does not know them.
+        reader: The reader of the data.
+        names: The names of the columns of a line, where the reader does not know them.
 
     Raises:
         DataError: A record cannot be read.

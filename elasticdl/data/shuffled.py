@@ -48,8 +48,8 @@ class ShuffledReader:
     Records keep their numbers in the data: those of all shards are counted through.
 
     Args:
-        reader: Of the data. It must read from any offset of a shard.
-        seed: Of the job.
+        reader: The reader of the data. It must read from any offset of a shard.
+        seed: The seed of the job.
         block_records: How many records stay together on their way into a task.
         epoch: Each has an order of its own.
     """

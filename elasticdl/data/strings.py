@@ -18,7 +18,7 @@ class Strings:
     Slices and chosen places are `Strings` again; `numpy.asarray` gives an array of objects.
 
     Args:
-        array: Of Arrow, of strings or binary, without null.
+        array: An array of Arrow, of strings or binary, without null.
     """
 
     dtype = np.dtype(object)

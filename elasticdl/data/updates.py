@@ -21,7 +21,7 @@ class UpdateOrder:
         Args:
             per_epoch: Tasks of an epoch.
             tasks_per_update: Tasks of an update.
-            seed: Of the order.
+            seed: The seed of the order.
             shuffle: Whether it is drawn; else tasks follow each other by their numbers.
         """
         self._per_epoch, self._per_update = per_epoch, tasks_per_update

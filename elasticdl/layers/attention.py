@@ -58,8 +58,8 @@ class TargetAttention(keras.layers.Layer):  # type: ignore[misc]  # keras has no
     where `is_item` is false for what only fills a history; gives (records, dim).
 
     Args:
-        units: Of the hidden layers of the small network.
-        activation: Of the hidden layers; "dice" is `Dice`.
+        units: The sizes of the hidden layers of the small network.
+        activation: The activation of the hidden layers; "dice" is `Dice`.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class CompressedInteraction(keras.layers.Layer):  # type: ignore[misc]  # keras 
 
     Args:
         sizes: How many rows each layer has.
-        activation: Of each layer. The paper found the identity best, which is the default.
+        activation: The activation of each layer. The paper found the identity, the default, best.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class CrossNetwork(keras.layers.Layer):  # type: ignore[misc]  # keras has no ty
     Args:
         num_layers: How many times the input meets what came of it.
         version: 1 or 2.
-        rank: Of the matrices of version 2; None: full.
+        rank: The rank of the matrices of version 2; None: full.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ class PlainRows:
     """Rows that are created when first looked up, as a job with seed 0 creates them.
 
     Args:
-        name: Of the layer, for messages; and of the table.
+        name: The name of the layer, for messages; and of the table.
         dim: Width of a row.
         input_dim: Number of rows, where it is limited.
         initializer: Kind and parameters, as `Initializer` in `elasticdl/backends/base.py` has them.

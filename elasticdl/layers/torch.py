@@ -273,7 +273,7 @@ class Embedding(_Table, nn.Embedding):  # type: ignore[misc]  # torch has no typ
         _freeze: Whether rows stay as they begin.
         device: Not used.
         dtype: float32.
-        name: Of the table, in checkpoints and exports; default: the layer's place in the model.
+        name: The table's name in checkpoints and exports; default: the layer's place in the model.
         initializer: An `elasticdl.Initializer`; default: the standard normal distribution, or what
             `torch.nn.init` is called with.
         wire_dtype: How rows and gradients travel: "float32", "float16" or "bfloat16".

@@ -90,7 +90,7 @@ class Callbacks:
         """Have callbacks told of what has happened since.
 
         Args:
-            phase: Of the job.
+            phase: The phase of the job.
             is_training_over: Whether no training and no evaluation follows.
         """
         if not self.is_declared:

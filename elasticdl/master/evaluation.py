@@ -79,7 +79,7 @@ class Evaluations:
         """Whether an evaluation while training should start at this model version.
 
         Args:
-            version: Of the model.
+            version: The version of the model.
             num_epochs: How many are complete.
         """
         if not self.can_start:

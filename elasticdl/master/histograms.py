@@ -17,7 +17,7 @@ def take_histograms(
     """Have histograms written of a checkpoint that is whole, if they are wanted.
 
     Args:
-        summaries: Of the job, if it has some.
+        summaries: The summaries of the job, if it has some.
         kind: What has happened.
         config: The job's settings.
         job_id: Its identity, which may be in the name of the checkpoint's folder.

@@ -197,7 +197,7 @@ class Ledger:
             task_id: The task.
             number: The lease.
             outcome: How it ended.
-            message: Of a failure.
+            message: The message of a failure.
             end_index: Minibatches that the task has, -1 if not known.
             num_examples: Examples that are in them, -1 if not known: as many as records.
             missing: Positions of the task that have no record.

@@ -23,7 +23,7 @@ class HandOuts:
         self.count = 0
         """Tasks handed out, over all epochs."""
         self.epoch = 0
-        """Of the last one."""
+        """The epoch of the task handed out last."""
         self._handed = bytearray(per_epoch)  # of that epoch
         self._order: Order | None = None
         self._order_epoch = -1

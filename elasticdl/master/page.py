@@ -16,8 +16,8 @@ from elasticdl.observe.dashboard import Dashboard, page_token, page_url
 from elasticdl.observe.events import FOLDER, newest, read_events
 
 _MOST_FILES, _MOST_BYTES = 400, 128 << 20
-"""Of event logs that a master reads for what was before it. Of larger ones it reads its own facts:
-to read all would keep it busy for long, with a file open for each process."""
+"""How many event logs, and bytes of them, a master reads for what was before it. If there are more
+it reads its own facts: all would keep it busy for long, with a file open for each process."""
 
 _MOST_FACTS = 10_000
 _TELL_SECONDS = 3.0  # for an open page to hear of the end: it asks each second

@@ -76,7 +76,7 @@ class Patience:
         return [self._since, self._tries, self._not_before]
 
     def restore(self, snapshot: list[Any] | None) -> None:
-        """Take over the state of a snapshot; None: of one that has none, of an earlier version."""
+        """Take over the state of a snapshot; None: an earlier version wrote it, without any."""
         if snapshot is not None:
             self._since, self._tries, self._not_before = snapshot
 

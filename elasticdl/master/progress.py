@@ -17,7 +17,7 @@ _LOSS_RECORDS = 20_000
 
 @dataclass(slots=True)
 class _Totals:
-    """Of one worker process: as its reports add up, and the most that was heard of."""
+    """What one worker process has done: as its reports add up, and the most that was heard of."""
 
     reported_records: int = 0
     reported_loss: float = 0.0

@@ -24,7 +24,7 @@ def trace(profiles: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     what lies within the time of the workers is taken.
 
     Args:
-        profiles: Of each process its name and its spans, as `elasticdl.worker.profile` and
+        profiles: The name and the spans of each process, as `elasticdl.worker.profile` and
             `elasticdl.ps.profile` write them.
     """
     profiles = sorted(profiles, key=lambda one: (_is_replica(one), str(one["process"])))

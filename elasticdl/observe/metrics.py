@@ -65,7 +65,7 @@ def exposition(history: History, accept: str) -> tuple[bytes, str]:
     """Return all metrics of a job and of this process, and their content type.
 
     Args:
-        history: Of the job.
+        history: The history of the job.
         accept: The header with which the asker says whether it reads OpenMetrics.
     """
     registry = CollectorRegistry()

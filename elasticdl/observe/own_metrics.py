@@ -130,7 +130,7 @@ class MetricsServer:
         """Listen.
 
         Args:
-            metrics: Of this process.
+            metrics: The metrics of this process.
             token: The bearer token that whoever asks has to know.
             bind: Address to listen at.
             port: 0: any free one.

@@ -34,7 +34,7 @@ def clip_grad_norm(optimizer: Any, max_norm: float) -> Any:
     """Have an optimizer clip as `torch.nn.utils.clip_grad_norm_` does; return the optimizer.
 
     Args:
-        optimizer: Of `torch.optim`.
+        optimizer: One of `torch.optim`.
         max_norm: Limit of the L2 norm of the gradients of all its parameters together, rows of
             tables too.
 
@@ -48,7 +48,7 @@ def clip_grad_value(optimizer: Any, clip_value: float) -> Any:
     """Have an optimizer clip as `torch.nn.utils.clip_grad_value_` does; return the optimizer.
 
     Args:
-        optimizer: Of `torch.optim`.
+        optimizer: One of `torch.optim`.
         clip_value: Limit of each element of a gradient, on both sides of 0.
 
     Raises:

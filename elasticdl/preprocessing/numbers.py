@@ -59,7 +59,7 @@ class LogRound(ElementLayer):
         num_bins: Results are below this.
         default_value: For results that are negative, not below `num_bins`, or of no logarithm
             (zero, a negative number, NaN).
-        base: Of the logarithm; None: e.
+        base: The base of the logarithm; None: e.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class ToNumber(ElementLayer):
 
     Args:
         out_type: "float32", "float64", "int32" or "int64", also as a type of TensorFlow.
-        default_value: Of what is missing.
+        default_value: What stands for a missing value.
     """
 
     def __init__(self, out_type: Any = "float32", default_value: float = 0, **kwargs: Any) -> None:

@@ -71,7 +71,7 @@ def parser_of(
     """Return a function of one record, which gives a scalar for each name of `types`.
 
     Args:
-        element_spec: Of the dataset.
+        element_spec: The element spec of the dataset.
         types: The columns that are wanted.
         metadata: What is known of the data; lines are checked by what is added to its `checks`.
         names: The columns of a line, in its order.

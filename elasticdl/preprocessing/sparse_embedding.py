@@ -21,7 +21,7 @@ class SparseEmbedding(Embedding):
     Args:
         input_dim: Number of rows, or None: see `elasticdl.layers.Embedding`.
         output_dim: Width of a row.
-        initializer: Of the rows: `embeddings_initializer` of `elasticdl.layers.Embedding`.
+        initializer: It makes the rows: `embeddings_initializer` of `elasticdl.layers.Embedding`.
         combiner: "sum", "mean", "sqrtn" (the sum, divided by the root of how many), or "tile":
             the first `max_ids` rows beside each other, zeros after a record's last one, which
             gives `(batch, max_ids * output_dim)`.

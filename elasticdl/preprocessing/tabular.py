@@ -123,7 +123,7 @@ class Label:
 
     positive: Words that mean 1.0, of which all others mean 0.0.
     classes: Words that mean 0, 1, 2, ... (int64); another word is an error.
-    dtype: Of a column of numbers, which it is with neither of both.
+    dtype: The type of a column of numbers, which it is with neither of both.
     """
 
     name: str
@@ -312,8 +312,8 @@ class EncodedTable:
 
         Args:
             dim: Width of a vector.
-            name: Of the embedding; lists have embeddings of their own, `NAME_COLUMN`.
-            **settings: Of `elasticdl.layers.Embedding`.
+            name: The name of the embedding; lists have embeddings of their own, `NAME_COLUMN`.
+            **settings: Arguments of `elasticdl.layers.Embedding`.
         """
         found = []
         if self.ids is not None:

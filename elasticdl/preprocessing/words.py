@@ -64,9 +64,9 @@ def words_of(value: Any, kind: str, unit: str = "D", vocabulary: Sequence[str] =
     """Return the words of values.
 
     Args:
-        value: Of a column, as a tensor of any shape.
+        value: Values of a column, as a tensor of any shape.
         kind: What they are, as `Metadata.column_kinds` has it.
-        unit: Of dates and time stamps, which are whole numbers of it.
+        unit: The unit of dates and time stamps, which are whole numbers of it.
         vocabulary: Words that are looked for; empty for hashes.
 
     Returns:

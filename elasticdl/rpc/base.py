@@ -113,10 +113,10 @@ class MasterClient(Protocol):
         """Say that the process is alive.
 
         Args:
-            role: Of the process.
+            role: The role of the process.
             index: Its number among those.
-            progress: Of a worker.
-            generation: Of the `PsRoute` that it knows; -1 asks for none.
+            progress: The progress of a worker.
+            generation: The generation of the `PsRoute` that it knows; -1 asks for none.
             usage: What it did with its time.
             interval_seconds: After which it sends the next one, if it is not told another; 0: as
                 the job is set up.

@@ -95,7 +95,7 @@ class EtcdClient:
         """Call until there is an answer, however long that takes.
 
         Args:
-            method: Of the services KV and Lease; what it does may be done again.
+            method: One of the services KV and Lease; what it does may be done again.
             request: Its message.
 
         Raises:

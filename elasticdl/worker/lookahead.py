@@ -9,7 +9,7 @@ from __future__ import annotations
 
 WINDOW_MINIBATCHES = 16
 NEGLIGIBLE_SHARE = 0.02
-"""Of the time of computing: an exchange that takes no more is not hidden at all."""
+"""The share of the time of computing: an exchange that takes no more is not hidden at all."""
 SMALL_SHARE = 0.25
 """An exchange that takes no more is hidden by one step ahead, also when it takes more at times."""
 

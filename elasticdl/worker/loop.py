@@ -101,7 +101,7 @@ class Worker:
             source: Where parameters come from.
             readers: The records, by the kind of task.
             sink: Makes what predictions are written to.
-            training: Of a training job.
+            training: What a training job has; None in other jobs.
             has_own_reader: Whether the reader is the user's code.
             labels: Where its time is counted.
         """

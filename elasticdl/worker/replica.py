@@ -365,8 +365,8 @@ class Replica:
 
         Args:
             minibatches: Each is the next one of its task.
-            learning_rate: Of the update.
-            means: Of the dense gradient over the records of all, and what `rules` make of the
+            learning_rate: The learning rate of the update.
+            means: The dense gradient, a mean over the records of all, and what `rules` make of the
                 changes of the state; not looked at if all are skipped.
         """
         self._note(minibatches, learning_rate)
@@ -387,7 +387,7 @@ class Replica:
 
         Args:
             minibatches: Each is the next one of its task, which is due.
-            learning_rate: Of the update.
+            learning_rate: The learning rate of the update.
             values: The dense gradient of each minibatch, and its change of the state; not looked
                 at if it is skipped.
         """

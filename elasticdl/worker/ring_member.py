@@ -217,7 +217,7 @@ class RingMember:
 
     @property
     def generation(self) -> int:
-        """Of the parameters that this worker has, as the master counts restorations."""
+        """The generation of this worker's parameters, as the master counts restorations."""
         return self._protocol.generation
 
     @property

@@ -108,7 +108,7 @@ class RoundProtocol:
     num_rounds: Those that have begun.
     num_standstills: How often there were many idle rounds, one after the other.
     synced_world: The last world in which this worker came to have the parameters of all; 0: none.
-    generation: Of the parameters, as the master counts restorations.
+    generation: The generation of the parameters, as the master counts restorations.
     """
 
     def __init__(self, progress: Progress) -> None:

@@ -47,7 +47,7 @@ class ScriptJob:
 
         Args:
             config: The job's settings.
-            worker_id: Of this process.
+            worker_id: The id of this process.
             assemble: Makes a worker, and what holds its parameters, if there are any.
             watching: A context in which a worker runs.
             leave: Called when the worker has run; ends the process if that is to leave.

@@ -118,7 +118,7 @@ class _VariablesWriter:
 
         Args:
             table: Path of the table in the model.
-            num_rows: Of all parts together.
+            num_rows: The number of rows of all parts together.
             parts: The rows, in their order.
         """
         start = 0

@@ -40,8 +40,8 @@ class ScriptTrainer(AskingTrainer):
         Args:
             handover: Where the script is asked.
             model: The script's, built.
-            optimizer: Of `keras.optimizers`.
-            seed: Of the job.
+            optimizer: One of `keras.optimizers`.
+            seed: The seed of the job.
 
         Raises:
             ModelError: Model or optimizer cannot be used here; says what and why.

@@ -45,7 +45,7 @@ def compute_with(
     """Have TensorFlow compute with so many threads, and run a few operations beside each other.
 
     Args:
-        num_threads: Of one operation.
+        num_threads: The number of threads of one operation.
         device: `cpu` or `cuda:N`; None: where TensorFlow wants to.
         early: Who has started it, for the message if somebody has.
         remedy: What to do then.

@@ -87,7 +87,7 @@ _RESTING = (
 class _Updates:
     """What is done to a model: the user's optimizer, if there is one, and what the store is told.
 
-    rule: Of all that has no rule of its own; "sgd" where nothing is trained.
+    rule: The rule of all that has no rule of its own; "sgd" where nothing is trained.
     dense: The dense variables, each with what an update does to it.
     """
 
@@ -103,7 +103,7 @@ class KerasTrainer:
     Args:
         spec: The functions of the user's model file.
         metadata: What `feed` is told about the data.
-        seed: Of the initial values.
+        seed: The seed of the initial values.
         embedding_threshold_bytes: Plain `keras.layers.Embedding`s with tables above this are
             moved to the ps replicas.
         run_eagerly: `feed`, model and loss are plain Python; the worker asks for the ids of a

@@ -41,7 +41,7 @@ def job_callbacks(
     """Return the callbacks that the job is to call, if there are any.
 
     Args:
-        callbacks: Of the model file.
+        callbacks: The callbacks of the model file.
         rate: The learning rate; None: it is a schedule.
         directions: The metrics of evaluations by name: "min", "max", or None if nobody knows.
 

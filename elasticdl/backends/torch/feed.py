@@ -47,7 +47,7 @@ class TaskRecords(Dataset):  # type: ignore[misc]  # torch has no types here
 
     Attributes:
         values: All records; empty where the source is a table.
-        columns: Of a table: name -> array whose first axis is the record; text may be `Strings`.
+        columns: A table, name -> array whose first axis is the record; text may be `Strings`.
     """
 
     def __init__(self, values: list[bytes], columns: dict[str, Column]) -> None:

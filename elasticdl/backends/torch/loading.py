@@ -35,7 +35,7 @@ class Loading:
         Args:
             loader: Made by the script.
             batches: What it has to be made on.
-            seed: Of what the loader draws for its processes.
+            seed: The seed of what the loader draws for its processes.
 
         Raises:
             ModelError: The loader would give something else, or begin processes for each task.

@@ -28,7 +28,7 @@ class MinibatchLoss:
         """Take a user's loss.
 
         Args:
-            loss: Of the model file; it stays as it is.
+            loss: The loss of the model file; it stays as it is.
             device: Where labels and predictions are.
 
         Raises:

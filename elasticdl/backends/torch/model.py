@@ -124,12 +124,12 @@ class PlacedModel:
 
     Args:
         model: What the model function returned, called with a lookup in force.
-        features: Of a first minibatch; None if the model is called elsewhere, and has no tables.
+        features: A first minibatch's; None if the model is called elsewhere, and has no tables.
         device: Where the model is.
 
     Attributes:
         device: Where the model is computed; features are moved there.
-        tables: Of the embedding layers.
+        tables: The tables of the embedding layers.
         sites: The table of each call of an embedding layer, in order.
         parameters: (name, parameter) of what is dense.
     """

@@ -34,8 +34,8 @@ class ScriptTrainer(AskingTrainer):
         Args:
             handover: Where the script is asked.
             model: The script's.
-            optimizer: Of `torch.optim`, or a scheduler of one.
-            seed: Of the job.
+            optimizer: One of `torch.optim`, or a scheduler of one.
+            seed: The seed of the job.
             device: Where the script computes, and has put the model.
 
         Raises:

@@ -62,7 +62,7 @@ class TorchTrainer:
         spec: The functions of the user's model file.
         model: What the model function returned, called with a lookup in force.
         metadata: What `feed` is told about the data.
-        seed: Of the initial values.
+        seed: The seed of the initial values.
         run_eagerly: Rows are looked up one layer after the other, each with its real ids.
         is_compiled: Training steps are compiled by `torch.compile`, without `run_eagerly`.
         device: Where steps are computed.

@@ -48,7 +48,7 @@ def replica_secret(
         role: What runs in the pod.
         index: Its number.
         pod: As the API server has it.
-        authority: Of the job.
+        authority: The authority of the job.
     """
     about = pod["metadata"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": about["name"], "uid": about["uid"]}

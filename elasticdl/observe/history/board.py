@@ -21,7 +21,7 @@ from elasticdl.observe.history.lanes import LABELS, Lane
 
 SCHEMA = 1
 EMPTY = "...."
-"""Of a cell in which there was no process."""
+"""The letter of a cell in which there was no process."""
 
 _PARTS = 32  # in which the share of a label is told
 _FIRST_LETTER = ord("a")
@@ -39,7 +39,7 @@ def board(
     """Return what there is to be shown.
 
     Args:
-        history: Of the job.
+        history: The history of the job.
         since: The version that the page has; -1: none.
         generation: That of the cells that it has.
         config: The job's settings, without secrets; for a whole answer.

@@ -9,7 +9,7 @@ from elasticdl.job import Label, Role
 from elasticdl.observe.history.fold import History
 
 LEAST_SECONDS = 2.0
-"""Of training and waiting, of all workers; of less nothing is said."""
+"""Seconds of training and waiting of all workers; with fewer nothing is said."""
 
 BUSY_SHARE = 0.6
 """A ps replica that works for this share of its time is what its workers wait for."""

@@ -34,7 +34,7 @@ def compile_vectorised(noted: Noted, sample: RecordBatch) -> Any:
     """Return a function of raw records that runs the maps on all of them at once.
 
     Raises:
-        Exception: Of any kind, for what has no vectorised form.
+        Exception: Any, for what has no vectorised form.
     """
     register_converters()
 

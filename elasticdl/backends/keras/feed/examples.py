@@ -38,7 +38,7 @@ class UnfitError(Exception):
 class Feature:
     """A feature that the operation parses, and its outputs that have it.
 
-    shape: Of a dense one's values in a record; None: sparse or ragged.
+    shape: The shape of a dense one's values in a record; None: sparse or ragged.
     outputs: Its tensors: dense (values), sparse (indices, values, shape), ragged (values, splits).
     """
 
@@ -72,7 +72,7 @@ class ParsedByRust:
     """A function of records whose parsing is done by Rust, and the rest of it by TensorFlow.
 
     Args:
-        function: Of a vector of records.
+        function: It takes a vector of records.
 
     Raises:
         UnfitError: It does not begin with `parse_example`, or not so that Rust could do it.
@@ -84,7 +84,7 @@ class ParsedByRust:
         self._wanted = [feature.wanted for feature in self._features]
         self._rest = _rest(function.concrete, self._features)
         self.num_undecoded = 0
-        """Of calls that TensorFlow parsed after all."""
+        """Calls that TensorFlow parsed after all."""
 
     def __call__(self, batch: RecordBatch) -> Any:
         """Return what the function gives for the records of a batch."""

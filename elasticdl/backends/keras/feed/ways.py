@@ -89,7 +89,7 @@ class Compiled(Way):
 
     Args:
         user: The user's feed.
-        structure: Of a minibatch.
+        structure: The structure of a minibatch.
         reference: What the user wrote, as a function of records: maps record by record, or a
             batched feed.
         shuffled: Whether the records of a task are permuted.

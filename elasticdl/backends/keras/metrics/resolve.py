@@ -21,7 +21,7 @@ class Outputs:
     """What a minibatch's labels and predictions look like; metrics are chosen by it.
 
     Args:
-        labels: Of one output, or a dict with one for each.
+        labels: The labels of one output, or a dict with one for each.
         predictions: The same.
         names: The model's names of its outputs.
     """

@@ -50,8 +50,8 @@ class LossGradient:
     """The gradient of the loss, and the change of the state.
 
     Args:
-        momenta: Of each state variable; see `state.py`.
-        scale: Of the loss, for a model that computes in float16.
+        momenta: The momenta of each state variable; see `state.py`.
+        scale: The scale of the loss, for a model that computes in float16.
 
     Attributes:
         missing: Numbers of the dense variables that the loss did not depend on in the last call.

@@ -59,7 +59,7 @@ class MinibatchLoss:
     Args:
         loss: `loss` of the model file.
         output_names: Names of the model's outputs.
-        loss_weights: Of the outputs, as `compile` takes them; not used for a function of the user.
+        loss_weights: The outputs', as `compile` takes them; a function of the user has none.
     """
 
     def __init__(self, loss: Any, output_names: Sequence[str], loss_weights: Any = None) -> None:

@@ -226,7 +226,7 @@ class PlacedModel:
             training: Whether it is trained.
             dense: What `Variables.split` gives.
             state: The same.
-            seed: Of the minibatch.
+            seed: The seed of the minibatch.
             loss: Called with the outputs, in sight of the same values; state as the model left it.
         """
         scope = CallScope(dense + state + self.seeds.begun(seed), partial(self.seeds.of, seed))

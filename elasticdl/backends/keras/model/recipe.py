@@ -25,7 +25,7 @@ class Leaves:
     Args:
         dense: The flat dense vector.
         state: The flat state vector.
-        seed: Of the minibatch.
+        seed: The seed of the minibatch.
         features: The tensors of its features.
     """
 
@@ -74,10 +74,10 @@ class AskedIds:
     """The ids that a step asks for by itself, where they are not known to be those pulled.
 
     Args:
-        recipes: Of each site, as the trace that finds the ids has it.
-        stages: Of each site.
-        names: Of each site's layer.
-        leaves: Of the step's trace.
+        recipes: The recipes of each site, as the trace that finds the ids has it.
+        stages: The stages of each site.
+        names: The names of each site's layer.
+        leaves: The leaves of the step's trace.
     """
 
     def __init__(

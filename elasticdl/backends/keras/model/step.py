@@ -28,8 +28,8 @@ class GivenRows:
 
     Args:
         placed: The model.
-        tables: Of each site.
-        rows: Of each site.
+        tables: The tables of each site.
+        rows: The rows of each site.
         asked: Is told the ids of each site.
     """
 
@@ -251,9 +251,9 @@ class _Traced:
     """A function of the model, traced once for minibatches of one structure.
 
     Args:
-        function: Of (tensors of a minibatch, rows of each site, dense, state, seed, and what
+        function: Takes (tensors of a minibatch, rows of each site, dense, state, seed, and what
             `given` says); returns tensors.
-        specs: Of the first of a minibatch's tensors, which are those that it is given.
+        specs: The specs of the first of a minibatch's tensors, which are those that it is given.
         placed, collector, minibatch: What the specs of all else follow from.
         given: Specs of what else it is given.
     """
