@@ -27,7 +27,7 @@ COLLECTIONS = {
     "Job": "apis/batch/v1",
 }
 HALT = "halt"  # in the folder of a job: see model_zoo/counting/staged.py
-_DONE = re.compile(r"\| ([\d,]+)/[\d,]+ records")
+_DONE = re.compile(r"\| ([\d,]+) of [\d,]+ records")
 
 
 class ClusterJob:
