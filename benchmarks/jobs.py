@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -17,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from elasticdl.observe.events import read_events
+from scripts.job_lines import records_done
 
 ROOT = Path(__file__).parents[1]
 DEADLINE_SECONDS = 600.0
 LEAST_SECONDS = 2.0  # of a steady state; workers tell their progress about once a second
-_DONE = re.compile(r"\| ([\d,]+)/[\d,]+ records")
 Beat = Mapping[str, Any]
 
 
@@ -88,8 +87,7 @@ def run_local(seconds: float, *options: str) -> float:
         assert process.stdout is not None
         for line in process.stdout:
             said.append(line)
-            found = _DONE.search(line)
-            if found and (done := int(found[1].replace(",", ""))):
+            if done := records_done(line):
                 counts.append((time.perf_counter(), done))
                 if counts[-1][0] - counts[0][0] >= seconds:
                     process.terminate()

@@ -16,6 +16,7 @@ import yaml
 from scripts.chaos import job as counting
 from scripts.cluster.api import Object
 from scripts.cluster.namespace import Namespace
+from scripts.job_lines import DONE, records_done
 
 CLI = [sys.executable, "-P", "-m", "elasticdl.cli.main"]
 COLLECTIONS = {
@@ -27,7 +28,6 @@ COLLECTIONS = {
     "Job": "apis/batch/v1",
 }
 HALT = "halt"  # in the folder of a job: see model_zoo/counting/staged.py
-_DONE = re.compile(r"\| ([\d,]+) of [\d,]+ records")
 
 
 class ClusterJob:
@@ -129,9 +129,8 @@ class ClusterJob:
     def until_records(self, number: int) -> int:
         """Read until so many records are done, and return how many are."""
         while True:
-            found = _DONE.search(self.read_until(_DONE.pattern))
-            assert found
-            done = int(found[1].replace(",", ""))
+            done = records_done(self.read_until(DONE))
+            assert done is not None
             if done >= number:
                 return done
 

@@ -14,6 +14,7 @@ from scripts.cluster.api import ApiError
 from scripts.cluster.cluster import Cluster, NodeProcess
 from scripts.cluster.namespace import Namespace
 from scripts.etcd import EtcdServer
+from scripts.job_lines import processes
 from tests.kubernetes.job import ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
@@ -206,7 +207,7 @@ def test_many_pods_that_are_lost_at_once_are_asked_for_again_at_once(job, closed
     job.epochs = 1
     job.halt()
     job.start_staged(num_workers=MANY, worker_resource_request="cpu=100m,memory=256Mi")
-    job.read_until(f"workers {MANY}")
+    job.read_until(processes(MANY))
     before = job.running("worker")
     assert len(before) == MANY
 

@@ -11,6 +11,7 @@ import pytest
 from cryptography import x509
 
 from scripts.cluster.namespace import Namespace
+from scripts.job_lines import processes
 from tests.kubernetes.job import CLI, ClusterJob
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(300)]
@@ -131,7 +132,7 @@ def name_in_certificate(address: str) -> str:
 def test_pods_prove_who_they_are_on_both_planes_with_a_secret_each(job):
     job.halt()
     job.start_staged()
-    job.read_until("workers 3, ps 2")
+    job.read_until(processes(3, 2))
     namespace = job.namespace
 
     (master,) = job.pods("master")

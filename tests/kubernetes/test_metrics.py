@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from scripts.cluster.namespace import Namespace
+from scripts.job_lines import processes
 from tests.elastic.prometheus import Prometheus, needs_prometheus
 from tests.kubernetes.job import ClusterJob
 
@@ -64,7 +65,7 @@ def configuration():
 def test_every_role_of_a_job_is_scraped_by_tls_from_outside_of_its_pod(job, tmp_path):
     job.halt()
     job.start_staged(metrics_port=PORT, dashboard_port=0)
-    job.read_until("workers 3, ps 2")
+    job.read_until(processes(3, 2))
     pods = [pod for role in ROLES for pod in job.pods(role)]
     page = json.loads((job.folder / "job" / "page.json").read_text())
     token = urllib.parse.parse_qs(urllib.parse.urlsplit(page["url"]).query)["token"][0]
@@ -91,7 +92,7 @@ def test_every_role_of_a_job_is_scraped_by_tls_from_outside_of_its_pod(job, tmp_
 def test_who_has_no_token_or_speaks_no_tls_is_told_nothing(job, tmp_path):
     job.halt()
     job.start_staged(num_workers=1, num_ps_pods=1, metrics_port=PORT, dashboard_port=0)
-    job.read_until("workers 1, ps 1")
+    job.read_until(processes(1, 1))
     unchecked = ssl.create_default_context()
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
     for role in ROLES:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.console import Console
 from elasticdl.cli.display import LINE_SECONDS, Display
 from elasticdl.cli.pace import Pace
 from elasticdl.job import BestEvaluation, EpochLedger, no_status
+from scripts.job_lines import DONE, processes, records_done
 
 RUNNING = dataclasses.replace(
     no_status("ads", 3),
@@ -279,3 +281,14 @@ def test_skipped_minibatches_are_named(screen):
     status = dataclasses.replace(RUNNING, status="finished", skipped=("epoch 0, minibatch 3",))
     screen.display.finish(status, {})
     assert "skipped: epoch 0, minibatch 3" in screen.lines
+
+
+def test_those_who_follow_the_lines_of_a_job_find_what_these_say():
+    """Benchmarks and the jobs on the test cluster do, which most changes of words do not run."""
+    screen = Screen()
+    screen.display.show(RUNNING)
+    assert [records_done(line) for line in screen.lines if re.search(DONE, line)] == [5_000]
+    assert processes(2, 1) in screen.lines[-1]
+    screen.now += LINE_SECONDS
+    screen.display.show(dataclasses.replace(RUNNING, num_workers_alive=1, num_ps_alive=2))
+    assert processes(1, 2) in screen.lines[-1]
