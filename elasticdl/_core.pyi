@@ -481,8 +481,11 @@ class PsClient:
     def scan(self, table: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Yield the trained rows of a table in chunks of (keys (n,), rows (n, dim))."""
 
-    def audit(self) -> list[NDArray[np.int64]]:
-        """For each replica: task id, minibatches applied, records as pushed; shape (tasks, 3)."""
+    def audit(self, first: int = 0) -> list[NDArray[np.int64]]:
+        """For each replica: task id, minibatches applied, records as pushed; shape (tasks, 3).
+
+        Replicas forget all tasks before `first`, and refuse what comes of them.
+        """
 
     def stats(self) -> str:
         """Counters of every replica, as a JSON list: rows, bytes, version, staleness."""

@@ -74,9 +74,11 @@ class AskAudit:
 
     prove: Makes the proof of what they say. It looks at each task of the job, so it is not for the
         event loop; nothing that it reads changes while the answer is of worth.
+    first: Replicas are to forget the tasks before it.
     """
 
     prove: Callable[[Replicas], Proof]
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from elasticdl.master.parameters.proof import Replicas
 class ReplicaClient(Protocol):
     """What of `elasticdl._core.PsClient` the master uses."""
 
-    def audit(self) -> list[NDArray[np.int64]]:
+    def audit(self, first: int = 0) -> list[NDArray[np.int64]]:
         """Return task id, minibatches applied and records of every task, for each replica."""
         ...
 
@@ -55,9 +55,9 @@ class ReplicaAccess:
         self._connect = connect
         self._client: tuple[PsRoute, ReplicaClient] | None = None
 
-    def audit(self) -> Replicas:
-        """Ask each replica what it has applied of each task."""
-        return audits(self._reach().audit())
+    def audit(self, first: int = 0) -> Replicas:
+        """Ask each replica what it has applied of each task; it forgets those before `first`."""
+        return audits(self._reach().audit(first))
 
     def tally(self) -> dict[str, int]:
         """Ask each replica what its watermarks kept from being applied; return the sums."""
@@ -97,9 +97,9 @@ class HybridAccess:
         self._rows = rows
         self._dense = dense
 
-    def audit(self) -> Replicas:
+    def audit(self, first: int = 0) -> Replicas:
         """Ask each ps replica, and then rank 0, what it has applied of each task."""
-        return [*self._rows.audit(), *self._dense.audit()]
+        return [*self._rows.audit(first), *self._dense.audit(first)]
 
     def tally(self) -> dict[str, int]:
         """Return the sums over all of them."""

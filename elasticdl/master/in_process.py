@@ -210,9 +210,12 @@ class InProcessMaster:
 class _StoreAccess:
     """`ParameterAccess` of a store in this process."""
 
-    audit: Callable[[], Replicas]
+    applied: Callable[[], Replicas]
     checkpoint: Callable[[Location], list[str]]
     expire: Callable[[], str]
+
+    def audit(self, first: int = 0) -> Replicas:
+        return self.applied()
 
     def tally(self) -> dict[str, int]:
         return {}  # nobody else pushes to it

@@ -73,8 +73,8 @@ class ParameterAccess(Protocol):
         """Have rows removed that have come to their end; say how many."""
         ...
 
-    def audit(self) -> Replicas:
-        """Ask what has been applied of each task."""
+    def audit(self, first: int = 0) -> Replicas:
+        """Ask what has been applied of each task; those before `first` are to be forgotten."""
         ...
 
     def tally(self) -> dict[str, int]:
@@ -290,7 +290,7 @@ class Interpreter:
 
     def _ask_audit(self, action: actions.AskAudit) -> Then:
         try:
-            proof = action.prove(self._access.audit())
+            proof = action.prove(self._access.audit(action.first))
             return self._answer(Audited((), proof, self._access.tally()))
         except ElasticdlError as error:
             was_unreachable = isinstance(error, UnavailableError)

@@ -100,7 +100,7 @@ class Ledger:
         self.generation = 0
         is_stream = isinstance(tasks.training, StreamTable)
         self._handed: HandOuts | InArrival = (
-            InArrival(lambda: tasks.num_known)
+            InArrival(lambda: tasks.epoch_ids(0))
             if is_stream
             else HandOuts(tasks.per_epoch, seed, shuffle)
         )
@@ -269,7 +269,7 @@ class Ledger:
         uneven, records = Uneven(self.uneven), self._tasks.training.records_of_all()
         parts = []
         for epoch in range(self._handed.epoch + 1 if self._handed.count else 0):
-            first = epoch * self._per_epoch
+            first = self._tasks.epoch_ids(epoch).start
             is_done = self.done_of_epoch(epoch)
             parts.append(
                 lacks_of_epoch(first, records, is_done, self._minibatch_size, found, uneven)
@@ -279,7 +279,7 @@ class Ledger:
     def done_of_epoch(self, epoch: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return which tasks of an epoch were handed out, and do not wait, nor are held."""
         is_done = self._handed.of_epoch(epoch)
-        first = epoch * self._per_epoch
+        first = self._tasks.epoch_ids(epoch).start
         stop = first + len(is_done)
         waiting = (self._returned, self._waiting_suspects)
         for task_id in itertools.chain(self._doing, self.quarantined, *waiting):
@@ -663,6 +663,24 @@ class Ledger:
         if missing != NONE_MISSING:
             return [made.minibatches, made.examples, *missing]
         return [] if made == usual else [made.minibatches, made.examples]
+
+    def forget_tasks(self, first: int) -> None:
+        """Forget the training tasks before one, which are done for good; a part of a fact.
+
+        Those that were set aside stay known, for their words are those of the job's failure.
+        """
+        self._replays.forget(first)
+        self.uneven = {task: made for task, made in self.uneven.items() if task >= first}
+        self.missing = {task: lacking for task, lacking in self.missing.items() if task >= first}
+        for known in (self._numbers, self._failures):
+            for task in [task for task in known if task < first]:
+                del known[task]
+        self._silences.difference_update([task for task in self._silences if task < first])
+
+    @property
+    def first_open(self) -> int:
+        """The first training task that is neither done nor set aside."""
+        return min(self.open_training(), default=self._tasks.num_known)
 
     def forget_worker(self, worker_id: int) -> None:
         """Forget a worker that has long been dead and holds nothing; a part of a fact."""

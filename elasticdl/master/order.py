@@ -81,9 +81,9 @@ class InArrival:
 
     epoch = 0
 
-    def __init__(self, num_known: Callable[[], int]) -> None:
-        """Begin with none; `num_known` says how many tasks there are."""
-        self._num_known = num_known
+    def __init__(self, known: Callable[[], range]) -> None:
+        """Begin with none; `known` says which tasks there are, of those not forgotten."""
+        self._known = known
         self.count = 0
         """Tasks handed out."""
 
@@ -97,8 +97,9 @@ class InArrival:
         self.count += 1
 
     def of_epoch(self, epoch: int) -> NDArray[np.bool_]:
-        """Return which of the tasks that there are were handed out."""
-        is_handed: NDArray[np.bool_] = np.arange(self._num_known()) < self.count
+        """Return which of the tasks that are known were handed out."""
+        known = self._known()
+        is_handed: NDArray[np.bool_] = np.arange(known.start, known.stop) < self.count
         return is_handed
 
     def teller(self) -> Callable[[int], bool]:

@@ -186,6 +186,10 @@ class Meter:
         if skipped:
             self.skipped.setdefault(task_id, {}).update((i, examples) for i, examples in skipped)
 
+    def forget_tasks(self, first: int) -> None:
+        """Forget what is known of the tasks before one; a part of a fact."""
+        self.skipped = {task: found for task, found in self.skipped.items() if task >= first}
+
     def forget_worker(self, worker_id: int) -> None:
         """Forget the totals of a worker that has long been dead; a part of a fact."""
         self._workers.pop(worker_id, None)

@@ -138,6 +138,14 @@ class Replays:
         ids = sorted(np.concatenate(waiting).tolist(), key=self._place_of)
         self._line = deque([_Block(np.array([[i, i + 1] for i in ids], np.int64))])
 
+    def forget(self, first: int) -> None:
+        """Forget how often the tasks before one were done again; none of them waits, nor is out."""
+        kept = self._edges > first
+        edges = np.concatenate([[first], self._edges[kept]])
+        times = np.concatenate([[self.times(first)], self._times[kept]])
+        self._edges, self._times = (edges, times) if times.any() else (edges[:0], times[:0])
+        self._as_lists = None
+
     # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:

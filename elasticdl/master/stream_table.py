@@ -18,8 +18,10 @@ MOST_PIECES = 1 << 40
 class StreamTable:
     """Pieces of partitions, numbered from 0 in the order in which they were cut.
 
-    It is asked as a `TaskTable` is, of what was cut so far. It only grows, by facts of the job's
-    journal; 20 bytes a piece.
+    It is asked as a `TaskTable` is, of what was cut so far. It grows by facts of the job's journal,
+    20 bytes a piece, and forgets pieces that are done for good.
+
+    first: The first piece that is not forgotten.
     """
 
     def __init__(self, partitions: Iterable[Shard]) -> None:
@@ -30,6 +32,7 @@ class StreamTable:
         """
         self.next: dict[str, int] = {}
         """The position at which the next piece of each partition begins."""
+        self.first = 0
         self.num_records = 0
         """Positions of all pieces. Not each has a record: see `Ledger.missing`."""
         self._names: list[str] = []
@@ -61,6 +64,13 @@ class StreamTable:
         """Have the next piece of a partition begin at a position: what was before is gone."""
         self.next[name] = end
 
+    def forget(self, first: int) -> None:
+        """Forget the pieces before one."""
+        count = first - self.first
+        for column in (self._partitions, self._starts, self._ends):
+            del column[:count]
+        self.first = first
+
     # --- questions, as of a `TaskTable` ----------------------------------------------------------
 
     @property
@@ -69,29 +79,37 @@ class StreamTable:
         return MOST_PIECES
 
     def __len__(self) -> int:
-        return len(self._starts)
+        return self.first + len(self._starts)
 
     def piece(self, number: int) -> Shard:
         """Return the positions of a piece."""
-        return Shard(self.name_of(number), self._starts[number], self._ends[number])
+        at = self._at(number)
+        return Shard(self.name_of(number), self._starts[at], self._ends[at])
 
     def name_of(self, number: int) -> str:
         """Return the partition of a piece."""
-        return self._names[self._partitions[number]]
+        return self._names[self._partitions[self._at(number)]]
 
     def num_records_of(self, number: int) -> int:
         """Return how many positions a piece has."""
-        return self._ends[number] - self._starts[number]
+        at = self._at(number)
+        return self._ends[at] - self._starts[at]
 
     def records_of_all(self) -> NDArray[np.int64]:
-        """Return how many positions each piece has, shape (number of pieces,)."""
+        """Return how many positions each piece has, from the first on that is known, shape (n,)."""
         return np.array(self._ends, np.int64) - np.array(self._starts, np.int64)
 
     def records_before(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many positions the pieces before each number have, all together."""
+        """Return how many positions the pieces before each number have, of those that are known."""
         total = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.records_of_all())])
-        before: NDArray[np.int64] = total[numbers]
+        before: NDArray[np.int64] = total[numbers - self.first]
         return before
+
+    def _at(self, number: int) -> int:
+        at = number - self.first
+        if at < 0:
+            raise IndexError(f"task {number} is done for good, and forgotten")
+        return at
 
     # --- snapshot --------------------------------------------------------------------------------
 
@@ -99,6 +117,8 @@ class StreamTable:
         """Return the state as JSON has it."""
         return {
             "partitions": [[name, self.next[name]] for name in self._names],
+            "first": self.first,
+            "num_records": self.num_records,
             "pieces": [self._partitions.tolist(), self._starts.tolist(), self._ends.tolist()],
         }
 
@@ -110,4 +130,4 @@ class StreamTable:
         columns: Sequence[list[int]] = snapshot["pieces"]
         self._partitions = array("i", columns[0])
         self._starts, self._ends = array("q", columns[1]), array("q", columns[2])
-        self.num_records = sum(self._ends) - sum(self._starts)
+        self.first, self.num_records = snapshot["first"], snapshot["num_records"]

@@ -154,9 +154,10 @@ class JobTasks:
                 return self.metrics_id(moment.number) + 1
 
     def epoch_ids(self, epoch: int) -> range:
-        """Ids of the training tasks of one epoch, as many as there are."""
-        first = epoch * self.per_epoch
-        return range(first, first + len(self.training))
+        """Ids of the training tasks of one epoch, as many as there are, and are not forgotten."""
+        start = epoch * self.per_epoch
+        first = self.training.first if isinstance(self.training, StreamTable) else 0
+        return range(start + first, start + len(self.training))
 
     def records_in(self, ranges: NDArray[np.int64]) -> int:
         """Return how many records ranges [first, stop) of training tasks have, shape (n, 2)."""

@@ -486,7 +486,15 @@ impl PsClient {
     /// # Errors
     /// An unreachable replica.
     pub fn audit(&self) -> Result<Vec<Vec<TaskAudit>>, PsError> {
-        self.replicas.audit()
+        self.audit_from(0)
+    }
+
+    /// The same of tasks from one on; replicas forget those before, and refuse what comes of them.
+    ///
+    /// # Errors
+    /// An unreachable replica.
+    pub fn audit_from(&self, first: u64) -> Result<Vec<Vec<TaskAudit>>, PsError> {
+        self.replicas.audit(first)
     }
 
     /// Counters of every replica, each a JSON object.

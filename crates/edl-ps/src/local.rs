@@ -146,7 +146,8 @@ impl Replicas for Local {
         Ok(self.store.scan(table, cursor, scan_rows(dim))?)
     }
 
-    fn audit(&self) -> Result<Vec<Vec<TaskAudit>>, PsError> {
+    fn audit(&self, first: u64) -> Result<Vec<Vec<TaskAudit>>, PsError> {
+        self.store.forget_tasks_before(first);
         Ok(vec![self.store.audit()])
     }
 

@@ -164,7 +164,7 @@ pub(crate) trait Replicas: Send + Sync {
 
     fn scan(&self, replica: usize, table: u32, cursor: u64) -> Result<Chunk, PsError>;
 
-    fn audit(&self) -> Result<Vec<Vec<TaskAudit>>, PsError>;
+    fn audit(&self, first: u64) -> Result<Vec<Vec<TaskAudit>>, PsError>;
 
     /// One JSON object per replica.
     fn stats(&self) -> Result<Vec<String>, PsError>;

@@ -288,7 +288,8 @@ impl<'s> Service<'s> {
         })
     }
 
-    fn audit(&self, audit::Request: audit::Request) -> audit::Response {
+    fn audit(&self, audit::Request { first }: audit::Request) -> audit::Response {
+        self.store.forget_tasks_before(first);
         let tasks = self.store.audit().into_iter();
         let tasks = tasks.map(|task| audit::AuditedTask {
             task: task.task,

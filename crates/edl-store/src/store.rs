@@ -426,7 +426,14 @@ impl Store {
         Ok(table.scan(cursor, max_rows))
     }
 
-    /// Return what has been applied of each task, by task number.
+    /// Forget what has been applied of all tasks before one, and refuse what comes of them.
+    pub fn forget_tasks_before(&self, first: u64) {
+        if let Some(model) = self.model.get() {
+            model.tasks.forget_before(first);
+        }
+    }
+
+    /// Return what has been applied of each task, by task number; nothing of those forgotten.
     pub fn audit(&self) -> Vec<TaskAudit> {
         let all = self.model.get().map(|model| model.tasks.all());
         all.into_iter()

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -99,6 +100,8 @@ impl Watermark {
 #[derive(Default)]
 pub(crate) struct Tasks {
     tasks: Mutex<HashMap<u64, Arc<Mutex<Watermark>>>>,
+    /// Tasks before this one are done with, and have no watermark. It rises only.
+    first: AtomicU64,
     tally: Mutex<WatermarkTally>,
 }
 
@@ -110,8 +113,24 @@ impl Tasks {
             .collect();
         Self {
             tasks: Mutex::new(tasks),
+            first: AtomicU64::new(0),
             tally: Mutex::default(),
         }
+    }
+
+    /// Forget all tasks before one: no lease of theirs is let in any more.
+    pub(crate) fn forget_before(&self, first: u64) {
+        let mut tasks = self.tasks.lock();
+        if first > self.first.load(Ordering::Acquire) {
+            self.first.store(first, Ordering::Release);
+            tasks.retain(|&task, _| task >= first);
+            tasks.shrink_to_fit();
+        }
+    }
+
+    /// Return the first task that is not forgotten.
+    pub(crate) fn first(&self) -> u64 {
+        self.first.load(Ordering::Acquire)
     }
 
     /// Have these watermarks and no others.
@@ -155,8 +174,17 @@ impl Tasks {
     }
 
     /// Return a task's watermark, at zero for a task that is new.
+    ///
+    /// That of a task that is forgotten lets no lease in.
     pub(crate) fn get(&self, task: u64) -> Arc<Mutex<Watermark>> {
-        self.tasks.lock().entry(task).or_default().clone()
+        let mut tasks = self.tasks.lock();
+        if task < self.first.load(Ordering::Acquire) {
+            return Arc::new(Mutex::new(Watermark {
+                lease: u32::MAX,
+                ..Watermark::default()
+            }));
+        }
+        tasks.entry(task).or_default().clone()
     }
 
     /// Return all watermarks by task number.

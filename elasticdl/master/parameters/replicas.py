@@ -116,13 +116,13 @@ class PsReplicas(NoWorlds):
         """See `Holder`. What the predecessor has handed over is newer than any checkpoint."""
         handed_over = self._hand_overs.of(index)
         candidates: list[RestorePoint] = [] if handed_over is None else [handed_over]
-        candidates += self.schedule.candidates()
+        candidates += self._requests.candidates()
         point = candidates[num_unsound] if num_unsound < len(candidates) else None
         if num_unsound:
             instead = f"version {point.version:,}" if point else "the start of the job"
             text = f"ps replica {index} goes back to {instead}: {problem}"
             self._act(Note(CheckpointUnsound(index, problem), text, is_warning=True))
-        if candidates:
+        if candidates or self._requests.retired.first:
             session = point.session if isinstance(point, HandedOver) else ""
             self._journal.record("ps restores", index, point.version if point else 0, session)
         return point
@@ -168,8 +168,11 @@ class PsReplicas(NoWorlds):
         match answer:
             case Watermarks(index, session):
                 member = self._successor(index, session)
-                if member is not None and not self.is_ready(member):
-                    self._take_in(member, answer, now)
+                if member is None or self.is_ready(member):
+                    return Verdict()
+                if words := self._lacks_for_good(member):
+                    return Verdict(failure=words)
+                self._take_in(member, answer, now)
                 return Verdict()
             case WatermarksFailed(index, session, message):
                 return Verdict(lost=self._successor(index, session), words=message)
@@ -192,6 +195,17 @@ class PsReplicas(NoWorlds):
         member = self._members.find(Role.PS, index)
         is_it = member is not None and member.session == session and member.is_alive
         return member if is_it and not self._history.has_ended else None
+
+    def _lacks_for_good(self, member: Member) -> str:
+        """Say that a successor lacks what nobody can give it again; "" if it does not."""
+        version, _ = self._restored.get(member.index, (0, ""))
+        if not self._requests.retired.first or version or not self._is_training:
+            return ""
+        return (
+            f"{member.name} was lost, and none of the job's checkpoints can be restored; the "
+            f"first {self._requests.retired.first:,} tasks of the stream were done long ago, and "
+            "are not trained again. Begin a new job with --checkpoint_dir_for_init"
+        )
 
     def _take_in(self, member: Member, answer: Watermarks, now: float) -> None:
         """Go on with a successor: what it lacks is trained again, or is lost to it."""

@@ -33,13 +33,16 @@ from elasticdl.master.parameters.holder import (
     Verdict,
 )
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
-from elasticdl.master.parameters.schedule import CheckpointSchedule
+from elasticdl.master.parameters.retired import Retired
+from elasticdl.master.parameters.schedule import CheckpointSchedule, WholeCheckpoint
 from elasticdl.master.patience import told
 from elasticdl.master.phases import CLOSING, Phase
 from elasticdl.master.progress import Meter
+from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
 from elasticdl.observe import kinds
 
+_PAUSE_SECONDS = 10.0  # after a proof in training that could not be made
 _TIMES_UNREACHABLE = 5  # in a row; each costs the master seconds
 
 
@@ -69,6 +72,7 @@ class Purpose(StrEnum):
     RECOVERY = "recovery"  # a checkpoint in the job's own folder
     LAST_CHECKPOINT = "last checkpoint"  # ends its phase, or the job that fails
     PROOF = "proof"
+    RETIRED_PROOF = "retired proof"  # of tasks that are forgotten then
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class _Request:
     version: int
     generation: int  # of the holder that was asked
     began: float
+    first: int = 0  # training tasks before it were done then, or are to be forgotten
 
 
 class Requests:
@@ -102,9 +107,11 @@ class Requests:
         self._parts = parts
         self._act = act
         self.schedule = CheckpointSchedule(journal, config.checkpoint)
+        self.retired = Retired(journal, self._forget)
         self._under_way: _Request | None = None
         self._times_unreachable = 0
         self._epochs_expired = 0
+        self._retires_from = 0.0  # not before this time
         self._when_written: list[Callable[[float], None]] = []
         journal.handle("request", self._apply_request)
         journal.handle("request ended", self._apply_ended)
@@ -148,6 +155,8 @@ class Requests:
         self.schedule.begin_training(now)
         if self._ledger.is_whole and self.schedule.is_due(version):
             self._ask(Purpose.CHECKPOINT, now)
+        elif self._is_stream and (stop := self._to_retire(now)) is not None:
+            self._ask(Purpose.RETIRED_PROOF, now, stop)
         elif not self._is_local and self.schedule.is_recovery_due(version, now):
             self._ask(Purpose.RECOVERY, now)
 
@@ -157,13 +166,17 @@ class Requests:
             is_checkpoint = self._history.phase is Phase.CHECKPOINTING
             self._ask(Purpose.LAST_CHECKPOINT if is_checkpoint else Purpose.PROOF, now)
 
-    def _ask(self, purpose: Purpose, now: float) -> None:
+    def _ask(self, purpose: Purpose, now: float, stop: int = 0) -> None:
         if self._under_way is not None:
             return
         version = self._meter.model_version
-        self._journal.record("request", str(purpose), version, self._parts.generation, now)
+        first = stop if stop or not self._is_stream else self._ledger.first_open
+        self._journal.record("request", str(purpose), version, self._parts.generation, now, first)
         if purpose is Purpose.PROOF:
-            self._act(AskAudit(self._prover()))
+            self._act(AskAudit(self._prover(self._ledger.begun()), self.retired.first))
+            return
+        if purpose is Purpose.RETIRED_PROOF:
+            self._act(AskAudit(self._prover(lambda task_id: task_id < stop), self.retired.first))
             return
         is_last = purpose is Purpose.LAST_CHECKPOINT
         is_private = self.schedule.is_last_private if is_last else purpose is Purpose.RECOVERY
@@ -175,6 +188,37 @@ class Requests:
     @property
     def _is_local(self) -> bool:
         return self._config.training.distribution_strategy is Strategy.LOCAL
+
+    @property
+    def _is_stream(self) -> bool:
+        return isinstance(self._tasks.training, StreamTable)
+
+    def _to_retire(self, now: float) -> int | None:
+        """Return up to which task there is something to forget now."""
+        restorable = [point.version for point in self.candidates()]
+        return self.retired.due(restorable) if now >= self._retires_from else None
+
+    def candidates(self) -> list[WholeCheckpoint]:
+        """Return the checkpoints that a replica may be given, the best first."""
+        found = self.schedule.candidates()
+        if not self._is_stream:
+            return found
+        return [point for point in found if self.retired.allows(point.version)]
+
+    def _noted(self, request: _Request, version: int) -> None:
+        """Note of a checkpoint which tasks are in it for sure."""
+        if self._is_stream:
+            is_sure = request.generation == self._parts.generation
+            first = request.first if is_sure else self.retired.first
+            versions = [point.version for point in self.schedule.candidates()]
+            self.retired.written(version, first, versions)
+
+    def _forget(self, first: int) -> None:
+        """Have everybody forget the training tasks before one; a part of a fact."""
+        assert isinstance(self._tasks.training, StreamTable)
+        self._tasks.training.forget(first)
+        self._ledger.forget_tasks(first)
+        self._meter.forget_tasks(first)
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -194,7 +238,12 @@ class Requests:
             case CheckpointFailed():
                 return self._not_written(request, answer, now)
             case Audited(replicas, proof):
-                return self._audited(request, proof or self._prover()(replicas))
+                prover = self._prover(self._ledger.begun())
+                return self._audited(request, proof or prover(replicas))
+            case AuditFailed(_, was_unreachable) if request.purpose is Purpose.RETIRED_PROOF:
+                self._end(was_unreachable)
+                self._retires_from = now + _PAUSE_SECONDS
+                return Verdict()
             case AuditFailed(message, was_unreachable):
                 is_again = self._end(was_unreachable)
                 return Verdict(
@@ -213,10 +262,12 @@ class Requests:
             self.schedule.patience.succeeded()
         if request.purpose is Purpose.RECOVERY or (is_last and self.schedule.is_last_private):
             self.schedule.written_for_recovery(version)
+            self._noted(request, version)
             self._act(DeleteCheckpoints((version,), is_private=True))
             return verdict
         is_best = self.schedule.is_best_due
         self.schedule.written(version)
+        self._noted(request, version)
         of_best = ", that of the best evaluation" if is_best else ""
         text = f"checkpoint of version {version} is written{of_best}"
         self._act(Note(kinds.CheckpointWritten(version, is_best), text))
@@ -254,8 +305,8 @@ class Requests:
             return Verdict()
         return Verdict(is_phase_over=True)
 
-    def _prover(self) -> Callable[[Replicas], Proof]:
-        """Return what makes the proof; the job is idle until it is made, or it is void."""
+    def _prover(self, begun: Callable[[int], bool]) -> Callable[[Replicas], Proof]:
+        """Return what makes the proof of tasks; none of them is under way until it is made."""
         return partial(
             prove,
             self._tasks,
@@ -264,7 +315,7 @@ class Requests:
             lost=self._parts.lost_tasks,
             uneven=self._ledger.uneven,
             set_aside=self._ledger.quarantined.keys(),
-            begun=self._ledger.begun(),
+            begun=begun,
             missing={i: n.positions for i, n in self._ledger.missing.items()},
         )
 
@@ -272,9 +323,13 @@ class Requests:
         self._journal.record("request ended", self._times_unreachable)
         if self._history.has_ended or request.generation != self._parts.generation:
             return Verdict()
-        self._history.proved(found.ledger, found.note)
         if found.problem:
             self._history.add_problem(f"ledger: {found.problem}", is_of_proof=True)
+        if request.purpose is Purpose.RETIRED_PROOF:
+            self.retired.proved(request.first, found)
+            return Verdict()
+        whole = self.retired.with_all(found)
+        self._history.proved(whole.ledger, whole.note)
         return Verdict(is_phase_over=True)
 
     def _end(self, was_unreachable: bool) -> bool:
@@ -288,8 +343,10 @@ class Requests:
 
     # --- facts -----------------------------------------------------------------------------------
 
-    def _apply_request(self, purpose: str, version: int, generation: int, now: float) -> None:
-        self._under_way = _Request(Purpose(purpose), version, generation, now)
+    def _apply_request(
+        self, purpose: str, version: int, generation: int, now: float, first: int = 0
+    ) -> None:
+        self._under_way = _Request(Purpose(purpose), version, generation, now, first)
 
     def _apply_ended(self, times_unreachable: int) -> None:
         self._under_way = None
@@ -308,6 +365,7 @@ class Requests:
             "times_unreachable": self._times_unreachable,
             "epochs_expired": self._epochs_expired,
             "schedule": self.schedule.snapshot(),
+            "retired": self.retired.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -319,3 +377,5 @@ class Requests:
         self._times_unreachable = snapshot["times_unreachable"]
         self._epochs_expired = snapshot["epochs_expired"]
         self.schedule.restore(snapshot["schedule"])
+        if (retired := snapshot.get("retired")) is not None:
+            self.retired.restore(retired)

@@ -104,7 +104,7 @@ class FakeReplicas:
         self.applied = {}
         self.problem = None
 
-    def audit(self):
+    def audit(self, first=0):
         rows = [(id, n, records) for id, (n, records) in self.applied.items()]
         return [np.array(rows, np.int64).reshape(-1, 3)]
 

@@ -185,8 +185,9 @@ impl Replicas for Remote {
         })
     }
 
-    fn audit(&self) -> Result<Vec<Vec<TaskAudit>>, PsError> {
-        let audits = self.ask_whole(Lane::Control, self.all(), |_| audit::Request)?;
+    fn audit(&self, first: u64) -> Result<Vec<Vec<TaskAudit>>, PsError> {
+        let request = |_| audit::Request { first };
+        let audits = self.ask_whole(Lane::Control, self.all(), request)?;
         audits.into_iter().map(audit_of).collect()
     }
 

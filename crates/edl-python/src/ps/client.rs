@@ -310,13 +310,14 @@ impl PsClient {
         })
     }
 
-    fn audit(&self, py: Python<'_>) -> PyResult<Vec<Py<PyArray2<i64>>>> {
+    #[pyo3(signature = (first = 0))]
+    fn audit(&self, py: Python<'_>, first: u64) -> PyResult<Vec<Py<PyArray2<i64>>>> {
         // There may be a million tasks: objects of Python would be made with its lock held.
         let audits: Vec<Vec<i64>> = py
             .detach(|| {
                 Ok(self
                     .client
-                    .audit()?
+                    .audit_from(first)?
                     .iter()
                     .map(|audit| rows_of(audit))
                     .collect())

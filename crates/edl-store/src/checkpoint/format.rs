@@ -60,6 +60,14 @@ pub(crate) struct ReplicaEntry {
     /// In how many updates each dense variable rested; none if none did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) rests: Vec<u64>,
+    /// Tasks before it were done with, and are forgotten; 0 if none are.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) first_task: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// `base.json`, which whoever coordinates the replicas writes.

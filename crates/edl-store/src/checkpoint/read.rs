@@ -51,6 +51,8 @@ pub(crate) struct Restored {
     pub(crate) vectors: Vectors,
     pub(crate) version: u64,
     pub(crate) watermarks: Watermarks,
+    /// Tasks before it are forgotten.
+    pub(crate) first_task: u64,
     pub(crate) times: Times,
 }
 
@@ -80,6 +82,11 @@ pub(crate) fn read(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreErr
         vectors,
         version: version - checkpoint.earlier,
         watermarks,
+        first_task: if wanted.keep_watermarks {
+            checkpoint.first_task()
+        } else {
+            0
+        },
         times,
     })
 }
@@ -339,6 +346,12 @@ impl Checkpoint {
         let versions = self.entries.iter();
         let versions = versions.filter(|entry| !same || entry.replica == wanted.replica);
         versions.map(|entry| entry.version).max().unwrap_or(0)
+    }
+
+    /// Return the first task that no replica was told to forget: all had those before.
+    fn first_task(&self) -> u64 {
+        let firsts = self.entries.iter().map(|entry| entry.first_task);
+        firsts.max().unwrap_or(0)
     }
 
     /// Read this replica's vectors, version and watermarks.

@@ -53,6 +53,8 @@ pub(crate) struct Source<'a> {
     pub(crate) rows: Vec<Vec<usize>>,
     pub(crate) vectors: Values,
     pub(crate) watermarks: Watermarks,
+    /// Tasks before it are forgotten.
+    pub(crate) first_task: u64,
     pub(crate) times: Times,
     /// Names that came at this version or later are of it; earlier ones are in the base.
     pub(crate) names_since: u64,
@@ -130,6 +132,7 @@ pub(crate) fn write(source: &Source<'_>, dir: &Path) -> Result<ReplicaEntry, Sto
         names,
         base: source.base.clone(),
         rests: source.vectors.rests.to_vec(),
+        first_task: source.first_task,
     })
 }
 

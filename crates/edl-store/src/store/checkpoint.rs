@@ -117,6 +117,7 @@ impl Store {
                 .collect(),
             vectors: model.vectors.read().values(),
             watermarks: model.tasks.all(),
+            first_task: model.tasks.first(),
             times: model.times.lock().clone(),
         })
     }
@@ -197,6 +198,7 @@ impl Store {
             staleness: Mutex::default(),
             times: Mutex::new(restored.times),
         };
+        model.tasks.forget_before(restored.first_task);
         model.treat(&spec, &store)?;
         // Nobody else has the store yet.
         let _ = store.model.set(model);

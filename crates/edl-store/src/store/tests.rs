@@ -88,6 +88,38 @@ fn write(store: &Store, dir: &std::path::Path) {
 }
 
 #[test]
+fn what_comes_of_forgotten_tasks_is_refused_also_after_a_checkpoint() {
+    let store = store();
+    push(&store, 0, &[1]).unwrap();
+    store.begin_task(2, 1).unwrap();
+    store.forget_tasks_before(2);
+    store.forget_tasks_before(1); // of a request that came late
+    let dir = tempfile::tempdir().unwrap();
+    write(&store, dir.path());
+    let restored = Store::restore(dir.path(), 0, 1, true).unwrap();
+    for store in [store, restored] {
+        assert_eq!(
+            store.audit().iter().map(|a| a.task).collect::<Vec<_>>(),
+            [2]
+        );
+        for refused in [
+            push(&store, 0, &[1]).unwrap_err(),
+            push(&store, 1, &[1]).unwrap_err(),
+            store.begin_task(1, 7).unwrap_err(),
+            store.skip(1, 7, 0).unwrap_err(),
+        ] {
+            assert!(matches!(refused, StoreError::StaleLease { task: 1, .. }));
+        }
+        assert_eq!(row(&store, 1).unwrap(), [-0.5, -0.5]);
+        assert_eq!(store.audit().len(), 1);
+        store.begin_task(2, 2).unwrap();
+    }
+    // A new job from the same parameters has tasks of its own.
+    let other = Store::restore(dir.path(), 0, 1, false).unwrap();
+    other.begin_task(1, 1).unwrap();
+}
+
+#[test]
 fn a_panic_in_the_middle_of_an_update_leaves_a_store_that_answers_nothing() {
     let store = store();
     push(&store, 0, &[1, 2]).unwrap();

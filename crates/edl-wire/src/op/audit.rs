@@ -8,17 +8,23 @@ use crate::frame::{Array, Header, Kind, Outgoing};
 
 /// Asks for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request;
+pub struct Request {
+    /// Tasks before it are done with: they are to be forgotten.
+    pub first: u64,
+}
 
 impl<'a> super::Request<'a> for Request {
     type Response = Response;
 
     fn encode(&self) -> Outgoing<'_> {
-        Outgoing::new(Op::Audit)
+        Outgoing::new(Op::Audit).args([self.first, 0, 0, 0])
     }
 
-    fn decode(_: &Header, arrays: &[Array<'a>]) -> Result<Self, WireError> {
-        exactly(arrays, []).map(|[]| Self)
+    fn decode(header: &Header, arrays: &[Array<'a>]) -> Result<Self, WireError> {
+        let [] = exactly(arrays, [])?;
+        Ok(Self {
+            first: header.args[0],
+        })
     }
 }
 
@@ -34,7 +40,7 @@ pub struct AuditedTask {
     pub num_records: u64,
 }
 
-/// All tasks.
+/// All tasks that are not forgotten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// In no order.

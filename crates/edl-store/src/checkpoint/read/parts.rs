@@ -73,6 +73,7 @@ fn vectors_of(dir: &Path, wanted: &Wanted<'_>) -> Result<Restored, StoreError> {
         vectors,
         version: version - checkpoint.earlier,
         watermarks: Watermarks::new(),
+        first_task: 0,
         times: Times::default(),
     })
 }
@@ -100,6 +101,7 @@ fn rows_of(dir: &Path, version: Option<u64>, wanted: &Wanted<'_>) -> Result<Rest
         vectors: Vectors::new(rule, &[], &[]),
         version,
         watermarks: Watermarks::new(),
+        first_task: 0,
         times,
     })
 }

@@ -1,0 +1,128 @@
+"""What a job on a stream forgets: tasks that are done and proved, and never asked for again.
+
+A task is asked for again when a ps replica is lost, and is restored from a checkpoint that was
+begun before the task was done. So what was done when the oldest checkpoint was begun that may be
+restored is done for good. It is proved then, its records are added to a sum, and nobody has to
+know of it any more: not the ledger, not the replicas, no journal and no checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from elasticdl.job import EpochLedger
+from elasticdl.master.journal import Journal
+from elasticdl.master.parameters.proof import Proof
+
+_AT_ONCE = 1024
+"""Tasks that are forgotten together, at least."""
+_OLDEST = 2
+"""Checkpoints of which each replica can restore any, though tasks were forgotten."""
+
+
+class Retired:
+    """The tasks before `first`, and what became of their records."""
+
+    def __init__(self, journal: Journal, forget: Callable[[int], None]) -> None:
+        """Begin with none.
+
+        Args:
+            journal: Of the job.
+            forget: Has everybody in this process forget the tasks before one.
+        """
+        self._journal = journal
+        self._forget = forget
+        self.first = 0
+        """Tasks before it are forgotten."""
+        self._sum = EpochLedger(0, 0, 0, 0, 0)
+        self._note = ""
+        self._done: dict[int, int] = {}  # checkpoint -> all tasks before this one are in it
+        journal.handle("checkpoint has", self._apply_has)
+        journal.handle("retire", self._apply_retire)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def written(self, version: int, first_open: int, restorable: Sequence[int]) -> None:
+        """A checkpoint is whole.
+
+        Args:
+            version: Of it.
+            first_open: The first task that was not done when it was begun.
+            restorable: Versions that a replica may be given, the newest first.
+        """
+        self._journal.record("checkpoint has", version, first_open, list(restorable))
+
+    def proved(self, stop: int, found: Proof) -> None:
+        """The tasks before `stop` are proved."""
+        counts = [0, 0, 0, 0, 0]
+        for line in found.ledger:
+            counts = [line.records, line.trained_once, line.repeated, line.lost, line.examples]
+        self._journal.record("retire", stop, counts, found.note)
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def due(self, restorable: Sequence[int]) -> int | None:
+        """Return up to which task there is much to forget; None: nowhere.
+
+        Args:
+            restorable: Versions that a replica may be given, the newest first.
+        """
+        if not restorable:
+            return None
+        stop = min(self._done.get(version, 0) for version in restorable[:_OLDEST])
+        return stop if stop - self.first >= _AT_ONCE else None
+
+    def allows(self, version: int) -> bool:
+        """Whether a replica that is restored from a checkpoint has all that is forgotten."""
+        return self._done.get(version, 0) >= self.first
+
+    def with_all(self, found: Proof) -> Proof:
+        """Return a proof of the tasks that are left as one of all tasks."""
+        if not self.first:
+            return found
+        lines = found.ledger or (EpochLedger(0, 0, 0, 0, 0),)
+        whole = _add(self._sum, lines[0])
+        note = "; ".join(filter(None, [self._note, found.note]))
+        return Proof((whole, *lines[1:]) if whole.records else lines[1:], found.problem, note)
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_has(self, version: int, first_open: int, restorable: Iterable[int]) -> None:
+        self._done[version] = first_open
+        self._done = {each: self._done.get(each, 0) for each in restorable}
+
+    def _apply_retire(self, stop: int, counts: Sequence[int], note: str) -> None:
+        self.first = stop
+        self._sum = _add(self._sum, EpochLedger(0, *counts))
+        self._note = note or self._note
+        self._forget(stop)
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        one = self._sum
+        return {
+            "first": self.first,
+            "sum": [one.records, one.trained_once, one.repeated, one.lost, one.examples],
+            "note": self._note,
+            "done": [list(item) for item in self._done.items()],
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        self.first, self._note = snapshot["first"], snapshot["note"]
+        self._sum = EpochLedger(0, *snapshot["sum"])
+        self._done = dict(snapshot["done"])
+
+
+def _add(one: EpochLedger, other: EpochLedger) -> EpochLedger:
+    return EpochLedger(
+        one.epoch,
+        one.records + other.records,
+        one.trained_once + other.trained_once,
+        one.repeated + other.repeated,
+        one.lost + other.lost,
+        one.examples + other.examples,
+    )
