@@ -1,7 +1,9 @@
 """Jobs on a topic of a real broker: each message is trained once, whatever is killed."""
 
 import base64
+import contextlib
 import json
+import threading
 
 import numpy as np
 import psutil
@@ -34,6 +36,12 @@ class StreamJob(RunningJob):
         """Have it finish with what has arrived; return its summary."""
         run(elasticdl("stop", self.job_dir, "--drain"))
         return self.finish()
+
+    def checkpointed(self):
+        """Yield what each replica says of the checkpoints of the job's own."""
+        for manifest in (self.job_dir / "recovery").glob("*/manifest.json"):
+            with contextlib.suppress(FileNotFoundError):  # a newer one has replaced it
+                yield from json.loads(manifest.read_text())["replicas"]
 
     def check(self, summary, topic):
         """Each message that was committed counts once: by the model, and by the ledger."""
@@ -130,6 +138,27 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
         summary = job.drain()
     job.check(summary, topic)
     assert all(partition["lag"] == 0 for partition in summary["partitions"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_replicas_forget_tasks_that_are_done_for_good_and_are_killed_then(kafka_broker, tmp_path):
+    topic = TopicOfIds(kafka_broker, "months", seed=9)
+    topic.send(30_000)
+    flags = {"num_minibatches_per_task": 1, "recovery_seconds": 1}
+    with StreamJob(tmp_path, f"kafka://{kafka_broker.address}/months", **flags) as job:
+        job.until_trained(29_000)
+        topic.send(4_000)
+        while not any(entry.get("first_task") for entry in job.checkpointed()):
+            assert job.is_running(), job.log()
+            topic.send(100)
+            threading.Event().wait(0.5)
+        job.send("ps")
+        topic.send(4_000)
+        job.until_trained(topic.num_messages - 1)
+        job.send("master")
+        summary = job.drain()
+    job.check(summary, topic)
 
 
 @pytest.mark.long
