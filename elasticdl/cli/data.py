@@ -41,9 +41,13 @@ data.add_command(analyze)
 @click.argument("source")
 @reader_params
 def count(source: str, params: str) -> None:
-    """Count the records of SOURCE, by file and in all."""
+    """Count the records of SOURCE, by file and in all; of a topic, by partition, as it is now."""
     from elasticdl.data.open import open_reader
+    from elasticdl.data.topic import is_topic
 
+    if is_topic(source):
+        _count_messages(source, params)
+        return
     counts: Counter[str] = Counter()
     for shard in open_reader(source, params).shards():
         counts[shard.name] += shard.num_records
@@ -54,6 +58,31 @@ def count(source: str, params: str) -> None:
     if len(counts) != 1:
         table.add_section()
         table.add_row(f"{len(counts):,} files", f"{counts.total():,}")
+    Terminal().print(table)
+
+
+def _count_messages(source: str, params: str) -> None:
+    """Read what there is of a topic: how many of its positions have a record is in no index."""
+    from elasticdl.data.open import open_reader
+
+    reader = open_reader(source, f"{params};bad_messages=aside")
+    table = Table("partition", box=None, pad_edge=False)
+    rows, total = [], [0, 0, 0]
+    for shard in reader.shards():
+        records = unreadable = 0
+        for chunk in reader.read(shard):
+            records += len(chunk)
+            unreadable += len(chunk.unreadable)
+        counts = [records, unreadable, shard.num_records]
+        total = [one + other for one, other in zip(total, counts, strict=True)]
+        rows.append((shard.name, counts))
+    for name in ("records", "unreadable", "positions"):
+        table.add_column(name, justify="right")
+    for name, counts in rows:
+        table.add_row(Text(name, overflow="fold"), *(f"{count:,}" for count in counts))
+    if len(rows) != 1:
+        table.add_section()
+        table.add_row(f"{len(rows):,} partitions", *(f"{count:,}" for count in total))
     Terminal().print(table)
 
 
@@ -116,13 +145,15 @@ def _inspect_whole(
     source: str, format_name: str, num_shown: int, verify: bool, params: str
 ) -> None:
     """Show what is no list of files; what is wrong with it is raised."""
+    from elasticdl.data.base import HasHoles
     from elasticdl.data.open import open_reader
 
     reader = open_reader(source, params)
     shards = reader.shards()
+    total = sum(shard.num_records for shard in shards)
     facts = {
         "format": format_name,
-        "records": f"{sum(shard.num_records for shard in shards):,}",
+        "positions" if isinstance(reader, HasHoles) else "records": f"{total:,}",
         "shards": f"{len(shards):,}",
     } | _columns(reader)
     if verify:

@@ -82,6 +82,20 @@ class Kafka:
         """
         return self._answered(lambda: self._extents(self._partitions()), patience_seconds)
 
+    def positions_at(self, milliseconds: int) -> dict[int, int]:
+        """Return of each partition the first position whose message is of a time, or later.
+
+        One that has none is left out. The times are those of the messages, in ms since 1970.
+        """
+
+        def ask() -> dict[int, int]:
+            from confluent_kafka.admin import OffsetSpec
+
+            found = self._offsets(self._partitions(), OffsetSpec.for_timestamp(milliseconds))
+            return {partition: at for partition, at in found.items() if at >= 0}
+
+        return self._answered(ask, None)
+
     def extent(self, partition: int) -> Extent:
         """Return what there is of one partition; a broker that is away is waited for."""
         return self._answered(lambda: self._extents([partition]), None)[partition]
@@ -187,14 +201,13 @@ class Kafka:
         return f"{SCHEME}://{self._topic.servers}: there is no topic {self._topic.name}{hint}"
 
     def _extents(self, partitions: Sequence[int]) -> dict[int, Extent]:
-        lows = self._offsets(partitions, "earliest")
-        highs = self._offsets(partitions, "latest")
-        return {at: Extent(lows[at], max(lows[at], highs[at])) for at in partitions}
-
-    def _offsets(self, partitions: Sequence[int], where: str) -> dict[int, int]:
         from confluent_kafka.admin import OffsetSpec
 
-        spec = OffsetSpec.earliest() if where == "earliest" else OffsetSpec.latest()
+        lows = self._offsets(partitions, OffsetSpec.earliest())
+        highs = self._offsets(partitions, OffsetSpec.latest())
+        return {at: Extent(lows[at], max(lows[at], highs[at])) for at in partitions}
+
+    def _offsets(self, partitions: Sequence[int], spec: Any) -> dict[int, int]:
         committed = self._client.IsolationLevel.READ_COMMITTED
         asked = self._admin.list_offsets(
             {self._client.TopicPartition(self._topic.name, at): spec for at in partitions},

@@ -117,8 +117,12 @@ class KafkaReader:
         self._kafka.extents(_CHECK_SECONDS)
 
     def shards(self) -> list[Shard]:
-        """List what there is of each partition now; a broker that is away is waited for."""
-        return self._as_shards(self._kafka.extents())
+        """List what there is of each partition now; a broker that is away is waited for.
+
+        Of data with an end: as much of it as belongs to them.
+        """
+        found = self._as_shards(self._kafka.extents())
+        return found if self.is_endless else self._from_start(found)
 
     def look(self) -> list[Shard]:
         """List what there is of each partition now.
@@ -131,9 +135,19 @@ class KafkaReader:
 
     def beginning(self) -> list[Shard]:
         """List what a job that begins now has to read of each partition."""
+        return self._from_start(self._as_shards(self._kafka.extents()))
+
+    def _from_start(self, shards: list[Shard]) -> list[Shard]:
+        """Return what is left of shards from where the topic is to be read."""
         if self._topic.start == "earliest":
-            return self.shards()
-        return [Shard(shard.name, shard.end, shard.end) for shard in self.shards()]
+            return shards
+        time = self._topic.start_ms
+        firsts = {} if time is None else self._kafka.positions_at(time)
+        starts = (firsts.get(self._topic.partition_of(shard), shard.end) for shard in shards)
+        return [
+            Shard(shard.name, min(max(start, shard.start), shard.end), shard.end)
+            for shard, start in zip(shards, starts, strict=True)
+        ]
 
     def read(self, shard: Shard) -> Iterator[Records]:
         """Yield the records at positions `[shard.start, shard.end)`, with their positions."""

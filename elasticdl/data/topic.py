@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from datetime import datetime
 from urllib.parse import parse_qsl
 
 from elasticdl.errors import ConfigError
@@ -15,8 +15,7 @@ from elasticdl.settings.data import DataSection
 from elasticdl.settings.training import TrainingSection
 
 SCHEME = "kafka"
-Start = Literal["earliest", "latest"]
-_STARTS: tuple[Start, ...] = get_args(Start)
+_STARTS = ("earliest", "latest")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _READER = ("format", "columns", "delimiter", "credentials")
 _KNOWN = ("start", "end", "order", *_READER)
@@ -28,7 +27,7 @@ class Topic:
     """Where the messages are, and which of them are the data.
 
     servers: brokers to begin with, `host:port,host:port`.
-    start: what is read first, of what there is when the job begins.
+    start: what is read first, of what there is when the job begins: earliest, latest, or a time.
     is_endless: whether what arrives later is read too.
     keeps_order: whether the messages of a partition are trained one after the other.
     settings: of its reader, beside those that all data has: of these, and before them.
@@ -36,7 +35,7 @@ class Topic:
 
     servers: str
     name: str
-    start: Start = "earliest"
+    start: str = "earliest"
     is_endless: bool = True
     keeps_order: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -45,6 +44,11 @@ class Topic:
     def is_cut_as_it_comes(self) -> bool:
         """Whether its tasks are made while the job runs."""
         return self.is_endless or self.keeps_order
+
+    @property
+    def start_ms(self) -> int | None:
+        """The time at which it starts, in milliseconds since 1970; None: it is no time."""
+        return None if self.start in _STARTS else _milliseconds(self.start)
 
     def shard(self, partition: int, start: int, end: int) -> Shard:
         """Return a range of positions of a partition."""
@@ -161,8 +165,11 @@ def parse(place: str) -> Topic:
             f"{SCHEME}://{address}: credentials are no part of a name, which everybody sees: "
             "expected credentials=file:/PATH or credentials=env:NAME"
         )
-    if start not in _STARTS:
-        raise ConfigError(f"{place}: start={start}: expected {' or '.join(_STARTS)}")
+    if start not in _STARTS and _milliseconds(start) is None:
+        raise ConfigError(
+            f"{place}: start={start}: expected {' or '.join(_STARTS)}, or a time with its zone, "
+            "such as 2026-01-31T12:00:00Z"
+        )
     if end not in ("", "latest"):
         raise ConfigError(
             f"{place}: end={end}: expected latest, what there is when the job begins, or no end: "
@@ -176,6 +183,16 @@ def parse(place: str) -> Topic:
             "the other, or no order"
         )
     return Topic(servers, name, start, is_endless=not end, keeps_order=bool(order), settings=given)
+
+
+def _milliseconds(time: str) -> int | None:
+    """Return a time with its zone in milliseconds since 1970; None: it is none."""
+    try:
+        # A plus in the query of a URL is a space.
+        found = datetime.fromisoformat(time.replace(" ", "+"))
+    except ValueError:
+        return None
+    return None if found.tzinfo is None else int(found.timestamp() * 1000)
 
 
 def gap_words(name: str, start: int, end: int) -> str:

@@ -63,7 +63,7 @@ class Broker:
     def extent(self, partition):
         return Extent(self.low, self.high)
 
-    def extents(self):
+    def extents(self, patience_seconds=None):
         return {0: self.extent(0)}
 
     def error_codes(self):
@@ -202,3 +202,16 @@ def test_settings_of_the_name_count_more_than_those_for_all_data():
     reader = open_reader(place, "columns=x,y;delimiter=tab")
     assert reader.metadata.column_names == ("a", "b")
     assert reader.metadata.column_dtypes["b"] == np.float64
+
+
+@pytest.mark.parametrize(
+    ("first", "shard"), [({0: 3}, Shard("t-0", 3, 5)), ({}, Shard("t-0", 5, 5))]
+)
+def test_a_job_that_starts_at_a_time_reads_from_the_first_message_of_it(first, shard):
+    broker = Broker({0: b"a", 1: b"b", 3: b"c", 4: b"d"})
+    broker.positions_at = lambda milliseconds: first
+    bounded = reader_of(broker, "2026-01-31T12:00:00Z", is_endless=False)
+    assert bounded.shards() == bounded.beginning() == [shard]
+    endless = reader_of(broker, "2026-01-31T12:00:00Z")
+    assert endless.beginning() == [shard]
+    assert endless.look() == endless.shards() == [Shard("t-0", 0, 5)]

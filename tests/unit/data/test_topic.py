@@ -38,7 +38,8 @@ def test_a_place_says_where_the_messages_are(place, topic):
         ("kafka:///clicks", "HOST:PORT/TOPIC"),
         ("kafka://user:word@b/clicks", "HOST:PORT/TOPIC"),
         ("kafka://b/clicks/2", "HOST:PORT/TOPIC"),
-        ("kafka://b/clicks?start=7", "earliest or latest"),
+        ("kafka://b/clicks?start=7", "earliest or latest, or a time"),
+        ("kafka://b/clicks?start=2026-01-31T12:00:00", "a time with its zone"),
         ("kafka://b/clicks?end=never", "or no end"),
         ("kafka://b/clicks?order=key", "expected partition"),
         ("kafka://b/clicks?strat=earliest", "did you mean start"),
@@ -122,3 +123,11 @@ def test_gaps_and_bad_messages_are_the_business_of_readers_of_topics_alone():
     data = DataSection(data_reader_params="columns=a,b", on_gap="skip", bad_message_dir="bad")
     assert reader_params(data, "v.csv") == "columns=a,b"
     assert reader_params(data, ENDLESS) == "columns=a,b;on_gap=skip;bad_messages=aside"
+
+
+@pytest.mark.parametrize(
+    "time", ["2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31T13:00:00%2B01:00"]
+)
+def test_a_topic_may_start_at_a_time(time):
+    assert parse(f"kafka://b/clicks?start={time}").start_ms == 1_769_860_800_000
+    assert parse("kafka://b/clicks").start_ms is None
