@@ -243,7 +243,7 @@ class TaskReport:
     were in them; -1 if that is not known. Where `feed` leaves records out, or makes several
     examples of one, there are fewer or more examples than records. `num_missing` counts the
     positions of the task that have no record, `num_unreadable` those of them whose message cannot
-    be read and was set aside.
+    be read and was set aside; `time` is that of its newest record in seconds since 1970, or 0.
     `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
     is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
     of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at
@@ -270,6 +270,7 @@ class TaskReport:
     num_examples: int = -1
     num_missing: int = 0
     num_unreadable: int = 0
+    time: float = 0.0
     skipped: tuple[int, ...] = ()
     skipped_examples: tuple[int, ...] = ()
     metric_states: MetricStates = field(default_factory=dict)  # EVALUATION, TRAINING
@@ -498,7 +499,8 @@ class PartitionStatus:
     """Where a job is in a partition of its stream.
 
     lag counts the positions before `end` that are not trained; `skipped` those that the broker had
-    deleted before they were read.
+    deleted before they were read. `time` is that of the newest message that is trained, in seconds
+    since 1970; 0: none is, since this master began.
     """
 
     name: str
@@ -506,6 +508,13 @@ class PartitionStatus:
     end: int  # as the broker said last
     lag: int
     skipped: int = 0
+    time: float = 0.0
+
+    def delay_seconds(self, now: float) -> float | None:
+        """Return how old the newest trained message is; 0 where none waits, None: not known."""
+        if not self.lag:
+            return 0.0
+        return max(0.0, now - self.time) if self.time else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,14 +237,16 @@ def members_table(members: Sequence[MemberStatus]) -> Table:
     return table
 
 
-def partitions_table(partitions: Sequence[PartitionStatus]) -> Table:
-    """Return how far a job is behind each partition of its stream."""
+def partitions_table(partitions: Sequence[PartitionStatus], now: float) -> Table:
+    """Return how far a job is behind each partition of its stream, at a time since 1970."""
     table = Table(title="Partitions", title_justify="left")
-    for name in ("partition", "position", "end", "lag", "skipped"):
+    for name in ("partition", "position", "end", "lag", "delay", "skipped"):
         table.add_column(name, justify="left" if name == "partition" else "right")
     for each in partitions:
-        numbers = (each.position, each.end, each.lag, each.skipped)
-        table.add_row(each.name, *(f"{number:,}" for number in numbers))
+        delay = each.delay_seconds(now)
+        words = "" if delay is None else f"{delay:,.1f} s"
+        numbers = [f"{number:,}" for number in (each.position, each.end, each.lag)]
+        table.add_row(each.name, *numbers, words, f"{each.skipped:,}")
     return table
 
 

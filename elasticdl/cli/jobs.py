@@ -88,7 +88,7 @@ def status(name: str, as_json: bool) -> None:
         console.print(display.panel(found))
         console.print(display.members_table(found.members))
         if found.partitions:
-            console.print(display.partitions_table(found.partitions))
+            console.print(display.partitions_table(found.partitions, time.time()))
         if job.page:
             echo(f"page  {job.page}")
         targets = Path(job.places.get("job_dir", "")) / "metrics"

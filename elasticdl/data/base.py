@@ -32,6 +32,7 @@ class Records:
     columns: name -> array whose first axis is the record, or `Strings` (Parquet, tables).
     order: the number of each record, where they are not consecutive.
     unreadable: what was found among them that is none (a topic's messages).
+    time: when the last of them was made, in seconds since 1970, where the source says so; else 0.
     """
 
     start: int = 0
@@ -39,6 +40,7 @@ class Records:
     columns: Mapping[str, Column] = field(default_factory=dict)
     order: NDArray[np.int64] | None = None
     unreadable: tuple[Unreadable, ...] = ()
+    time: float = 0.0
 
     def __len__(self) -> int:
         if self.columns:

@@ -167,13 +167,14 @@ class KafkaReader:
                 )
                 place.consumer = self._kafka.consumer()  # the old one may be stuck for ever
                 self._assign(place, place.partition, at)
-            values, offsets, is_beyond = [], [], False
+            values, offsets, is_beyond, last = [], [], False, None
             for message in messages:
                 if message.error() is not None:
                     at = self._after(message, place, at, shard)
                 elif at <= message.offset() < shard.end:
                     at = message.offset() + 1
                     if message.value() is not None:
+                        last = message
                         values.append(message.value())
                         offsets.append(message.offset())
                 elif message.offset() >= shard.end:
@@ -181,10 +182,12 @@ class KafkaReader:
             # Where a message beyond the range was taken, the next range is asked for anew.
             place.at = None if is_beyond else at
             if values:
-                yield self._records(shard, values, offsets)
+                yield self._records(shard, values, offsets, _time_of(last))
 
-    def _records(self, shard: Shard, values: list[bytes], offsets: list[int]) -> Records:
-        records = self._form.records(values, offsets)
+    def _records(
+        self, shard: Shard, values: list[bytes], offsets: list[int], time: float
+    ) -> Records:
+        records = self._form.records(values, offsets, time)
         if records.unreadable and not self._sets_aside:
             first = records.unreadable[0]
             raise DataError(
@@ -261,3 +264,9 @@ class KafkaReader:
         if end < shard.end:
             self._assign(place, place.partition, end)
         return int(end)
+
+
+def _time_of(message: Any) -> float:
+    """Return the time of a message in seconds since 1970; 0: it has none."""
+    kind, milliseconds = message.timestamp()
+    return milliseconds / 1000 if kind and milliseconds > 0 else 0.0

@@ -42,8 +42,14 @@ class Format:
     metadata: Metadata
     parse: Callable[[Sequence[bytes]], Parsed]
 
-    def records(self, values: list[bytes], positions: list[int]) -> Records:
-        """Return the records of messages; what is not readable is beside them."""
+    def records(self, values: list[bytes], positions: list[int], time: float = 0.0) -> Records:
+        """Return the records of messages; what is not readable is beside them.
+
+        Args:
+            values: Of the messages.
+            positions: Where they are.
+            time: Of the last one, in seconds since 1970; 0: it is not known.
+        """
         columns, why = self.parse(values)
         bad = tuple(Unreadable(positions[i], words, values[i]) for i, words in sorted(why.items()))
         if bad:
@@ -55,6 +61,7 @@ class Format:
             columns if positions else {},
             np.array(positions, np.int64),
             bad,
+            time,
         )
 
 

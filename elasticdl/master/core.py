@@ -479,6 +479,8 @@ class JobCore:
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             self.counters.finished(report)
             self._tell_unreadable(task, report.num_unreadable)
+            if self.intake is not None:
+                self.intake.trained(task.shard.name, report.time)
         if self.intake is not None and self.intake.keeps_order and not self.history.failing:
             self._cut(now)
         self._settle(task, report, settled, now)

@@ -69,6 +69,7 @@ class Intake:
         """Positions of each partition that were deleted before they were read, and skipped."""
         self._is_draining = ends_at_once
         self._ends: dict[str, int] | None = None  # of partitions: what comes later is not read
+        self._times: dict[str, float] = {}  # of partitions: of the newest trained message; no fact
         self.away = ""
         """Why the source does not answer; "": it does. No fact."""
         self.trouble = ""
@@ -93,6 +94,10 @@ class Intake:
             self._journal.record("ends", [[each.name, each.end] for each in known])
         problems = [self._heard(each, now) for each in self._wanted(seen)]
         return "; ".join(problem for problem in problems if problem)
+
+    def trained(self, name: str, time: float) -> None:
+        """Messages of a partition are trained, the newest of them of a time."""
+        self._times[name] = max(time, self._times.get(name, 0.0))
 
     def drain(self) -> None:
         """Have the stream end where it is when the brokers are asked next."""
@@ -221,6 +226,7 @@ class Intake:
                 end=max(at, known.high) if (known := self._known.get(name)) else at,
                 lag=(max(at, known.high) - at if known else 0) + waiting.get(name, 0),
                 skipped=self.skipped.get(name, 0),
+                time=self._times.get(name, 0.0),
             )
             for name, at in sorted(self._table.next.items(), key=lambda item: _order(item[0]))
         )

@@ -835,6 +835,7 @@ class TaskReport(_message.Message):
     IS_CERTAIN_FIELD_NUMBER: _builtins.int
     NUM_MISSING_FIELD_NUMBER: _builtins.int
     NUM_UNREADABLE_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -861,6 +862,8 @@ class TaskReport(_message.Message):
     """positions of the task that have no record"""
     num_unreadable: _builtins.int
     """of these: that have a message which cannot be read"""
+    time: _builtins.float
+    """of the newest record, in seconds since 1970; 0: not known"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -905,10 +908,11 @@ class TaskReport(_message.Message):
         is_certain: _builtins.bool = ...,
         num_missing: _builtins.int = ...,
         num_unreadable: _builtins.int = ...,
+        time: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "num_unreadable", b"num_unreadable", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "num_unreadable", b"num_unreadable", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2066,11 +2070,13 @@ class Partition(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     LAG_FIELD_NUMBER: _builtins.int
     SKIPPED_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     position: _builtins.int
     end: _builtins.int
     lag: _builtins.int
     skipped: _builtins.int
+    time: _builtins.float
     def __init__(
         self,
         *,
@@ -2079,10 +2085,11 @@ class Partition(_message.Message):
         end: _builtins.int = ...,
         lag: _builtins.int = ...,
         skipped: _builtins.int = ...,
+        time: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "lag", b"lag", "name", b"name", "position", b"position", "skipped", b"skipped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "lag", b"lag", "name", b"name", "position", b"position", "skipped", b"skipped", "time", b"time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -242,6 +242,7 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         num_examples=report.num_examples,
         num_missing=report.num_missing,
         num_unreadable=report.num_unreadable,
+        time=report.time,
         skipped=report.skipped,
         skipped_examples=report.skipped_examples,
         metric_states=states_to_message(report.metric_states),
@@ -276,6 +277,7 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         num_examples=message.num_examples,
         num_missing=message.num_missing,
         num_unreadable=message.num_unreadable,
+        time=message.time,
         skipped=tuple(message.skipped),
         skipped_examples=tuple(message.skipped_examples),
         metric_states=states_from_message(message.metric_states),
@@ -539,7 +541,7 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
         overfitting=message.overfitting,
         members=tuple(_member_from_message(member) for member in message.members),
         partitions=tuple(
-            PartitionStatus(each.name, each.position, each.end, each.lag, each.skipped)
+            PartitionStatus(each.name, each.position, each.end, each.lag, each.skipped, each.time)
             for each in message.partitions
         ),
         num_unreadable=message.num_unreadable,

@@ -328,6 +328,7 @@ class Worker:
             num_examples=num_examples,
             num_missing=running.missing,
             num_unreadable=len(running.unreadable),
+            time=running.time,
         )
 
     def _read(self, running: Running) -> Iterator[Records]:
@@ -348,6 +349,7 @@ class Worker:
                 return
             num_read += len(block)
             running.unreadable += block.unreadable
+            running.time = max(running.time, block.time)
             yield block
 
     def _made_by_feed(

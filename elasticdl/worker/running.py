@@ -45,6 +45,7 @@ class Running:
     num_on_the_way: int = 0  # of a suspect: minibatches that are not through; under a lock
     missing: int = 0  # feed: positions of the task's range that have no record
     unreadable: list[Unreadable] = field(default_factory=list)  # feed: messages among these
+    time: float = 0.0  # feed: of the newest record, where the source says so
     records: int = 0  # commit (training), compute (others)
     minibatches: int = 0
     loss_sum: float = 0.0

@@ -25,6 +25,7 @@ CODES = SimpleNamespace(
 class Message:
     def __init__(self, offset, value=None, error=None):
         self.offset, self.value = lambda: offset, lambda: value
+        self.timestamp = lambda: (1, 1000 * offset + 500)
         found = error and SimpleNamespace(code=lambda: error, str=lambda: "trouble")
         self.error = lambda: found
 
@@ -195,6 +196,7 @@ def test_a_message_that_is_not_of_its_format_is_told_or_set_aside(params):
     assert len(records) == 2
     assert records.numbers.tolist() == [0, 4]
     assert [(bad.position, bad.value) for bad in records.unreadable] == [(1, b"seven")]
+    assert records.time == 4.5
 
 
 def test_settings_of_the_name_count_more_than_those_for_all_data():

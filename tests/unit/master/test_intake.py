@@ -50,6 +50,10 @@ class Job:
     def all_pieces(self):
         return [self.table.piece(number) for number in range(len(self.table))]
 
+    def partition(self, name):
+        found = self.intake.partitions(self.ledger.open_training())
+        return next(each for each in found if each.name == name)
+
     def lag(self):
         found = self.intake.partitions(self.ledger.open_training())
         return {each.name: each.lag for each in found}
@@ -314,3 +318,17 @@ def test_what_is_replayed_of_a_partition_is_not_leased_beside_another_task_of_it
     assert job.ledger.next_id(0) is None
     job.ledger.report(1, 1, 2, Outcome.DONE)
     assert job.lease(0) == (2, 1)
+
+
+def test_a_partition_is_as_late_as_its_newest_trained_message_while_others_wait():
+    job = Job()
+    job.arrived(t_0=20)
+    assert job.partition("t-0").delay_seconds(now=1000.0) is None
+    job.intake.trained("t-0", 990.0)
+    job.intake.trained("t-0", 980.0)  # of an earlier range
+    job.intake.trained("t-0", 0.0)  # its messages have no times
+    assert job.partition("t-0").delay_seconds(now=1000.0) == 10.0
+    for task in (0, 1):
+        assert job.lease() == (task, 1)
+        job.ledger.report(0, task, 1, Outcome.DONE, end_index=2, num_examples=10)
+    assert job.partition("t-0").delay_seconds(now=2000.0) == 0.0
