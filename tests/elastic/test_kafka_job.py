@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 import threading
+from datetime import UTC, datetime
 
 import numpy as np
 import psutil
@@ -68,6 +69,8 @@ def test_a_topic_is_read_as_it_is_and_never_made_by_asking(kafka_broker):
             positions += part.num_records
     assert num_read == topic.num_messages
     assert positions > num_read
+    counted = run(elasticdl("data", "count", f"kafka://{kafka_broker.address}/read")).stdout
+    assert counted.splitlines()[-1].split()[2:] == ["1,000", "0", f"{positions:,}"]
     other = open_reader(f"kafka://{kafka_broker.address}/raed?end=latest")
     with pytest.raises(DataError, match="there is no topic raed; did you mean read"):
         other.check()
@@ -99,6 +102,21 @@ def test_an_endless_job_whose_broker_is_killed_trains_each_message_once(
     assert {base64.b64decode(each["value"]) for each in bad} == {BAD}
     assert {each["why"] for each in bad} == {"has 3 fields, expected 4"}
     assert job.events("unreadable")[0]["partition"].startswith("small-")
+
+
+@pytest.mark.long
+def test_a_topic_is_read_from_a_time_on(kafka_broker):
+    topic = TopicOfIds(kafka_broker, "times", seed=10)
+    topic.send(400)
+    threading.Event().wait(0.01)  # times of messages have milliseconds
+    now = datetime.now(UTC).isoformat()
+    topic.send(100)
+    reader = open_reader(f"kafka://{kafka_broker.address}/times?start={now}&end=latest")
+    chunks = [chunk for shard in reader.shards() for chunk in reader.read(shard)]
+    assert sum(map(len, chunks)) == 100
+    assert all(chunk.time > datetime.fromisoformat(now).timestamp() for chunk in chunks)
+    late = open_reader(f"kafka://{kafka_broker.address}/times?start=2999-01-01T00:00Z&end=latest")
+    assert not any(shard.num_records for shard in late.shards())
 
 
 @pytest.mark.long
