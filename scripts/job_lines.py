@@ -15,6 +15,6 @@ def records_done(line: str) -> int | None:
 
 
 def processes(workers: int, replicas: int = 0) -> str:
-    """Return the words of a line with so many workers and ps replicas that are alive."""
-    said = f"{workers} worker{'s' * (workers != 1)}"
-    return f"{said}, {replicas} ps replica{'s' * (replicas != 1)}" if replicas else said
+    """Return the pattern of a line with so many workers and ps replicas that are alive."""
+    said = rf"\| {workers} worker{'s' * (workers != 1)}"
+    return rf"{said}, {replicas} ps replica{'s' * (replicas != 1)}$" if replicas else said

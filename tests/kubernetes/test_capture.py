@@ -56,11 +56,12 @@ def train(namespace: Namespace, folder, **flags: object) -> tuple[bytes, bytes]:
     with Capture(namespace.cluster.network, folder / "packets") as capture:
         try:
             job.start(**words)
+            job.read_until("the job is training")
+            found = namespace.cluster.api.get(namespace.path("secrets", job.name))
             code = job.end()
         finally:
             job.close()
     assert code == 0, "".join(job.lines)
-    found = namespace.cluster.api.get(namespace.path("secrets", job.name))
     return capture.heard(), bytes.fromhex(base64.b64decode(found["data"]["token"]).decode())
 
 
