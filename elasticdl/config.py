@@ -213,6 +213,7 @@ class JobConfig(Section):
                     "checkpoint_dir": self.checkpoint.checkpoint_dir,
                     "job_dir": self.cluster.job_dir,
                     "tensorboard_log_dir": self.seeing.tensorboard_log_dir,
+                    "bad_message_dir": self.data.bad_message_dir,
                 }
             )
 

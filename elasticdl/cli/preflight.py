@@ -342,6 +342,7 @@ def _check_destinations(config: JobConfig) -> None:
         ("output", checkpoint.output),
         ("export_tables", checkpoint.export_tables),
         ("job_dir", job_dir),
+        ("bad_message_dir", config.data.bad_message_dir),
     ):
         if folder is not None and is_new:  # else it may have been written already
             check_new_folder(flag, folder)

@@ -182,7 +182,7 @@ def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str]) -> Parsed:
 
 
 def _object(value: bytes) -> dict[str, Any]:
-    found = json.loads(value.decode(), parse_constant=_refuse_constant)
+    found = _DECODER.decode(value.decode())
     if not isinstance(found, dict):
         raise ValueError(f"expected an object, found {_shown(found)}")
     return found
@@ -190,6 +190,11 @@ def _object(value: bytes) -> dict[str, Any]:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant
+)  # to make one takes as long as to use it
 
 
 def _columns(
