@@ -207,10 +207,17 @@ def _convert_records(
     reader = open_reader(source, params)
     if encoding == "example" and isinstance(reader, KeepsMissing):
         reader = reader.keeping_missing()
-    num_records = sum(shard.num_records for shard in reader.shards())
-    with record_progress("converting", num_records) as on_progress:
+    num_records = 0  # a topic has fewer of them than positions
+
+    def written(count: int) -> None:
+        nonlocal num_records
+        num_records += count
+        on_progress(count)
+
+    at_most = sum(shard.num_records for shard in reader.shards())
+    with record_progress("converting", at_most) as on_progress:
         encode = _encoder(reader, encoding, types, missing)
-        files = write(reader, encode, target, on_progress)
+        files = write(reader, encode, target, written)
     num_bytes = sum(file.stat().st_size for file in files)
     Terminal().print(
         f"{num_records:,} records in {len(files):,} {name} file{'s'[: len(files) != 1]}, "

@@ -144,7 +144,8 @@ class KafkaBroker:
             pem = self._make_certificate()
             text += _SECURE.format(**ports, secure_port=self._secure_port, pem=pem, **people)
         written.write_text(text)
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Of 22 letters as Kafka writes them; one that begins with a minus would be an option.
+        cluster = "e" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
         command = [*self._java(), "kafka.tools.StorageTool", "format"]
         command += ["-t", cluster, "-c", str(written)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_FORMAT_SECONDS)
