@@ -1,8 +1,8 @@
 """The decisions of all-reduce together, over thousands of losses: no process, no socket, no clock.
 
-Real are the rendezvous, the marks, what is pending for an update, which tasks make which update,
-and the order of events in a round. Simulated are workers, whose parameters are the history of what
-they have applied, the ledger, and which ranks finish a reduction before one of them is lost.
+Real are the rendezvous, what a round decides, what is pending for an update, and which tasks make
+which update. Simulated are workers, whose parameters are the history of what they have applied,
+the ledger, and which ranks finish a reduction before one of them is lost.
 
 An update is made of a round, of a global batch, or (deterministic jobs) of given tasks. Joiners are
 given the parameters at once, or while some rounds go on.
@@ -11,16 +11,18 @@ given the parameters at once, or while some rounds go on.
 import copy
 import random
 from collections import Counter, deque
+from functools import partial
 
 import pytest
 
 from elasticdl.collective.giving import AT_ONCE_BYTES, Way, way_of_giving
 from elasticdl.collective.pending import Pending
-from elasticdl.collective.rounds import Marks, Minibatch, Offer, Verdict, admit
+from elasticdl.collective.rounds import Marks, Minibatch, Verdict
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import Attendance
 from elasticdl.master.journal import Journal
 from elasticdl.master.parameters.rendezvous import Rendezvous
+from elasticdl.worker.round_protocol import Handing, Rest, RoundProtocol
 
 NUM_TASKS, MINIBATCHES, RECORDS = 40, 4, 16
 BATCH = 5 * RECORDS  # no number of whole tasks
@@ -58,10 +60,6 @@ class Parameters:
     def is_due(self, task):
         return self.way != "given tasks" or UPDATES.update_of(task) <= self.next_update
 
-    def admit(self, offers, verdicts):
-        wanted = BATCH if self.way == "a global batch" else None
-        return admit(offers, verdicts, self.pending.num_records, wanted)
-
     def count(self, minibatches):
         for minibatch in minibatches:
             self.marks.count(minibatch)
@@ -92,25 +90,53 @@ class Parameters:
 
 
 class Worker:
-    def __init__(self, worker_id):
+    """One worker; to its protocol it says how far its parameters have come, as a `Replica` does."""
+
+    course = 0
+
+    def __init__(self, worker_id, way):
         self.worker_id, self.session = worker_id, f"s{worker_id}"
         self.parameters = None
-        self.synced = self.told = 0
+        self.protocol = RoundProtocol(self)
+        self.updates = UPDATES if way == "given tasks" else None
+        self.global_batch_size = BATCH if way == "a global batch" else None
+        self.told = 0
         self.task = None  # (task, lease)
         self.index = 0
         self.counted = []  # tasks of which it has had all counted; not settled yet
         self.staging = 0  # rounds until it has the parameters, which it is being given
         self.has_trained = False
 
-    def is_busy(self):
-        return self.task is not None and self.parameters.is_due(self.task[0])
+    @property
+    def position(self):
+        return self.parameters.position
+
+    version = position
+
+    @property
+    def marks(self):
+        return self.parameters.marks
+
+    @property
+    def pending(self):
+        return self.parameters.pending
+
+    @property
+    def is_staging(self):
+        return self.staging > 0
+
+    def is_due(self, task):
+        return self.parameters.is_due(task)
+
+    def has(self, task, end):
+        is_pending = any(minibatch.task_id == task for minibatch in self.pending.minibatches)
+        return not is_pending and self.marks.next_index(task) >= end
 
     def said(self, missed=()):
         has_none = self.parameters is None or self.staging
         version = -1 if has_none else self.parameters.position
-        return Attendance(
-            self.session, self.session, version, self.synced, self.told, tuple(missed)
-        )
+        synced = self.protocol.synced_world
+        return Attendance(self.session, self.session, version, synced, self.told, tuple(missed))
 
 
 class Job:
@@ -136,9 +162,9 @@ class Job:
             self.start()
 
     def start(self):
-        worker = Worker(len(self.leases) + 1000 + self.num_losses + len(self.workers))
+        worker = Worker(len(self.leases) + 1000 + self.num_losses + len(self.workers), self.way)
         while worker.session in self.workers:
-            worker = Worker(worker.worker_id + 1)
+            worker = Worker(worker.worker_id + 1, self.way)
         self.workers[worker.session] = worker
 
     @property
@@ -224,51 +250,54 @@ class Job:
 
     def run_rounds(self, world, members):
         for worker in members:
+            worker.protocol.begin_world()
             if not worker.staging:
-                worker.synced = world.id
-        while self.round(members):
+                worker.protocol.got_parameters(world.id, 1)
+        while self.round(world, members):
             assert len({tuple(worker.parameters.history) for worker in members}) == 1
             for worker in members:
                 if worker.staging == 1:
-                    worker.synced = world.id
+                    worker.protocol.got_parameters(world.id, 1)
                     self.num_admitted += 1
                     self.begin(worker)
                 worker.staging = max(0, worker.staging - 1)
             if len(self.done) == NUM_TASKS:
                 return
 
-    def round(self, members):
+    def round(self, world, members):
         for worker in members:
             worker.has_trained = True
             self.lease(worker)
         if self.random.random() < self.loss:
             self.lose(self.random.choice(members))
             return False
-        offers = [self.offer(worker) for worker in members]
-        for worker in members:  # all have come: what was applied before is settled
-            if not worker.staging and not worker.parameters.pending.minibatches:
-                self.done.update(worker.counted)
-                worker.counted.clear()
-        sessions = {member.session for member in self.rendezvous.world.members}
-        if not self.workers.keys() <= sessions:
-            return False  # somebody has come
-        first = members[0].parameters
-        verdicts = first.admit(offers, first.marks.judge(offers))
-        counted = [
-            offer.minibatch
-            for offer, verdict in zip(offers, verdicts, strict=True)
-            if verdict is Verdict.COUNTED
+        sessions = {member.session for member in world.members}
+        if not self.workers.keys() <= sessions:  # somebody has come
+            members[0].protocol.world_ends(world.id)
+        handed = [self.hand_in(worker) for worker in members]
+        offers = [
+            worker.protocol.offer(worker.protocol.offered(), world.id, (0, False))
+            for worker in members
         ]
+        decided = [worker.protocol.begin_round(offers, world.id) for worker in members]
+        assert all(made == decided[0] for made in decided)
+        for worker in members:
+            worker.protocol.take_back()
+            self.settle(worker)
+        if (made := decided[0]) is None:
+            return False
+        counted = [offer.minibatch for offer in made.counted]
         is_torn = bool(counted) and self.random.random() < self.loss
-        for worker, verdict in zip(members, verdicts, strict=True):
+        for rank, worker in enumerate(members):
             if is_torn and self.random.random() < 0.5:
                 continue  # the others have finished this reduction, it has not
             if counted:
                 worker.parameters.count(counted)
-            self.hear(worker, verdict)
-        is_nobody_awaited = not any(worker.is_busy() or worker.staging for worker in members)
-        if not counted and is_nobody_awaited:
-            self.stand_still(members)
+            worker.protocol.end_round(made, handed[rank], rank)
+            self.hear(worker, handed[rank])
+            self.settle(worker)  # whoever tells the ledger does so at any moment
+        if made.rest is not Rest.NOTHING:
+            self.stand_still(members, made.rest)
         if is_torn:
             self.num_torn += 1
             self.lose(self.random.choice(members))
@@ -277,14 +306,21 @@ class Job:
             self.checkpoint = members[0].parameters.saved()
         return True
 
-    def stand_still(self, members):
-        """Nobody has anything for an update: what is pending makes one, or tasks are given back."""
+    def settle(self, worker):
+        """Tell the ledger of tasks that are settled."""
+        while worker.protocol.is_call_due(is_out=False):
+            tell, has_it = worker.protocol.next_call()
+            tell(has_it)
+            worker.protocol.end_call()
+
+    def stand_still(self, members, rest):
+        """Nobody has had anything for long: tasks are given back, or what is pending is applied."""
         self.num_standstills += 1
         for worker in members:
-            if self.way == "given tasks" and worker.task is not None:
+            if rest is Rest.STANDSTILL and worker.task is not None:
                 self.put_back(worker.task[0])
                 worker.task = None
-            elif self.way != "given tasks" and worker.parameters.pending.minibatches:
+            elif rest is Rest.FLUSH:
                 worker.parameters.position += 1
                 worker.parameters.flush()
 
@@ -295,6 +331,7 @@ class Job:
             worker.task = (task, self.leases[task])
             if not worker.staging:
                 self.begin(worker)
+        worker.protocol.out_of_work(worker.task is None)
 
     def begin(self, worker):
         """Go on where the parameters stand; a worker that has none yet does so when it has."""
@@ -304,25 +341,37 @@ class Job:
 
     def end(self, worker):
         if worker.index == MINIBATCHES:
-            worker.counted.append(worker.task[0])
+            task, _ = worker.task
+            worker.counted.append(task)
+            worker.protocol.when_settled(task, MINIBATCHES, partial(self.told, worker, task))
             worker.task = None
 
-    def offer(self, worker):
-        position = worker.parameters.position
-        if worker.staging or worker.task is None or not worker.is_busy():
-            return Offer(position, lacks_parameters=worker.staging > 0)
+    def told(self, worker, task, has_it):
+        """A worker says that all of a task is in the parameters of all, or that it is not."""
+        if task in worker.counted:
+            worker.counted.remove(task)
+            self.done.add(task) if has_it else self.put_back(task)
+
+    def hand_in(self, worker):
+        """Have a worker's next minibatch in hand, if it has one."""
+        if worker.staging or worker.task is None:
+            return None
         ends_task = worker.index == MINIBATCHES - 1
         minibatch = Minibatch(*worker.task, worker.index, RECORDS, ends_task=ends_task)
-        return Offer(position, minibatch)
+        handing = Handing(minibatch, 0.1, None, worker.course, worker.version)
+        worker.protocol.hand_in(handing)
+        return handing
 
-    def hear(self, worker, verdict):
-        if verdict in (Verdict.COUNTED, Verdict.DONE):
+    def hear(self, worker, handing):
+        if handing is None or worker.task is None:
+            return
+        if handing.verdict in (Verdict.COUNTED, Verdict.DONE):
             worker.index += 1
             self.end(worker)
-        elif verdict is Verdict.GAP:
+        elif handing.verdict is Verdict.GAP:
             self.put_back(worker.task[0])
             worker.task = None
-        elif verdict is Verdict.STALE:
+        elif handing.verdict is Verdict.STALE:
             worker.task = None
 
 
@@ -397,3 +446,34 @@ def test_the_simulation_has_joiners_that_get_a_large_model_and_some_that_do_not(
     jobs = [run_to_end(Job(seed, 0.1, way, num_numbers=AT_ONCE_BYTES)) for seed in range(num_jobs)]
     assert sum(job.num_admitted for job in jobs) > num_jobs
     assert sum(job.num_dropped for job in jobs) > num_jobs
+
+
+def counts_again(marks, minibatch, newest, counted):
+    """As `Marks._judge`, without a look at what was counted before."""
+    if minibatch is None:
+        return Verdict.NONE
+    is_stale = minibatch.lease < newest[minibatch.task_id]
+    return Verdict.STALE if is_stale else Verdict.COUNTED
+
+
+SABOTAGES = {
+    "the ledger hears of a task before it is settled": (
+        RoundProtocol,
+        "is_call_due",
+        lambda protocol, is_out: protocol.has_calls,
+    ),
+    "what was counted counts again": (Marks, "_judge", counts_again),
+    "the task of a lost worker is not given out again": (
+        Job,
+        "put_back",
+        lambda job, *tasks: None,
+    ),
+}
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES)
+def test_the_simulation_finds_what_was_broken_on_purpose(sabotage, monkeypatch):
+    jobs = [(Job(seed, 0.1, way), way) for seed in range(20) for way in WAYS]
+    monkeypatch.setattr(*SABOTAGES[sabotage])
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        all(check(job, way) is None for job, way in jobs)
