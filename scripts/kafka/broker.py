@@ -23,6 +23,7 @@ _JAVA = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",
 )
+# A broker that was killed may come back once its session is over: by default 9 seconds.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -38,6 +39,8 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
 group.initial.rebalance.delay.ms=0
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 """
 
 
