@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,22 @@ def test_the_readme_shows_the_help_as_it_is_printed(words):
     panel = "Evaluation" if words else "Commands"
     (shown,) = re.findall(rf"╭─ {panel} .*?╰─+╯", (ROOT / "README.md").read_text(), re.S)
     assert shown in printed
+
+
+def test_the_table_of_rooms_is_the_one_that_the_linter_holds():
+    text = (ROOT / "docs/architecture.md").read_text()
+    table = re.search(r"^\| rooms \|.*?\n\n", text, re.M | re.S)
+    assert table is not None
+    rows = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table[0].split("\n")[2:-2]]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = contracts["contracts"][0]["layers"]
+    assert [set(row) for row in rows] == [set(layer.split(" | ")) for layer in layers]
+
+
+def test_the_files_to_read_first_are_there():
+    text = (ROOT / "docs/architecture.md").read_text()
+    files = re.findall(r"^\| `([\w/-]+\.(?:py|rs))` \|", text, re.M)
+    assert len(files) == 10
+    assert [
+        file for file in files if not any((ROOT / at / file).exists() for at in (".", "elasticdl"))
+    ] == []
