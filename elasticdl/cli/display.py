@@ -277,7 +277,7 @@ def _rows(
         yield "processes", _processes(status)
     yield "updates", _updates(status)
     if status.num_unreadable:
-        yield "unreadable", f"{status.num_unreadable:,} messages, set aside"
+        yield "unreadable", _unreadable(status)
     if status.overfitting:
         yield "warning", status.overfitting
 
@@ -301,6 +301,11 @@ def _processes(status: JobStatus) -> str:
     if replicas:
         parts.append(f"{replicas} ps replica{'' if replicas == 1 else 's'}")
     return ", ".join(parts)
+
+
+def _unreadable(status: JobStatus) -> str:
+    count = status.num_unreadable
+    return f"{count:,} message{'s'[: count != 1]}, set aside"
 
 
 def _updates(status: JobStatus) -> str:
@@ -332,6 +337,8 @@ def _summary(status: JobStatus) -> Text:
     text.append(f"\nrecords     {status.records_done:,} of {status.records_total:,}{speed}")
     if status.model_version:
         text.append(f"\nupdates     {_updates(status)}")
+    if status.num_unreadable:
+        text.append(f"\nunreadable  {_unreadable(status)}")
     if status.num_recomputed:
         text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches that came too late")
     if status.overfitting:

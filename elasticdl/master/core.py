@@ -492,8 +492,8 @@ class JobCore:
         total, folder = self.ledger.num_unreadable, self.config.data.bad_message_dir
         if count and total.bit_length() != (total - count).bit_length():
             text = (
-                f"{total:,} messages cannot be read, {count:,} of them in {task.shard.name} "
-                f"[{task.shard.start}, {task.shard.end}); they are in {folder}"
+                f"{total:,} message{'s'[: total != 1]} so far cannot be read, {count:,} of them in "
+                f"{task.shard.name} [{task.shard.start}, {task.shard.end}); see {folder}"
             )
             self._note(kinds.Unreadable(total, task.shard.name), text, is_warning=True)
 

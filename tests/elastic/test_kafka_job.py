@@ -78,7 +78,6 @@ def test_a_topic_is_read_as_it_is_and_never_made_by_asking(kafka_broker):
         other.check()
 
 
-@pytest.mark.timeout(300)
 def test_an_endless_job_whose_broker_is_killed_trains_each_message_once(
     broker_of_its_own, tmp_path
 ):

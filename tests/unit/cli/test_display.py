@@ -7,9 +7,9 @@ import re
 import pytest
 from rich.console import Console
 
-from elasticdl.cli.display import LINE_SECONDS, Display
+from elasticdl.cli.display import LINE_SECONDS, Display, panel, partitions_table
 from elasticdl.cli.pace import Pace
-from elasticdl.job import BestEvaluation, EpochLedger, no_status
+from elasticdl.job import BestEvaluation, EpochLedger, PartitionStatus, no_status
 from scripts.job_lines import DONE, processes, records_done
 
 RUNNING = dataclasses.replace(
@@ -292,3 +292,21 @@ def test_those_who_follow_the_lines_of_a_job_find_what_these_say():
     screen.now += LINE_SECONDS
     screen.display.show(dataclasses.replace(RUNNING, num_workers_alive=1, num_ps_alive=2))
     assert re.search(processes(1, 2), screen.lines[-1])
+
+
+def test_a_stream_has_a_lag_a_delay_and_what_cannot_be_read():
+    streams = (
+        PartitionStatus("clicks-0", 900, 1_200, lag=300, skipped=5, time=1000.0),
+        PartitionStatus("clicks-1", 50, 50, lag=0, time=1000.0),
+        PartitionStatus("clicks-2", 0, 9, lag=9),
+    )
+    status = dataclasses.replace(RUNNING, partitions=streams, num_unreadable=1)
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console.print(panel(status))
+    console.print(partitions_table(streams, now=1002.5))
+    shown = console.file.getvalue()
+    assert re.search(r"lag +309 in 3 partitions", shown)
+    assert re.search(r"unreadable +1 message, set aside", shown)
+    assert re.search(r"clicks-0 +│ +900 +│ +1,200 +│ +300 +│ +2.5 s +│ +5 ", shown), shown
+    assert re.search(r"clicks-1 +│ +50 +│ +50 +│ +0 +│ +0.0 s +│ +0 ", shown), shown
+    assert re.search(r"clicks-2 +│ +0 +│ +9 +│ +9 +│ +│ +0 ", shown), shown
