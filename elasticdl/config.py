@@ -21,6 +21,7 @@ from elasticdl.settings.cluster import ClusterSection
 from elasticdl.settings.data import DataSection
 from elasticdl.settings.destinations import check_destinations
 from elasticdl.settings.deterministic import check_deterministic
+from elasticdl.settings.export_every import Every
 from elasticdl.settings.kubernetes import KubernetesSection
 from elasticdl.settings.model import STATISTICS_VARIABLE, ModelSection
 from elasticdl.settings.section import Command, Only, Section
@@ -130,6 +131,7 @@ class JobConfig(Section):
         self._check_state()
         self._check_data()
         self._check_output()
+        self._check_exports()
         self._check_destinations()
         self._check_checkpoint()
         self._check_trained_model()
@@ -204,12 +206,37 @@ class JobConfig(Section):
                 f"{self.training.distribution_strategy} has none"
             )
 
+    def _check_exports(self) -> None:
+        Every.of(self.checkpoint.export_every)
+        fields = type(self.checkpoint).model_fields
+        said = [
+            name
+            for name in ("export_every", "export_full_every", "keep_exports")
+            if getattr(self.checkpoint, name) != fields[name].default
+        ]
+        if self.checkpoint.export_dir is None:
+            if said:
+                raise ValueError(f"--{said[0]} needs --export_dir, where to write the versions")
+            return
+        if self.model.script is not None:
+            raise ValueError(
+                "--export_dir needs a model file, of which a program for serving is made; a script "
+                "(--script) exports its model itself"
+            )
+        if self.has_worlds:
+            raise ValueError(
+                "--export_dir is written by those who hold all parameters: ps replicas, or a job "
+                f"with --distribution_strategy={Strategy.LOCAL}; expected not "
+                f"{self.training.distribution_strategy}"
+            )
+
     def _check_destinations(self) -> None:
         if self.command == "train":
             check_destinations(
                 {
                     "output": self.checkpoint.output,
                     "export_tables": self.checkpoint.export_tables,
+                    "export_dir": self.checkpoint.export_dir,
                     "checkpoint_dir": self.checkpoint.checkpoint_dir,
                     "job_dir": self.cluster.job_dir,
                     "tensorboard_log_dir": self.seeing.tensorboard_log_dir,

@@ -58,6 +58,10 @@ class CheckpointError(ElasticdlError):
     """A checkpoint cannot be written or read, or belongs to another model."""
 
 
+class ExportError(ElasticdlError):
+    """A version of an export is missing, damaged or not what it should be."""
+
+
 class StoreError(ElasticdlError):
     """The parameter store refused a request."""
 

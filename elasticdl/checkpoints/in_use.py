@@ -1,4 +1,4 @@
-"""One running job at a time writes to a checkpoint folder.
+"""One running job at a time writes to a folder of checkpoints, or of an export.
 
 The lock is the kernel's (`flock` on `DIR/.in-use`). It ends with its holder, however that ends: a
 job that was killed can go on at once, and one that merely stands still keeps its folder. A file
@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -31,12 +31,22 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextlib.contextmanager
-def claimed(directory: Location, holder: str) -> Iterator[str]:
+def all_claimed(places: Mapping[str, Location | None], holder: str) -> Iterator[str]:
+    """Do the same for each of some folders, by their flags; yield all warnings."""
+    with contextlib.ExitStack() as held:
+        given = [(flag, place) for flag, place in places.items() if place is not None]
+        warnings = [held.enter_context(claimed(place, holder, flag)) for flag, place in given]
+        yield "; ".join(warning for warning in warnings if warning)
+
+
+@contextlib.contextmanager
+def claimed(directory: Location, holder: str, flag: str = "checkpoint_dir") -> Iterator[str]:
     """Keep other jobs from writing to a folder within the block; makes the folder.
 
     Args:
-        directory: `--checkpoint_dir`.
+        directory: The folder.
         holder: What another job that wants the folder is told of this one.
+        flag: What names the folder.
 
     Yields:
         A word of warning if there are no locks; "" otherwise.
@@ -45,18 +55,18 @@ def claimed(directory: Location, holder: str) -> Iterator[str]:
         ConfigError: A running job has the folder, or it cannot be written to.
     """
     if is_remote(directory):
-        with _noted(directory, holder) as warning:
+        with _noted(directory, holder, flag) as warning:
             yield warning
         return
     path = directory / LOCK_FILE
     is_new = not directory.exists()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file, warning = _lock(path)
+        file, warning = _lock(path, flag)
         _say_who(file, holder)
     except OSError as error:
         raise ConfigError(
-            f"--checkpoint_dir={directory}: cannot be written to: {error.strerror} ({path})"
+            f"--{flag}={directory}: cannot be written to: {error.strerror} ({path})"
         ) from error
     with file:
         try:
@@ -69,7 +79,7 @@ def claimed(directory: Location, holder: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _noted(directory: Url, holder: str) -> Iterator[str]:
+def _noted(directory: Url, holder: str, flag: str) -> Iterator[str]:
     """Leave a note where there are no locks; yield a warning, which tells of another's note.
 
     Nobody is refused: the note of a job that was killed looks like that of one which runs.
@@ -81,10 +91,10 @@ def _noted(directory: Url, holder: str) -> Iterator[str]:
             directory.mkdir(parents=True, exist_ok=True)
             note.write_text(_note(holder))
     except CheckpointError as error:
-        raise ConfigError(f"--checkpoint_dir={directory}: cannot be written to: {error}") from error
+        raise ConfigError(f"--{flag}={directory}: cannot be written to: {error}") from error
     try:
         yield (
-            f"--checkpoint_dir={directory}: there are no locks behind a URL; see to it that no "
+            f"--{flag}={directory}: there are no locks behind a URL; see to it that no "
             "other job uses the folder while this one runs"
             + (f". It was last used by {before}, which has not ended in order" if before else "")
         )
@@ -109,7 +119,7 @@ def _say_who(file: TextIO, holder: str) -> None:
         raise
 
 
-def _lock(path: Path) -> tuple[TextIO, str]:
+def _lock(path: Path, flag: str) -> tuple[TextIO, str]:
     """Lock a file, making it; return it and a warning if there are no locks."""
     while True:
         # Open for writing: over NFS an exclusive lock needs that. Not inherited by children.
@@ -120,7 +130,7 @@ def _lock(path: Path) -> tuple[TextIO, str]:
             file.close()
             holders = "".join(f"; {path.name} is locked by {one}" for one in lock_holders(path))
             raise ConfigError(
-                f"--checkpoint_dir={path.parent}: a running job has this folder ({_read(path)}"
+                f"--{flag}={path.parent}: a running job has this folder ({_read(path)}"
                 f"{holders}); wait for its end, or name another folder"
             ) from error
         except OSError as error:
@@ -128,7 +138,7 @@ def _lock(path: Path) -> tuple[TextIO, str]:
                 file.close()
                 raise
             return file, (
-                f"--checkpoint_dir={path.parent}: this file system has no locks; see to it that "
+                f"--{flag}={path.parent}: this file system has no locks; see to it that "
                 "no other job uses the folder while this one runs"
             )
         # Whoever had it may have removed it between our opening and locking it.

@@ -65,7 +65,7 @@ class Sender:
             CheckpointError: A file cannot be sent.
         """
         folder = Path(scratch)
-        files = sorted(file for file in folder.iterdir() if file.name != BASE)
+        files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != BASE)
         try:
             yield from upload(folder, files, _remote(url))
         finally:
@@ -80,6 +80,16 @@ class Sender:
         for _ in self.send(scratch, str(directory)):
             pass
         return entries
+
+    def export(self, request: str, write: Callable[[str], list[str]]) -> list[str]:
+        """The same of a store's part of an export, whose request says where to."""
+        wanted = json.loads(request)
+        place = parse(wanted["directory"])
+
+        def write_to(folder: str) -> list[str]:
+            return write(json.dumps({**wanted, "directory": folder}))
+
+        return self.write(place, write_to)
 
 
 def restore(

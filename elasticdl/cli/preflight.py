@@ -348,6 +348,8 @@ def _check_destinations(config: JobConfig) -> None:
             check_new_folder(flag, folder)
     if checkpoint.checkpoint_dir is not None:
         _check_folder("checkpoint_dir", checkpoint.checkpoint_dir)
+    if checkpoint.export_dir is not None:
+        _check_folder("export_dir", checkpoint.export_dir)
     if config.seeing.tensorboard_log_dir is not None:
         _check_folder("tensorboard_log_dir", config.seeing.tensorboard_log_dir)
     if checkpoint.summary is not None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from elasticdl.checkpoints.in_use import claimed
+from elasticdl.checkpoints.in_use import all_claimed
 from elasticdl.cli import job_folder, preflight, summary
 from elasticdl.cli.display import Display
 from elasticdl.cli.plain_display import JsonDisplay, QuietDisplay
@@ -90,7 +90,7 @@ def exit_code(status: JobStatus) -> int:
 
 def _run(config: JobConfig, stay: Stay, display: Display, places: dict[str, str]) -> JobStatus:
     """Run the job where its strategy says; note in `places` what it leaves behind."""
-    for name in ("output", "export_tables", "checkpoint_dir"):
+    for name in ("output", "export_tables", "export_dir", "checkpoint_dir"):
         path = getattr(config.checkpoint, name)
         if path is not None:
             places[name] = str(path)
@@ -152,12 +152,12 @@ def _ways_to(job: str) -> Iterator[str]:
 @contextlib.contextmanager
 def _claims(config: JobConfig, display: Display) -> Iterator[None]:
     """Hold what no other running job may write to within the block."""
-    directory = config.checkpoint.checkpoint_dir
-    if directory is None:
-        yield
-        return
+    places = {
+        "checkpoint_dir": config.checkpoint.checkpoint_dir,
+        "export_dir": config.checkpoint.export_dir,
+    }
     where = f" in {config.cluster.job_dir}" if config.cluster.job_dir else ""
-    with claimed(directory, f"{config.cluster.job_name}{where}") as warning:
+    with all_claimed(places, f"{config.cluster.job_name}{where}") as warning:
         if warning:
             display.note(warning)
         yield

@@ -45,6 +45,13 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteExport:
+    """Write the next version of the export; then `ExportWritten` or `ExportFailed`."""
+
+    version: int  # of the model
+
+
+@dataclass(frozen=True, slots=True)
 class ExpireRows:
     """Have the replicas remove rows that have come to their end; nobody waits for it."""
 
@@ -108,6 +115,7 @@ Action = (
     | AdoptProcess
     | StopProcess
     | WriteCheckpoint
+    | WriteExport
     | ExpireRows
     | DeleteCheckpoints
     | DeleteHandOvers

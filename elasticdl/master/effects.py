@@ -38,6 +38,10 @@ class ReplicaClient(Protocol):
         """Have every replica write its files; return their manifest entries."""
         ...
 
+    def export(self, request: str) -> list[str]:
+        """Have every replica write its part of an export; return what each has written."""
+        ...
+
 
 class ReplicaAccess:
     """The ps replicas, to speak to (`ParameterAccess`). Connects when first asked.
@@ -76,6 +80,10 @@ class ReplicaAccess:
         """Have every replica write its files into a folder."""
         return self._reach().checkpoint(str(directory))
 
+    def export(self, request: str) -> list[str]:
+        """Have every replica write its part of an export."""
+        return self._reach().export(request)
+
     def applied_by(self, address: str, role: Role) -> Applied:
         """Ask one process, which nobody else knows yet, what it has applied of each task."""
         (applied,) = self._connect([address], False).audit()
@@ -109,6 +117,10 @@ class HybridAccess:
     def expire(self) -> str:
         """Have rows removed that have come to their end; say how many."""
         return self._rows.expire()
+
+    def export(self, request: str) -> list[str]:
+        """Refuse: nobody holds all parameters."""
+        raise AssertionError("settings refuse --export_dir in hybrid jobs")
 
     def checkpoint(self, directory: Location) -> list[str]:
         """Have the dense parameters written into a folder of a folder, and the rows beside it.

@@ -58,6 +58,7 @@ class InProcessMaster:
         audit: Callable[[], Replicas],
         checkpoint: Callable[[Location], list[str]],
         expire: Callable[[], str] = lambda: "",
+        export: Callable[[str], list[str]] = lambda request: [],
         state: State | None = None,
         clock: Callable[[], float] = time.monotonic,
         tell: Callable[[Note], None] | None = None,
@@ -70,6 +71,7 @@ class InProcessMaster:
             audit: Says what the store has applied of each task (a list with one replica).
             checkpoint: Has the store write its files into a folder; returns its manifest entry.
             expire: Has the store remove the rows that have come to their end; says how many.
+            export: Has the store write its part of an export.
             state: Where the job is written down; default: nowhere.
             clock: Seconds since any moment.
             tell: Told what happens, which is logged too.
@@ -85,7 +87,7 @@ class InProcessMaster:
         self._core = self._job.core
         self._interpreter = Interpreter(
             self._core,
-            _StoreAccess(audit, checkpoint, expire),
+            _StoreAccess(audit, checkpoint, expire, export),
             processes=None,
             job_dir=config.cluster.job_dir,
             job_id=self._job.id,
@@ -213,6 +215,7 @@ class _StoreAccess:
     applied: Callable[[], Replicas]
     checkpoint: Callable[[Location], list[str]]
     expire: Callable[[], str]
+    export: Callable[[str], list[str]]
 
     def audit(self, first: int = 0) -> Replicas:
         return self.applied()

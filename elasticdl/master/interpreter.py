@@ -7,6 +7,7 @@ then happens where the core's events do.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -15,8 +16,10 @@ from typing import Protocol
 
 from elasticdl.checkpoints.disk import Disk
 from elasticdl.checkpoints.hand_over import delete_hand_overs, hand_over_folder
+from elasticdl.checkpoints.publishing import ProgramMissingError, Publisher, program_name
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import delete_checkpoints, write_checkpoint
+from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError, LaunchError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
@@ -31,6 +34,8 @@ from elasticdl.master.parameters.holder import (
     AuditFailed,
     CheckpointFailed,
     CheckpointWritten,
+    ExportFailed,
+    ExportWritten,
     RestorePoint,
     Watermarks,
     WatermarksFailed,
@@ -67,6 +72,10 @@ class ParameterAccess(Protocol):
 
     def checkpoint(self, directory: Location) -> list[str]:
         """Have all parameters written into a folder; return the entries of its manifest."""
+        ...
+
+    def export(self, request: str) -> list[str]:
+        """Have all parameters written as `edl_export::ExportRequest` says, as JSON."""
         ...
 
     def expire(self) -> str:
@@ -149,6 +158,7 @@ class Interpreter:
         self._event = event
         self._run = run
         self._disk = Disk()
+        self._publisher = _publisher_of(core.config, job_id)
 
     def carry_out(self, action: actions.Action) -> None:
         """Do what the core wants, or see to it that it will be done."""
@@ -164,6 +174,8 @@ class Interpreter:
             case actions.WriteCheckpoint():
                 rate = self._core.callbacks.learning_rate
                 self._run(lambda: self._write_checkpoint(action, rate), Line.STORAGE)
+            case actions.WriteExport(version):
+                self._run(lambda: self._write_export(version), Line.STORAGE)
             case actions.DeleteCheckpoints():
                 self._run(lambda: self._delete_checkpoints(action), Line.STORAGE)
             case actions.DeleteHandOvers(kept, role):
@@ -264,6 +276,23 @@ class Interpreter:
             return self._answer(CheckpointFailed(version, str(error), was_unreachable))
         return self._answer(CheckpointWritten(version))
 
+    def _write_export(self, version: int) -> Then:
+        publisher = self._publisher
+        assert publisher is not None, "only a job with --export_dir exports versions"
+
+        def write(request: str) -> list[str]:
+            with self._disk.elsewhere():  # the replicas show their progress themselves
+                return self._access.export(request)
+
+        folder = self._core.config.checkpoint.export_dir
+        try:
+            done = self._disk.do(str(folder), lambda: publisher.publish(version, write))
+        except ElasticdlError as error:
+            is_unreachable = isinstance(error, UnavailableError)
+            is_early = isinstance(error, ProgramMissingError)
+            return self._answer(ExportFailed(version, str(error), is_unreachable, is_early))
+        return self._answer(ExportWritten(version, *dataclasses.astuple(done)))
+
     def _delete_checkpoints(self, action: actions.DeleteCheckpoints) -> Then:
         folder = self.checkpoint_dir(action.is_private)
         return self._clean(folder, lambda: delete_checkpoints(folder, action.kept, self._job_id))
@@ -303,6 +332,15 @@ class Interpreter:
             return self._answer(Watermarks(index, session, applied))
         except ElasticdlError as error:
             return self._answer(WatermarksFailed(index, session, str(error)))
+
+
+def _publisher_of(config: JobConfig, job_id: str) -> Publisher | None:
+    settings = config.checkpoint
+    if settings.export_dir is None:
+        return None
+    program = program_name(config.cluster.job_name, config.cluster.job_dir)
+    full_every, keep = settings.export_full_every, settings.keep_exports
+    return Publisher(settings.export_dir, job_id, program, full_every, keep)
 
 
 def _nothing() -> None:

@@ -7,10 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from elasticdl._core import PsClient
 from elasticdl.backends.base import CallbackNeeds, Int64, Minibatch, Predictor, Trainer
 from elasticdl.backends.load import has_tables, load_saved_model, load_trainer
+from elasticdl.checkpoints.publishing import program_name, write_program
 from elasticdl.config import JobConfig
 from elasticdl.data.aligned import aligned
 from elasticdl.data.base import DataReader, Metadata
@@ -148,6 +150,8 @@ def _assemble_trainer(
     else:
         exchange = reduce(trainer)
     exchange.declare(description)
+    if config.command == "train":
+        _write_program(config, worker_id, trainer)
     if config.command == "train" and trainer.callbacks is not None:
         _check_callbacks(config, trainer.callbacks)
         master.has_callbacks(worker_id)
@@ -173,6 +177,25 @@ def _assemble_trainer(
 
     trainer.set_lookup(look_up)
     return worker
+
+
+def _write_program(config: JobConfig, worker_id: int, trainer: Trainer) -> None:
+    """Write the model without its parameters for those who serve, unless another worker does.
+
+    The first worker does it, and any that comes later and finds none.
+
+    Raises:
+        ModelError: The model cannot be served so.
+    """
+    directory, cluster = config.checkpoint.export_dir, config.cluster
+    if directory is None or 0 < worker_id < cluster.num_workers:
+        return
+    dense, state = trainer.initial_values()
+
+    def write(folder: Path) -> None:
+        trainer.export(folder, dense, state, None)
+
+    write_program(directory, program_name(cluster.job_name, cluster.job_dir), write)
 
 
 def assemble_script(

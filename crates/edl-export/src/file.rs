@@ -1,6 +1,7 @@
 //! A Parquet file of keys and weights, which appears whole or not at all.
 
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +11,8 @@ use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
+
+use sha2::{Digest, Sha256};
 
 use crate::error::ExportError;
 
@@ -22,6 +25,44 @@ const WEIGHTS: &str = "required group weights (LIST) {
 
 /// Between key and weights, in a table that keeps the strings of keys.
 const NAME: &str = "optional binary name (STRING);";
+
+/// What a file has beside keys.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Columns {
+    /// Floats of the weights; 0: there are none.
+    pub(crate) dim: usize,
+    pub(crate) has_names: bool,
+}
+
+/// What a file has become.
+pub(crate) struct Finished {
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+    pub(crate) sha256: String,
+}
+
+/// A file, and the SHA-256 of what was written to it.
+struct Summed {
+    file: File,
+    sum: Sha256,
+}
+
+impl Write for Summed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.sum.update(&bytes[..written]);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Return a digest in hexadecimal digits.
+pub(crate) fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
 
 /// Some rows: of a table that keeps no names, without any.
 #[derive(Default)]
@@ -41,11 +82,10 @@ impl Rows {
 
 /// A file that is being written under a temporary name; removed when dropped unfinished.
 pub(crate) struct TableFile {
-    writer: Option<SerializedFileWriter<File>>,
+    writer: Option<SerializedFileWriter<Summed>>,
     temporary: PathBuf,
     path: PathBuf,
-    dim: usize,
-    has_names: bool,
+    columns: Columns,
     rows: u64,
     /// Whether each weight of a chunk begins a list (0) or goes on with one (1).
     repetition: Vec<i16>,
@@ -56,8 +96,7 @@ impl TableFile {
     pub(crate) fn create(
         dir: &Path,
         name: &str,
-        dim: usize,
-        has_names: bool,
+        columns: Columns,
         notes: &[(&str, String)],
     ) -> Result<Self, ExportError> {
         let failed = |problem: String| ExportError::File {
@@ -68,21 +107,23 @@ impl TableFile {
         // Readers leave out what begins with a dot.
         let temporary = dir.join(format!(".{name}.{}.tmp", std::process::id()));
         let file = File::create(&temporary).map_err(|e| failed(e.to_string()))?;
-        let schema =
-            parse_message_type(&schema_of(has_names)).map_err(|e| failed(e.to_string()))?;
+        let schema = parse_message_type(&schema_of(columns)).map_err(|e| failed(e.to_string()))?;
         let note = |(key, value): &(&str, String)| KeyValue::new((*key).to_owned(), value.clone());
         let properties = WriterProperties::builder()
             .set_created_by("elasticdl".to_owned())
             .set_dictionary_enabled(false)
             .set_key_value_metadata(Some(notes.iter().map(note).collect()))
             .build();
+        let file = Summed {
+            file,
+            sum: Sha256::new(),
+        };
         let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties));
         Ok(Self {
             writer: Some(writer.map_err(|e| failed(e.to_string()))?),
             path: dir.join(name),
             temporary,
-            dim,
-            has_names,
+            columns,
             rows: 0,
             repetition: Vec::new(),
             definition: Vec::new(),
@@ -102,35 +143,40 @@ impl TableFile {
             return Ok(());
         }
         let weights = &rows.weights;
-        let names = self.has_names.then_some(&rows.names[..]);
+        let Columns { dim, has_names } = self.columns;
+        let names = has_names.then_some(&rows.names[..]);
         self.definition.resize(weights.len(), 1);
         let known = self.repetition.len();
-        let dim = self.dim;
         self.repetition
-            .extend((known..weights.len()).map(|i| i16::from(!i.is_multiple_of(dim))));
+            .extend((known..weights.len()).map(|i| i16::from(!i.is_multiple_of(dim.max(1)))));
         let levels = (
             &self.definition[..weights.len()],
             &self.repetition[..weights.len()],
         );
+        let weights = (dim > 0).then_some((&weights[..], levels));
         let Some(writer) = &mut self.writer else {
             return Ok(());
         };
-        let written = write_group(writer, &rows.keys, names, weights, levels);
+        let written = write_group(writer, &rows.keys, names, weights);
         written.map_err(|e| self.failed(e))?;
         self.rows += rows.keys.len() as u64;
         Ok(())
     }
 
-    /// Bring the file to the disk and give it its name; return its rows and its size.
-    pub(crate) fn finish(mut self) -> Result<(u64, u64), ExportError> {
+    /// Bring the file to the disk and give it its name.
+    pub(crate) fn finish(mut self) -> Result<Finished, ExportError> {
         let Some(writer) = self.writer.take() else {
-            return Ok((0, 0));
+            return Err(self.failed("is finished already"));
         };
-        let file = writer.into_inner().map_err(|e| self.failed(e))?;
+        let Summed { file, sum } = writer.into_inner().map_err(|e| self.failed(e))?;
         let bytes = file.sync_all().and_then(|()| file.metadata());
         let bytes = bytes.map_err(|e| self.failed(e))?.len();
         fs::rename(&self.temporary, &self.path).map_err(|e| self.failed(e))?;
-        Ok((self.rows, bytes))
+        Ok(Finished {
+            rows: self.rows,
+            bytes,
+            sha256: hex(&sum.finalize()),
+        })
     }
 }
 
@@ -141,17 +187,20 @@ impl Drop for TableFile {
     }
 }
 
-fn schema_of(has_names: bool) -> String {
-    let name = if has_names { NAME } else { "" };
-    format!("message table {{ required int64 key; {name} {WEIGHTS} }}")
+fn schema_of(columns: Columns) -> String {
+    let name = if columns.has_names { NAME } else { "" };
+    let weights = if columns.dim > 0 { WEIGHTS } else { "" };
+    format!("message table {{ required int64 key; {name} {weights} }}")
 }
 
+/// Of definition and repetition.
+type Levels<'a> = (&'a [i16], &'a [i16]);
+
 fn write_group(
-    writer: &mut SerializedFileWriter<File>,
+    writer: &mut SerializedFileWriter<Summed>,
     keys: &[i64],
     names: Option<&[Option<String>]>,
-    weights: &[f32],
-    (definition, repetition): (&[i16], &[i16]),
+    weights: Option<(&[f32], Levels<'_>)>,
 ) -> Result<(), ParquetError> {
     let mut group = writer.next_row_group()?;
     write_column::<Int64Type>(&mut group, keys, None, None)?;
@@ -161,13 +210,15 @@ fn write_group(
         let texts: Vec<ByteArray> = texts.map(|text| text.as_str().into()).collect();
         write_column::<ByteArrayType>(&mut group, &texts, Some(&known), None)?;
     }
-    write_column::<FloatType>(&mut group, weights, Some(definition), Some(repetition))?;
+    if let Some((weights, (definition, repetition))) = weights {
+        write_column::<FloatType>(&mut group, weights, Some(definition), Some(repetition))?;
+    }
     group.close()?;
     Ok(())
 }
 
 fn write_column<T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, File>,
+    group: &mut SerializedRowGroupWriter<'_, Summed>,
     values: &[T::T],
     definition: Option<&[i16]>,
     repetition: Option<&[i16]>,

@@ -6,11 +6,13 @@
 //! reads it. Whoever asked the replicas writes the manifest and `_SUCCESS` when all have
 //! answered. `docs/designs/sparse-life-cycle.md` tells the whole of it.
 
+mod cut;
 mod error;
 mod file;
 mod folder;
 mod request;
 
+pub use cut::{CutRequest, CutTable, ReplicaCut, SummedFile, export_cut};
 pub use error::ExportError;
 pub use folder::folder_of;
 pub use request::{ExportRequest, FileEntry, ReplicaExport, TableEntry, export};

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use edl_store::{Progress, Store, TableSpec};
 use serde::{Deserialize, Serialize};
 
+use crate::cut::CutRequest;
 use crate::error::ExportError;
-use crate::file::{Rows, TableFile};
+use crate::file::{Columns, Rows, TableFile};
 use crate::folder::folder_of;
 
 /// Floats that are scanned at a time.
@@ -25,6 +26,10 @@ pub struct ExportRequest {
     /// Rows updated after this version; all without it.
     #[serde(default)]
     pub since_version: Option<u64>,
+    /// What the store holds at one instant, or what has changed; without it rows are written one
+    /// after the other, each as it is then.
+    #[serde(default)]
+    pub cut: Option<CutRequest>,
 }
 
 /// What one replica has written.
@@ -143,8 +148,10 @@ fn export_table(
     let mut file = TableFile::create(
         &request.directory.join(&folder),
         &name,
-        dim,
-        spec.keep_names,
+        Columns {
+            dim,
+            has_names: spec.keep_names,
+        },
         &notes,
     )?;
     let since = request.since_version;
@@ -174,7 +181,7 @@ fn export_table(
             rows.clear();
         }
     }
-    let (rows, bytes) = file.finish()?;
+    let written = file.finish()?;
     Ok(TableEntry {
         name: spec.name.clone(),
         dim: spec.dim,
@@ -182,8 +189,8 @@ fn export_table(
         name_collisions: store.stats().tables[table as usize].name_collisions,
         file: FileEntry {
             path: format!("{folder}/{name}"),
-            rows,
-            bytes,
+            rows: written.rows,
+            bytes: written.bytes,
         },
     })
 }

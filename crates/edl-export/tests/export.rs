@@ -55,6 +55,7 @@ fn exported(
         directory: dir.path().to_owned(),
         threshold,
         since_version,
+        cut: None,
     };
     let written = export(store, &request, &unseen).unwrap();
     let file = &written.tables[0].file;
@@ -140,6 +141,7 @@ fn the_strings_of_keys_are_a_column_of_their_own() {
         directory,
         threshold: Some(1.5),
         since_version: None,
+        cut: None,
     };
     let table = &export(&store, &request, &unseen).unwrap().tables[0];
     assert_eq!((table.has_names, table.name_collisions), (true, 1));
@@ -164,6 +166,7 @@ fn what_cannot_be_is_refused() {
         directory: blocked,
         threshold: None,
         since_version: None,
+        cut: None,
     };
     let error = export(&store(), &request, &unseen).unwrap_err();
     assert!(matches!(error, ExportError::File { .. }), "{error}");

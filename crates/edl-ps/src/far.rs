@@ -1,8 +1,12 @@
-//! Checkpoints that are to lie behind a URL: written here, then sent there.
+//! Checkpoints and exports that are to lie behind a URL: written here, then sent there.
 
 use std::path::{Path, PathBuf};
 
+use edl_export::ExportRequest;
 use edl_store::{Progress, Store, StoreError};
+
+use crate::error::PsError;
+use crate::life::export_request;
 
 /// Knows how to send files to where no file system reaches.
 pub trait FarFiles: Send + Sync {
@@ -39,4 +43,31 @@ pub(crate) fn checkpoint(
     let entry = store.checkpoint_showing(&scratch, progress)?;
     far.send(&scratch, place, progress).map_err(failed)?;
     Ok(entry)
+}
+
+/// The same of a store's part of an export.
+pub(crate) fn export(
+    store: &Store,
+    request: &str,
+    far: Option<&dyn FarFiles>,
+    progress: Progress<'_>,
+) -> Result<String, PsError> {
+    let request = ExportRequest::from_json(request).map_err(crate::life::refused)?;
+    let place = request.directory.to_string_lossy().into_owned();
+    if !place.contains("://") {
+        return export_request(store, &request, progress);
+    }
+    let failed = |problem| StoreError::Checkpoint {
+        path: request.directory.clone(),
+        problem,
+    };
+    let far = far.ok_or_else(|| failed("is no folder, and nobody sends files there".to_owned()))?;
+    let scratch = far.scratch(&place).map_err(failed)?;
+    let here = ExportRequest {
+        directory: scratch.clone(),
+        ..request.clone()
+    };
+    let written = export_request(store, &here, progress)?;
+    far.send(&scratch, &place, progress).map_err(failed)?;
+    Ok(written)
 }

@@ -12,25 +12,31 @@ pub(crate) fn expire(store: &Store, now: u64, progress: Progress<'_>) -> Result<
 }
 
 /// Write a store's part of an export: an [`ExportRequest`] as JSON, answered by an
-/// [`edl_export::ReplicaExport`].
+/// [`edl_export::ReplicaExport`], or an [`edl_export::ReplicaCut`].
 ///
 /// # Errors
 /// A request that cannot be, or a file that cannot be written.
 pub fn export(store: &Store, request: &str) -> Result<String, PsError> {
-    export_showing(store, request, &unseen)
+    let request = ExportRequest::from_json(request).map_err(refused)?;
+    export_request(store, &request, &unseen)
 }
 
 /// The same, telling of each piece that is written.
-pub(crate) fn export_showing(
+pub(crate) fn export_request(
     store: &Store,
-    request: &str,
+    request: &ExportRequest,
     progress: Progress<'_>,
 ) -> Result<String, PsError> {
-    let request = ExportRequest::from_json(request).map_err(refused)?;
-    json(&edl_export::export(store, &request, progress).map_err(refused)?)
+    match &request.cut {
+        None => json(&edl_export::export(store, request, progress).map_err(refused)?),
+        Some(cut) => {
+            let written = edl_export::export_cut(store, &request.directory, cut, progress);
+            json(&written.map_err(refused)?)
+        }
+    }
 }
 
-fn refused(error: ExportError) -> PsError {
+pub(crate) fn refused(error: ExportError) -> PsError {
     match error {
         ExportError::BadRequest(problem) => PsError::Invalid(problem),
         ExportError::Store(error) => PsError::Store(error),

@@ -333,7 +333,7 @@ impl<'s> Service<'s> {
         progress: Progress<'_>,
     ) -> Result<export::Response, PsError> {
         Ok(export::Response {
-            written: life::export_showing(self.store, request.request, progress)?,
+            written: far::export(self.store, request.request, self.far, progress)?,
         })
     }
 }

@@ -34,12 +34,7 @@ impl Generator {
 
     /// Return what a row reads as before it is created.
     pub(crate) fn centre(&self) -> f32 {
-        match self.kind {
-            InitializerKind::Constant { value } => value as f32,
-            InitializerKind::Uniform { low, high } => ((low + high) / 2.0) as f32,
-            InitializerKind::Normal { mean, .. }
-            | InitializerKind::TruncatedNormal { mean, .. } => mean as f32,
-        }
+        self.kind.centre()
     }
 
     /// Write the initial weights of a key.

@@ -38,7 +38,7 @@ pub use life::{AdmissionSpec, Expired, ExpirySpec};
 pub use names::MAX_NAME_BYTES;
 pub use progress::{Progress, unseen};
 pub use route::{
-    NUM_HASH_SLOTS, dense_range, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
+    NUM_HASH_SLOTS, dense_range, hash_of_key, hash_of_name, hash_slot_of, hash_slots_of, replica_of,
 };
 pub use spec::{
     Clip, ConstraintSpec, InitializerSpec, ModelSpec, OptimizerSpec, TableSpec, VariableSpec,
@@ -47,8 +47,8 @@ pub use spec::{
 #[cfg(feature = "stages")]
 pub use stages::take_stages;
 pub use store::{
-    Applied, Named, Push, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness, Stats, Store,
-    TableGrads, TableStats,
+    Applied, Cut, Named, Piece, Push, RoundGradient, RoundMember, STALENESS_BUCKETS, Staleness,
+    Stats, Store, TableGrads, TableStats,
 };
 pub use stripe::Chunk;
 pub use table::PullMode;

@@ -31,6 +31,12 @@ pub(crate) fn unhash(hash: u64) -> u64 {
     h.wrapping_sub(GOLDEN)
 }
 
+/// Return the hash of a key, by which it is placed; one to one.
+#[inline]
+pub fn hash_of_key(key: u64) -> u64 {
+    hash(key)
+}
+
 /// Return the hash slot of a key: the top 16 bits of its hash.
 #[inline]
 pub fn hash_slot_of(key: u64) -> u16 {

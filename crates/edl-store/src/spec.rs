@@ -206,7 +206,29 @@ pub(crate) enum InitializerKind {
     TruncatedNormal { mean: f64, stddev: f64 },
 }
 
+impl InitializerKind {
+    /// Return the middle of what a weight may begin with.
+    pub(crate) fn centre(self) -> f32 {
+        match self {
+            Self::Constant { value } => value as f32,
+            Self::Uniform { low, high } => ((low + high) / 2.0) as f32,
+            Self::Normal { mean, .. } | Self::TruncatedNormal { mean, .. } => mean as f32,
+        }
+    }
+}
+
 impl InitializerSpec {
+    /// Return what each weight of a key without a row reads as: the middle of what it may begin
+    /// with.
+    ///
+    /// # Errors
+    /// [`StoreError::BadModel`] for an initializer that there is not.
+    pub fn centre(&self) -> Result<f32, StoreError> {
+        self.parse()
+            .map(|kind| kind.centre())
+            .map_err(StoreError::BadModel)
+    }
+
     pub(crate) fn parse(&self) -> Result<InitializerKind, String> {
         let names: &[&str] = match self.kind.as_str() {
             "constant" => &["value"],

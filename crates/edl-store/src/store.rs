@@ -25,14 +25,17 @@ use crate::tasks::{TaskAudit, Tasks, Verdict};
 use crate::treatment::Treatment;
 use crate::vectors::{DenseRule, Vectors, check_len};
 
+use self::cut::Marks;
 use self::first_rows::FirstRows;
 
 pub use self::counters::{STALENESS_BUCKETS, Staleness, Stats, TableStats};
+pub use self::cut::{Cut, Piece};
 pub use self::names::Named;
 pub use self::round::{RoundGradient, RoundMember};
 
 mod checkpoint;
 mod counters;
+mod cut;
 mod first_rows;
 mod giving;
 mod life;
@@ -101,6 +104,8 @@ pub struct Store {
     /// Held by the one checkpoint that is being written. By folder, what the last checkpoint with
     /// all rows was.
     checkpointing: Mutex<BTreeMap<PathBuf, LastWhole>>,
+    /// Of the last cuts; changed by who holds `checkpointing`.
+    marks: Mutex<Marks>,
     /// How often rows were removed, under the shared update lock: a checkpoint before is no base.
     removals: AtomicU64,
     /// Changes when names that this replica was told may be gone.
@@ -145,6 +150,7 @@ impl Store {
             declaring: Mutex::new(()),
             updates: RwLock::new(()),
             checkpointing: Mutex::default(),
+            marks: Mutex::default(),
             removals: AtomicU64::new(0),
             naming: AtomicU64::new(names::new_generation()),
             modulates: AtomicBool::new(false),

@@ -11,12 +11,14 @@ use crate::route::unhash;
 use crate::stages::{Stage, Watch};
 
 mod births;
+mod cut;
 mod life;
 mod names;
 
 use births::Births;
 
-pub(crate) use life::{Admitted, Gone};
+pub(crate) use cut::StripeMark;
+pub(crate) use life::{Admitted, Expelled};
 
 /// A row's layout: weights, then each optimizer slot, all of length `dim`.
 #[derive(Debug, Clone)]
@@ -167,8 +169,18 @@ pub(crate) struct Stripe {
     /// The strings that keys were made of, where they are kept.
     names: Option<Box<Names>>,
     snapshot: Option<Snapshot>,
-    /// The version of the last snapshot of all rows.
-    whole_version: Option<u64>,
+    /// The version of the last snapshot, which a later one may be the difference to.
+    snapshot_version: Option<u64>,
+    /// Hashes of the rows that went, in that order, from the first cut on.
+    gone: Option<Gone>,
+}
+
+/// Rows that went.
+#[derive(Default)]
+struct Gone {
+    hashes: Vec<u64>,
+    /// How many came before and are forgotten.
+    forgotten: u64,
 }
 
 impl Stripe {
@@ -188,7 +200,8 @@ impl Stripe {
             births: None,
             names: None,
             snapshot: None,
-            whole_version: None,
+            snapshot_version: None,
+            gone: None,
         }
     }
 
@@ -224,7 +237,9 @@ impl Stripe {
         let names = self.names.as_ref().map_or(0, |names| names.bytes());
         let free = self.free.capacity() * size_of::<u32>();
         let births = self.births.as_ref().map_or(0, Births::bytes);
-        self.index.bytes() + self.arena.used_bytes() + free + births + names
+        let gone = self.gone.as_ref().map_or(0, |gone| gone.hashes.capacity());
+        let gone = gone * size_of::<u64>();
+        self.index.bytes() + self.arena.used_bytes() + free + births + names + gone
     }
 
     /// Copy the weights of `keys` to their places in `out`; those without a row are appended to
@@ -479,9 +494,7 @@ impl Stripe {
     /// number of all.
     pub(crate) fn begin_snapshot(&mut self, version: u64, since: Option<Since>) -> usize {
         self.begin_filter_snapshot(version);
-        if since.is_none() {
-            self.whole_version = Some(version);
-        }
+        self.snapshot_version = Some(version);
         self.snapshot = Some(Snapshot {
             version,
             rows: self.arena.len(),

@@ -18,6 +18,7 @@ use crate::spec::{MAX_ROW_FLOATS, TableSpec};
 use crate::stages::{Stage, Watch};
 use crate::stripe::{Admitted, Chunk, Keys, RowSpec, SavedRows, Since, Stripe};
 
+mod cut;
 mod life;
 mod names;
 

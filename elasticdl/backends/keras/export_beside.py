@@ -84,6 +84,9 @@ def _save_graph(
         for shape, dim in zip(shapes, dims, strict=True)
     ]
     served.score = tf.function(score, input_signature=[specs, rows], autograph=False)
+    # In the order of the flat vectors: whoever serves gives them the values of another version.
+    served.dense = [variable._value for variable in placed.dense.variables]
+    served.state = [variable._value for variable in placed.state.variables]
     served.used_variables = list(served.score.get_concrete_function().graph.variables)
     served.used_resources = resources_of(placed.model)
     tf.saved_model.save(served, str(directory))

@@ -400,7 +400,7 @@ class KerasTrainer:
     def export(
         self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
     ) -> None:
-        """Write a SavedModel that serves without elasticdl; the backend is not usable after.
+        """Write a SavedModel that serves without elasticdl.
 
         Raises:
             ModelError: The model cannot be exported so.
@@ -408,17 +408,26 @@ class KerasTrainer:
         """
         if self._sample is None:
             raise ModelError("a model is exported after it was built; call build first")
+        runs_eagerly = tf.config.functions_run_eagerly()
         tf.config.run_functions_eagerly(False)  # an export is a traced model
-        self._held.release()
         try:
-            if tables is None:
-                sites = Collector(self._placed, self._sample, training=False).sites
-                export_beside(self._placed, self._sample, sites, directory, dense, state)
-            else:
-                export_model(self._placed, self._sample, directory, dense, state, tables)
+            with self._held.open():
+                self._export(directory, dense, state, tables)
         except tf.errors.ResourceExhaustedError as error:  # what TensorFlow calls a full disk
             why = re.sub(r"\{\{.*?\}\} |\[Op:.*?\]", "", error.message).strip()
             raise CheckpointError(f"{directory}: the model cannot be written: {why}") from error
+        finally:
+            tf.config.run_functions_eagerly(runs_eagerly)
+
+    def _export(
+        self, directory: Path, dense: Float32, state: Float32, tables: TableSource | None
+    ) -> None:
+        assert self._sample is not None
+        if tables is None:
+            sites = Collector(self._placed, self._sample, training=False).sites
+            export_beside(self._placed, self._sample, sites, directory, dense, state)
+        else:
+            export_model(self._placed, self._sample, directory, dense, state, tables)
 
     def _make_gradient(self) -> LossGradient | None:
         if self._spec.loss is None:

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from elasticdl import open_files, process
-from elasticdl.checkpoints.in_use import claimed
+from elasticdl.checkpoints.in_use import all_claimed
 from elasticdl.config import JobConfig
 from elasticdl.credentials import job as credentials
 from elasticdl.errors import ElasticdlError
@@ -48,10 +48,11 @@ def main() -> None:
 
 def _claim(config: JobConfig, job_dir: Path) -> contextlib.AbstractContextManager[str]:
     """Hold what no other running job may write to."""
-    directory = config.checkpoint.checkpoint_dir
-    if directory is None:
-        return contextlib.nullcontext("")
-    return claimed(directory, f"{config.cluster.job_name} in {job_dir}")
+    places = {
+        "checkpoint_dir": config.checkpoint.checkpoint_dir,
+        "export_dir": config.checkpoint.export_dir,
+    }
+    return all_claimed(places, f"{config.cluster.job_name} in {job_dir}")
 
 
 def _answer(problem: str) -> None:

@@ -37,6 +37,32 @@ class CheckpointFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ExportWritten:
+    """The version that `WriteExport` asked for is whole."""
+
+    version: int  # of the model
+    number: int  # of the version
+    is_base: bool
+    num_rows: int
+    num_gone: int
+    num_bytes: int
+    is_current: bool  # it is what is to be served
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFailed:
+    """It could not be written; what it would have had comes with the next one.
+
+    is_early: The workers have not written the model's program so far.
+    """
+
+    version: int
+    message: str
+    was_unreachable: bool = False
+    is_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Audited:
     """What `AskAudit` asked for: what has been applied of every task."""
 
@@ -74,7 +100,14 @@ class WatermarksFailed:
 
 
 Answer = (
-    CheckpointWritten | CheckpointFailed | Audited | AuditFailed | Watermarks | WatermarksFailed
+    CheckpointWritten
+    | CheckpointFailed
+    | ExportWritten
+    | ExportFailed
+    | Audited
+    | AuditFailed
+    | Watermarks
+    | WatermarksFailed
 )
 
 

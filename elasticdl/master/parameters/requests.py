@@ -21,15 +21,19 @@ from elasticdl.master.actions import (
     ExpireRows,
     Note,
     WriteCheckpoint,
+    WriteExport,
 )
 from elasticdl.master.history import JobHistory
 from elasticdl.master.journal import Journal
 from elasticdl.master.ledger import Ledger
+from elasticdl.master.parameters.exports import ExportSchedule
 from elasticdl.master.parameters.holder import (
     Audited,
     AuditFailed,
     CheckpointFailed,
     CheckpointWritten,
+    ExportFailed,
+    ExportWritten,
     Verdict,
 )
 from elasticdl.master.parameters.proof import Proof, Replicas, prove
@@ -71,6 +75,8 @@ class Purpose(StrEnum):
     CHECKPOINT = "checkpoint"  # for the user, while training
     RECOVERY = "recovery"  # a checkpoint in the job's own folder
     LAST_CHECKPOINT = "last checkpoint"  # ends its phase, or the job that fails
+    EXPORT = "export"  # the next version, while training
+    LAST_EXPORT = "last export"
     PROOF = "proof"
     RETIRED_PROOF = "retired proof"  # of tasks that are forgotten then
 
@@ -108,6 +114,7 @@ class Requests:
         self._act = act
         self.schedule = CheckpointSchedule(journal, config.checkpoint)
         self.retired = Retired(journal, self._forget)
+        self.exports = ExportSchedule(journal, config.checkpoint)
         self._under_way: _Request | None = None
         self._times_unreachable = 0
         self._epochs_expired = 0
@@ -159,10 +166,16 @@ class Requests:
             self._ask(Purpose.RETIRED_PROOF, now, stop)
         elif not self._is_local and self.schedule.is_recovery_due(version, now):
             self._ask(Purpose.RECOVERY, now)
+        elif self._ledger.is_whole and self.exports.is_due(version, now):
+            self._ask(Purpose.EXPORT, now)
 
     def _ask_at_end(self, now: float) -> None:
         """Have the last checkpoint written, or the proof made, of all that was done."""
         if self._parts.is_complete and self._ledger.is_idle:
+            if not self.exports.is_over:
+                if self.exports.is_last_due(now):
+                    self._ask(Purpose.LAST_EXPORT, now)
+                return
             is_checkpoint = self._history.phase is Phase.CHECKPOINTING
             self._ask(Purpose.LAST_CHECKPOINT if is_checkpoint else Purpose.PROOF, now)
 
@@ -177,6 +190,12 @@ class Requests:
             return
         if purpose is Purpose.RETIRED_PROOF:
             self._act(AskAudit(self._prover(lambda task_id: task_id < stop), self.retired.first))
+            return
+        if purpose in (Purpose.EXPORT, Purpose.LAST_EXPORT):
+            self.exports.begin(version, now)
+            if purpose is Purpose.LAST_EXPORT:
+                self._act(ExpireRows())
+            self._act(WriteExport(version))
             return
         is_last = purpose is Purpose.LAST_CHECKPOINT
         is_private = self.schedule.is_last_private if is_last else purpose is Purpose.RECOVERY
@@ -223,7 +242,14 @@ class Requests:
     # --- answers ---------------------------------------------------------------------------------
 
     def answered(
-        self, answer: CheckpointWritten | CheckpointFailed | Audited | AuditFailed, now: float
+        self,
+        answer: CheckpointWritten
+        | CheckpointFailed
+        | ExportWritten
+        | ExportFailed
+        | Audited
+        | AuditFailed,
+        now: float,
     ) -> Verdict:
         """Take in what came of the request under way."""
         request = self._under_way
@@ -237,6 +263,10 @@ class Requests:
                 return verdict
             case CheckpointFailed():
                 return self._not_written(request, answer, now)
+            case ExportWritten():
+                return self._exported(request, answer)
+            case ExportFailed():
+                return self._not_exported(request, answer, now)
             case Audited(replicas, proof):
                 prover = self._prover(self._ledger.begun())
                 return self._audited(request, proof or prover(replicas))
@@ -305,6 +335,30 @@ class Requests:
             return Verdict()
         return Verdict(is_phase_over=True)
 
+    def _exported(self, request: _Request, answer: ExportWritten) -> Verdict:
+        self._journal.record("request ended", 0)
+        is_same = request.generation == self._parts.generation
+        self.exports.written(answer.version, request.purpose is Purpose.LAST_EXPORT and is_same)
+        self._act(Note(kinds.VersionExported(*astuple(answer)), _version_text(answer)))
+        return Verdict()
+
+    def _not_exported(self, request: _Request, answer: ExportFailed, now: float) -> Verdict:
+        """Go on without it: the next one has all that this one would have had."""
+        is_again = self._end(answer.was_unreachable)
+        is_last = request.purpose is Purpose.LAST_EXPORT and not self._history.has_ended
+        if answer.is_early and not is_last:
+            self.exports.early(now)
+            return Verdict()
+        pause = self.exports.failed(now)
+        text = f"export: {answer.message}"
+        if pause is not None:
+            text = told(text, pause, "the version")
+        self._act(Note(kinds.ExportFailed(answer.version), text, is_warning=True))
+        if is_last and pause is None and not is_again:
+            self.exports.give_up()
+            self._history.add_problem(text)
+        return Verdict()
+
     def _prover(self, begun: Callable[[int], bool]) -> Callable[[Replicas], Proof]:
         """Return what makes the proof of tasks; none of them is under way until it is made."""
         return partial(
@@ -366,6 +420,7 @@ class Requests:
             "epochs_expired": self._epochs_expired,
             "schedule": self.schedule.snapshot(),
             "retired": self.retired.snapshot(),
+            "exports": self.exports.snapshot(),
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -379,3 +434,14 @@ class Requests:
         self.schedule.restore(snapshot["schedule"])
         if (retired := snapshot.get("retired")) is not None:
             self.retired.restore(retired)
+        self.exports.restore(snapshot.get("exports"))
+
+
+def _version_text(answer: ExportWritten) -> str:
+    what = "all rows" if answer.is_base else "changes"
+    gone = f", {answer.num_gone:,} ids that have gone" if answer.num_gone else ""
+    held = "" if answer.is_current else "; another version is held (elasticdl exports)"
+    return (
+        f"version {answer.number} of the export is written ({what}): {answer.num_rows:,} rows"
+        f"{gone}, {answer.num_bytes:,} bytes, at model version {answer.version:,}{held}"
+    )

@@ -207,8 +207,8 @@ impl Store {
 }
 
 /// Ends the snapshot of all tables when dropped, whatever became of it.
-struct Snapshot<'a> {
-    model: &'a Model,
+pub(super) struct Snapshot<'a> {
+    pub(super) model: &'a Model,
 }
 
 impl Drop for Snapshot<'_> {

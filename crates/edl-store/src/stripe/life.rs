@@ -11,7 +11,7 @@ use crate::route::unhash;
 const SLICE: usize = 2048;
 
 /// What went in a slice of a pass.
-pub(crate) struct Gone {
+pub(crate) struct Expelled {
     /// The hash to go on from.
     pub(crate) next: Option<u64>,
     pub(crate) rows: u64,
@@ -69,10 +69,10 @@ impl Stripe {
     /// Take a row that is free, or a new one.
     ///
     /// While a snapshot is read only new ones are taken: it tells by the number which rows were
-    /// there when it began. Nor is a free one taken at the version of the last snapshot of all
-    /// rows: what has changed since is told by the version, and of equal ones by the number.
+    /// there when it began. Nor is a free one taken at the version of the last snapshot: what has
+    /// changed since is told by the version, and of equal ones by the number.
     pub(super) fn take_row(&mut self, version: u64) -> u32 {
-        let is_told = self.whole_version.is_none_or(|whole| version > whole);
+        let is_told = self.snapshot_version.is_none_or(|last| version > last);
         let free = if self.snapshot.is_none() && is_told {
             self.free.pop()
         } else {
@@ -83,7 +83,7 @@ impl Stripe {
 
     /// Remove some of the rows that a pass asks to go, from the hash `from` on; return the hash
     /// to go on from, and what went.
-    pub(crate) fn expire_rows(&mut self, from: u64, cut: &Cut, spec: &RowSpec) -> Gone {
+    pub(crate) fn expire_rows(&mut self, from: u64, cut: &Cut, spec: &RowSpec) -> Expelled {
         let (entries, next) = self.index.walk(from, SLICE);
         let (mut removed, mut named) = (0, false);
         let arena = self.arena.view();
@@ -109,6 +109,9 @@ impl Stripe {
             }
             self.index.remove(entry.hash);
             self.free.push(row);
+            if let Some(gone) = &mut self.gone {
+                gone.hashes.push(entry.hash);
+            }
             if let Some(names) = &mut self.names {
                 named |= names.row_went(entry.hash, cut.version);
             }
@@ -117,7 +120,7 @@ impl Stripe {
         if let Some(names) = self.names.as_mut().filter(|_| next.is_none()) {
             names.sweep(cut.version);
         }
-        Gone {
+        Expelled {
             next,
             rows: removed,
             named,

@@ -6,7 +6,7 @@ use super::Table;
 use crate::life::{Admission, Candidate, Cut, Expired, Expiry, SKETCH_ROWS, Tally};
 use crate::placement::NUM_STRIPES;
 use crate::route::hash;
-use crate::stripe::{Chunk, Gone};
+use crate::stripe::{Chunk, Expelled};
 
 impl Table {
     /// Return when rows go, if they ever do.
@@ -66,7 +66,7 @@ impl Table {
     pub(crate) fn expire(
         &self,
         cut: &Cut,
-        mut pass: impl FnMut(&mut dyn FnMut() -> Gone),
+        mut pass: impl FnMut(&mut dyn FnMut() -> Expelled),
     ) -> Expired {
         let mut expired = Expired::default();
         for stripe in &self.stripes {
@@ -89,7 +89,7 @@ impl Table {
                     let (next, removed) = stripe.write().expire_candidates(from, cut);
                     expired.candidates += removed;
                     cursor = next;
-                    Gone {
+                    Expelled {
                         next,
                         rows: removed,
                         named: false,

@@ -59,10 +59,6 @@ class HeldVariables:
         finally:
             self._is_open = before
 
-    def release(self) -> None:
-        """Let the variables have their own values from now on."""
-        self._is_open = True
-
     def value_of(self, variable: Any) -> Any:
         """Return what a variable is read as, outside of the calls of model and loss.
 

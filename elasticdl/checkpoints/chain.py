@@ -1,0 +1,211 @@
+"""Versions of an export that goes on: which follows which, and how that is told.
+
+An export is a folder of versions. A **base** has all rows, a **delta** what has changed since the
+version before it, its parent, which it names by the SHA-256 of that one's manifest. So the name of
+the newest manifest stands for every byte below it. Here nothing is written: see `publishing.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from elasticdl.errors import ExportError
+
+CURRENT = "CURRENT"
+"""The one file that says which version is to be served."""
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """A version, and the SHA-256 of its manifest."""
+
+    number: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """What `CURRENT` says.
+
+    is_held: Somebody has chosen this version; the job that exports leaves it so.
+    """
+
+    version: Pointer
+    is_held: bool = False
+
+    def to_json(self) -> str:
+        """Return it as the file has it."""
+        found = {"number": self.version.number, "sha256": self.version.sha256}
+        return json.dumps({**found, "held": self.is_held}) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a version says of itself.
+
+    parent: The version to which this one is the difference; None of a base.
+    mark: The name under which the replicas know this instant.
+    program: The folder, beside the versions, with all of the model but its parameters.
+    replicas: What each replica has written; the store's own words.
+    tables: Of each its name, dim, and what each weight of an id reads as that has no row.
+    """
+
+    number: int
+    parent: Pointer | None
+    mark: str
+    job: str
+    model_version: int
+    written: float
+    program: str
+    tables: tuple[dict[str, Any], ...]
+    replicas: tuple[dict[str, Any], ...]
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it has all rows."""
+        return self.parent is None
+
+    def files(self) -> list[dict[str, Any]]:
+        """Return its files, with path, bytes and SHA-256."""
+        found = []
+        for replica in self.replicas:
+            found.append(replica["vectors"])
+            for table in replica["tables"]:
+                found += [file for file in (table["rows"], table["gone"]) if file is not None]
+        return found
+
+    def to_json(self) -> str:
+        """Return it as the file has it."""
+        parent = self.parent
+        content = {
+            "format": FORMAT,
+            "number": self.number,
+            "kind": "base" if parent is None else "delta",
+            "parent": parent and {"number": parent.number, "sha256": parent.sha256},
+            "mark": self.mark,
+            "job": self.job,
+            "model_version": self.model_version,
+            "written": self.written,
+            "program": self.program,
+            "tables": list(self.tables),
+            "replicas": list(self.replicas),
+        }
+        return json.dumps(content, indent=1) + "\n"
+
+
+def folder_of(number: int) -> str:
+    """Return the name of a version's folder."""
+    return f"version-{number:08d}"
+
+
+def digest(content: bytes) -> str:
+    """Return the SHA-256 that stands for a file's content."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def parse_current(content: bytes) -> Current:
+    """Read what `CURRENT` says.
+
+    Raises:
+        ExportError: It is of another form.
+    """
+    try:
+        found = json.loads(content)
+        return Current(_pointer(found), bool(found.get("held", False)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(
+            f"{CURRENT}: expected the number and SHA-256 of a version, found {content[:80]!r}"
+        ) from error
+
+
+def parse_manifest(content: bytes) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        ExportError: It is of another form.
+    """
+    try:
+        found = json.loads(content)
+        if found["format"] != FORMAT:
+            raise ExportError(f"expected format {FORMAT}, found {found['format']!r}")
+        parent = found["parent"]
+        return Manifest(
+            int(found["number"]),
+            None if parent is None else _pointer(parent),
+            str(found["mark"]),
+            str(found["job"]),
+            int(found["model_version"]),
+            float(found["written"]),
+            str(found["program"]),
+            tuple(found["tables"]),
+            tuple(found["replicas"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ExportError(f"expected a manifest, found another form ({error!r})") from error
+
+
+def chain(
+    read: Callable[[int], bytes | None],
+    wanted: Pointer,
+    loaded: Pointer | None = None,
+) -> list[Manifest]:
+    """Return the versions that make `wanted`, the oldest first: a base and deltas, each checked.
+
+    With `loaded`, a version that is held already, only those after it, if it is one of them.
+
+    Args:
+        read: Returns the manifest of a version; None if there is none.
+        wanted: The version.
+        loaded: The version that whoever asks has.
+
+    Raises:
+        ExportError: A version is missing, damaged, or in another one's place; names it.
+    """
+    found: list[Manifest] = []
+    pointer: Pointer | None = wanted
+    needed_by = ""
+    while pointer is not None and pointer != loaded:
+        manifest = _checked(read(pointer.number), pointer, needed_by)
+        found.append(manifest)
+        needed_by = f", of which version {pointer.number} is the difference"
+        pointer = manifest.parent
+        if pointer is not None and pointer.number >= manifest.number:
+            raise ExportError(
+                f"version {manifest.number}: expected to follow an earlier version, found that it "
+                f"follows version {pointer.number}"
+            )
+    return found[::-1]
+
+
+def _checked(content: bytes | None, pointer: Pointer, needed_by: str) -> Manifest:
+    name = f"version {pointer.number}"
+    if content is None:
+        raise ExportError(f"{name} is missing{needed_by}")
+    try:
+        manifest = parse_manifest(content)
+    except ExportError as error:
+        raise ExportError(f"{name}: {MANIFEST}: {error}") from error
+    if manifest.number != pointer.number:
+        raise ExportError(
+            f"{name}: found version {manifest.number} in its place; versions are repeated or in "
+            "another order"
+        )
+    if (sha256 := digest(content)) != pointer.sha256:
+        raise ExportError(
+            f"{name}: its manifest is damaged or another one{needed_by}: expected SHA-256 "
+            f"{pointer.sha256}, found {sha256}"
+        )
+    return manifest
+
+
+def _pointer(found: dict[str, Any]) -> Pointer:
+    number, sha256 = found["number"], found["sha256"]
+    if not isinstance(number, int) or not isinstance(sha256, str):
+        raise TypeError(f"number {number!r}, SHA-256 {sha256!r}")
+    return Pointer(number, sha256)

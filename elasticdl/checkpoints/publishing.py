@@ -1,0 +1,477 @@
+"""An export that goes on is written: one version after the other, each whole or not at all.
+
+A version's files and its manifest are on the disk before `CURRENT` names it. In the file system a
+version is written beside its place and then renamed; behind a URL its manifest comes last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elasticdl.checkpoints.chain import (
+    CURRENT,
+    MANIFEST,
+    Current,
+    Manifest,
+    Pointer,
+    chain,
+    digest,
+    folder_of,
+    parse_current,
+    parse_manifest,
+)
+from elasticdl.checkpoints.writing import sync_folder, write_durably
+from elasticdl.errors import CheckpointError, ExportError
+from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
+
+_PARTIAL = ".partial"
+_REMOVED = ".removed"
+
+
+class ProgramMissingError(CheckpointError):
+    """The workers have not written the model's program so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What has become of a version."""
+
+    number: int
+    is_base: bool
+    num_rows: int
+    num_gone: int
+    num_bytes: int
+    is_current: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The newest version of this job."""
+
+    pointer: Pointer
+    mark: str
+    num_deltas: int  # since the last base
+
+
+def program_name(job_name: str, job_dir: Path | None) -> str:
+    """Return the folder of a job's program, as each process of the job knows it."""
+    of_job = hashlib.sha256(f"{job_name}\n{job_dir}".encode()).hexdigest()
+    return f"program-{of_job[:12]}"
+
+
+class Publisher:
+    """Writes the versions of one job."""
+
+    def __init__(
+        self,
+        directory: Location,
+        job: str,
+        program: str,
+        full_every: int = 20,
+        keep: int = 5,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Write nothing yet.
+
+        Args:
+            directory: Where the versions lie; made if missing.
+            job: The job's identity: a delta follows a version of the same job.
+            program: Folder of the model's program in `directory`.
+            full_every: One version in so many is a base.
+            keep: How many versions are kept, beside those that these need.
+            clock: Seconds since 1970.
+        """
+        self._directory = directory
+        self._job = job
+        self._program = program
+        self._full_every = full_every
+        self._keep = keep
+        self._clock = clock
+        self._head: _Head | None = None
+        self._last_number: int | None = None
+
+    def publish(self, model_version: int, write: Callable[[str], list[str]]) -> Published:
+        """Write the next version, and have it served unless another one is held.
+
+        Whatever fails, the versions before stay as they are, and the next try brings what this one
+        would have brought.
+
+        Args:
+            model_version: Updates that the job has made.
+            write: Has the replicas write their parts: `PsClient.export`.
+
+        Raises:
+            CheckpointError: A file cannot be written; says which and why.
+        """
+        try:
+            with reaching(self._directory):
+                return self._publish(model_version, write)
+        except OSError as error:
+            self._head = self._last_number = None  # what is there is looked at again
+            raise CheckpointError(
+                f"{error.filename or self._directory}: the version cannot be exported: "
+                f"{error.strerror or error}"
+            ) from error
+        except BaseException:
+            self._head = self._last_number = None
+            raise
+
+    def _publish(self, model_version: int, write: Callable[[str], list[str]]) -> Published:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if self._last_number is None:
+            self._look()
+        assert self._last_number is not None
+        if not (self._directory / self._program / MANIFEST).exists():
+            raise ProgramMissingError(
+                f"{self._directory / self._program}: no worker has written the model's program so "
+                "far; the version is written when it is there"
+            )
+        head = self._head
+        if head is not None and head.num_deltas + 1 >= self._full_every:
+            head = None
+        number, mark = self._last_number + 1, uuid.uuid4().hex
+
+        def request(folder: Location) -> list[dict[str, Any]]:
+            cut = {"name": mark, "since": None if head is None else head.mark}
+            answers = write(json.dumps({"directory": str(folder), "cut": cut}))
+            return [json.loads(answer) for answer in answers]
+
+        def describe(replicas: list[dict[str, Any]]) -> Manifest:
+            is_base = all(replica["whole"] for replica in replicas)
+            return Manifest(
+                number,
+                None if is_base or head is None else head.pointer,
+                mark,
+                self._job,
+                model_version,
+                round(float(self._clock()), 3),
+                self._program,
+                _tables(replicas),
+                tuple(replicas),
+            )
+
+        folder = self._directory / folder_of(number)
+        if is_remote(folder):
+            manifest, content = _write_remote(folder, request, describe)
+        else:
+            manifest, content = _write_local(folder, request, describe)
+        pointer = Pointer(number, digest(content))
+        num_deltas = 0 if manifest.is_base or self._head is None else self._head.num_deltas + 1
+        self._head, self._last_number = _Head(pointer, mark, num_deltas), number
+        current = read_current(self._directory)
+        is_current = current is None or not current.is_held
+        if is_current:
+            _point(self._directory, Current(pointer))
+        self._prune()
+        return _published(manifest, is_current)
+
+    def _look(self) -> None:
+        """Find out what there is, and remove what a killed master has left half-written."""
+        numbers: list[int] = []
+        for number, folder in _folders(self._directory):
+            if (folder / MANIFEST).exists():
+                numbers.append(number)
+            elif is_remote(folder):
+                remove_tree(folder)
+        for pattern in (f"version-*{_PARTIAL}", f"version-*{_REMOVED}"):
+            for leftover in _matching(self._directory, pattern):
+                remove_tree(leftover)
+        self._last_number = max(numbers, default=0)
+        self._head = None
+        if numbers:
+            with contextlib.suppress(ExportError):
+                self._head = self._head_of(self._last_number)
+
+    def _head_of(self, number: int) -> _Head | None:
+        """Return what a delta may follow, if the chain of that version is there and of this job."""
+        content = _read_manifest(self._directory, number)
+        if content is None:
+            return None
+        pointer = Pointer(number, digest(content))
+        versions = chain(lambda number: _read_manifest(self._directory, number), pointer)
+        newest = versions[-1]
+        if newest.job != self._job or newest.program != self._program:
+            return None
+        return _Head(pointer, newest.mark, len(versions) - 1)
+
+    def _prune(self) -> None:
+        """Remove what is neither one of the newest versions, nor served, nor needed by one."""
+        if not self._keep:
+            return
+        there = sorted(number for number, _ in _folders(self._directory))
+        needed: set[int] = set()
+        current = read_current(self._directory)
+        kept = there[-self._keep :] + ([] if current is None else [current.version.number])
+        for number in sorted(set(kept), reverse=True):
+            step: int | None = number
+            while step is not None and step not in needed:
+                needed.add(step)
+                content = _read_manifest(self._directory, step)
+                parent = None if content is None else parse_manifest(content).parent
+                step = None if parent is None else parent.number
+        for number in there:
+            if number not in needed:
+                _remove(self._directory / folder_of(number))
+
+
+def read_current(directory: Location) -> Current | None:
+    """Return which version is served; None if there is none so far.
+
+    Raises:
+        ExportError: `CURRENT` is of another form.
+    """
+    try:
+        content = (directory / CURRENT).read_bytes()
+    except FileNotFoundError:
+        return None
+    return parse_current(content)
+
+
+def versions(directory: Location) -> list[Manifest]:
+    """Return the versions that there are, the oldest first; what cannot be read is left out."""
+    found = []
+    for number, _ in sorted(_folders(directory), key=lambda entry: entry[0]):
+        content = _read_manifest(directory, number)
+        with contextlib.suppress(ExportError):
+            if content is not None:
+                found.append(parse_manifest(content))
+    return found
+
+
+def point_to(directory: Location, number: int | None) -> Current:
+    """Have a version served from now on and held; None: the newest, and those to come.
+
+    Raises:
+        ExportError: There is no such version, or its chain is broken; nothing has changed then.
+    """
+    with reaching(directory):
+        there = [manifest.number for manifest in versions(directory)]
+        if not there:
+            raise ExportError(f"{directory}: expected an export with versions, found none")
+        wanted = there[-1] if number is None else number
+        content = _read_manifest(directory, wanted)
+        if content is None:
+            known = ", ".join(map(str, there[-10:]))
+            raise ExportError(f"{directory}: there is no version {wanted}, but {known}")
+        pointer = Pointer(wanted, digest(content))
+        chain(lambda number: _read_manifest(directory, number), pointer)
+        current = Current(pointer, is_held=number is not None)
+        _point(directory, current)
+        return current
+
+
+def write_program(directory: Location, name: str, write: Callable[[Path], None]) -> None:
+    """Write the program of a model, whole or not at all, unless it is there.
+
+    Args:
+        directory: Of the export.
+        name: Of the program's folder.
+        write: Writes its files into a folder.
+
+    Raises:
+        CheckpointError: A file cannot be written.
+    """
+    target = directory / name
+    try:
+        with reaching(directory):
+            if (target / MANIFEST).exists():
+                return
+            if is_remote(target):
+                _send_program(target, write)
+            else:
+                _write_program(target, write)
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or target}: the model's program cannot be written: "
+            f"{error.strerror or error}"
+        ) from error
+
+
+def _write_program(target: Path, write: Callable[[Path], None]) -> None:
+    partial = target.with_name(f"{target.name}{_PARTIAL}-{uuid.uuid4().hex[:8]}")
+    try:
+        partial.mkdir(parents=True)
+        write(partial)
+        _write_list(partial)
+        for file in partial.rglob("*"):
+            _sync(file)
+        try:
+            partial.rename(target)
+        except OSError:
+            if not (target / MANIFEST).exists():
+                raise
+            # Another worker was faster; its program is the same.
+        sync_folder(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _send_program(target: Location, write: Callable[[Path], None]) -> None:
+    import tempfile
+
+    from elasticdl.locations import upload
+
+    assert is_remote(target)
+    with tempfile.TemporaryDirectory(prefix="elasticdl-program-") as scratch:
+        folder = Path(scratch)
+        write(folder)
+        _write_list(folder)
+        files = [file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST]
+        for _ in upload(folder, files, target):
+            pass
+        (target / MANIFEST).write_bytes((folder / MANIFEST).read_bytes())
+
+
+def _write_list(folder: Path) -> None:
+    """Write the manifest of a program: its files with their SHA-256."""
+    files = [
+        {
+            "path": file.relative_to(folder).as_posix(),
+            "bytes": file.stat().st_size,
+            "sha256": digest(file.read_bytes()),
+        }
+        for file in sorted(folder.rglob("*"))
+        if file.is_file()
+    ]
+    (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=1) + "\n")
+
+
+def _write_local(
+    target: Path,
+    request: Callable[[Location], list[dict[str, Any]]],
+    describe: Callable[[list[dict[str, Any]]], Manifest],
+) -> tuple[Manifest, bytes]:
+    partial = target.with_name(target.name + _PARTIAL)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        manifest = describe(request(partial))
+        _check_there(partial, manifest)
+        text = manifest.to_json()
+        write_durably(partial / MANIFEST, text)
+        for folder in partial.iterdir():  # the replicas have synced their files
+            if folder.is_dir():
+                sync_folder(folder)
+        sync_folder(partial)
+        partial.rename(target)
+        sync_folder(target.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return manifest, text.encode()
+
+
+def _write_remote(
+    target: Url,
+    request: Callable[[Location], list[dict[str, Any]]],
+    describe: Callable[[list[dict[str, Any]]], Manifest],
+) -> tuple[Manifest, bytes]:
+    if target.exists():  # of a try that failed
+        remove_tree(target)
+    manifest = describe(request(target))
+    there = {
+        str(name)[len(target.path.rstrip("/")) + 1 :]: int(entry["size"])
+        for name, entry in target.fs.find(target.path, detail=True).items()
+    }
+    for file in manifest.files():
+        if there.get(file["path"]) != file["bytes"]:
+            raise CheckpointError(
+                f"{target / file['path']}: expected {file['bytes']} bytes, found "
+                f"{there.get(file['path'], 'no file')}"
+            )
+    content = manifest.to_json().encode()
+    (target / MANIFEST).write_bytes(content)
+    return manifest, content
+
+
+def _check_there(folder: Path, manifest: Manifest) -> None:
+    for file in manifest.files():
+        path = folder / file["path"]
+        if not path.is_file() or path.stat().st_size != file["bytes"]:
+            raise CheckpointError(
+                f"{path}: expected {file['bytes']} bytes that a ps replica has written, found "
+                f"{path.stat().st_size if path.is_file() else 'no file'}; do all processes see "
+                "this folder?"
+            )
+
+
+def _point(directory: Location, current: Current) -> None:
+    """Change what `CURRENT` says, at one instant."""
+    if is_remote(directory):
+        (directory / CURRENT).write_text(current.to_json())
+        return
+    temporary = directory / f".{CURRENT}.{uuid.uuid4().hex[:8]}"
+    try:
+        write_durably(temporary, current.to_json())
+        temporary.rename(directory / CURRENT)
+        sync_folder(directory)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _remove(folder: Location) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if is_remote(folder):
+            (folder / MANIFEST).unlink()
+            remove_tree(folder)
+        else:
+            removed = folder.with_name(folder.name + _REMOVED)
+            folder.rename(removed)
+            remove_tree(removed)
+
+
+def _folders(directory: Location) -> Iterator[tuple[int, Location]]:
+    for folder in _matching(directory, "version-*"):
+        number = folder.name.removeprefix("version-")
+        if number.isdigit():
+            yield int(number), folder
+
+
+def _matching(directory: Location, pattern: str) -> list[Location]:
+    if is_remote(directory):
+        return list(directory.glob(pattern))
+    return list(directory.glob(pattern))
+
+
+def _read_manifest(directory: Location, number: int) -> bytes | None:
+    try:
+        return (directory / folder_of(number) / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _tables(replicas: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    first, *_ = replicas
+    return tuple(
+        {"name": table["name"], "dim": table["dim"], "unseen": table["unseen"]}
+        for table in first["tables"]
+    )
+
+
+def _published(manifest: Manifest, is_current: bool) -> Published:
+    tables = [table for replica in manifest.replicas for table in replica["tables"]]
+    return Published(
+        manifest.number,
+        manifest.is_base,
+        sum(table["rows"]["rows"] for table in tables if table["rows"]),
+        sum(table["gone"]["rows"] for table in tables if table["gone"]),
+        sum(file["bytes"] for file in manifest.files()),
+        is_current,
+    )
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,94 @@
+"""When the next version of an export is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticdl.config import CheckpointSection
+from elasticdl.master.journal import Journal
+from elasticdl.master.patience import Patience
+from elasticdl.settings.export_every import Every
+
+_EARLY_SECONDS = 0.5  # until the model's program is looked for again
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class ExportSchedule:
+    """When versions are due while training, and whether the last one is there.
+
+    A master that comes back writes one at once. What it has forgotten are moments alone: which
+    versions there are is read from the folder.
+    """
+
+    def __init__(self, journal: Journal, settings: CheckpointSection) -> None:
+        """Start without versions."""
+        self._journal = journal
+        self._is_wanted = settings.export_dir is not None
+        self._every = Every.of(settings.export_every)
+        self._not_before = 0.0  # time
+        self._next_version = self._every.updates
+        self._newest = 0  # of the model, in the newest version of the export
+        self.patience = Patience(journal, "export")
+        self.is_over = not self._is_wanted
+        """Whether the version of the end is there, or given up."""
+        journal.handle("export over", self._apply_over)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def begin(self, version: int, now: float) -> None:
+        """Note that a version is being written."""
+        self._not_before = now + self._every.seconds
+        if every := self._every.updates:
+            self._next_version = (version // every + 1) * every
+
+    def written(self, version: int, is_last: bool) -> None:
+        """Note that a version is there."""
+        self._newest = version
+        self.patience.succeeded()
+        if is_last:
+            self._journal.record("export over")
+
+    def early(self, now: float) -> None:
+        """The program is not there so far: look again soon."""
+        self._not_before = now + _EARLY_SECONDS
+        self._next_version = 0
+
+    def failed(self, now: float) -> float | None:
+        """It could not be written; return the seconds to the next try, None if it is given up."""
+        pause = self.patience.failed(now)
+        self._not_before = now + (_LONGEST_PAUSE_SECONDS if pause is None else pause)
+        self._next_version = 0
+        return pause
+
+    def give_up(self) -> None:
+        """The version of the end is not written."""
+        self._journal.record("export over")
+
+    # --- questions -------------------------------------------------------------------------------
+
+    def is_due(self, version: int, now: float) -> bool:
+        """Whether a version should be written while training, at this model version."""
+        is_time = now >= self._not_before and version >= self._next_version
+        return self._is_wanted and is_time and version > self._newest
+
+    def is_last_due(self, now: float) -> bool:
+        """Whether the version of the end should be written now."""
+        return not self.is_over and self.patience.may_try(now)
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def _apply_over(self) -> None:
+        self.is_over = True
+        self.patience.reset()
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        return {"is_over": self.is_over, "patience": self.patience.snapshot()}
+
+    def restore(self, snapshot: dict[str, Any] | None) -> None:
+        """Take over the state of a snapshot; None: of one that has none, of an earlier version."""
+        if snapshot is not None:
+            self.is_over = snapshot["is_over"]
+            self.patience.restore(snapshot["patience"])

@@ -1,0 +1,149 @@
+"""When a job exports the next version, and what it does when that fails."""
+
+from pathlib import Path
+
+import pytest
+
+from elasticdl.job import TaskKind
+from elasticdl.master.actions import AskAudit, Note, WriteExport
+from elasticdl.master.parameters.holder import ExportFailed, ExportWritten
+from elasticdl.master.phases import Phase
+
+
+@pytest.fixture
+def make_game(recovery_game):
+    def make(**settings):
+        flags = {"export_dir": Path("exports"), "recovery_seconds": 0, "validation_data": ""}
+        return recovery_game(**flags, **settings)
+
+    return make
+
+
+def tick(game, seconds=0.0):
+    game.play.now += seconds
+    game.core.tick(game.play.now)
+
+
+def asked(game):
+    return [action.version for action in game.play.do(WriteExport)]
+
+
+def written(game, version):
+    game.core.answered(ExportWritten(version, 1, False, 5, 0, 99, True), game.play.now)
+
+
+def train(game, num_tasks=1):
+    for _ in range(num_tasks):
+        game.play.run(until=lambda task: task.kind is TaskKind.TRAINING)
+
+
+def notes(game):
+    return [(note.text, note.is_warning) for note in game.play.do(Note)]
+
+
+def test_a_version_is_due_after_its_time_if_something_was_trained(make_game):
+    game = make_game(export_every="10s")
+    tick(game)
+    assert asked(game) == []
+    train(game)
+    tick(game)
+    assert asked(game) == [3]
+    train(game)
+    tick(game, 20.0)
+    assert asked(game) == []  # one at a time
+    written(game, 3)
+    tick(game)
+    assert asked(game) == [6]
+    written(game, 6)
+    tick(game, 9.0)
+    assert asked(game) == []
+
+
+def test_a_version_is_due_after_so_many_updates(make_game):
+    game = make_game(export_every="6")
+    found = []
+    for _ in range(3):
+        train(game)
+        tick(game)
+        if new := asked(game):
+            found += new
+            written(game, new[0])
+    assert found == [6]
+
+
+def test_none_is_written_while_a_replica_is_made_whole_again(make_game):
+    game = make_game(export_every="1s")
+    train(game, 2)
+    (version,) = asked(game)
+    written(game, version)
+    game.lose()
+    tick(game, 5.0)
+    assert asked(game) == []
+    game.back(minibatches=[3])
+    tick(game, 5.0)
+    assert asked(game) == []  # the second task is replayed
+    train(game)
+    tick(game, 5.0)
+    assert len(asked(game)) == 1
+
+
+def test_a_failure_is_told_and_tried_again_while_training_goes_on(make_game):
+    game = make_game(export_every="1s")
+    train(game)
+    tick(game)
+    assert asked(game) == [3]
+    notes(game)
+    game.core.answered(ExportFailed(3, "exports: No space left on device"), game.play.now)
+    ((text, is_warning),) = notes(game)
+    assert "No space left on device; the version is tried again in 1 s" in text
+    assert is_warning
+    train(game)
+    tick(game, 2.0)
+    assert asked(game) == [6]
+
+
+def test_before_the_program_is_there_nothing_is_said(make_game):
+    game = make_game(export_every="1s")
+    train(game)
+    tick(game)
+    assert asked(game) == [3]
+    notes(game)
+    game.core.answered(ExportFailed(3, "no program", is_early=True), game.play.now)
+    assert notes(game) == []
+    tick(game, 1.0)
+    assert asked(game) == [3]
+
+
+def test_the_last_version_comes_before_the_proof_and_again_after_a_loss(make_game):
+    game = make_game(export_every="1h")
+    train(game)
+    tick(game)
+    assert asked(game) == [3]
+    written(game, 3)
+    game.play.run()
+    assert game.core.phase is Phase.AUDITING
+    tick(game)
+    assert asked(game) == [12]
+    game.lose()
+    game.back(minibatches=[3, 3, 3, 3])
+    written(game, 12)  # of before
+    tick(game)
+    assert (asked(game), game.play.do(AskAudit)) == ([12], [])
+    game.master_restarts()
+    tick(game)
+    assert asked(game) == [12]
+    written(game, 12)
+    tick(game)
+    assert (asked(game), len(game.play.do(AskAudit))) == ([], 1)
+
+
+def test_a_last_version_that_cannot_be_written_is_a_problem_of_the_job(make_game):
+    game = make_game(export_every="1h")
+    game.play.run()
+    for _ in range(200):
+        tick(game, 31.0)
+        if not asked(game):
+            break
+        game.core.answered(ExportFailed(12, "exports: Permission denied"), game.play.now)
+    tick(game)
+    assert len(game.play.do(AskAudit)) == 1
