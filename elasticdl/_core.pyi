@@ -29,6 +29,7 @@ __all__ = [
     "RecordWriter",
     "Ring",
     "RingListener",
+    "ServedTables",
     "Store",
     "TFRecordReader",
     "TFRecordWriter",
@@ -47,6 +48,50 @@ __all__ = [
     "take_hot_keys",
     "traffic",
 ]
+
+# --- look-ups of an export (crate edl-serve) ------------------------------------------------------
+
+@final
+class ServedTables:
+    """The tables of one version of an export, to look rows up in; they never change."""
+
+    def __new__(cls, tables: Sequence[tuple[str, int]]) -> ServedTables: ...
+    def apply(self, folder: PathLike[str], replicas: str) -> ServedTables:
+        """Return these tables with another version, whose files have their checksums.
+
+        Args:
+            folder: Of the version.
+            replicas: What its manifest says of each replica's part, as JSON.
+
+        Raises:
+            ExportError: A file is missing or damaged, or is of other tables; names it.
+        """
+
+    def look_up(
+        self, table: int, ids: NDArray[np.int64], unseen: float, out: NDArray[np.float32]
+    ) -> None:
+        """Write the rows of ids into an array.
+
+        Args:
+            table: Its number.
+            ids: Of any shape.
+            unseen: What each weight of an id reads as that has no row.
+            out: As many rows as ids, of the table's dim.
+
+        Raises:
+            ExportError: There is no such table, or `out` has another length.
+        """
+
+    def ids(self, table: int) -> NDArray[np.int64]:
+        """Return the ids of a table that have a row, in no order."""
+
+    @property
+    def num_layers(self) -> int:
+        """The most layers that a look-up goes through."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What the rows take."""
 
 # --- parameter store (crates edl-optim, edl-store, edl-ps) ---------------------------------------
 

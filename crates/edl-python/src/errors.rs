@@ -2,12 +2,14 @@
 
 use edl_ps::{ErrorKind, PsError};
 use edl_ring::RingError;
+use edl_serve::ServeError;
 use pyo3::PyErr;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 
 mod exceptions {
     pyo3::import_exception!(elasticdl.errors, AuthenticationError);
     pyo3::import_exception!(elasticdl.errors, CheckpointError);
+    pyo3::import_exception!(elasticdl.errors, ExportError);
     pyo3::import_exception!(elasticdl.errors, GapError);
     pyo3::import_exception!(elasticdl.errors, LaunchError);
     pyo3::import_exception!(elasticdl.errors, MemoryLimitError);
@@ -39,6 +41,15 @@ pub(crate) fn ps_error(error: PsError) -> PyErr {
         ErrorKind::Bind => exceptions::LaunchError::new_err(message),
         ErrorKind::Invalid => PyValueError::new_err(message),
         ErrorKind::System => PyRuntimeError::new_err(message),
+    }
+}
+
+/// The exception for a version of an export that is refused.
+pub(crate) fn serve_error(error: ServeError) -> PyErr {
+    match error {
+        ServeError::File { .. } | ServeError::Manifest(_) => {
+            exceptions::ExportError::new_err(error.to_string())
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod log_stderr;
 mod ps;
 mod recordio;
 mod ring;
+mod serve;
 mod strings;
 
 #[pymodule]
@@ -21,5 +22,6 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ps::register(module)?;
     recordio::register(module)?;
     ring::register(module)?;
+    serve::register(module)?;
     strings::register(module)
 }

@@ -1,0 +1,95 @@
+"""A Keras model as an export has it: a SavedModel that takes rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from elasticdl.backends.base import Float32, Int64
+from elasticdl.backends.keras.export_beside import DESCRIPTION, MODEL
+from elasticdl.backends.served import FeatureSpec, check_lengths, parts
+from elasticdl.errors import ExportError
+
+
+class KerasServed:
+    """`ServedModel` of a SavedModel."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load it.
+
+        Raises:
+            ExportError: It cannot be loaded, or takes what no request can say.
+        """
+        self._folder = folder
+        try:
+            self._model = tf.saved_model.load(str(folder / MODEL))
+            described = json.loads((folder / DESCRIPTION).read_text())
+            self._outputs, self.lookups = described["outputs"], described["lookups"]
+        except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+            raise ExportError(f"{folder}: the model cannot be loaded: {error}") from error
+        (self._specs,), _ = self._model.ids.concrete_functions[0].structured_input_signature
+        self.features = _features(self._specs, folder)
+        self._shapes = [
+            [tuple(int(n) for n in variable.shape) for variable in group]
+            for group in (self._model.dense, self._model.state)
+        ]
+
+    def set_parameters(self, dense: Float32, state: Float32) -> None:
+        """See `ServedModel`."""
+        sizes = [sum(int(np.prod(s, dtype=np.int64)) for s in shapes) for shapes in self._shapes]
+        check_lengths(self._folder, (sizes[0], sizes[1]), dense, state)
+        groups = (self._model.dense, self._model.state)
+        for group, shapes, flat in zip(groups, self._shapes, (dense, state), strict=True):
+            for variable, value in zip(group, parts(flat, shapes), strict=True):
+                whole = np.round(value) if variable.dtype.is_integer else value
+                variable.assign(tf.cast(whole, variable.dtype))
+
+    def ids(self, features: Mapping[str, NDArray[Any]]) -> list[Int64]:
+        """See `ServedModel`."""
+        found = self._model.ids(self._given(features))
+        return [np.ascontiguousarray(ids.numpy(), np.int64) for ids in found]
+
+    def score(
+        self, features: Mapping[str, NDArray[Any]], rows: Sequence[Float32]
+    ) -> dict[str, NDArray[Any]]:
+        """See `ServedModel`."""
+        outputs = self._model.score(self._given(features), [tf.constant(r) for r in rows])
+        if isinstance(outputs, dict):
+            return {name: value.numpy() for name, value in outputs.items()}
+        flat = tf.nest.flatten(outputs)
+        names = self._outputs if len(self._outputs) == len(flat) else []
+        if not names:
+            names = ["output"] if len(flat) == 1 else [f"output_{k}" for k in range(len(flat))]
+        return {name: value.numpy() for name, value in zip(names, flat, strict=True)}
+
+    def _given(self, features: Mapping[str, NDArray[Any]]) -> Any:
+        if isinstance(self._specs, dict):
+            return {
+                name: tf.constant(features[name], spec.dtype) for name, spec in self._specs.items()
+            }
+        (value,) = features.values()
+        return tf.constant(value, self._specs.dtype)
+
+
+def _features(specs: Any, folder: Path) -> list[FeatureSpec]:
+    named = specs if isinstance(specs, dict) else {getattr(specs, "name", "") or "features": specs}
+    wrong = [name for name, spec in named.items() if not isinstance(spec, tf.TensorSpec)]
+    if wrong:
+        raise ExportError(
+            f"{folder}: feature {wrong[0]!r} is {named[wrong[0]]}; only dense tensors can be asked "
+            "for over HTTP"
+        )
+    return [
+        FeatureSpec(
+            name,
+            "str" if spec.dtype == tf.string else spec.dtype.name,
+            tuple(None if n is None else int(n) for n in spec.shape.as_list()[1:]),
+        )
+        for name, spec in named.items()
+    ]

@@ -1,0 +1,102 @@
+"""A model as an export has it, without rows: the seam that each framework fills."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elasticdl.backends.base import Float32, Int64
+from elasticdl.errors import ExportError
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """A feature that a model takes.
+
+    dtype: Of NumPy; "str" for text or bytes.
+    shape: Of one record; None where it may be of any length.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class ServedModel(Protocol):
+    """Scores features, given the rows that they ask for. For one thread at a time."""
+
+    @property
+    def features(self) -> Sequence[FeatureSpec]:
+        """What it takes. One that takes a single array has one feature."""
+        ...
+
+    @property
+    def lookups(self) -> Sequence[str]:
+        """The table of each lookup."""
+        ...
+
+    def set_parameters(self, dense: Float32, state: Float32) -> None:
+        """Give it the dense parameters and the state of another version.
+
+        Raises:
+            ExportError: They are of another length.
+        """
+        ...
+
+    def ids(self, features: Mapping[str, NDArray[Any]]) -> list[Int64]:
+        """Return the ids of each lookup."""
+        ...
+
+    def score(
+        self, features: Mapping[str, NDArray[Any]], rows: Sequence[Float32]
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outputs by name, given the rows of each lookup: the shape of its ids, dim."""
+        ...
+
+
+def load_served(folder: Path) -> ServedModel:
+    """Load a model with the framework that it was made with.
+
+    Raises:
+        ExportError: The folder has no model that can be served.
+    """
+    if (folder / "saved_model" / "saved_model.pb").is_file():
+        from elasticdl.backends.keras.served import KerasServed
+
+        return KerasServed(folder)
+    if (folder / "score.pt2").is_file():
+        from elasticdl.backends.torch.served import TorchServed
+
+        return TorchServed(folder)
+    raise ExportError(
+        f"{folder}: expected the program of a model in Keras (saved_model) or PyTorch (score.pt2); "
+        "a model given as functions on arrays has none"
+    )
+
+
+def check_lengths(folder: Path, expected: tuple[int, int], dense: Float32, state: Float32) -> None:
+    """Check that vectors are those of a model.
+
+    Raises:
+        ExportError: They have other lengths.
+    """
+    if (dense.size, state.size) != expected:
+        raise ExportError(
+            f"{folder}: expected {expected[0]} dense parameters and {expected[1]} of state, found "
+            f"{dense.size} and {state.size}"
+        )
+
+
+def parts(flat: Float32, shapes: Sequence[Sequence[int]]) -> list[Float32]:
+    """Cut a flat vector into arrays of some shapes."""
+    ends = np.cumsum([int(np.prod(shape, dtype=np.int64)) for shape in shapes]).tolist()
+    starts = [0, *ends][: len(ends)]
+    return [
+        flat[start:end].reshape(shape)
+        for start, end, shape in zip(starts, ends, shapes, strict=True)
+    ]

@@ -1,0 +1,92 @@
+"""A PyTorch model as an export has it: two programs of `torch.export`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elasticdl.backends.base import Float32, Int64
+from elasticdl.backends.served import FeatureSpec, check_lengths, parts
+from elasticdl.backends.torch.export_beside import DESCRIPTION, IDS, SCORE
+from elasticdl.errors import ExportError
+
+_PREFIX = "model."  # of the parameters in a program
+
+
+class TorchServed:
+    """`ServedModel` of two programs."""
+
+    def __init__(self, folder: Path) -> None:
+        """Load them.
+
+        Raises:
+            ExportError: They cannot be loaded, or take what no request can say.
+        """
+        self._folder = folder
+        try:
+            described = json.loads((folder / DESCRIPTION).read_text())
+            self.lookups = described["lookups"]
+            program = torch.export.load(folder / IDS)
+            self._ids = program.module()
+            self._score = torch.export.load(folder / SCORE).module()
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            raise ExportError(f"{folder}: the model cannot be loaded: {error}") from error
+        (features,), _ = program.example_inputs
+        self._is_dict = isinstance(features, dict)
+        self.features = _features(features, folder)
+        self._names = [list(described[kind]) for kind in ("dense", "state")]
+        self._shapes = [list(described[kind].values()) for kind in ("dense", "state")]
+
+    def set_parameters(self, dense: Float32, state: Float32) -> None:
+        """See `ServedModel`."""
+        sizes = [sum(int(np.prod(s, dtype=np.int64)) for s in shapes) for shapes in self._shapes]
+        check_lengths(self._folder, (sizes[0], sizes[1]), dense, state)
+        there = [program.state_dict() for program in (self._ids, self._score)]
+        for names, shapes, flat in zip(self._names, self._shapes, (dense, state), strict=True):
+            for name, value in zip(names, parts(flat, shapes), strict=True):
+                for tensors in there:
+                    if (tensor := tensors.get(_PREFIX + name)) is not None:
+                        with torch.no_grad():
+                            tensor.copy_(torch.from_numpy(value.copy()))
+
+    def ids(self, features: Mapping[str, NDArray[Any]]) -> list[Int64]:
+        """See `ServedModel`."""
+        with torch.no_grad():
+            found = self._ids(self._given(features))
+        return [np.ascontiguousarray(ids.numpy(), np.int64) for ids in found]
+
+    def score(
+        self, features: Mapping[str, NDArray[Any]], rows: Sequence[Float32]
+    ) -> dict[str, NDArray[Any]]:
+        """See `ServedModel`."""
+        with torch.no_grad():
+            outputs = self._score(self._given(features), [torch.from_numpy(r) for r in rows])
+        if isinstance(outputs, dict):
+            return {name: value.numpy() for name, value in outputs.items()}
+        if isinstance(outputs, torch.Tensor):
+            return {"output": outputs.numpy()}
+        return {f"output_{k}": value.numpy() for k, value in enumerate(outputs)}
+
+    def _given(self, features: Mapping[str, NDArray[Any]]) -> Any:
+        tensors = {name: torch.from_numpy(value.copy()) for name, value in features.items()}
+        return tensors if self._is_dict else next(iter(tensors.values()))
+
+
+def _features(features: Any, folder: Path) -> list[FeatureSpec]:
+    named = features if isinstance(features, dict) else {"features": features}
+    wrong = [name for name, value in named.items() if not isinstance(value, torch.Tensor)]
+    if wrong:
+        raise ExportError(
+            f"{folder}: feature {wrong[0]!r} is no tensor; only dense tensors can be asked for "
+            "over HTTP"
+        )
+    return [
+        FeatureSpec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape[1:]))
+        for name, value in named.items()
+    ]

@@ -1,0 +1,292 @@
+"""The server: answers over HTTP with the version that is loaded, and follows the export.
+
+One thread computes: it scores, and it puts another version in place between two requests. So no
+request sees half of a version. Another thread looks at the export and loads what is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from elasticdl.errors import ConfigError, DataError, ElasticdlError
+from elasticdl.serving.metrics import ServerMetrics
+from elasticdl.serving.model import Scorer
+from elasticdl.serving.records import ARROW, from_arrow, from_json, to_arrow, to_json
+from elasticdl.serving.versions import Version, Versions
+
+log = logging.getLogger(__name__)
+
+_REFUSED_SECONDS = 1.0  # until what was refused is looked at again
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What strangers may ask for.
+
+    request_bytes: Of a request. connections: At one time. waiting: Requests that wait.
+    """
+
+    request_bytes: int = 16 << 20
+    connections: int = 256
+    waiting: int = 64
+
+
+class Server:
+    """Serves one export until it is asked to end."""
+
+    def __init__(
+        self,
+        versions: Versions,
+        limits: Limits | None = None,
+        poll_seconds: float = 0.1,
+        tell: Callable[[str], None] = log.info,
+    ) -> None:
+        """Prepare to serve.
+
+        Args:
+            versions: Of the export.
+            limits: What strangers may ask for.
+            poll_seconds: How often the export is looked at.
+            tell: Told what happens, for people.
+        """
+        self._versions = versions
+        self._limits = limits or Limits()
+        self._poll_seconds = poll_seconds
+        self._tell = tell
+        self._scorer: Scorer | None = None
+        self._problem = ""
+        self._rests_until = 0.0
+        self._waiting = 0
+        self._compute = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
+        self._load = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
+        self.metrics = ServerMetrics(lambda: self.version)
+        self.port = 0
+
+    @property
+    def version(self) -> Version | None:
+        """What is served; None before the first is loaded."""
+        return None if self._scorer is None else self._scorer.version
+
+    async def run(
+        self, host: str, port: int, when_ready: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serve until cancelled.
+
+        Raises:
+            ConfigError: It cannot listen there.
+        """
+        runner = web.ServerRunner(web.Server(self._answer_safely, access_log=None))
+        await runner.setup()
+        handler = runner.server
+        assert handler is not None
+
+        def make_protocol() -> asyncio.BaseProtocol:
+            # One that is refused is closed at once; those that there are go on.
+            is_full = len(handler.connections) >= self._limits.connections
+            return _Refused() if is_full else handler()
+
+        loop = asyncio.get_running_loop()
+        try:
+            listening = await loop.create_server(make_protocol, host, port)
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}") from error
+        self.port = listening.sockets[0].getsockname()[1]
+        when_ready()
+        try:
+            while True:
+                await self._follow_once()
+                await asyncio.sleep(max(self._poll_seconds, self._rests_until - loop.time()))
+        finally:
+            listening.close()
+            await runner.cleanup()
+            for pool in (self._compute, self._load):
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- following -------------------------------------------------------------------------------
+
+    async def _follow_once(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._load, self._versions.next, self.version)
+            if found is not None:
+                await loop.run_in_executor(self._compute, self._put_in_place, found)
+        except Exception as error:
+            if not isinstance(error, ElasticdlError):
+                log.exception("a version could not be loaded")
+            self._refuse(str(error) or type(error).__name__)
+            self._rests_until = loop.time() + _REFUSED_SECONDS
+            return
+        if self._problem and found is None:
+            self._tell("the export is sound again")
+        self._problem = ""
+
+    def _put_in_place(self, version: Version) -> None:
+        """Have another version score from now on; in the thread that computes."""
+        before = self._scorer
+        self._scorer = Scorer.load(version) if before is None else before.with_version(version)
+        self.metrics.loaded.inc()
+        kind = "base" if version.manifest.is_base else "delta"
+        self._tell(
+            f"version {version.manifest.number} ({kind}) is served, of model version "
+            f"{version.manifest.model_version:,}"
+        )
+
+    def _refuse(self, problem: str) -> None:
+        self.metrics.refused.inc()
+        if problem != self._problem:
+            served = self.version
+            if served is None:
+                self._tell(f"nothing is served so far: {problem}")
+            else:
+                number = served.manifest.number
+                self._tell(f"refused: {problem}; version {number} is served on")
+        self._problem = problem
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    async def _answer_safely(self, request: web.BaseRequest) -> web.StreamResponse:
+        began = time.perf_counter()
+        try:
+            response = await self._answer(request)
+        except web.HTTPException as error:
+            response = _error(error.status, error.text or error.reason)
+        except DataError as error:
+            response = _error(400, str(error))
+        except ElasticdlError as error:
+            response = _error(500, str(error))
+        except Exception as error:
+            log.exception("a request failed")
+            response = _error(500, f"{type(error).__name__}: the model failed; see the log")
+        self.metrics.requests.labels(str(response.status)).inc()
+        if request.path == "/v1/predict":
+            self.metrics.seconds.observe(time.perf_counter() - began)
+        return response
+
+    async def _answer(self, request: web.BaseRequest) -> web.Response:
+        match (request.method, request.path):
+            case ("POST", "/v1/predict"):
+                return await self._predict(request)
+            case ("GET", "/healthz"):
+                return self._health()
+            case ("GET", "/metrics"):
+                body, content_type = self.metrics.exposition(request.headers.get("Accept", ""))
+                return web.Response(body=body, headers={"Content-Type": content_type})
+            case ("GET", "/v1/model"):
+                return self._describe()
+            case (_, "/v1/predict" | "/healthz" | "/metrics" | "/v1/model"):
+                raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST"])
+            case _:
+                raise web.HTTPNotFound(text="expected /v1/predict, /v1/model, /healthz or /metrics")
+
+    async def _predict(self, request: web.BaseRequest) -> web.Response:
+        if self._scorer is None:
+            raise web.HTTPServiceUnavailable(text=f"nothing is served so far: {self._problem}")
+        if self._waiting >= self._limits.waiting:
+            raise web.HTTPServiceUnavailable(text="too many requests wait; try again")
+        self._waiting += 1
+        try:
+            body = await self._read(request)
+            kind = request.content_type
+            work = functools.partial(self._predicted, body, kind == ARROW)
+            loop = asyncio.get_running_loop()
+            content, version = await loop.run_in_executor(self._compute, work)
+        finally:
+            self._waiting -= 1
+        headers = {"X-Elasticdl-Version": str(version)}
+        content_type = ARROW if kind == ARROW else "application/json"
+        return web.Response(body=content, content_type=content_type, headers=headers)
+
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        """Read a request up to the limit."""
+        most, content = self._limits.request_bytes, bytearray()
+        async for piece in request.content.iter_any():
+            content += piece
+            if len(content) > most:
+                text = f"expected at most {most:,} bytes (--max_request_bytes)"
+                raise web.HTTPRequestEntityTooLarge(most, len(content), text=text)
+        return bytes(content)
+
+    def _predicted(self, body: bytes, is_arrow: bool) -> tuple[bytes, int]:
+        """Score a request; in the thread that computes, with one version from begin to end."""
+        scorer = self._scorer
+        assert scorer is not None, "a version is loaded before anybody is answered"
+        specs, manifest = scorer.program.features, scorer.version.manifest
+        numbers = (manifest.number, manifest.model_version)
+        if is_arrow:
+            features = from_arrow(body, specs)
+            outputs = scorer.score(features)
+            content = to_arrow(outputs, *numbers)
+        else:
+            features, is_single = from_json(body, specs)
+            outputs = scorer.score(features)
+            content = to_json(outputs, is_single, *numbers)
+        self.metrics.records.inc(len(next(iter(features.values()))))
+        return content, manifest.number
+
+    def _health(self) -> web.Response:
+        """Whether it answers, and whether it follows: 503 if nothing is served."""
+        version = self.version
+        content = {
+            "status": "ok" if not self._problem else "behind",
+            "version": None if version is None else version.manifest.number,
+            "problem": self._problem,
+        }
+        return web.json_response(content, status=503 if version is None else 200)
+
+    def _describe(self) -> web.Response:
+        scorer = self._scorer
+        if scorer is None:
+            raise web.HTTPServiceUnavailable(text=f"nothing is served so far: {self._problem}")
+        manifest = scorer.version.manifest
+        features = [
+            {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+            for spec in scorer.program.features
+        ]
+        content = {
+            "version": manifest.number,
+            "model_version": manifest.model_version,
+            "written": manifest.written,
+            "features": features,
+            "tables": list(manifest.tables),
+        }
+        return web.json_response(content)
+
+
+class _Refused(asyncio.Protocol):
+    """A connection for which there is no room."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _error(status: int, text: str) -> web.Response:
+    return web.Response(
+        status=status, text=json.dumps({"error": text}), content_type="application/json"
+    )
+
+
+def serve(server: Server, host: str, port: int, when_ready: Callable[[], Any]) -> None:
+    """Serve until this process is interrupted or asked to end."""
+
+    async def run() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await server.run(host, port, when_ready)
+
+    asyncio.run(run())

@@ -1,0 +1,179 @@
+"""Loads versions of an export, each after its chain has been verified."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elasticdl._core import ServedTables
+from elasticdl.backends.base import Float32
+from elasticdl.checkpoints.chain import (
+    MANIFEST,
+    Manifest,
+    Pointer,
+    chain,
+    digest,
+    folder_of,
+)
+from elasticdl.checkpoints.publishing import read_current
+from elasticdl.errors import ExportError
+from elasticdl.locations import Location, download, is_remote, reaching
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """All that a version has but its program.
+
+    program: Where that lies, checked, in the file system.
+    """
+
+    pointer: Pointer
+    manifest: Manifest
+    tables: ServedTables
+    dense: Float32
+    state: Float32
+    program: Path
+
+
+class Versions:
+    """The versions of one export. For one thread at a time."""
+
+    def __init__(self, directory: Location, scratch: Path) -> None:
+        """Load nothing yet; what lies behind a URL is fetched into `scratch`."""
+        self._directory = directory
+        self._scratch = scratch
+        self._programs: dict[str, Path] = {}
+
+    def next(self, loaded: Version | None) -> Version | None:
+        """Return the version that is to be served; None if it is the one that is loaded.
+
+        Raises:
+            ExportError: There is none, or it cannot be trusted; says which version and file.
+            CheckpointError: Its place cannot be reached.
+        """
+        with reaching(self._directory):
+            try:
+                current = read_current(self._directory)
+            except OSError as error:
+                raise ExportError(f"{self._directory}: cannot be read: {error}") from error
+            if current is None:
+                raise ExportError(
+                    f"{self._directory}: no version has been exported so far (there is no CURRENT)"
+                )
+            if loaded is not None and current.version == loaded.pointer:
+                return None
+            try:
+                return self._load(current.version, loaded)
+            except OSError as error:
+                raise ExportError(f"version {current.version.number}: {error}") from error
+
+    def _load(self, wanted: Pointer, loaded: Version | None) -> Version:
+        versions = chain(self._manifest, wanted, None if loaded is None else loaded.pointer)
+        first, newest = versions[0], versions[-1]
+        program = self._program(newest)
+        tables = ServedTables([(table["name"], table["dim"]) for table in first.tables])
+        if not first.is_base:
+            assert loaded is not None, "a chain without a version that is loaded begins with a base"
+            tables = loaded.tables
+        for manifest in versions:
+            with _Files(self._directory, manifest, self._scratch) as folder:
+                try:
+                    tables = tables.apply(folder, json.dumps(manifest.replicas))
+                    if manifest is newest:
+                        dense, state = _vectors(folder, manifest)
+                except ExportError as error:
+                    raise ExportError(f"version {manifest.number}: {error}") from error
+        return Version(wanted, newest, tables, dense, state, program)
+
+    def _manifest(self, number: int) -> bytes | None:
+        try:
+            return (self._directory / folder_of(number) / MANIFEST).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _program(self, manifest: Manifest) -> Path:
+        """Return where the program of a version lies, after its files have been checked."""
+        name = manifest.program
+        if (known := self._programs.get(name)) is not None:
+            return known
+        place = self._directory / name
+        try:
+            files = json.loads((place / MANIFEST).read_text())["files"]
+            paths = [str(file["path"]) for file in files]
+        except FileNotFoundError as error:
+            raise ExportError(
+                f"version {manifest.number}: its program {name} is missing"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ExportError(f"{place / MANIFEST}: expected a list of files") from error
+        folder = _fetched(place, paths, self._scratch / name)
+        for file in files:
+            if digest((folder / file["path"]).read_bytes()) != file["sha256"]:
+                raise ExportError(
+                    f"version {manifest.number}: {name}/{file['path']}: expected SHA-256 "
+                    f"{file['sha256']}, found another"
+                )
+        self._programs[name] = folder
+        return folder
+
+
+class _Files:
+    """The files of a version in the file system, within a block."""
+
+    def __init__(self, directory: Location, manifest: Manifest, scratch: Path) -> None:
+        self._place = directory / folder_of(manifest.number)
+        self._paths = [str(file["path"]) for file in manifest.files()]
+        self._scratch = scratch
+        self._made: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Path:
+        if not is_remote(self._place):
+            return self._place
+        self._made = tempfile.TemporaryDirectory(dir=self._scratch)
+        return _fetched(self._place, self._paths, Path(self._made.name))
+
+    def __exit__(self, *error: object) -> None:
+        if self._made is not None:
+            self._made.cleanup()
+
+
+def _fetched(place: Location, paths: list[str], folder: Path) -> Path:
+    """Return a folder of the file system that has some files of a place."""
+    if not is_remote(place):
+        return place
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+    for _ in download(place, paths, folder):
+        pass
+    return folder
+
+
+def _vectors(folder: Path, manifest: Manifest) -> tuple[Float32, Float32]:
+    """Return the dense parameters and the state, of the parts that the replicas have written."""
+    dense, state = [], []
+    for replica in sorted(manifest.replicas, key=lambda replica: int(replica["replica"])):
+        file = replica["vectors"]
+        content = (folder / file["path"]).read_bytes()
+        if digest(content) != file["sha256"]:
+            raise ExportError(f"{folder / file['path']}: expected SHA-256 {file['sha256']}")
+        tensors = _safetensors(content)
+        dense.append(tensors["dense"])
+        state.append(tensors["state"])
+    return np.concatenate(dense), np.concatenate(state)
+
+
+def _safetensors(content: bytes) -> dict[str, Any]:
+    """Read a small file of vectors; its checksum has been compared."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    data = content[8 + length :]
+    return {
+        name: np.frombuffer(data[slice(*tensor["data_offsets"])], np.float32)
+        for name, tensor in header.items()
+        if name != "__metadata__"
+    }

@@ -1,0 +1,208 @@
+"""A server answers with one version, follows the export, and refuses what is not right."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("aiohttp")
+
+from elasticdl.backends.served import FeatureSpec
+from elasticdl.checkpoints.chain import folder_of
+from elasticdl.checkpoints.publishing import Publisher, point_to, write_program
+from elasticdl.serving import model
+from elasticdl.serving.server import Limits, Server
+from elasticdl.serving.versions import Versions
+from tests.unit.checkpoints.exporting_job import Job, publish
+
+
+class Program:
+    """Adds up the rows of an id in both tables, and the first dense parameter."""
+
+    features = (FeatureSpec("id", "int64", ()),)
+    lookups = ("word/é", "number")
+
+    def set_parameters(self, dense, state):
+        self.dense = dense
+
+    def ids(self, features):
+        return [features["id"], features["id"]]
+
+    def score(self, features, rows):
+        return {"output": rows[0].sum(axis=1) + rows[1][:, 0] + self.dense[0]}
+
+
+class Exporting:
+    """A job, its export, and a server that follows it."""
+
+    def __init__(self, tmp_path, limits):
+        self.directory = tmp_path / "exports"
+        self.job, self.rng = Job(tmp_path / "scratch"), np.random.default_rng(0)
+        write_program(self.directory, "program", lambda folder: (folder / "file").write_text("x"))
+        self.publisher = Publisher(self.directory, "job", "program")
+        self.told = []
+        self.server = Server(
+            Versions(self.directory, tmp_path), limits, poll_seconds=0.01, tell=self.told.append
+        )
+        self._loop = asyncio.new_event_loop()
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._is_ready.wait(30)
+
+    def _run(self):
+        self._task = self._loop.create_task(self.server.run("127.0.0.1", 0, self._is_ready.set))
+        with contextlib.suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._loop.close()
+
+    def close(self):
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+        self.job.close()
+
+    def export(self):
+        self.job.update(self.rng, np.arange(20))
+        return publish(self.publisher, self.job).number
+
+    def expected(self, ids):
+        """What the job's own parameters give; 0.05 is the centre of both tables."""
+        pulled = self.job.client.pull([(0, np.array(ids)), (1, np.array(ids))], training=False)
+        return pulled.rows[0].sum(axis=1) + pulled.rows[1][:, 0] + pulled.dense[0]
+
+    def ask(self, method, path, body=None, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def predict(self, ids):
+        status, body = self.ask("POST", "/v1/predict", json.dumps({"inputs": {"id": ids}}))
+        return status, json.loads(body)
+
+    def wait_for(self, is_so):
+        deadline = time.monotonic() + 30
+        while not is_so():
+            assert time.monotonic() < deadline, self.told
+            time.sleep(0.005)
+
+    def health(self):
+        return json.loads(self.ask("GET", "/healthz")[1])
+
+    def wait_for_version(self, number):
+        self.wait_for(lambda: self.health()["version"] == number)
+
+
+@pytest.fixture
+def limits():
+    return Limits()
+
+
+@pytest.fixture
+def exporting(tmp_path, limits, monkeypatch):
+    monkeypatch.setattr(model, "load_served", lambda folder: Program())
+    exporting = Exporting(tmp_path, limits)
+    yield exporting
+    exporting.close()
+
+
+def test_each_version_is_answered_with_as_it_comes(exporting):
+    assert exporting.ask("GET", "/healthz")[0] == 503
+    status, said = exporting.predict([1])
+    assert (status, "nothing is served so far" in said["error"]) == (503, True)
+    for number in (1, 2, 3):
+        exporting.export()
+        exporting.wait_for_version(number)
+
+        status, said = exporting.predict([0, 7, 19, 10**9])
+
+        assert (status, said["version"], said["model_version"]) == (200, number, number)
+        predictions = np.array(said["predictions"], np.float32)
+        np.testing.assert_array_equal(predictions, exporting.expected([0, 7, 19, 10**9]))
+
+
+def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(exporting):
+    exporting.export()
+    exporting.wait_for_version(1)
+    before = exporting.predict([3])
+    point_to(exporting.directory, 1)
+    exporting.export()
+    manifest = exporting.directory / folder_of(2) / "manifest.json"
+    content = manifest.read_bytes()
+    point_to(exporting.directory, None)
+    exporting.wait_for_version(2)
+    point_to(exporting.directory, 1)
+    exporting.wait_for_version(1)
+    exporting.publisher.publish(5, exporting.job.client.export)
+    manifest.write_bytes(content.replace(b"delta", b"dalte"))
+    (exporting.directory / "CURRENT").write_text(
+        json.dumps({"number": 2, "sha256": "0" * 64, "held": True})
+    )
+
+    exporting.wait_for(lambda: exporting.health()["status"] == "behind")
+
+    assert "version 2: its manifest is damaged or another one" in exporting.health()["problem"]
+    assert exporting.predict([3]) == before
+    assert "served on" in exporting.told[-1]
+    metrics = exporting.ask("GET", "/metrics")[1].decode()
+    assert "elasticdl_serve_version 1.0" in metrics
+    assert "elasticdl_serve_versions_refused_total 0" not in metrics
+    manifest.write_bytes(content)
+    point_to(exporting.directory, None)
+    exporting.wait_for(lambda: exporting.health()["status"] == "ok")
+    exporting.wait_for_version(3)
+
+
+def test_arrow_is_answered_with_arrow(exporting):
+    pa = pytest.importorskip("pyarrow")
+    exporting.export()
+    exporting.wait_for_version(1)
+    batch = pa.record_batch([pa.array([5, 10**9])], names=["id"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    kind = {"Content-Type": "application/vnd.apache.arrow.stream"}
+
+    status, body = exporting.ask("POST", "/v1/predict", sink.getvalue().to_pybytes(), **kind)
+
+    with pa.ipc.open_stream(body) as reader:
+        table = reader.read_all()
+    assert status == 200
+    np.testing.assert_array_equal(table["output"].to_numpy(), exporting.expected([5, 10**9]))
+    assert table.schema.metadata[b"version"] == b"1"
+
+
+@pytest.mark.parametrize("limits", [Limits(request_bytes=1000, connections=2)])
+def test_what_is_too_much_is_refused(exporting, limits):
+    exporting.export()
+    exporting.wait_for_version(1)
+    status, said = exporting.predict(list(range(1000)))
+    assert (status, "at most 1,000 bytes" in said["error"]) == (413, True)
+    for ids, words in (["x"], "expected int64"), ([1.5], "expected integers"):
+        status, said = exporting.predict(ids)
+        assert (status, words in said["error"]) == (400, True)
+    assert exporting.ask("GET", "/v1/predict")[0] == 405
+    assert exporting.ask("GET", "/other")[0] == 404
+
+    held = [http.client.HTTPConnection("127.0.0.1", exporting.server.port) for _ in range(2)]
+    for connection in held:
+        connection.request("GET", "/healthz")
+        assert connection.getresponse().read()
+    assert _is_refused(exporting)
+    for connection in held:
+        connection.close()
+    exporting.wait_for(lambda: not _is_refused(exporting))
+
+
+def _is_refused(exporting):
+    try:
+        exporting.health()
+    except (OSError, http.client.HTTPException):
+        return True
+    return False
