@@ -135,7 +135,7 @@ def parse_manifest(content: bytes) -> Manifest:
         if found["format"] != FORMAT:
             raise ExportError(f"expected format {FORMAT}, found {found['format']!r}")
         parent = found["parent"]
-        return Manifest(
+        manifest = Manifest(
             int(found["number"]),
             None if parent is None else _pointer(parent),
             str(found["mark"]),
@@ -146,8 +146,22 @@ def parse_manifest(content: bytes) -> Manifest:
             tuple(found["tables"]),
             tuple(found["replicas"]),
         )
+        for path in [manifest.program, *(file["path"] for file in manifest.files())]:
+            check_within(path)
+        return manifest
     except (ValueError, KeyError, TypeError) as error:
         raise ExportError(f"expected a manifest, found another form ({error!r})") from error
+
+
+def check_within(path: str) -> None:
+    """Refuse the path of a file that would lie elsewhere than below its folder.
+
+    Raises:
+        ExportError: It would.
+    """
+    parts = path.split("/")
+    if not path or "" in parts or ".." in parts or "\\" in path or "\0" in path:
+        raise ExportError(f"expected a path below the folder, found {path!r}")
 
 
 def chain(

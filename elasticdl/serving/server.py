@@ -28,6 +28,7 @@ from elasticdl.serving.versions import Version, Versions
 
 log = logging.getLogger(__name__)
 
+_BODY_SECONDS = 30.0  # for a request to come
 _REFUSED_SECONDS = 1.0  # until what was refused is looked at again
 
 
@@ -194,12 +195,11 @@ class Server:
     async def _predict(self, request: web.BaseRequest) -> web.Response:
         if self._scorer is None:
             raise web.HTTPServiceUnavailable(text=f"nothing is served so far: {self._problem}")
+        body, kind = await self._read(request), request.content_type
         if self._waiting >= self._limits.waiting:
             raise web.HTTPServiceUnavailable(text="too many requests wait; try again")
         self._waiting += 1
         try:
-            body = await self._read(request)
-            kind = request.content_type
             work = functools.partial(self._predicted, body, kind == ARROW)
             loop = asyncio.get_running_loop()
             content, version = await loop.run_in_executor(self._compute, work)
@@ -212,11 +212,16 @@ class Server:
     async def _read(self, request: web.BaseRequest) -> bytes:
         """Read a request up to the limit."""
         most, content = self._limits.request_bytes, bytearray()
-        async for piece in request.content.iter_any():
-            content += piece
-            if len(content) > most:
-                text = f"expected at most {most:,} bytes (--max_request_bytes)"
-                raise web.HTTPRequestEntityTooLarge(most, len(content), text=text)
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                async for piece in request.content.iter_any():
+                    content += piece
+                    if len(content) > most:
+                        text = f"expected at most {most:,} bytes (--max_request_bytes)"
+                        raise web.HTTPRequestEntityTooLarge(most, len(content), text=text)
+        except TimeoutError:
+            text = f"the request did not come within {_BODY_SECONDS:.0f} s"
+            raise web.HTTPRequestTimeout(text=text) from None
         return bytes(content)
 
     def _predicted(self, body: bytes, is_arrow: bool) -> tuple[bytes, int]:

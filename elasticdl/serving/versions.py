@@ -17,6 +17,7 @@ from elasticdl.checkpoints.chain import (
     Manifest,
     Pointer,
     chain,
+    check_within,
     digest,
     folder_of,
 )
@@ -105,6 +106,8 @@ class Versions:
         try:
             files = json.loads((place / MANIFEST).read_text())["files"]
             paths = [str(file["path"]) for file in files]
+            for path in paths:
+                check_within(path)
         except FileNotFoundError as error:
             raise ExportError(
                 f"version {manifest.number}: its program {name} is missing"

@@ -28,7 +28,8 @@ class ExportSchedule:
         self._not_before = 0.0  # time
         self._next_version = self._every.updates
         self._newest = 0  # of the model, in the newest version of the export
-        self.patience = Patience(journal, "export")
+        self._patience = Patience(journal, "export")
+        self._patience_at_end = Patience(journal, "last export")
         self.is_over = not self._is_wanted
         """Whether the version of the end is there, or given up."""
         journal.handle("export over", self._apply_over)
@@ -44,7 +45,7 @@ class ExportSchedule:
     def written(self, version: int, is_last: bool) -> None:
         """Note that a version is there."""
         self._newest = version
-        self.patience.succeeded()
+        self._patience.succeeded()
         if is_last:
             self._journal.record("export over")
 
@@ -53,9 +54,13 @@ class ExportSchedule:
         self._not_before = now + _EARLY_SECONDS
         self._next_version = 0
 
-    def failed(self, now: float) -> float | None:
-        """It could not be written; return the seconds to the next try, None if it is given up."""
-        pause = self.patience.failed(now)
+    def failed(self, now: float, is_last: bool) -> float | None:
+        """It could not be written; return the seconds to the next try.
+
+        None: the last one is given up; while training it is tried at long intervals.
+        """
+        patience = self._patience_at_end if is_last else self._patience
+        pause = patience.failed(now)
         self._not_before = now + (_LONGEST_PAUSE_SECONDS if pause is None else pause)
         self._next_version = 0
         return pause
@@ -73,22 +78,26 @@ class ExportSchedule:
 
     def is_last_due(self, now: float) -> bool:
         """Whether the version of the end should be written now."""
-        return not self.is_over and self.patience.may_try(now)
+        return not self.is_over and self._patience_at_end.may_try(now)
 
     # --- facts -----------------------------------------------------------------------------------
 
     def _apply_over(self) -> None:
         self.is_over = True
-        self.patience.reset()
+        self._patience_at_end.reset()
 
     # --- snapshot --------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as JSON has it."""
-        return {"is_over": self.is_over, "patience": self.patience.snapshot()}
+        patience = [self._patience.snapshot(), self._patience_at_end.snapshot()]
+        return {"is_over": self.is_over, "patience": patience}
 
     def restore(self, snapshot: dict[str, Any] | None) -> None:
         """Take over the state of a snapshot; None: of one that has none, of an earlier version."""
         if snapshot is not None:
             self.is_over = snapshot["is_over"]
-            self.patience.restore(snapshot["patience"])
+            for patience, state in zip(
+                (self._patience, self._patience_at_end), snapshot["patience"], strict=True
+            ):
+                patience.restore(state)

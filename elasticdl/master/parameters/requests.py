@@ -349,7 +349,7 @@ class Requests:
         if answer.is_early and not is_last:
             self.exports.early(now)
             return Verdict()
-        pause = self.exports.failed(now)
+        pause = self.exports.failed(now, is_last)
         text = f"export: {answer.message}"
         if pause is not None:
             text = told(text, pause, "the version")

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -207,6 +208,11 @@ def damage_manifest(directory):
     path.write_text(path.read_text().replace('"model_version": 3', '"model_version": 4'))
 
 
+def lead_away(directory):
+    path = directory / folder_of(4) / "manifest.json"
+    path.write_text(re.sub('"path": "number/[^"]*"', '"path": "../x"', path.read_text()))
+
+
 def swap(directory):
     (directory / folder_of(3)).rename(directory / "other")
     (directory / folder_of(4)).rename(directory / folder_of(3))
@@ -232,6 +238,7 @@ def remove(directory):
         (swap, "version 4: found version 3 in its place"),
         (damage_manifest, "version 3: its manifest is damaged or another one"),
         (damage_rows, "version 3: .*part-00000-of-00002.parquet: expected SHA-256"),
+        (lead_away, "version 4: manifest.json: expected a path below the folder, found '../x'"),
         (lambda d: (d / CURRENT).write_text("{}"), "CURRENT: expected the number and SHA-256"),
     ],
 )
