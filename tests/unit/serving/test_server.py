@@ -141,9 +141,9 @@ def test_a_damaged_version_is_refused_by_name_and_the_last_good_one_served_on(ex
     exporting.wait_for_version(1)
     exporting.publisher.publish(5, exporting.job.client.export)
     manifest.write_bytes(content.replace(b"delta", b"dalte"))
-    (exporting.directory / "CURRENT").write_text(
-        json.dumps({"number": 2, "sha256": "0" * 64, "held": True})
-    )
+    current = exporting.directory / "another"
+    current.write_text(json.dumps({"number": 2, "sha256": "0" * 64, "held": True}))
+    current.rename(exporting.directory / "CURRENT")
 
     exporting.wait_for(lambda: exporting.health()["status"] == "behind")
 
