@@ -35,6 +35,8 @@ def job(tmp_path):
 def directory(request, tmp_path):
     if request.param == "folder":
         return tmp_path / "exports"
+    if request.param == "s3":
+        return Url(f"{request.getfixturevalue('s3')}/exports-{tmp_path.name}")
     return Url(f"memory://exports-{tmp_path.name}")
 
 
@@ -151,6 +153,18 @@ def test_another_job_begins_with_a_base(job, publisher, directory, tmp_path):
     another = Publisher(directory, "another", "program", full_every=4, keep=3)
 
     assert publish(another, job).is_base
+
+
+@pytest.mark.s3
+@pytest.mark.long
+@pytest.mark.parametrize("directory", ["s3"], indirect=True)
+def test_versions_lie_in_a_bucket(job, publisher, directory, tmp_path):
+    rng = np.random.default_rng(7)
+    for is_base in (True, False):
+        job.update(rng, np.arange(50))
+        assert publish(publisher, job).is_base is is_base
+
+        assert served(Versions(directory, tmp_path).next(None)) == [job.rows(0), job.rows(1)]
 
 
 def test_a_version_that_is_held_stays_and_the_job_goes_on(job, publisher, directory, tmp_path):
