@@ -69,6 +69,7 @@ _MADE_ANEW = frozenset({TaskKind.EVALUATION, TaskKind.METRICS, TaskKind.EXPORT})
 _WRITING = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})
 _LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
+_WAIT_FOR_STREAM_SECONDS = 0.05  # what has arrived is to be trained soon
 _WAIT_SECONDS_PER_WORKER = 0.002  # so that a thousand waiting workers do not drown the master
 
 
@@ -796,7 +797,8 @@ class JobCore:
 
     def _wait(self) -> Wait:
         num_workers = self.members.num_alive(Role.WORKER)
-        return Wait(max(_WAIT_SECONDS, _WAIT_SECONDS_PER_WORKER * num_workers))
+        shortest = _WAIT_SECONDS if self.intake is None else _WAIT_FOR_STREAM_SECONDS
+        return Wait(max(shortest, _WAIT_SECONDS_PER_WORKER * num_workers))
 
     def _completed(self, lease: Lease) -> Lease:
         generation, rate = self.holder.generation, self.callbacks.learning_rate

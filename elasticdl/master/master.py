@@ -53,6 +53,7 @@ from elasticdl.master.effects import HybridAccess, ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.heard import Heard
 from elasticdl.master.histograms import take_histograms
+from elasticdl.master.intake import seconds_to_look
 from elasticdl.master.interpreter import Effect, Interpreter, Line, ParameterAccess
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.page import JobPage
@@ -80,7 +81,6 @@ _PICTURE_SECONDS = 60.0  # for a disk to have room for it
 _PATIENCE_WITH_JOURNAL_SECONDS = 5.0
 _SECONDS_BETWEEN_COMPLAINTS = 10.0
 _LOOK_AT_JOURNAL_SECONDS = 1.0
-_LOOK_AT_STREAM_SECONDS = 0.25
 _SECONDS_BETWEEN_TABLES = 5.0
 _LEAVE_JOURNAL_SECONDS = 5.0  # for a journal that is away to come back before the master leaves
 _EVENTS_TAKEN_OVER = 10_000  # of the masters before, that the next one remembers
@@ -364,7 +364,7 @@ class Master:
                 else:
                     if not self._commit.is_behind:
                         self.happen(partial(self.core.arrived, found, self.now()))
-                await asyncio.sleep(_LOOK_AT_STREAM_SECONDS)
+                await asyncio.sleep(seconds_to_look(self.core.ledger.num_todo))
 
     def _followed(self, following: asyncio.Future[None]) -> None:
         if not following.cancelled() and (error := following.exception()) is not None:
