@@ -240,6 +240,11 @@ criteo: build ## The same on your own copy of Criteo's data: make criteo DATA=tr
 demo: build ## Train a real model on real data, with a master, workers and ps replicas.
 	@scripts/demo.sh
 
+.PHONY: online
+online: build ## Online learning: Kafka, a job, a server that follows: make online FLAGS="--minutes=5" (needs Java 17, Maven).
+	@$(PYTHON) -m scripts.kafka.jars
+	@PYTHONPATH=$(CURDIR) $(PYTHON) examples/online/run.py $(FLAGS)
+
 chaos: build ## Kill processes of a job and prove that every count is exact: make chaos SEED=7
 	@$(PYTHON) -m scripts.chaos --seed $(SEED)
 

@@ -15,6 +15,7 @@ PAGES = [
     *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "model_zoo").rglob("*.md"),
     *(ROOT / "benchmarks").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.md"),
 ]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 CODE = re.compile(r"^```.*?^```", re.M | re.S)
