@@ -56,7 +56,7 @@ def test_nothing_is_left_when_it_is_interrupted(tmp_path):
     words = online(tmp_path / "online", rate=500, hour=8)
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         for line in process.stdout:
-            if b"another one trains" in line:
+            if b"trains on the same clicks" in line:
                 break
         assert len(left_over(tmp_path)) >= 4
         process.send_signal(signal.SIGINT)
