@@ -36,6 +36,7 @@ from elasticdl.job import JobStatus  # noqa: E402
 from elasticdl.rpc.client import JobClient  # noqa: E402
 from scripts.chaos.job import connect  # noqa: E402
 from scripts.kafka.broker import KafkaBroker  # noqa: E402
+from scripts.kafka.jars import missing  # noqa: E402
 
 TOPIC, NUM_PARTITIONS = "clicks", 2
 MESSAGES = "format=json&columns=user:int64,item:int64,clicked:int64"
@@ -59,6 +60,8 @@ def main() -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Start all, let clicks flow, and end all; what was found stays in the folder."""
+    if why := missing():
+        sys.exit(why)
     folder = args.folder.resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
