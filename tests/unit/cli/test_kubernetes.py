@@ -176,4 +176,5 @@ class TestTutorial:
         page = Path("docs/tutorials/kubernetes.md").read_text()
         known = {f"--{flag.name}" for flag in flags()} | {"--dry_run", "--insecure"}
         kubectl = {"--namespace", "--uid", "--gid", "--current", "--from-file", "--workers"}
+        kubectl |= {"--ignore-daemonsets", "--delete-emptydir-data"}
         assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", page)) <= known | kubectl
