@@ -79,21 +79,33 @@ def load_served(folder: Path) -> ServedModel:
     )
 
 
-def check_lengths(folder: Path, expected: tuple[int, int], dense: Float32, state: Float32) -> None:
-    """Check that vectors are those of a model.
+Shapes = Sequence[Sequence[int]]
+
+
+def parts(
+    folder: Path, shapes: tuple[Shapes, Shapes], dense: Float32, state: Float32
+) -> tuple[list[Float32], list[Float32]]:
+    """Cut the flat vectors of a model into arrays of its shapes.
+
+    Args:
+        folder: Where the model lies, for messages.
+        shapes: The shapes of the dense parameters, and those of the state.
+        dense: The vector of the dense parameters.
+        state: The vector of the state.
 
     Raises:
         ExportError: They have other lengths.
     """
-    if (dense.size, state.size) != expected:
+    expected = [sum(int(np.prod(shape, dtype=np.int64)) for shape in of) for of in shapes]
+    if [dense.size, state.size] != expected:
         raise ExportError(
             f"{folder}: expected {expected[0]} dense parameters and {expected[1]} of state, found "
             f"{dense.size} and {state.size}"
         )
+    return _cut(dense, shapes[0]), _cut(state, shapes[1])
 
 
-def parts(flat: Float32, shapes: Sequence[Sequence[int]]) -> list[Float32]:
-    """Cut a flat vector into arrays of some shapes."""
+def _cut(flat: Float32, shapes: Shapes) -> list[Float32]:
     ends = np.cumsum([int(np.prod(shape, dtype=np.int64)) for shape in shapes]).tolist()
     starts = [0, *ends][: len(ends)]
     return [

@@ -16,7 +16,7 @@ from typing import Any
 
 from elasticdl._core import seal_manifest
 from elasticdl.checkpoints.versions import MANIFEST
-from elasticdl.checkpoints.writing import check_sent, sync_folder, write_durably
+from elasticdl.checkpoints.writing import check_sent, sync, write_durably
 from elasticdl.errors import CheckpointError
 from elasticdl.locations import Location, is_remote, reaching
 
@@ -52,8 +52,8 @@ def write_hand_over(folder: Location, write: Callable[[str], str]) -> int:
         folder.mkdir(parents=True)
         entry = json.loads(write(str(folder)))
         write_durably(folder / MANIFEST, _manifest(entry))
-        sync_folder(folder)
-        sync_folder(folder.parent)
+        sync(folder)
+        sync(folder.parent)
     except OSError as error:
         raise CheckpointError(f"{error.filename or folder}: {error.strerror}") from error
     return int(entry["version"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -30,7 +29,7 @@ from elasticdl.checkpoints.chain import (
     parse_current,
     parse_manifest,
 )
-from elasticdl.checkpoints.writing import sync_folder, write_durably
+from elasticdl.checkpoints.writing import sync, write_durably
 from elasticdl.errors import CheckpointError, ExportError
 from elasticdl.locations import Location, Url, is_remote, reaching, remove_tree
 
@@ -304,14 +303,14 @@ def _write_program(target: Path, write: Callable[[Path], None]) -> None:
         write(partial)
         _write_list(partial)
         for file in partial.rglob("*"):
-            _sync(file)
+            sync(file)
         try:
             partial.rename(target)
         except OSError:
             if not (target / MANIFEST).exists():
                 raise
             # Another worker was faster; its program is the same.
-        sync_folder(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -361,10 +360,10 @@ def _write_local(
         write_durably(partial / MANIFEST, text)
         for folder in partial.iterdir():  # the replicas have synced their files
             if folder.is_dir():
-                sync_folder(folder)
-        sync_folder(partial)
+                sync(folder)
+        sync(partial)
         partial.rename(target)
-        sync_folder(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return manifest, text.encode()
@@ -413,7 +412,7 @@ def _point(directory: Location, current: Current) -> None:
     try:
         write_durably(temporary, current.to_json())
         temporary.rename(directory / CURRENT)
-        sync_folder(directory)
+        sync(directory)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -437,9 +436,7 @@ def _folders(directory: Location) -> Iterator[tuple[int, Location]]:
 
 
 def _matching(directory: Location, pattern: str) -> list[Location]:
-    if is_remote(directory):
-        return list(directory.glob(pattern))
-    return list(directory.glob(pattern))
+    return [*directory.glob(pattern)]
 
 
 def _read_manifest(directory: Location, number: int) -> bytes | None:
@@ -467,11 +464,3 @@ def _published(manifest: Manifest, is_current: bool) -> Published:
         sum(file["bytes"] for file in manifest.files()),
         is_current,
     )
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

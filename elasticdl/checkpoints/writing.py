@@ -100,9 +100,9 @@ def _write_local(
         entries = [json.loads(entry) for entry in write(partial)]
         (partial / BASE).unlink(missing_ok=True)
         write_durably(partial / MANIFEST, manifest(entries))
-        sync_folder(partial)
+        sync(partial)
         _put_in_place(partial, target)
-        sync_folder(target.parent)
+        sync(target.parent)
     except OSError as error:
         where = error.filename or partial
         raise CheckpointError(
@@ -251,8 +251,8 @@ def write_durably(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk."""
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, Int64
 from elasticdl.backends.keras.export_beside import DESCRIPTION, MODEL
-from elasticdl.backends.served import FeatureSpec, check_lengths, parts
+from elasticdl.backends.served import FeatureSpec, parts
 from elasticdl.errors import ExportError
 
 
@@ -35,18 +35,14 @@ class KerasServed:
             raise ExportError(f"{folder}: the model cannot be loaded: {error}") from error
         (self._specs,), _ = self._model.ids.concrete_functions[0].structured_input_signature
         self.features = _features(self._specs, folder)
-        self._shapes = [
-            [tuple(int(n) for n in variable.shape) for variable in group]
-            for group in (self._model.dense, self._model.state)
-        ]
+        self._shapes = (_shapes(self._model.dense), _shapes(self._model.state))
 
     def set_parameters(self, dense: Float32, state: Float32) -> None:
         """See `ServedModel`."""
-        sizes = [sum(int(np.prod(s, dtype=np.int64)) for s in shapes) for shapes in self._shapes]
-        check_lengths(self._folder, (sizes[0], sizes[1]), dense, state)
         groups = (self._model.dense, self._model.state)
-        for group, shapes, flat in zip(groups, self._shapes, (dense, state), strict=True):
-            for variable, value in zip(group, parts(flat, shapes), strict=True):
+        values_of_groups = parts(self._folder, self._shapes, dense, state)
+        for group, values in zip(groups, values_of_groups, strict=True):
+            for variable, value in zip(group, values, strict=True):
                 whole = np.round(value) if variable.dtype.is_integer else value
                 variable.assign(tf.cast(whole, variable.dtype))
 
@@ -75,6 +71,10 @@ class KerasServed:
             }
         (value,) = features.values()
         return tf.constant(value, self._specs.dtype)
+
+
+def _shapes(variables: Any) -> list[list[int]]:
+    return [[int(n) for n in variable.shape] for variable in variables]
 
 
 def _features(specs: Any, folder: Path) -> list[FeatureSpec]:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from elasticdl.backends.base import Float32, Int64
-from elasticdl.backends.served import FeatureSpec, check_lengths, parts
+from elasticdl.backends.served import FeatureSpec, parts
 from elasticdl.backends.torch.export_beside import DESCRIPTION, IDS, SCORE
 from elasticdl.errors import ExportError
 
@@ -41,15 +41,17 @@ class TorchServed:
         self._is_dict = isinstance(features, dict)
         self.features = _features(features, folder)
         self._names = [list(described[kind]) for kind in ("dense", "state")]
-        self._shapes = [list(described[kind].values()) for kind in ("dense", "state")]
+        self._shapes = (
+            list(described["dense"].values()),
+            list(described["state"].values()),
+        )
 
     def set_parameters(self, dense: Float32, state: Float32) -> None:
         """See `ServedModel`."""
-        sizes = [sum(int(np.prod(s, dtype=np.int64)) for s in shapes) for shapes in self._shapes]
-        check_lengths(self._folder, (sizes[0], sizes[1]), dense, state)
         there = [program.state_dict() for program in (self._ids, self._score)]
-        for names, shapes, flat in zip(self._names, self._shapes, (dense, state), strict=True):
-            for name, value in zip(names, parts(flat, shapes), strict=True):
+        values_of_kinds = parts(self._folder, self._shapes, dense, state)
+        for names, values in zip(self._names, values_of_kinds, strict=True):
+            for name, value in zip(names, values, strict=True):
                 for tensors in there:
                     if (tensor := tensors.get(_PREFIX + name)) is not None:
                         with torch.no_grad():
