@@ -217,7 +217,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """No task is free now; ask again after `seconds`."""
+    """No task is free now; ask again after `seconds`, with patience."""
 
     seconds: float
 

@@ -162,6 +162,10 @@ class Stream(Protocol):
         """
         ...
 
+    def wait(self) -> None:
+        """Return when something may have come since the last look, or after a second or so."""
+        ...
+
     def beginning(self) -> list[Shard]:
         """List what a job that begins now has to read of each partition, as far as it is there."""
         ...

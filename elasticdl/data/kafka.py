@@ -23,10 +23,12 @@ from elasticdl.settings.reader_params import FLAG, HIDDEN
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_ASK_SECONDS = 5.0  # for one answer
+_FIRST_ASK_SECONDS = 1.0  # for one answer; then twice as long for each that did not come
+_LONGEST_ASK_SECONDS = 5.0
 _PAUSE_SECONDS = 0.5  # between two tries
 _TELL_SECONDS = 10.0  # between two words about a broker that is away
 _SURE_SECONDS = 5.0  # for a broker that has just started to know its topics
+_NEXT, _FIRST = -1, -2  # in place of a time: the position of the next message, of the first one
 _SECRET = re.compile(r"password|secret|jaas|\.key\.|\.pem$|token", re.IGNORECASE)
 _HINT = "give credentials=file:/PATH, a file of settings of librdkafka (docs/streams.md)"
 _OURS = {
@@ -38,6 +40,7 @@ _OURS = {
     "isolation.level": "read_committed",
     "allow.auto.create.topics": False,
     "log_level": 0,  # what is wrong is told by us
+    "reconnect.backoff.max.ms": 1000,  # a broker that is back is not left waiting for 10 s
     # Tasks are small ranges here and there. A request that waits at the end of a partition, or one
     # that is put off because much is there, holds up the next range; and little is read in vain.
     "fetch.wait.max.ms": 100,
@@ -68,6 +71,7 @@ class Kafka:
         self._given = parse_credentials(credentials)
         self._complaint: Any = None
         self._was_let_in = False
+        self._ask_seconds = _FIRST_ASK_SECONDS
 
     def extents(self, patience_seconds: float | None = None) -> dict[int, Extent]:
         """Return what there is of each partition; of transactions, what is committed.
@@ -82,6 +86,15 @@ class Kafka:
         """
         return self._answered(lambda: self._extents(self._partitions()), patience_seconds)
 
+    def ends(self, partitions: Sequence[int]) -> dict[int, int]:
+        """Return how far each partition goes; it costs a third of `extents`.
+
+        Raises:
+            AwayError: There is no answer now.
+            DataError: The brokers refuse.
+        """
+        return self._answered(lambda: self._offsets(partitions, _NEXT), 0.0)
+
     def positions_at(self, milliseconds: int) -> dict[int, int]:
         """Return of each partition the first position whose message is of a time, or later.
 
@@ -89,9 +102,7 @@ class Kafka:
         """
 
         def ask() -> dict[int, int]:
-            from confluent_kafka.admin import OffsetSpec
-
-            found = self._offsets(self._partitions(), OffsetSpec.for_timestamp(milliseconds))
+            found = self._offsets(self._partitions(), milliseconds)
             return {partition: at for partition, at in found.items() if at >= 0}
 
         return self._answered(ask, None)
@@ -100,9 +111,13 @@ class Kafka:
         """Return what there is of one partition; a broker that is away is waited for."""
         return self._answered(lambda: self._extents([partition]), None)[partition]
 
-    def consumer(self) -> Any:
-        """Return a new consumer, which nobody has told what to read."""
-        return self._client.Consumer(self._settings(_OURS))
+    def consumer(self, settings: Mapping[str, Any] | None = None) -> Any:
+        """Return a new consumer, which nobody has told what to read.
+
+        Args:
+            settings: What is other for it than for a reader.
+        """
+        return self._client.Consumer(self._settings({**_OURS, **(settings or {})}))
 
     def position(self, partition: int, offset: int) -> Any:
         """Return a place in the topic, as the client names it."""
@@ -144,12 +159,6 @@ class Kafka:
     def _client(self) -> Any:
         return import_client()
 
-    @cached_property
-    def _admin(self) -> Any:
-        from confluent_kafka.admin import AdminClient
-
-        return AdminClient(self._settings({"log_level": 0}))
-
     def _settings(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         where = {"bootstrap.servers": self._topic.servers}
         return {**self._given, **where, **ours, "error_cb": self._complained}
@@ -179,7 +188,7 @@ class Kafka:
     def _partitions(self) -> list[int]:
         deadline = time.monotonic() + _SURE_SECONDS
         while True:
-            found = self._asker.list_topics(self._topic.name, timeout=_ASK_SECONDS).topics
+            found = self._asker.list_topics(self._topic.name, timeout=self._ask_seconds).topics
             topic = found.get(self._topic.name)
             if topic is not None and topic.error is None and topic.partitions:
                 return sorted(topic.partitions)
@@ -195,26 +204,23 @@ class Kafka:
             time.sleep(_PAUSE_SECONDS)
 
     def _no_topic(self) -> str:
-        names = self._asker.list_topics(timeout=_ASK_SECONDS).topics
+        names = self._asker.list_topics(timeout=self._ask_seconds).topics
         near = difflib.get_close_matches(self._topic.name, names, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"{SCHEME}://{self._topic.servers}: there is no topic {self._topic.name}{hint}"
 
     def _extents(self, partitions: Sequence[int]) -> dict[int, Extent]:
-        from confluent_kafka.admin import OffsetSpec
-
-        lows = self._offsets(partitions, OffsetSpec.earliest())
-        highs = self._offsets(partitions, OffsetSpec.latest())
+        lows, highs = self._offsets(partitions, _FIRST), self._offsets(partitions, _NEXT)
         return {at: Extent(lows[at], max(lows[at], highs[at])) for at in partitions}
 
-    def _offsets(self, partitions: Sequence[int], spec: Any) -> dict[int, int]:
-        committed = self._client.IsolationLevel.READ_COMMITTED
-        asked = self._admin.list_offsets(
-            {self._client.TopicPartition(self._topic.name, at): spec for at in partitions},
-            isolation_level=committed,
-            request_timeout=_ASK_SECONDS,
-        )
-        return {place.partition: answer.result().offset for place, answer in asked.items()}
+    def _offsets(self, partitions: Sequence[int], time: int) -> dict[int, int]:
+        """Return the first position of each partition that is of a time; of what is committed."""
+        asked = [self.position(at, time) for at in partitions]
+        found = self._asker.offsets_for_times(asked, timeout=self._ask_seconds)
+        for place in found:
+            if place.error is not None:
+                raise self._client.KafkaException(place.error)
+        return {place.partition: place.offset for place in found}
 
     def _answered(self, ask: Callable[[], _T], patience_seconds: float | None) -> _T:
         """Ask until there is an answer.
@@ -228,6 +234,7 @@ class Kafka:
             try:
                 found = ask()
                 self._was_let_in, self._complaint = True, None
+                self._ask_seconds = _FIRST_ASK_SECONDS
                 return found
             except self._client.KafkaException as raised:
                 error = raised.args[0]
@@ -236,9 +243,10 @@ class Kafka:
                 if each is not None and (refused := self.refused(each)) is not None:
                     raise refused
             # A client may hold on for ever to what it knew of a broker that has died (librdkafka
-            # 2.16: FENCED_LEADER_EPOCH from `list_offsets`); a new one asks.
-            for name in ("_admin", "_asker"):
-                self.__dict__.pop(name, None)
+            # 2.16: FENCED_LEADER_EPOCH to each question for a position); a new one asks, and
+            # leaves more time: an answer that is late may be on a long way, or lost.
+            self.__dict__.pop("_asker", None)
+            self._ask_seconds = min(2 * self._ask_seconds, _LONGEST_ASK_SECONDS)
             now = time.monotonic()
             words = "; ".join(filter(None, [self._said(error), self.trouble]))
             if patience_seconds is not None and now - began >= patience_seconds:
@@ -257,10 +265,9 @@ class Kafka:
             time.sleep(_PAUSE_SECONDS)
 
     def _listen(self) -> None:
-        """Have clients say what they complain of: they do so when they are asked for news."""
-        for name in ("_admin", "_asker"):
-            if (client := self.__dict__.get(name)) is not None:
-                client.poll(0)
+        """Have the client say what it complains of: it does so when it is asked for news."""
+        if (client := self.__dict__.get("_asker")) is not None:
+            client.poll(0)
 
 
 def import_client() -> Any:

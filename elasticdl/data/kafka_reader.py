@@ -14,10 +14,11 @@ from typing import Any
 
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.kafka import Extent, Kafka, import_client
+from elasticdl.data.kafka_watch import LONGEST_SECONDS, Watch
 from elasticdl.data.messages import Format, format_of
 from elasticdl.data.params import Params
 from elasticdl.data.topic import Topic, gap_words, parse
-from elasticdl.errors import DataError
+from elasticdl.errors import AwayError, DataError
 from elasticdl.job import Shard
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ _POLL_SECONDS = 0.5
 _TELL_SECONDS = 5.0
 _CHECK_SECONDS = 15.0
 _LOOK_SECONDS = 3.0
+_ALL_SECONDS = 1.0  # between two looks at what may be new but messages
 
 
 @dataclass(slots=True)
@@ -80,6 +82,9 @@ class KafkaReader:
         self._sets_aside = sets_aside
         self._skips_gaps = skips_gaps
         self._places: list[_Place] = []  # that of which was read last is the last
+        self._extents: dict[int, Extent] = {}  # as they were at the last look,
+        self._looked_at = 0.0  # and when they were looked at as a whole
+        self._watch = Watch(kafka)
 
     @classmethod
     def from_params(cls, place: str, params: Params) -> KafkaReader:
@@ -131,7 +136,24 @@ class KafkaReader:
             AwayError: No broker answers.
             DataError: There is no such topic any more, or the brokers refuse.
         """
-        return self._as_shards(self._kafka.extents(_LOOK_SECONDS))
+        now = time.monotonic()
+        if self._extents and now - self._looked_at < _ALL_SECONDS:
+            try:
+                ends = self._kafka.ends(list(self._extents))
+            except AwayError:
+                pass  # with all that is asked there is more to be told
+            else:
+                lows = {at: extent.low for at, extent in self._extents.items()}
+                self._extents = {at: Extent(low, max(low, ends[at])) for at, low in lows.items()}
+                return self._as_shards(self._extents)
+        self._extents = self._kafka.extents(_LOOK_SECONDS)
+        self._looked_at = now
+        return self._as_shards(self._extents)
+
+    def wait(self) -> None:
+        """Return when something may have come since the last look, after a second at the latest."""
+        ends = {at: extent.high for at, extent in self._extents.items()}
+        self._watch.wait(ends, LONGEST_SECONDS)
 
     def beginning(self) -> list[Shard]:
         """List what a job that begins now has to read of each partition."""

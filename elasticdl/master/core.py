@@ -69,8 +69,7 @@ _MADE_ANEW = frozenset({TaskKind.EVALUATION, TaskKind.METRICS, TaskKind.EXPORT})
 _WRITING = frozenset({TaskKind.EXPORT, TaskKind.PREDICTION})
 _LATE_SECONDS = 5.0  # of which a word is said
 _WAIT_SECONDS = 0.1
-_WAIT_FOR_STREAM_SECONDS = 0.05  # what has arrived is to be trained soon
-_WAIT_SECONDS_PER_WORKER = 0.002  # so that a thousand waiting workers do not drown the master
+_WAIT_SECONDS_PER_WORKER = 0.002
 
 
 class JobCore:
@@ -426,19 +425,49 @@ class JobCore:
             return self._completed(Lease(self.tasks.task(task_id), number, is_suspect=is_suspect))
         if member.is_stopping or member.is_leaving:
             return Finished()
-        if self.phase is Phase.TRAINING and not self.history.failing:
-            # They are compared with those of an evaluation that training waits for.
-            is_wanted = self.evaluations.follows_epochs and self.evaluations.running_id is not None
-            is_last = self.course.is_trained or is_wanted
-            numbers = self.training_metrics.lease(worker_id, now, is_last)
-            if numbers is not None:
-                return numbers
-        next_id = None if self.phase is Phase.PENDING else self.ledger.next_id(worker_id)
-        has_work = next_id is not None and self._may_write(next_id, now)
-        if not has_work or self.history.failing or not self.holder.is_complete:
-            return self._wait()
+        if self._wants_metrics(now):
+            return self.training_metrics.lease(worker_id, now)
+        if not self._has_work(worker_id, now):
+            return Wait(max(_WAIT_SECONDS, self.pace_seconds))
         self.history.begin(now)
         return self._completed(self.ledger.lease(worker_id, request))
+
+    def has_word_for(self, worker_id: int, session: str, now: float) -> bool:
+        """Whether a worker that asks for a task would be told something else than to wait."""
+        member = self.members.find(Role.WORKER, worker_id)
+        if member is None or member.session != session or member.gone or member.is_departing:
+            return True
+        is_needed = self.processes.are_workers_needed
+        return not is_needed or self._wants_metrics(now) or self._has_work(worker_id, now)
+
+    def _wants_metrics(self, now: float) -> bool:
+        """Whether it is time for somebody to compute the metrics of training."""
+        if self.phase is not Phase.TRAINING or self.history.failing:
+            return False
+        # They are compared with those of an evaluation that training waits for.
+        is_wanted = self.evaluations.follows_epochs and self.evaluations.running_id is not None
+        return self.training_metrics.is_due(now, self.course.is_trained or is_wanted)
+
+    def _has_work(self, worker_id: int, now: float) -> bool:
+        """Whether there is a task for a worker."""
+        is_open = self.phase is not Phase.PENDING and not self.history.failing
+        if not (is_open and self.holder.is_complete):
+            return False
+        next_id = self.ledger.next_id(worker_id)
+        return next_id is not None and self._may_write(next_id, now)
+
+    @property
+    def lets_workers_wait(self) -> bool:
+        """Whether a worker may be kept waiting for a task: it need not hear now that there is none.
+
+        In a world each worker tells the others that it has nothing to do.
+        """
+        return not self.config.has_worlds
+
+    @property
+    def pace_seconds(self) -> float:
+        """How long a worker that waits leaves the master alone: thousands may do so."""
+        return _WAIT_SECONDS_PER_WORKER * self.members.num_alive(Role.WORKER)
 
     def report(self, worker_id: int, session: str, report: TaskReport, now: float) -> bool:
         """A worker ends a lease; return whether that was still its lease."""
@@ -794,11 +823,6 @@ class JobCore:
         self.meter.forget_worker(worker_id)
 
     # --- tasks -----------------------------------------------------------------------------------
-
-    def _wait(self) -> Wait:
-        num_workers = self.members.num_alive(Role.WORKER)
-        shortest = _WAIT_SECONDS if self.intake is None else _WAIT_FOR_STREAM_SECONDS
-        return Wait(max(shortest, _WAIT_SECONDS_PER_WORKER * num_workers))
 
     def _completed(self, lease: Lease) -> Lease:
         generation, rate = self.holder.generation, self.callbacks.learning_rate

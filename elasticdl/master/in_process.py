@@ -129,8 +129,8 @@ class InProcessMaster:
         """Return no addresses."""
         return self._core.ps_route()
 
-    def lease(self, worker_id: int) -> Lease | Wait | Finished:
-        """Ask for a task."""
+    def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
+        """Ask for a task; the answer comes at once."""
         request = next(self._requests)
         return self._do(lambda: self._core.lease(worker_id, self._session, request, self._now()))
 

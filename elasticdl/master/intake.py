@@ -20,19 +20,12 @@ _MOST_WAITING = 256
 """Tasks that wait for a worker, at most, when more are cut."""
 _LONGEST_SECONDS = 1.0
 """After which what has arrived of a partition is cut, though it fills no task."""
-_LOOK_SECONDS = 0.25
-_LOOK_SOON_SECONDS = 0.1
+SHORTEST_LOOK_SECONDS = 0.1
+"""Between two looks at what has arrived, at least: what comes meanwhile makes one task."""
+LONGEST_LOOK_SECONDS = 0.25
+"""The same, while tasks wait for workers."""
 _PATIENCE_SECONDS = 60.0
 """For a broker that knows less than was read: one that has just started may."""
-
-
-def seconds_to_look(num_waiting: int) -> float:
-    """Return when to ask the brokers again: soon, if what has arrived then finds a free worker.
-
-    Args:
-        num_waiting: Tasks that wait for a worker.
-    """
-    return _LOOK_SECONDS if num_waiting else _LOOK_SOON_SECONDS
 
 
 @dataclass(slots=True)

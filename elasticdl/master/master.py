@@ -53,7 +53,7 @@ from elasticdl.master.effects import HybridAccess, ReplicaAccess
 from elasticdl.master.group_commit import GroupCommit
 from elasticdl.master.heard import Heard
 from elasticdl.master.histograms import take_histograms
-from elasticdl.master.intake import seconds_to_look
+from elasticdl.master.intake import LONGEST_LOOK_SECONDS, SHORTEST_LOOK_SECONDS
 from elasticdl.master.interpreter import Effect, Interpreter, Line, ParameterAccess
 from elasticdl.master.loop_lag import Holds, LoopLag
 from elasticdl.master.page import JobPage
@@ -362,9 +362,17 @@ class Master:
                     self.happen(partial(self.core.stream_failed, words, self.now()))
                     return
                 else:
-                    if not self._commit.is_behind:
-                        self.happen(partial(self.core.arrived, found, self.now()))
-                await asyncio.sleep(seconds_to_look(self.core.ledger.num_todo))
+                    await self.written()  # while the journal is away no task is cut
+                    self.happen(partial(self.core.arrived, found, self.now()))
+                await self._until_tasks_are_wanted()
+                await loop.run_in_executor(pool, stream.wait)
+
+    async def _until_tasks_are_wanted(self) -> None:
+        """Wait until no task waits for a worker, but neither too short nor too long."""
+        deadline = self.now() + LONGEST_LOOK_SECONDS
+        await asyncio.sleep(SHORTEST_LOOK_SECONDS)
+        while self.core.ledger.num_todo and (left := deadline - self.now()) > 0:
+            await self.changed(left)
 
     def _followed(self, following: asyncio.Future[None]) -> None:
         if not following.cancelled() and (error := following.exception()) is not None:

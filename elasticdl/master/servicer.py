@@ -29,6 +29,7 @@ from elasticdl.rpc.elasticdl_pb2_grpc import (
 )
 
 _PS_ROUTE_SECONDS = 5.0  # the longest that GetPsRoute waits before it answers "not yet"
+_LEASE_SECONDS = 5.0  # the same for Lease, of a patient worker
 _ATTEND_SECONDS = 2.0  # the same for Attend
 _PICTURE_SECONDS = 0.1  # the shortest time between two pictures of WatchStatus
 _LONGEST_SILENCE_SECONDS = 1.0  # and the longest
@@ -149,13 +150,37 @@ class Servicer(MasterServicer):
 
     async def Lease(self, request: Any, context: Any) -> Any:
         """A worker asks for a task."""
-        core, now = self._master.core, self._master.now()
+        core, session = self._master.core, request.session
 
         def lease() -> Any:
-            answer = core.lease(request.worker_id, request.session, request.request, now)
+            now = self._master.now()
+            answer = core.lease(request.worker_id, session, request.request, now)
+            if isinstance(answer, Wait) and core.lets_workers_wait:
+                answer = Wait(0.0)
             return messages.answer_to_message(answer)  # before the next event changes what is in it
 
-        return await self._event(context, lease)
+        deadline = self._master.now() + _LEASE_SECONDS
+        answer = await self._event(context, lease)
+        while (
+            request.is_patient
+            and core.lets_workers_wait
+            and answer.HasField("wait")
+            and self._master.now() < deadline
+        ):
+            await self._turn_of(request.worker_id, session, deadline)
+            answer = await self._event(context, lease)
+        return answer
+
+    async def _turn_of(self, worker_id: int, session: str, deadline: float) -> None:
+        """Wait until there is something for a worker, or as long as it may wait."""
+        core = self._master.core
+        while self._master.now() < deadline:
+            # However much happens, and however many wait: the master has other things to do.
+            await asyncio.sleep(core.pace_seconds)
+            now = self._master.now()
+            if core.has_word_for(worker_id, session, now):
+                return
+            await self._master.changed(max(0.0, deadline - now))
 
     async def Report(self, request: Any, context: Any) -> Any:
         """A worker ends a lease."""

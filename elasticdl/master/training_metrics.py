@@ -70,17 +70,8 @@ class TrainingMetrics:
         while self._window_records - self._window[0].num_trained >= WINDOW_RECORDS:
             self._window_records -= self._window.popleft().num_trained
 
-    def lease(self, worker_id: int, now: float, is_last: bool) -> Lease | None:
-        """Return a METRICS task for the worker that asks, if it is time for one.
-
-        Args:
-            worker_id: Who asks.
-            now: The time.
-            is_last: Nothing more will be trained: the numbers are wanted at once.
-        """
-        waits_for_answer = self._asked_at is not None and now - self._asked_at < _PERIOD_SECONDS
-        if not self.is_behind or waits_for_answer or (now < self._next and not is_last):
-            return None
+    def lease(self, worker_id: int, now: float) -> Lease:
+        """Return a METRICS task for the worker that asks; it is time for one (`is_due`)."""
         self._asked_at, self._next = now, now + _PERIOD_SECONDS
         self._asked = worker_id
         self._asked_of = Measured(self._epoch, self._num_records)
@@ -117,6 +108,16 @@ class TrainingMetrics:
         return True
 
     # --- questions -------------------------------------------------------------------------------
+
+    def is_due(self, now: float, is_last: bool) -> bool:
+        """Whether it is time for a METRICS task.
+
+        Args:
+            now: The time.
+            is_last: Nothing more will be trained: the numbers are wanted at once.
+        """
+        waits_for_answer = self._asked_at is not None and now - self._asked_at < _PERIOD_SECONDS
+        return self.is_behind and not waits_for_answer and (is_last or now >= self._next)
 
     @property
     def is_behind(self) -> bool:

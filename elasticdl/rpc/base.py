@@ -71,8 +71,14 @@ class MasterClient(Protocol):
         """Return where every ps replica is; waits until all are there."""
         ...
 
-    def lease(self, worker_id: int) -> Lease | Wait | Finished:
-        """Ask for a task."""
+    def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
+        """Ask for a task.
+
+        Args:
+            worker_id: Who asks.
+            is_patient: If there is none, the answer may come when there is one, or after some
+                seconds.
+        """
         ...
 
     def report(self, worker_id: int, report: TaskReport) -> None:

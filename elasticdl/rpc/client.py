@@ -127,14 +127,17 @@ class GrpcMasterClient:
             if answer.complete:
                 return messages.route_from_message(answer.route)
 
-    def lease(self, worker_id: int) -> Lease | Wait | Finished:
+    def lease(self, worker_id: int, is_patient: bool = False) -> Lease | Wait | Finished:
         """Ask for a task.
 
         All attempts at one call carry one number, so that a master which had answered, and died
         or was not heard, gives the same lease again.
         """
         request = pb.LeaseRequest(
-            worker_id=worker_id, session=self._session, request=next(self._requests)
+            worker_id=worker_id,
+            session=self._session,
+            request=next(self._requests),
+            is_patient=is_patient,
         )
         return messages.answer_from_message(self._connection.call(self._master.Lease, request))
 

@@ -537,20 +537,23 @@ class LeaseRequest(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     REQUEST_FIELD_NUMBER: _builtins.int
+    IS_PATIENT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.int
     session: _builtins.str
     request: _builtins.int
     """counts the worker's calls; the same for every attempt at one call"""
+    is_patient: _builtins.bool
     def __init__(
         self,
         *,
         worker_id: _builtins.int = ...,
         session: _builtins.str = ...,
         request: _builtins.int = ...,
+        is_patient: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "session", b"session", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_patient", b"is_patient", "request", b"request", "session", b"session", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

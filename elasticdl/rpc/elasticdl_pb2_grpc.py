@@ -177,7 +177,8 @@ class MasterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Lease(self, request, context):
-        """Asks for a task. Asked again with the same `request`, it gives the same lease again.
+        """Asks for a task. Asked again with the same `request`, it gives the same lease again. A patient
+        worker is answered when there is a task, or after a few seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

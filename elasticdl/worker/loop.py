@@ -267,12 +267,14 @@ class Worker:
             self._wait(lambda: running.is_over)
 
     def _leases(self) -> Iterator[Lease]:
+        is_waiting = False
         while not self._stop.is_set():
             self._activity.feed(Label.IDLE)
-            with self._clock.measure("lease"):
-                answer = self._master.lease(self._worker_id)
+            with self._clock.measure("no task" if is_waiting else "lease"):
+                answer = self._master.lease(self._worker_id, is_waiting)
+            is_waiting = isinstance(answer, Wait)
             if self._training is not None:
-                self._training.exchange.out_of_work(isinstance(answer, Wait))
+                self._training.exchange.out_of_work(is_waiting)
             match answer:
                 case Lease():
                     self._activity.feed(Label.WAIT_FOR_DATA)

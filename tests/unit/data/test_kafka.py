@@ -44,11 +44,11 @@ def kafka(monkeypatch):
 def asking(kafka, *answers):
     """Have it be asked for extents, and answer with these in turn."""
     left = list(answers)
-    kafka.__dict__["_admin"] = kafka.__dict__["_asker"] = BEFORE
+    kafka.__dict__["_asker"] = BEFORE
     clients = []
 
     def ask():
-        clients.append(kafka.__dict__.get("_admin"))
+        clients.append(kafka.__dict__.get("_asker"))
         if isinstance(left[0], Exception):
             raise left.pop(0)
         return left[0]
@@ -100,3 +100,19 @@ def test_a_broker_that_has_let_somebody_in_and_refuses_then_is_waited_for(kafka)
     kafka.extents()
     asking(kafka, raised(REFUSED), raised(NOT_ALLOWED), {0: "another"})
     assert kafka.extents() == {0: "another"}
+
+
+def test_an_answer_is_waited_for_longer_after_one_that_did_not_come(kafka):
+    seconds = []
+
+    def ask():
+        seconds.append(kafka._ask_seconds)
+        if len(seconds) in (1, 2, 3, 4, 6):
+            raise raised(-185, False, "timed out")
+        return {}
+
+    kafka._partitions, kafka._extents = ask, lambda partitions: partitions
+    kafka.extents()
+    assert seconds == [1.0, 2.0, 4.0, 5.0, 5.0]
+    kafka.extents()
+    assert seconds[5:] == [1.0, 2.0]

@@ -13,7 +13,7 @@ from elasticdl.data.open import open_reader
 from elasticdl.data.params import Params
 from elasticdl.data.shuffled import with_shuffle
 from elasticdl.data.topic import Topic
-from elasticdl.errors import ConfigError, DataError
+from elasticdl.errors import AwayError, ConfigError, DataError
 from elasticdl.job import Shard
 
 END, GONE, AWAY = -191, -140, -195
@@ -217,3 +217,18 @@ def test_a_job_that_starts_at_a_time_reads_from_the_first_message_of_it(first, s
     endless = reader_of(broker, "2026-01-31T12:00:00Z")
     assert endless.beginning() == [shard]
     assert endless.look() == endless.shards() == [Shard("t-0", 0, 5)]
+
+
+def test_between_two_looks_at_all_there_is_only_ends_are_asked_for():
+    broker = Broker({0: b"a", 1: b"b"})
+    broker.ends = lambda partitions: {at: 9 for at in partitions}
+    reader = reader_of(broker)
+    assert reader.look() == [Shard("t-0", 0, 2)]
+    broker.low = 1
+    assert reader.look() == [Shard("t-0", 0, 9)]
+
+    def gone(partitions):
+        raise AwayError("nobody answers")
+
+    broker.ends = gone
+    assert reader.look() == [Shard("t-0", 1, 2)]

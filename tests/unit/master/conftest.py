@@ -104,7 +104,10 @@ class Play:
 
     def lease(self, worker_id=0, session="s"):
         self._requests += 1
-        return self.core.lease(worker_id, session, self._requests, self.now)
+        has_word = self.core.has_word_for(worker_id, session, self.now)
+        answer = self.core.lease(worker_id, session, self._requests, self.now)
+        assert has_word == (not isinstance(answer, Wait))
+        return answer
 
     def report(self, lease, worker_id=0, session="s", **values):
         values.setdefault("outcome", Outcome.DONE)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elasticdl.job import Outcome, Shard
-from elasticdl.master.intake import Intake, seconds_to_look
+from elasticdl.master.intake import Intake
 from elasticdl.master.journal import Journal
 from elasticdl.master.lacks import Applied
 from elasticdl.master.ledger import Ledger, Missing, Settled
@@ -332,7 +332,3 @@ def test_a_partition_is_as_late_as_its_newest_trained_message_while_others_wait(
         assert job.lease() == (task, 1)
         job.ledger.report(0, task, 1, Outcome.DONE, end_index=2, num_examples=10)
     assert job.partition("t-0").delay_seconds(now=2000.0) == 0.0
-
-
-def test_brokers_are_asked_sooner_while_no_task_waits_for_a_worker():
-    assert seconds_to_look(0) < seconds_to_look(1) == seconds_to_look(200)

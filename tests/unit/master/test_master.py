@@ -6,6 +6,7 @@ import json
 import math
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from elasticdl.job import (
     TaskKind,
     TaskReport,
     Usage,
+    Wait,
 )
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master import master as master_module
@@ -373,6 +375,21 @@ def test_cancelled_job_stops_all_and_fails(run, connect):
     assert list(client.watch())[-1].message == "stopped: enough"
     assert running.join() == 1
     assert running.launcher.running == {}
+
+
+def test_a_patient_worker_is_answered_when_there_is_a_task_or_it_is_to_leave(run, connect):
+    running = run(num_ps=1, num_workers=2)
+    clients = [connect(running), connect(running)]
+    for index, client in enumerate(clients):
+        client.register_worker(index, 2)
+        assert client.lease(index) == Wait(0.0)
+    with ThreadPoolExecutor() as pool:
+        first, second = (pool.submit(c.lease, n, is_patient=True) for n, c in enumerate(clients))
+        clients[1].leave(Role.WORKER, 1, 60.0)
+        assert second.result() == Finished()
+        assert not first.done()
+        clients[0].register_ps(0, "host:1", 1)
+        assert isinstance(first.result(), Lease)
 
 
 def test_restarted_master_goes_on_at_its_port_with_its_leases(run, connect):

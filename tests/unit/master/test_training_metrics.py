@@ -20,6 +20,11 @@ def trained(metrics, epoch=0, num_measured=10, right=5.0, num_records=10, number
     metrics.trained(task, report)
 
 
+def leased(metrics, worker_id, now, is_last):
+    assert metrics.is_due(now, is_last)
+    return metrics.lease(worker_id, now)
+
+
 def answer(metrics, lease, **values):
     ratios = {name: float(a[0][0] / a[0][1]) for name, a in lease.metric_states.items()}
     values = {"outcome": Outcome.DONE, "metrics": ratios, **values}
@@ -32,7 +37,7 @@ def test_sums_of_workers_add_up_and_say_of_how_many_records_they_are():
     trained(metrics, right=8.0)
     trained(metrics, num_measured=0)
 
-    lease = metrics.lease(0, 0.0, is_last=False)
+    lease = leased(metrics, 0, 0.0, is_last=False)
     assert lease.task.kind is TaskKind.METRICS
     assert answer(metrics, lease)
 
@@ -44,7 +49,7 @@ def test_the_window_forgets_what_the_epoch_keeps():
     metrics = TrainingMetrics()
     trained(metrics, right=0.0)
     trained(metrics, right=10.0, num_records=WINDOW_RECORDS)
-    answer(metrics, metrics.lease(0, 0.0, is_last=False))
+    answer(metrics, leased(metrics, 0, 0.0, is_last=False))
     assert metrics.measured.metrics == {"acc": 0.5}
     assert metrics.measured.recent == {"acc": 1.0}
 
@@ -54,29 +59,29 @@ def test_an_epoch_begins_with_empty_sums_and_a_late_task_changes_nothing():
     trained(metrics, epoch=0, right=0.0)
     trained(metrics, epoch=1, right=10.0)
     trained(metrics, epoch=0, right=0.0)
-    answer(metrics, metrics.lease(0, 0.0, is_last=False))
+    answer(metrics, leased(metrics, 0, 0.0, is_last=False))
     assert (metrics.measured.epoch, metrics.measured.num_records) == (1, 10)
     assert metrics.measured.metrics == {"acc": 1.0}
 
 
 def test_numbers_are_asked_for_every_ten_seconds_and_at_the_end():
     metrics = TrainingMetrics()
-    assert metrics.lease(0, 0.0, is_last=True) is None
+    assert not metrics.is_due(0.0, is_last=True)
     trained(metrics)
-    answer(metrics, metrics.lease(0, 0.0, is_last=False))
+    answer(metrics, leased(metrics, 0, 0.0, is_last=False))
     trained(metrics)
-    assert metrics.lease(0, 9.0, is_last=False) is None
-    assert metrics.lease(0, 9.0, is_last=True) is not None
+    assert not metrics.is_due(9.0, is_last=False)
+    assert metrics.is_due(9.0, is_last=True)
 
 
 def test_a_lost_worker_is_not_waited_for():
     metrics = TrainingMetrics()
     trained(metrics)
-    first = metrics.lease(3, 0.0, is_last=True)
+    first = leased(metrics, 3, 0.0, is_last=True)
     metrics.lost(2)
-    assert metrics.lease(0, 1.0, is_last=True) is None
+    assert not metrics.is_due(1.0, is_last=True)
     metrics.lost(3)
-    second = metrics.lease(0, 1.0, is_last=True)
+    second = leased(metrics, 0, 1.0, is_last=True)
     assert not answer(metrics, first)
     assert answer(metrics, second)
 
@@ -84,9 +89,9 @@ def test_a_lost_worker_is_not_waited_for():
 def test_a_worker_that_does_not_answer_is_not_waited_for():
     metrics = TrainingMetrics()
     trained(metrics)
-    first = metrics.lease(0, 0.0, is_last=True)
-    assert metrics.lease(0, 5.0, is_last=True) is None
-    second = metrics.lease(0, 10.0, is_last=True)
+    first = leased(metrics, 0, 0.0, is_last=True)
+    assert not metrics.is_due(5.0, is_last=True)
+    second = leased(metrics, 0, 10.0, is_last=True)
     assert answer(metrics, second)
     assert not answer(metrics, first)
     assert not metrics.is_behind
@@ -95,7 +100,7 @@ def test_a_worker_that_does_not_answer_is_not_waited_for():
 def test_metrics_that_cannot_be_computed_are_given_up():
     metrics = TrainingMetrics()
     trained(metrics)
-    assert not answer(metrics, metrics.lease(0, 0.0, is_last=True), outcome=Outcome.FAILED)
+    assert not answer(metrics, leased(metrics, 0, 0.0, is_last=True), outcome=Outcome.FAILED)
     assert not metrics.is_behind
 
 

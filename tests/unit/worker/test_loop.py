@@ -36,7 +36,7 @@ class ScriptedMaster:
         self.reports, self.announced = [], []
         self._lock = threading.Lock()
 
-    def lease(self, worker_id):
+    def lease(self, worker_id, is_patient=False):
         with self._lock:
             return self._leases.popleft() if self._leases else Finished()
 

@@ -1,0 +1,45 @@
+"""Hears of the messages of a topic as they come, and reads next to none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elasticdl.data.kafka import Kafka
+
+LONGEST_SECONDS = 1.0
+_SETTINGS = {
+    # The broker answers when something is there that is committed. Little of it is taken.
+    "fetch.wait.max.ms": int(1000 * LONGEST_SECONDS),
+    "fetch.message.max.bytes": 1024,
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 1,
+    "enable.partition.eof": False,
+}
+
+
+class Watch:
+    """Waits at the ends of partitions. Not for several threads at once."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._consumer: Any = None
+        self._ends: dict[int, int] = {}  # where it waits
+
+    def wait(self, ends: Mapping[int, int], seconds: float) -> None:
+        """Return when something comes to a partition after its end, or after so long.
+
+        It may also return for nothing: who needs to know asks.
+        """
+        if self._consumer is None:
+            self._consumer = self._kafka.consumer(_SETTINGS)
+        elif self._ends and self._ends != ends:
+            self._consumer = self._kafka.consumer(_SETTINGS)  # the old one has heard of nothing
+            self._ends = {}
+        if not self._ends:
+            places = [self._kafka.position(partition, end) for partition, end in ends.items()]
+            self._consumer.assign(places)
+            self._ends = dict(ends)
+        if self._consumer.poll(seconds) is not None:
+            self._consumer.unassign()  # what comes until the next call is not read in vain
+            self._ends = {}
