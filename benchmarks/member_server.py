@@ -16,7 +16,6 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from elasticdl.addresses import Listening
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection, TrainingSection
 from elasticdl.job import Role, Shard, Strategy
 from elasticdl.launchers.base import ProcessHandle, ProcessSpec
@@ -24,9 +23,10 @@ from elasticdl.master.durable import JobData, open_job
 from elasticdl.master.effects import ReplicaAccess
 from elasticdl.master.heartbeats import interval_seconds
 from elasticdl.master.master import Master
-from elasticdl.process import log_as
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
+from elasticdl.runtime.addresses import Listening
+from elasticdl.runtime.process import log_as
 from elasticdl.settings.seeing import SeeingSection
 from elasticdl.state.sqlite import SqliteState
 

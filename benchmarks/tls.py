@@ -24,9 +24,9 @@ import numpy as np
 from report import Row, Side, compare, write_results
 
 from elasticdl._core import PsClient
-from elasticdl.credentials.authority import Authority, Identity
-from elasticdl.credentials.files import TlsFiles
 from elasticdl.job import Role
+from elasticdl.runtime.credentials.authority import Authority, Identity
+from elasticdl.runtime.credentials.files import TlsFiles
 
 TOKEN = b"a token of this benchmark"
 DIM, NUM_ROWS = 16, 65_536

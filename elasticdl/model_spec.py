@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+from elasticdl.compat.earlier import offer_earlier_modules
+from elasticdl.compat.earlier_calls import check_metrics_fn, feed_of_three, loss_of_labels_first
 from elasticdl.config import STATISTICS_VARIABLE, ModelSection
-from elasticdl.earlier import offer_earlier_modules
-from elasticdl.earlier_calls import check_metrics_fn, feed_of_three, loss_of_labels_first
 from elasticdl.errors import ModelError
-from elasticdl.start_up import quiet_tensorflow
+from elasticdl.runtime.start_up import quiet_tensorflow
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from typing import TextIO
 
 from elasticdl.errors import CheckpointError, ConfigError
 from elasticdl.locations import Location, Url, is_remote, reaching
-from elasticdl.locks import lock_holders
-from elasticdl.secret_files import private_opener
+from elasticdl.runtime.locks import lock_holders
+from elasticdl.runtime.secret_files import private_opener
 
 LOCK_FILE = ".in-use"
 _UNKNOWN = "it does not say which"

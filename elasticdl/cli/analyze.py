@@ -15,7 +15,7 @@ from elasticdl.cli.amounts import record_progress
 from elasticdl.cli.convert import missing_option, parse_types, reader_params, types_option
 from elasticdl.cli.terminal import Terminal
 from elasticdl.errors import DataError
-from elasticdl.process import write_whole
+from elasticdl.runtime.process import write_whole
 
 if TYPE_CHECKING:
     from elasticdl.data.summary import Limits

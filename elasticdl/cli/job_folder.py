@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError, StateError
 from elasticdl.launchers.process.folder import held
+from elasticdl.runtime import process
 
 _INIT = "checkpoint_dir_for_init"
 

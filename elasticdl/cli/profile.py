@@ -53,9 +53,9 @@ def profile(
     and on them feed, ids, pull, compute, push and the waits, with task and minibatch. Below are the
     ps replicas with what they did for each request; arrows join it with the pull or push.
     """
-    from elasticdl import process
     from elasticdl.launchers import choose
     from elasticdl.observe.chrome_trace import trace
+    from elasticdl.runtime import process
 
     job = choose.find(name)
     places = job.places

@@ -70,9 +70,9 @@ def _write_page(found: dict[str, Any], path: Path) -> Path:
 
 def _job(name: str) -> tuple[Iterable[dict[str, Any]], dict[str, Any], Path]:
     """Return the events of a job, its settings without secrets, and its folder."""
-    from elasticdl import process
     from elasticdl.launchers import choose
     from elasticdl.observe.events import FOLDER, read_events
+    from elasticdl.runtime import process
 
     bare = Path(name)
     if (bare / FOLDER).is_dir():

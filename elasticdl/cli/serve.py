@@ -60,7 +60,7 @@ def serve(
     from pathlib import Path
 
     from elasticdl.locations import parse
-    from elasticdl.start_up import quiet_tensorflow
+    from elasticdl.runtime.start_up import quiet_tensorflow
 
     quiet_tensorflow()
     try:

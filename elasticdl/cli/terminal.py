@@ -9,7 +9,7 @@ import rich_click as click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from elasticdl.printable import printable
+from elasticdl.runtime.printable import printable
 
 
 class Terminal(Console):

@@ -17,7 +17,7 @@ from typing import IO, Any
 from elasticdl.data import remote
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError, DataError
-from elasticdl.secret_files import is_own, make_private, user_name
+from elasticdl.runtime.secret_files import is_own, make_private, user_name
 
 CACHE_VARIABLE = "ELASTICDL_DATA_CACHE"
 COMPRESSED = (".gz", ".zst")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from elasticdl.addresses import Listening
 from elasticdl.config import JobConfig
 from elasticdl.job import JobStatus, Role
 from elasticdl.rpc.client import JobClient
+from elasticdl.runtime.addresses import Listening
 
 
 class ExitReason(StrEnum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from elasticdl.log_lines import as_text
-from elasticdl.process import BUILDS_FROM, IS_BUILT
+from elasticdl.runtime.log_lines import as_text
+from elasticdl.runtime.process import BUILDS_FROM, IS_BUILT
 
 _FATAL = "Fatal Python error: "  # the first line of what `faulthandler` prints
-# The head of a line of `elasticdl.log_lines`: date, time, process, level.
+# The head of a line of `elasticdl.runtime.log_lines`: date, time, process, level.
 _ERROR = re.compile(r"^\S+ \S+ \S+ ERROR ")
 
 

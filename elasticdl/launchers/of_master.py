@@ -10,7 +10,7 @@ from elasticdl.config import JobConfig
 from elasticdl.launchers.base import Launcher, OnEvent
 
 if TYPE_CHECKING:
-    from elasticdl.credentials.job_authority import JobAuthority
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 
 def make_launcher(

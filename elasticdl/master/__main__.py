@@ -10,10 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from elasticdl import process
 from elasticdl.config import JobConfig
-from elasticdl.credentials.files import TlsFiles
-from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.data.base import DataReader, Stream
 from elasticdl.data.open import open_reader
 from elasticdl.data.shuffled import with_shuffle
@@ -26,7 +23,10 @@ from elasticdl.master.effects import ReplicaAccess, ReplicaClient
 from elasticdl.master.master import Master
 from elasticdl.master.tasks import is_stream
 from elasticdl.model_spec import load_model_spec
-from elasticdl.process import ProcessArguments
+from elasticdl.runtime import process
+from elasticdl.runtime.credentials.files import TlsFiles
+from elasticdl.runtime.credentials.job_authority import JobAuthority
+from elasticdl.runtime.process import ProcessArguments
 from elasticdl.state.open import open_state
 
 _PS_DEADLINE_SECONDS = 10.0  # to reach a replica; what it then does may take longer

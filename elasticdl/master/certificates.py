@@ -8,10 +8,10 @@ from typing import Any
 
 import grpc
 
-from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import AuthenticationError
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.elasticdl_pb2_grpc import CertificatesServicer
+from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,6 @@ from typing import TypeVar
 
 import grpc
 
-from elasticdl import process
-from elasticdl.addresses import Listening, is_loopback, join
-from elasticdl.credentials.files import TlsFiles
-from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.data.base import Stream
 from elasticdl.errors import (
     AwayError,
@@ -70,6 +66,10 @@ from elasticdl.observe.tensorboard import Summaries
 from elasticdl.observe.usage import kind_of, measure
 from elasticdl.rpc.messages import status_to_json
 from elasticdl.rpc.security import add_port
+from elasticdl.runtime import process
+from elasticdl.runtime.addresses import Listening, is_loopback, join
+from elasticdl.runtime.credentials.files import TlsFiles
+from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

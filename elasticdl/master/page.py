@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elasticdl import process
 from elasticdl.config import JobConfig
-from elasticdl.credentials.files import TlsFiles
 from elasticdl.job import Role
 from elasticdl.observe.dashboard import Dashboard, page_token, page_url
 from elasticdl.observe.events import FOLDER, newest, read_events
+from elasticdl.runtime import process
+from elasticdl.runtime.credentials.files import TlsFiles
 
 _MOST_FILES, _MOST_BYTES = 400, 128 << 20
 """How many event logs, and bytes of them, a master reads for what was before it. If there are more

@@ -7,7 +7,7 @@ from enum import Enum
 
 from elasticdl.job import Role
 from elasticdl.launchers.base import ExitReason
-from elasticdl.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
+from elasticdl.runtime.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
 
 
 class Decision(Enum):

@@ -9,7 +9,6 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import ElasticdlError, StateError
 from elasticdl.job import JobStatus, Restore, Role, Wait
 from elasticdl.master.certificates import Renewals
@@ -27,6 +26,7 @@ from elasticdl.rpc.elasticdl_pb2_grpc import (
     add_CertificatesServicer_to_server,
     add_MasterServicer_to_server,
 )
+from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 _PS_ROUTE_SECONDS = 5.0  # the longest that GetPsRoute waits before it answers "not yet"
 _LEASE_SECONDS = 5.0  # the same for Lease, of a patient worker

@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 from elasticdl.distribution import install
 from elasticdl.errors import ConfigError
-from elasticdl.log_lines import Sparingly
 from elasticdl.observe.door import Door
 from elasticdl.observe.history.board import board
 from elasticdl.observe.history.fold import History
 from elasticdl.observe.report import asset
-from elasticdl.printable import one_line
+from elasticdl.runtime.log_lines import Sparingly
+from elasticdl.runtime.printable import one_line
 
 if TYPE_CHECKING:  # it comes with an extra
     from prometheus_client.core import Metric

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from elasticdl.job import Label
-from elasticdl.proc import seconds_since_start
+from elasticdl.runtime.proc import seconds_since_start
 
 _MOST_ENTERED = 10_000  # that nobody has asked for
 

@@ -28,12 +28,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from elasticdl.addresses import LOOPBACK, join
 from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.job import Progress, Role, Usage
 from elasticdl.observe.dashboard import is_same, page_token
 from elasticdl.observe.door import MOST_UNPROVEN, PATIENCE_SECONDS
+from elasticdl.runtime.addresses import LOOPBACK, join
 
 FOLDER = "metrics"
 """In a job's folder: where its processes serve metrics, for `file_sd_configs` of Prometheus."""

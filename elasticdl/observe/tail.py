@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from elasticdl.log_lines import BEFORE
 from elasticdl.observe.events import FOLDER, is_of_beats, parse_event
+from elasticdl.runtime.log_lines import BEFORE
 
 
 class Tail:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from elasticdl.job import HotKeys, Usage
 from elasticdl.observe.kinds import ProcessUsage
 from elasticdl.observe.labels import LabelClock
-from elasticdl.proc import core_wait_seconds, resident_bytes, swapped_bytes
+from elasticdl.runtime.proc import core_wait_seconds, resident_bytes, swapped_bytes
 
 Traffic = Callable[[], tuple[int, int]]
 """Returns the bytes that this process has sent and received on the tensor plane."""

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from elasticdl import own_metrics, process
 from elasticdl._core import Progress, PsServer, Store, traffic
-from elasticdl.addresses import port_of
 from elasticdl.checkpoints.dense import begin_from
 from elasticdl.checkpoints.pretrained import begin_with_pretrained
 from elasticdl.checkpoints.remote import Sender, restore
@@ -18,6 +16,7 @@ from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
 from elasticdl.errors import CheckpointError, ElasticdlError
 from elasticdl.job import Label, Role
+from elasticdl.observe import process_metrics
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.labels import LabelClock
 from elasticdl.observe.usage import kind_of, measure
@@ -25,6 +24,8 @@ from elasticdl.ps.departure import Departure
 from elasticdl.ps.profile import PsProfiler
 from elasticdl.rpc.base import MasterClient
 from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.runtime import process
+from elasticdl.runtime.addresses import port_of
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def serve(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None
             profiler.look()
             process.rotate_log(arguments.config, arguments.job_dir)
 
-        with own_metrics.serving(arguments, Role.PS, labels, stats=store.stats):
+        with process_metrics.serving(arguments, Role.PS, labels, traffic, stats=store.stats):
             heartbeats.serve(events, departure.is_over, look)
         raise SystemExit(process.STOPPED_EXIT_CODE)
     finally:

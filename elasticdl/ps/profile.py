@@ -13,8 +13,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from elasticdl import process
 from elasticdl._core import PsServer
+from elasticdl.runtime import process
 
 _MOST_REQUESTS = 300_000
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import grpc
 
-from elasticdl import open_files
-from elasticdl.credentials.files import Stamp, TlsFiles
 from elasticdl.errors import AuthenticationError, ElasticdlError, UnavailableError
-from elasticdl.log_lines import Sparingly
-from elasticdl.printable import one_line
 from elasticdl.rpc import rights
 from elasticdl.rpc.security import open_channel, why_refused
+from elasticdl.runtime import open_files
+from elasticdl.runtime.credentials.files import Stamp, TlsFiles
+from elasticdl.runtime.log_lines import Sparingly
+from elasticdl.runtime.printable import one_line
 
 log = logging.getLogger(__name__)
 _refusals = logging.getLogger(f"{__name__}.refusals")

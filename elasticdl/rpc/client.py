@@ -12,7 +12,6 @@ from typing import Any
 
 import grpc
 
-from elasticdl.credentials.files import TlsFiles
 from elasticdl.job import (
     Attendance,
     DataCheckTurn,
@@ -34,6 +33,7 @@ from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc import messages, world_messages
 from elasticdl.rpc.channel import ATTEMPT_SECONDS, Connection
 from elasticdl.rpc.elasticdl_pb2_grpc import CertificatesStub, MasterStub
+from elasticdl.runtime.credentials.files import TlsFiles
 
 ENDED = ("finished", "failed")
 """`JobStatus.status` of a job that has ended."""

@@ -14,8 +14,8 @@ from typing import Any
 
 import grpc
 
-from elasticdl.credentials.files import Stamp, TlsFiles
 from elasticdl.errors import ConfigError
+from elasticdl.runtime.credentials.files import Stamp, TlsFiles
 
 log = logging.getLogger(__name__)
 

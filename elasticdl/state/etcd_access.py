@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from elasticdl.addresses import is_loopback
 from elasticdl.errors import ConfigError
-from elasticdl.secret_files import check_secret
+from elasticdl.runtime.addresses import is_loopback
+from elasticdl.runtime.secret_files import check_secret
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import os
 import socket
 from typing import Any
 
-from elasticdl.proc import boot_id, stat_fields
+from elasticdl.runtime.proc import boot_id, stat_fields
 
 
 def this_process() -> dict[str, Any]:

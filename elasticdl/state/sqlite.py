@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from elasticdl.errors import StateError
-from elasticdl.locks import lock_holders
+from elasticdl.runtime.locks import lock_holders
 from elasticdl.state.base import Fact, Snapshot
 from elasticdl.state.encoding import dumps, encoded
 

@@ -4,9 +4,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from elasticdl import own_metrics, process
 from elasticdl._core import PsClient, PsServer, RingListener, Store, take_hot_keys, traffic
-from elasticdl.addresses import port_of
 from elasticdl.backends import own_profile
 from elasticdl.backends.base import Trainer
 from elasticdl.backends.told import telling
@@ -14,10 +12,13 @@ from elasticdl.checkpoints.dense import DENSE
 from elasticdl.checkpoints.remote import Sender
 from elasticdl.data.updates import UpdateOrder
 from elasticdl.job import HeartbeatAnswer, Role
+from elasticdl.observe import process_metrics
 from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import FeedPath
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.client import GrpcMasterClient
+from elasticdl.runtime import process
+from elasticdl.runtime.addresses import port_of
 from elasticdl.settings.devices import names
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.assemble import assemble, assemble_script
@@ -81,7 +82,9 @@ def work(arguments: process.ProcessArguments, master: GrpcMasterClient) -> None:
     with (
         beats as heartbeat,
         telling(lambda text: events.write(FeedPath(), text)),
-        own_metrics.serving(arguments, Role.WORKER, labels, lambda: heartbeat.progress()),
+        process_metrics.serving(
+            arguments, Role.WORKER, labels, traffic, lambda: heartbeat.progress()
+        ),
     ):
 
         def leave_world() -> None:

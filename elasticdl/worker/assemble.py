@@ -23,8 +23,8 @@ from elasticdl.errors import ElasticdlError, ModelError, place_of
 from elasticdl.job import Mode, Strategy, TaskKind
 from elasticdl.model_spec import ModelSpec, load_model_spec
 from elasticdl.observe.labels import LabelClock
-from elasticdl.process import IS_BUILT
 from elasticdl.rpc.base import MasterClient
+from elasticdl.runtime.process import IS_BUILT
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.cores import Threads, choose_threads, usable_cores
 from elasticdl.worker.data_check import check_data, metadata_of

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from elasticdl.errors import ElasticdlError, UnavailableError
 from elasticdl.job import Role
-from elasticdl.process import STOPPED_EXIT_CODE, end_now
 from elasticdl.rpc.base import MasterClient
+from elasticdl.runtime.process import STOPPED_EXIT_CODE, end_now
 from elasticdl.worker.loop import Worker
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from types import TracebackType
 
-from elasticdl.background import Background
 from elasticdl.errors import ElasticdlError
 from elasticdl.job import HeartbeatAnswer, HotKeys, Progress, Role, Usage
 from elasticdl.observe import usage
@@ -16,6 +15,7 @@ from elasticdl.observe.events import EventLog
 from elasticdl.observe.kinds import WorkerProgress
 from elasticdl.observe.labels import LabelClock
 from elasticdl.rpc.base import MasterClient
+from elasticdl.runtime.background import Background
 from elasticdl.worker.route import Route
 
 log = logging.getLogger(__name__)

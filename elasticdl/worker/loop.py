@@ -42,8 +42,8 @@ from elasticdl.job import (
     Wait,
 )
 from elasticdl.observe.labels import LabelClock
-from elasticdl.process import STOPPED_EXIT_CODE
 from elasticdl.rpc.base import MasterClient
+from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.worker import side_files
 from elasticdl.worker.activity import Activity
 from elasticdl.worker.channel import Channel, Closed

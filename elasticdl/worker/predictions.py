@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from elasticdl.backends.base import Int64
-from elasticdl.earlier import BasePredictionOutputsProcessor
-from elasticdl.earlier_calls import as_tensors
+from elasticdl.compat.earlier import BasePredictionOutputsProcessor
+from elasticdl.compat.earlier_calls import as_tensors
 from elasticdl.errors import ConfigError, DataError, ModelError
 from elasticdl.job import Task
 from elasticdl.model_spec import ModelSpec

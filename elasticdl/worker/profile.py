@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from elasticdl import process
+from elasticdl.runtime import process
 from elasticdl.worker.stages import Place, StageClock
 
 LAST_STAGE = "compute"

@@ -11,7 +11,7 @@ from elasticdl.data.base import DataReader, HasHoles, HasPlaces, Records, Stream
 from elasticdl.data.shuffled import ShuffledReader
 from elasticdl.errors import DataError, ModelError
 from elasticdl.job import Mode, Shard, Task
-from elasticdl.process import BUILDS_FROM
+from elasticdl.runtime.process import BUILDS_FROM
 
 log = logging.getLogger(__name__)
 

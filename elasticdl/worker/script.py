@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from elasticdl import process
 from elasticdl.backends.base import Float32, Trainer
 from elasticdl.backends.handover import Handover
 from elasticdl.config import JobConfig
 from elasticdl.controller import Controller, serving
 from elasticdl.errors import ElasticdlError, ModelError, UnavailableError, place_of
+from elasticdl.runtime import process
 from elasticdl.worker.all_reduce import RingExchange
 from elasticdl.worker.assemble import threads_of
 from elasticdl.worker.loop import Worker

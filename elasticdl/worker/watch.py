@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from elasticdl.background import Background
-from elasticdl.proc import cpu_seconds
-from elasticdl.process import TIMED_OUT_EXIT_CODE
 from elasticdl.rpc.base import MasterClient
+from elasticdl.runtime.background import Background
+from elasticdl.runtime.proc import cpu_seconds
+from elasticdl.runtime.process import TIMED_OUT_EXIT_CODE
 from elasticdl.worker.stages import Work
 from elasticdl.worker.watchdog import Overdue, Slow, Watchdog, position
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from elasticdl._core import RecordWriter
 from elasticdl.config import JobConfig
-from elasticdl.credentials import job as credentials
-from elasticdl.process import CONFIG_FILE, TOKEN_FILE, read_token
 from elasticdl.rpc.client import JobClient
+from elasticdl.runtime.credentials import job as credentials
+from elasticdl.runtime.process import CONFIG_FILE, TOKEN_FILE, read_token
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_WORKERS, NUM_PS, NUM_EPOCHS = 3, 2, 3

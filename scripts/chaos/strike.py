@@ -21,14 +21,14 @@ from typing import TypeVar
 
 import psutil
 
-from elasticdl import process
 from elasticdl.config import JobConfig
-from elasticdl.credentials import job as credentials
-from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.job import Role
 from elasticdl.master.phases import ENDED
-from elasticdl.process import CONFIG_FILE, LIFELINE_VARIABLE
 from elasticdl.rpc.client import JobClient
+from elasticdl.runtime import process
+from elasticdl.runtime.credentials import job as credentials
+from elasticdl.runtime.credentials.job_authority import JobAuthority
+from elasticdl.runtime.process import CONFIG_FILE, LIFELINE_VARIABLE
 
 from .faults import MASTER_STOP_SECONDS, Fault, Struck, Victim
 from .job import NUM_WORKERS, processes

@@ -21,8 +21,8 @@ from elasticdl.job import JobStatus, Role
 from elasticdl.master.phases import Phase
 from elasticdl.observe.events import BEATS, FOLDER
 from elasticdl.observe.tail import Tail
-from elasticdl.process import process_name
 from elasticdl.rpc.client import JobClient
+from elasticdl.runtime.process import process_name
 
 _LOOK_SECONDS = 0.003
 

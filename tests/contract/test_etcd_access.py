@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from elasticdl.credentials.files import write_private
 from elasticdl.errors import ConfigError, StateError
+from elasticdl.runtime.credentials.files import write_private
 from elasticdl.state.etcd_access import EtcdAccess
 from elasticdl.state.open import check_state, open_state
 

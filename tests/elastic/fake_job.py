@@ -15,8 +15,8 @@ import time
 from concurrent import futures
 from pathlib import Path
 
-from elasticdl import process
 from elasticdl.job import EpochLedger, Role
+from elasticdl.runtime import process
 
 NUM_WORKERS = 2
 LEDGER = (EpochLedger(epoch=0, records=10, trained_once=10, repeated=0, lost=0),)
@@ -93,11 +93,11 @@ def run_master():
     """Start workers, or find those of the master before; serve; end as told."""
     import grpc  # here, so that the workers are up sooner
 
-    from elasticdl.credentials.job_authority import JobAuthority
     from elasticdl.launchers.base import ProcessHandle
     from elasticdl.launchers.process.launcher import ProcessLauncher
     from elasticdl.rpc.elasticdl_pb2_grpc import MasterServicer, add_MasterServicer_to_server
     from elasticdl.rpc.security import add_port
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
     arguments = process.start(Role.MASTER, sys.argv[2:])
     handles_path = arguments.job_dir / "handles.json"

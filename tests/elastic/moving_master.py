@@ -6,10 +6,10 @@ its port is another one. On a cluster each pod has an address of its own.
 
 import itertools
 
-from elasticdl.addresses import Listening
 from elasticdl.launchers import of_master
 from elasticdl.launchers.process.launcher import ProcessLauncher
 from elasticdl.master.__main__ import main
+from elasticdl.runtime.addresses import Listening
 
 
 class MovingLauncher(ProcessLauncher):

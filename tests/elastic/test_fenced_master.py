@@ -13,14 +13,14 @@ import time
 
 import pytest
 
-from elasticdl import process
 from elasticdl.cli.flags import build_config
-from elasticdl.credentials import job as credentials
 from elasticdl.job import Role
 from elasticdl.launchers.process import folder
 from elasticdl.observe.events import read_events
-from elasticdl.process import LIFELINE_VARIABLE
 from elasticdl.rpc.client import JobClient
+from elasticdl.runtime import process
+from elasticdl.runtime.credentials import job as credentials
+from elasticdl.runtime.process import LIFELINE_VARIABLE
 
 pytestmark = [pytest.mark.etcd, pytest.mark.timeout(240)]
 

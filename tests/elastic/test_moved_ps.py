@@ -12,7 +12,7 @@ from elasticdl.config import JobConfig
 from elasticdl.job import Strategy
 from elasticdl.launchers.process.folder import prepare
 from elasticdl.observe.events import read_events
-from elasticdl.process import CONFIG_FILE, LIFELINE_VARIABLE, TOKEN_FILE
+from elasticdl.runtime.process import CONFIG_FILE, LIFELINE_VARIABLE, TOKEN_FILE
 from tests.elastic.running_job import RunningJob
 
 MASTER = Path(__file__).with_name("moving_master.py")

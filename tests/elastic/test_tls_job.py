@@ -15,12 +15,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from elasticdl import process
 from elasticdl._core import PsClient
-from elasticdl.credentials.files import TlsFiles, write_private
 from elasticdl.errors import AuthenticationError, UnavailableError
 from elasticdl.job import Role
 from elasticdl.rpc.client import JobClient
+from elasticdl.runtime import process
+from elasticdl.runtime.credentials.files import TlsFiles, write_private
 from tests.elastic.chaos_run import run_chaos
 from tests.elastic.test_hybrid_job import check_counts as check_both_counts
 from tests.elastic.visits_job import VisitsJob, check_counts, check_hashes

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from elasticdl import process
-from elasticdl.addresses import Listening
 from elasticdl.config import ClusterSection, DataSection, JobConfig, ModelSection
 from elasticdl.errors import ConfigError
 from elasticdl.job import Role
+from elasticdl.runtime import process
+from elasticdl.runtime.addresses import Listening
 
 CONFIG = JobConfig(
     command="train",
@@ -37,7 +37,7 @@ def _start_role(
     words = list(words[words.index("--config") :])
     script = (
         "import sys, threading\n"
-        "from elasticdl import process\n"
+        "from elasticdl.runtime import process\n"
         "from elasticdl.job import Role\n"
         "from elasticdl.errors import DataError\n"
         f"arguments = process.start(Role({str(role)!r}), {words})\n"
@@ -214,7 +214,7 @@ def test_process_ends_now_though_a_thread_of_an_executor_waits_for_ever():
     body = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from elasticdl import process
+from elasticdl.runtime import process
 print("said")
 ThreadPoolExecutor(1).submit(threading.Event().wait)
 process.end_now(3)

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from elasticdl.config import ClusterSection, JobConfig
-from elasticdl.credentials import job as credentials
-from elasticdl.credentials.files import (
+from elasticdl.errors import LaunchError
+from elasticdl.launchers.kubernetes import names
+from elasticdl.launchers.kubernetes.client import Api, ApiError
+from elasticdl.runtime.credentials import job as credentials
+from elasticdl.runtime.credentials.files import (
     AUTHORITY_FILE,
     AUTHORITY_KEY_FILE,
     TlsFiles,
     write_private,
 )
-from elasticdl.errors import LaunchError
-from elasticdl.launchers.kubernetes import names
-from elasticdl.launchers.kubernetes.client import Api, ApiError
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Access:
 
     def _signed(self, cluster: ClusterSection) -> TlsFiles | None:
         """Sign for this command. The authority's key stays in memory."""
-        from elasticdl.credentials.authority import Authority
+        from elasticdl.runtime.credentials.authority import Authority
 
         name = names.authority_of(self._job_name)
         secret = self._secret(name)

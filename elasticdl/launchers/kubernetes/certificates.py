@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticdl.config import JobConfig
-from elasticdl.credentials.files import AUTHORITY_FILE, AUTHORITY_KEY_FILE
 from elasticdl.job import Role
 from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
+from elasticdl.runtime.credentials.files import AUTHORITY_FILE, AUTHORITY_KEY_FILE
 
 if TYPE_CHECKING:
-    from elasticdl.credentials.job_authority import JobAuthority
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 UID_KEY = "job-uid"
 """In a Secret of the job: whose it is, should there have been a job of the same name."""

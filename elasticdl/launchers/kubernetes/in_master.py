@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elasticdl import process
 from elasticdl.config import JobConfig
 from elasticdl.errors import ElasticdlError
 from elasticdl.launchers.base import Launcher, OnEvent
@@ -19,10 +18,11 @@ from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
 from elasticdl.launchers.kubernetes.pods import Plan, owners
 from elasticdl.launchers.kubernetes.retry import given_up_after, persistently
+from elasticdl.runtime import process
 from elasticdl.settings import reader_params
 
 if TYPE_CHECKING:
-    from elasticdl.credentials.job_authority import JobAuthority
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 _TELL_SECONDS = 60.0
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from elasticdl import process
 from elasticdl.errors import LaunchError, UnavailableError
 from elasticdl.job import JobStatus, Role, no_status
 from elasticdl.launchers.base import ExitReason
@@ -26,6 +25,7 @@ from elasticdl.launchers.kubernetes.observe import Ended, Running, Waiting, obse
 from elasticdl.launchers.last_words import last_words
 from elasticdl.rpc import messages
 from elasticdl.rpc.client import ENDED, JobClient
+from elasticdl.runtime import process
 
 _LOOK_SECONDS = 0.5
 _DIRECT_SECONDS = 1.0
@@ -36,7 +36,7 @@ _RESUME = "it goes on where it was when its Job is no longer suspended"
 
 log = logging.getLogger(__name__)
 
-# A line of text of `elasticdl.log_lines`: time, process, level, message.
+# A line of text of `elasticdl.runtime.log_lines`: time, process, level, message.
 _LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \S+ (\S+) (.*)$")
 _LEVELS = ("INFO", "WARNING", "ERROR")
 
@@ -351,7 +351,7 @@ def _is_there(pod: dict[str, Any]) -> bool:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """Return what a line of the master's log says; None if it is not of `elasticdl.log_lines`."""
+    """Return what a line of the master's log says; None if it is not of `runtime.log_lines`."""
     if line.startswith("{"):
         try:
             words = json.loads(line)

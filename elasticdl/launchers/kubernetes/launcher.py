@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl import process
-from elasticdl.addresses import Listening
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
@@ -47,10 +45,12 @@ from elasticdl.launchers.kubernetes.pods import (
 from elasticdl.launchers.kubernetes.retry import persistently
 from elasticdl.launchers.kubernetes.watch import Pod, PodWatch
 from elasticdl.launchers.last_words import last_words
+from elasticdl.runtime import process
+from elasticdl.runtime.addresses import Listening
 from elasticdl.settings.pods import HIGH, LOW, next_worker_is_high, parse_worker_priority
 
 if TYPE_CHECKING:
-    from elasticdl.credentials.job_authority import JobAuthority
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 _KEPT = 10  # pods of each role that have ended and are kept, for their logs
 _GONE_SECONDS = 10.0  # a pod may take so long to be gone after its grace

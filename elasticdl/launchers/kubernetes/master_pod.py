@@ -16,11 +16,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from elasticdl import process
-from elasticdl.addresses import Listening
 from elasticdl.config import JobConfig
-from elasticdl.credentials.authority import Authority
-from elasticdl.credentials.files import AUTHORITY_FILE, AUTHORITY_KEY_FILE, write_private
 from elasticdl.errors import ElasticdlError, LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.kubernetes import names, process_one
@@ -28,7 +24,11 @@ from elasticdl.launchers.kubernetes.certificates import UID_KEY, authority_secre
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.pods import Manifest, owner_reference
 from elasticdl.launchers.kubernetes.retry import Backoff, persistently
-from elasticdl.log_lines import log_as
+from elasticdl.runtime import process
+from elasticdl.runtime.addresses import Listening
+from elasticdl.runtime.credentials.authority import Authority
+from elasticdl.runtime.credentials.files import AUTHORITY_FILE, AUTHORITY_KEY_FILE, write_private
+from elasticdl.runtime.log_lines import log_as
 
 _SECRET_SECONDS = 180.0  # until a node shows a Secret that was made since its pod began
 _TOKEN_PLACE = Path("/tmp", process.TOKEN_FILE)

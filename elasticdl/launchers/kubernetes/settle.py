@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from elasticdl.config import JobConfig
-from elasticdl.credentials.job import mode_of
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.kubernetes import names
 from elasticdl.locations import is_remote
+from elasticdl.runtime.credentials.job import mode_of
 from elasticdl.settings import reader_params
 
 _FILE = "sqlite://"

@@ -21,8 +21,8 @@ from elasticdl.launchers.kubernetes import names
 from elasticdl.launchers.kubernetes.client import Api, ApiError
 from elasticdl.launchers.kubernetes.pods import GRACE_SECONDS
 from elasticdl.launchers.kubernetes.retry import given_up_after, persistently
-from elasticdl.log_lines import log_as
-from elasticdl.process import STOPPED_EXIT_CODE
+from elasticdl.runtime.log_lines import log_as
+from elasticdl.runtime.process import STOPPED_EXIT_CODE
 
 _ASK_SECONDS = 10.0
 

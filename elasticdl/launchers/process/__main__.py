@@ -10,15 +10,15 @@ import contextlib
 import os
 from pathlib import Path
 
-from elasticdl import open_files, process
 from elasticdl.checkpoints.in_use import all_claimed
 from elasticdl.config import JobConfig
-from elasticdl.credentials import job as credentials
 from elasticdl.errors import ElasticdlError
 from elasticdl.launchers.process import folder
 from elasticdl.launchers.process.supervisor import NAME, Supervisor
 from elasticdl.launchers.signals import Signals
-from elasticdl.log_lines import log_as
+from elasticdl.runtime import open_files, process
+from elasticdl.runtime.credentials import job as credentials
+from elasticdl.runtime.log_lines import log_as
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Whatever the root of a job starts, and whatever that starts in turn, ends with it.
 
-Two means, each enough for most cases: the lifeline (`elasticdl.process`), which works even if the
-root is killed; and the kernel's *subreaper* mark, by which orphans (the workers of a master that
-was killed) become children of the root, which can wait for them and count them.
+Two means, each enough for most cases: the lifeline (`elasticdl.runtime.process`), which works even
+if the root is killed; and the kernel's *subreaper* mark, by which orphans (the workers of a master
+that was killed) become children of the root, which can wait for them and count them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from elasticdl.process import LIFELINE_VARIABLE
+from elasticdl.runtime.process import LIFELINE_VARIABLE
 
 _PR_SET_CHILD_SUBREAPER = 36
 _log = logging.getLogger(__name__)

@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from elasticdl import process
 from elasticdl.checkpoints.in_use import NO_LOCKS
 from elasticdl.checkpoints.versions import resolve
 from elasticdl.config import JobConfig
-from elasticdl.credentials import job as credentials
 from elasticdl.errors import ConfigError, LaunchError
 from elasticdl.launchers.process.pids import parse_ref, ref_of
-from elasticdl.locks import lock_holders
-from elasticdl.secret_files import make_private, private_opener
+from elasticdl.runtime import process
+from elasticdl.runtime.credentials import job as credentials
+from elasticdl.runtime.locks import lock_holders
+from elasticdl.runtime.secret_files import make_private, private_opener
 
 JOBS = Path("jobs")
 """Where jobs without --job_dir get their folders, below the current one."""

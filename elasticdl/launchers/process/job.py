@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from elasticdl import process
 from elasticdl.config import JobConfig
-from elasticdl.credentials import job as credentials
 from elasticdl.errors import LaunchError, UnavailableError
 from elasticdl.job import JobStatus, Role, no_status
 from elasticdl.launchers.base import Job
@@ -29,6 +27,8 @@ from elasticdl.launchers.process.supervisor import NAME as SUPERVISOR
 from elasticdl.observe.tail import EventTail, Tail
 from elasticdl.rpc import messages
 from elasticdl.rpc.client import JobClient
+from elasticdl.runtime import process
+from elasticdl.runtime.credentials import job as credentials
 
 _LOOK_SECONDS = 0.05  # how often to look for the address of a master that is starting
 _TAIL_SECONDS = 0.2  # how often to look for more lines

@@ -2,7 +2,7 @@
 
 One thread waits on a pidfd for each process, so an exit is known at once, also that of a process
 which an earlier master started and which is not our child. Each process gets the read end of the
-lifeline (`elasticdl.process`), so none outlives the `elasticdl` command.
+lifeline (`elasticdl.runtime.process`), so none outlives the `elasticdl` command.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl.addresses import Listening
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
@@ -36,10 +35,11 @@ from elasticdl.launchers.process.children import spawn
 from elasticdl.launchers.process.logs import last_words, log_path, of_a_build
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import open_same, parse_ref, ref_of
-from elasticdl.process import inherited_lifeline, process_name, scratch_folder
+from elasticdl.runtime.addresses import Listening
+from elasticdl.runtime.process import inherited_lifeline, process_name, scratch_folder
 
 if TYPE_CHECKING:
-    from elasticdl.credentials.job_authority import JobAuthority
+    from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 _KILLED_SECONDS = 10.0  # so long may a process take to be gone that was killed
 _KILLED_CODE = 128 + signal.SIGKILL

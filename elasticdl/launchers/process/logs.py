@@ -7,8 +7,8 @@ from pathlib import Path
 
 from elasticdl.job import Role
 from elasticdl.launchers import last_words as words
-from elasticdl.log_lines import BEFORE
-from elasticdl.process import LOG_FOLDER, process_name
+from elasticdl.runtime.log_lines import BEFORE
+from elasticdl.runtime.process import LOG_FOLDER, process_name
 
 _TAIL_BYTES = 16 * 1024
 

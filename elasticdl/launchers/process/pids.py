@@ -10,7 +10,7 @@ import json
 import os
 from typing import NamedTuple
 
-from elasticdl.proc import boot_id, start_time
+from elasticdl.runtime.proc import boot_id, start_time
 
 
 class _Ref(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from elasticdl import process
+from elasticdl.runtime import process
 
 MOST_AT_ONCE = 20
 """Restarts that a job may use up at once."""

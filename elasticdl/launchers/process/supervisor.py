@@ -1,7 +1,7 @@
 """The root of a local job: it starts the master, again if that is lost, and ends whatever is left.
 
-It alone holds the lifeline of the job's processes (`elasticdl.process`): however it ends, none of
-them is left. It knows nothing of what the job does, and needs nobody who looks on.
+It alone holds the lifeline of the job's processes (`elasticdl.runtime.process`): however it ends,
+none of them is left. It knows nothing of what the job does, and needs nobody who looks on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticdl import process
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.process import children
@@ -26,6 +25,7 @@ from elasticdl.launchers.process.restarts import Restarts, is_decided
 from elasticdl.launchers.signals import STOP_SIGNALS, Signals
 from elasticdl.observe import kinds
 from elasticdl.observe.events import EventLog
+from elasticdl.runtime import process
 
 NAME = "supervisor"
 """The root in the event log."""

@@ -2,7 +2,6 @@
 
 import pytest
 
-from elasticdl import process
 from elasticdl.checkpoints.versions import version_folder
 from elasticdl.checkpoints.writing import write_checkpoint
 from elasticdl.cli.flags import build_config
@@ -11,6 +10,7 @@ from elasticdl.config import JobConfig
 from elasticdl.errors import ConfigError
 from elasticdl.launchers.process.folder import prepare
 from elasticdl.launchers.process.job import LocalSubmitter
+from elasticdl.runtime import process
 from elasticdl.state.open import DEFAULT_FILE
 from elasticdl.state.sqlite import SqliteState
 

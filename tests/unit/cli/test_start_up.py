@@ -11,7 +11,7 @@ NOISE = (
     "I0000 00:00:17.6 7 port.cc:153] oneDNN custom operations are on. You may see slightly\n"
 )
 PROGRAM = """
-from elasticdl.start_up import quiet_tensorflow
+from elasticdl.runtime.start_up import quiet_tensorflow
 quiet_tensorflow()
 import tensorflow
 assert tensorflow.__spec__.loader.get_source("tensorflow")

@@ -7,9 +7,9 @@ import pytest
 
 from elasticdl._core import PsClient, PsServer, RingListener, Store
 from elasticdl.collective import World, form_ring
-from elasticdl.credentials.authority import USER, Authority, Identity
 from elasticdl.errors import AuthenticationError, RingError, UnavailableError
 from elasticdl.job import Role
+from elasticdl.runtime.credentials.authority import USER, Authority, Identity
 from tests.unit.recording_relay import RecordingRelay
 
 TOKEN = b"a secret of thirty-two bytes ...."

@@ -8,9 +8,9 @@ import pytest
 
 from elasticdl._core import RingListener
 from elasticdl.collective import World, form_ring
-from elasticdl.credentials.authority import Authority, Identity
 from elasticdl.errors import RingError
 from elasticdl.job import Role
+from elasticdl.runtime.credentials.authority import Authority, Identity
 
 TOKEN = b"a secret of thirty-two bytes ...."
 

@@ -31,7 +31,7 @@ from elasticdl.master.actions import (
 from elasticdl.master.core import Phase
 from elasticdl.master.parameters.holder import AuditFailed, CheckpointFailed, CheckpointWritten
 from elasticdl.master.status import picture
-from elasticdl.process import OWN_FAILURE_EXIT_CODE
+from elasticdl.runtime.process import OWN_FAILURE_EXIT_CODE
 from elasticdl.settings.best import Best
 
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from elasticdl import process
 from elasticdl.errors import ConfigError, DataError, LaunchError, StateError, TakenOverError
 from elasticdl.master import __main__ as main_of_master
+from elasticdl.runtime import process
 
 LOST = main_of_master._LostError
 

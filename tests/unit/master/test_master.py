@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from elasticdl.addresses import Listening
 from elasticdl.errors import (
     CheckpointError,
     ConfigError,
@@ -45,9 +44,10 @@ from elasticdl.master.master import Master
 from elasticdl.observe.events import read_events
 from elasticdl.observe.kinds import typed
 from elasticdl.observe.usage import kind_of
-from elasticdl.process import STOPPED_EXIT_CODE
 from elasticdl.rpc.client import GrpcMasterClient, JobClient
 from elasticdl.rpc.messages import status_from_json
+from elasticdl.runtime.addresses import Listening
+from elasticdl.runtime.process import STOPPED_EXIT_CODE
 from elasticdl.state.memory import MemoryState
 
 TOKEN = b"t" * 32

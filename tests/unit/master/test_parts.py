@@ -22,7 +22,7 @@ from elasticdl.master.relaunch import (
     may_be_of_task,
 )
 from elasticdl.master.tasks import JobTasks, TaskTable
-from elasticdl.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
+from elasticdl.runtime.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
 
 # --- relaunch -----------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from elasticdl.job import Lease, Position, Role, Wait
 from elasticdl.launchers.base import Exited, ExitReason, ProcessHandle
 from elasticdl.master.actions import Note, StartProcess
 from elasticdl.master.core import Phase
-from elasticdl.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
+from elasticdl.runtime.process import OWN_FAILURE_EXIT_CODE, TIMED_OUT_EXIT_CODE
 
 ABORTED = (ExitReason.KILLED, -6)
 KILLED = (ExitReason.KILLED, -9)

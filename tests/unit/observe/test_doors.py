@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from elasticdl.credentials.authority import Authority, Identity
 from elasticdl.job import Label, Role, Usage
+from elasticdl.runtime.credentials.authority import Authority, Identity
 
 pytest.importorskip("aiohttp", reason="the page needs elasticdl-train[dashboard]")
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")

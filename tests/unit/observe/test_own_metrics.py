@@ -6,8 +6,8 @@ import ssl
 
 import pytest
 
-from elasticdl.credentials.authority import Authority, Identity
 from elasticdl.job import Label, Role, Usage
+from elasticdl.runtime.credentials.authority import Authority, Identity
 
 pytest.importorskip("prometheus_client", reason="metrics need elasticdl-train[dashboard]")
 

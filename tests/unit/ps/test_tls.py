@@ -13,9 +13,9 @@ from elasticdl.backends.base import (
     OptimizerSpec,
     TableDescription,
 )
-from elasticdl.credentials.authority import Authority, Identity
 from elasticdl.errors import AuthenticationError
 from elasticdl.job import Role
+from elasticdl.runtime.credentials.authority import Authority, Identity
 from tests.unit.recording_relay import RecordingRelay
 
 TOKEN = b"a secret of thirty-two bytes ...."

@@ -2,10 +2,10 @@
 
 import pytest
 
-from elasticdl.credentials.authority import USER, Identity
 from elasticdl.job import Role
 from elasticdl.rpc import elasticdl_pb2 as pb
 from elasticdl.rpc.rights import RIGHTS, may, role_of
+from elasticdl.runtime.credentials.authority import USER, Identity
 
 METHODS = {
     f"/{service.full_name}/{method.name}"

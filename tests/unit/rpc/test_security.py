@@ -11,10 +11,6 @@ from concurrent import futures
 import grpc
 import pytest
 
-from elasticdl import open_files
-from elasticdl.credentials.authority import Authority, Identity, make_request
-from elasticdl.credentials.files import TlsFiles, write_private
-from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import AuthenticationError, ElasticdlError
 from elasticdl.job import Role
 from elasticdl.master.certificates import Renewals
@@ -27,6 +23,10 @@ from elasticdl.rpc.elasticdl_pb2_grpc import (
     add_MasterServicer_to_server,
 )
 from elasticdl.rpc.security import add_port, why_refused
+from elasticdl.runtime import open_files
+from elasticdl.runtime.credentials.authority import Authority, Identity, make_request
+from elasticdl.runtime.credentials.files import TlsFiles, write_private
+from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 TOKEN = b"s" * 32
 LIFE_SECONDS = 3600

@@ -2,8 +2,8 @@
 
 import json
 
-from elasticdl import process
 from elasticdl.job import Lease, Shard, Task, TaskKind
+from elasticdl.runtime import process
 from elasticdl.worker.profile import Profiler
 from elasticdl.worker.stages import Place, StageClock
 

@@ -6,7 +6,7 @@ import sys
 import time
 
 from elasticdl.job import Lease, Shard, Task, TaskKind
-from elasticdl.proc import cpu_seconds
+from elasticdl.runtime.proc import cpu_seconds
 from elasticdl.worker.stages import Place, Work
 from elasticdl.worker.watch import Watch
 from elasticdl.worker.watchdog import Watchdog

@@ -3,13 +3,13 @@
 import pytest
 from kubernetes import client
 
-from elasticdl.credentials.authority import Authority
 from elasticdl.errors import LaunchError
 from elasticdl.launchers.kubernetes.access import Access
 from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.manifests import manifests
 from elasticdl.launchers.kubernetes.master_pod import find_authority, find_token
 from elasticdl.launchers.kubernetes.settle import settle
+from elasticdl.runtime.credentials.authority import Authority
 from tests.unit.launchers.kubernetes.fake_api_server import FakeApiServer
 
 

@@ -5,8 +5,6 @@ import queue
 import pytest
 from kubernetes import client
 
-from elasticdl.credentials.authority import Authority
-from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import LaunchError
 from elasticdl.job import Role
 from elasticdl.launchers.base import (
@@ -21,6 +19,8 @@ from elasticdl.launchers.kubernetes.client import Api
 from elasticdl.launchers.kubernetes.launcher import KubernetesLauncher
 from elasticdl.launchers.kubernetes.pods import Plan, owners
 from elasticdl.launchers.kubernetes.settle import settle
+from elasticdl.runtime.credentials.authority import Authority
+from elasticdl.runtime.credentials.job_authority import JobAuthority
 from tests.unit.launchers.kubernetes.fake_api_server import FakeApiServer
 
 RUNNING = {

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from elasticdl import process
 from elasticdl.errors import LaunchError, UnknownJobError
 from elasticdl.launchers import choose
 from elasticdl.launchers.process import folder
+from elasticdl.runtime import process
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What a lost process said last."""
 
 from elasticdl.launchers.process.logs import last_words
-from elasticdl.process import BUILDS_FROM, IS_BUILT
+from elasticdl.runtime.process import BUILDS_FROM, IS_BUILT
 
 EARLIER = "2026-01-31 12:00:00.000 worker-0 ERROR UnavailableError: of an earlier process\n"
 BEGUN = f"2026-01-31 12:00:01.000 worker-0 INFO {BUILDS_FROM}a.rec [0, 64)\n"

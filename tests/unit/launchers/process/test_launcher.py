@@ -19,8 +19,8 @@ from elasticdl.launchers.process.launcher import ProcessLauncher, _reason
 from elasticdl.launchers.process.logs import last_words, log_path
 from elasticdl.launchers.process.out_of_memory import OutOfMemoryKills
 from elasticdl.launchers.process.pids import ref_of
-from elasticdl.proc import start_time
-from elasticdl.process import LIFELINE_VARIABLE, scratch_folder
+from elasticdl.runtime.proc import start_time
+from elasticdl.runtime.process import LIFELINE_VARIABLE, scratch_folder
 
 SECONDS = 30.0
 

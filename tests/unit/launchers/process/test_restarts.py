@@ -2,13 +2,13 @@
 
 import pytest
 
-from elasticdl import process
 from elasticdl.launchers.process.restarts import (
     MOST_AT_ONCE,
     REFILL_SECONDS,
     Restarts,
     is_decided,
 )
+from elasticdl.runtime import process
 
 
 def taken_at(times):

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from elasticdl import process
 from elasticdl.checkpoints.in_use import LOCK_FILE, claimed
 from elasticdl.cli.flags import build_config
 from elasticdl.data import copies
@@ -17,8 +16,9 @@ from elasticdl.errors import ConfigError, DataError, LaunchError, StateError
 from elasticdl.job import no_status
 from elasticdl.launchers.process.folder import RUN_FILE, held, prepare
 from elasticdl.launchers.process.job import LocalSubmitter
-from elasticdl.locks import lock_holders
 from elasticdl.rpc import messages
+from elasticdl.runtime import process
+from elasticdl.runtime.locks import lock_holders
 from elasticdl.state.sqlite import SqliteState
 
 LOCKER = """

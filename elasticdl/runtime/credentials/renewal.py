@@ -11,10 +11,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from elasticdl.background import Background
-from elasticdl.credentials.authority import expiry, make_request
-from elasticdl.credentials.files import TlsFiles, write_private
 from elasticdl.errors import ElasticdlError
+from elasticdl.runtime.background import Background
+from elasticdl.runtime.credentials.authority import expiry, make_request
+from elasticdl.runtime.credentials.files import TlsFiles, write_private
 
 log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from elasticdl.credentials.authority import USER, Authority, Identity, expiry, make_request
-from elasticdl.credentials.files import AUTHORITY_FILE, AUTHORITY_KEY_FILE
-from elasticdl.credentials.job_authority import JobAuthority
 from elasticdl.errors import AuthenticationError, ConfigError
 from elasticdl.job import Role
+from elasticdl.runtime.credentials.authority import USER, Authority, Identity, expiry, make_request
+from elasticdl.runtime.credentials.files import AUTHORITY_FILE, AUTHORITY_KEY_FILE
+from elasticdl.runtime.credentials.job_authority import JobAuthority
 
 LIFE_SECONDS = 3600
 

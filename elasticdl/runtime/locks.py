@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticdl.secret_files import user_name
+from elasticdl.runtime.secret_files import user_name
 
 _LOCKS = Path("/proc/locks")
 

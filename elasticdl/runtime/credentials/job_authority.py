@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from elasticdl.credentials.authority import USER, Authority, Identity
-from elasticdl.credentials.files import TlsFiles
 from elasticdl.errors import AuthenticationError
 from elasticdl.job import Role
+from elasticdl.runtime.credentials.authority import USER, Authority, Identity
+from elasticdl.runtime.credentials.files import TlsFiles
 
 _ROLES = frozenset([*Role, USER])
 

@@ -44,13 +44,15 @@ _NO_COLUMNS = (
 MOVED: dict[str, dict[str, str]] = {
     "elasticdl.python.common.constants": {
         "Mode": "elasticdl.Mode",
-        "MaxComputeConfig": "elasticdl.earlier.MaxComputeConfig",
-        "ODPSConfig": "elasticdl.earlier.MaxComputeConfig",
+        "MaxComputeConfig": "elasticdl.compat.earlier.MaxComputeConfig",
+        "ODPSConfig": "elasticdl.compat.earlier.MaxComputeConfig",
     },
-    "elasticdl.python.common.log_utils": {"default_logger": "elasticdl.earlier.default_logger"},
+    "elasticdl.python.common.log_utils": {
+        "default_logger": "elasticdl.compat.earlier.default_logger"
+    },
     "elasticdl.python.data.odps_io": {
-        "ODPSWriter": "elasticdl.earlier.ODPSWriter",
-        "is_odps_configured": "elasticdl.earlier.is_odps_configured",
+        "ODPSWriter": "elasticdl.compat.earlier.ODPSWriter",
+        "is_odps_configured": "elasticdl.compat.earlier.is_odps_configured",
     },
     "elasticdl.python.elasticdl.callbacks": {
         "LearningRateScheduler": "elasticdl.callbacks.LearningRateScheduler"
@@ -59,7 +61,7 @@ MOVED: dict[str, dict[str, str]] = {
     "elasticdl.python.elasticdl.layers.embedding": _EMBEDDING,
     "elasticdl.python.keras.layers": _EMBEDDING,
     "elasticdl.python.worker.prediction_outputs_processor": {
-        "BasePredictionOutputsProcessor": "elasticdl.earlier.BasePredictionOutputsProcessor"
+        "BasePredictionOutputsProcessor": "elasticdl.compat.earlier.BasePredictionOutputsProcessor"
     },
     "elasticdl_preprocessing.layers": {**_PREPROCESSING, **_EMBEDDING},
     **{

@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticdl.credentials.files import (
+from elasticdl.errors import ConfigError
+from elasticdl.runtime.credentials.files import (
     AUTHORITY_FILE,
     AUTHORITY_KEY_FILE,
     FOLDER,
@@ -20,11 +21,10 @@ from elasticdl.credentials.files import (
     of_process,
     write_private,
 )
-from elasticdl.errors import ConfigError
 from elasticdl.settings.cluster import ClusterSection, TlsMode
 
 if TYPE_CHECKING:
-    from elasticdl.credentials.authority import Authority
+    from elasticdl.runtime.credentials.authority import Authority
 
 
 def mode_of(cluster: ClusterSection, is_exposed: bool) -> TlsMode:
@@ -70,7 +70,7 @@ def prepare(cluster: ClusterSection, job_dir: Path) -> None:
     if files is not None:
         files.check()
     if folder is not None and not (folder / AUTHORITY_FILE).is_file():
-        from elasticdl.credentials.authority import Authority
+        from elasticdl.runtime.credentials.authority import Authority
 
         Authority.create(folder, cluster.job_name)
 
@@ -121,7 +121,7 @@ def renewal(
     """Return a context in which the certificate of a process is renewed, if the job makes them."""
     if folder is None or files is None:
         return contextlib.nullcontext()
-    from elasticdl.credentials.renewal import Renewal
+    from elasticdl.runtime.credentials.renewal import Renewal
 
     return Renewal(files, name, sign, cluster.tls_certificate_seconds)
 
@@ -136,7 +136,7 @@ def for_user(cluster: ClusterSection, folder: Path | None) -> TlsFiles | None:
     """
     if folder is None:
         return of_user(cluster)
-    from elasticdl.credentials.authority import Authority
+    from elasticdl.runtime.credentials.authority import Authority
 
     if not (folder / AUTHORITY_KEY_FILE).is_file():
         raise ConfigError(
@@ -158,7 +158,7 @@ def signed_for_user(cluster: ClusterSection, authority: Authority, folder: Path)
     Raises:
         OSError: They cannot be written into the folder.
     """
-    from elasticdl.credentials.authority import USER, Identity
+    from elasticdl.runtime.credentials.authority import USER, Identity
 
     identity = Identity(cluster.job_name, USER)
     life = cluster.tls_certificate_seconds

@@ -8,17 +8,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from elasticdl._core import traffic
 from elasticdl.job import Progress, Role
 from elasticdl.observe.labels import LabelClock
-from elasticdl.observe.usage import measure
-from elasticdl.process import ProcessArguments
+from elasticdl.observe.usage import Traffic, measure
+from elasticdl.runtime.process import ProcessArguments
 
 
 def serving(
     arguments: ProcessArguments,
     role: Role,
     labels: LabelClock,
+    traffic: Traffic,
     progress: Callable[[], Progress] | None = None,
     stats: Callable[[], str] | None = None,
 ) -> contextlib.AbstractContextManager[None]:
@@ -28,6 +28,7 @@ def serving(
         arguments: What it was started with.
         role: What it is.
         labels: What it did with its time.
+        traffic: What it has sent and received.
         progress: The progress of a worker.
         stats: The statistics of a ps replica, as `Store.stats` returns it.
     """

@@ -8,8 +8,8 @@ import pytest
 from elasticdl.cli.display import Display
 from elasticdl.cli.terminal import Terminal, echo
 from elasticdl.launchers.last_words import last_error
-from elasticdl.log_lines import Sparingly, TextLines
-from elasticdl.printable import one_line, printable
+from elasticdl.runtime.log_lines import Sparingly, TextLines
+from elasticdl.runtime.printable import one_line, printable
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202egpj\u2028 end\udcff\x00\x7f\x08"
 FORGED = "no such file\n2026-11-25 13:00:00.000 master ERROR ConfigError: forged"

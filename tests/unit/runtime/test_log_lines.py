@@ -7,13 +7,13 @@ import sys
 
 from elasticdl.job import Role
 from elasticdl.launchers.process.logs import last_words, log_path
-from elasticdl.log_lines import JsonLines, as_text
 from elasticdl.observe.tail import Tail
+from elasticdl.runtime.log_lines import JsonLines, as_text
 
 PRINTS = """
 import logging, os, sys
 from pathlib import Path
-from elasticdl.log_lines import log_as, rotate_if_full
+from elasticdl.runtime.log_lines import log_as, rotate_if_full
 
 folder, lines = Path(sys.argv[1]), int(sys.argv[2])
 log_as("worker-3")

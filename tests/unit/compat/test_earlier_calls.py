@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
+from elasticdl.compat.earlier import is_odps_configured
+from elasticdl.compat.earlier_calls import as_tensors, feed_of_three, loss_of_labels_first
 from elasticdl.config import ModelSection
-from elasticdl.earlier import is_odps_configured
-from elasticdl.earlier_calls import as_tensors, feed_of_three, loss_of_labels_first
 from elasticdl.errors import ModelError
 from elasticdl.job import Mode, Shard, Task, TaskKind
 from elasticdl.model_spec import batched, is_batched, load_model_spec
@@ -123,7 +123,7 @@ def feed(dataset): return dataset
 
 
 def test_a_processor_of_then_is_given_what_has_the_method_numpy(tmp_path):
-    from elasticdl.earlier import BasePredictionOutputsProcessor
+    from elasticdl.compat.earlier import BasePredictionOutputsProcessor
 
     class Processor(BasePredictionOutputsProcessor):
         seen = ()

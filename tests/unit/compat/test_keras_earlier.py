@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from elasticdl.compat.earlier import GONE, MOVED, offer_earlier_modules
 from elasticdl.config import ModelSection
-from elasticdl.earlier import GONE, MOVED, offer_earlier_modules
 from elasticdl.errors import ModelError
 from elasticdl.model_spec import load_model_spec
 
-PAGE = (Path(__file__).parents[2] / "docs" / "migrating.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
 
 pytestmark = pytest.mark.keras
 

@@ -19,15 +19,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from elasticdl.credentials.files import (
+from elasticdl.errors import AuthenticationError, ConfigError
+from elasticdl.job import Role
+from elasticdl.runtime.credentials.files import (
     AUTHORITY_FILE,
     AUTHORITY_KEY_FILE,
     TlsFiles,
     of_process,
     write_private,
 )
-from elasticdl.errors import AuthenticationError, ConfigError
-from elasticdl.job import Role
 
 USER = "user"
 """The role of commands such as `elasticdl train`, which speak to the master alone."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from elasticdl.printable import printable
+from elasticdl.runtime.printable import printable
 
 Format = Literal["text", "json"]
 

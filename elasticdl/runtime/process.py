@@ -22,14 +22,14 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from elasticdl import log_lines, open_files
-from elasticdl.addresses import LOOPBACK, Listening
 from elasticdl.config import JobConfig
-from elasticdl.credentials import job as credentials
-from elasticdl.credentials.files import TlsFiles
 from elasticdl.errors import ConfigError, ElasticdlError
 from elasticdl.job import Role
-from elasticdl.secret_files import check_secret
+from elasticdl.runtime import log_lines, open_files
+from elasticdl.runtime.addresses import LOOPBACK, Listening
+from elasticdl.runtime.credentials import job as credentials
+from elasticdl.runtime.credentials.files import TlsFiles
+from elasticdl.runtime.secret_files import check_secret
 
 LIFELINE_VARIABLE = "ELASTICDL_LIFELINE_FD"
 """Environment variable with the file descriptor of the lifeline's read end."""

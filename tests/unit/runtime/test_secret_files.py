@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from elasticdl.errors import ConfigError
-from elasticdl.secret_files import check_secret
+from elasticdl.runtime.secret_files import check_secret
 
 USER, FS_GROUP = 12_345, 23_456
 CHECK = """
 import json, os, pathlib, sys
-from elasticdl.secret_files import check_secret
+from elasticdl.runtime.secret_files import check_secret
 user, group, groups = json.loads(sys.argv[2])
 os.setgroups(groups)
 os.setgid(group)

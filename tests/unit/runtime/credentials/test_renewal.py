@@ -5,11 +5,11 @@ import threading
 import pytest
 
 from elasticdl.config import ClusterSection
-from elasticdl.credentials.authority import Authority, Identity, expiry
-from elasticdl.credentials.job import folder_of, mode_of, of_role, prepare
-from elasticdl.credentials.renewal import Renewal, pause_seconds
 from elasticdl.errors import ConfigError, UnavailableError
 from elasticdl.job import Role
+from elasticdl.runtime.credentials.authority import Authority, Identity, expiry
+from elasticdl.runtime.credentials.job import folder_of, mode_of, of_role, prepare
+from elasticdl.runtime.credentials.renewal import Renewal, pause_seconds
 
 WORKER = Identity("ctr", Role.WORKER, 3)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from elasticdl.addresses import Listening, is_loopback, join, port_of
 from elasticdl.errors import ConfigError
+from elasticdl.runtime.addresses import Listening, is_loopback, join, port_of
 
 
 @pytest.mark.parametrize(
