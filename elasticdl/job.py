@@ -241,9 +241,10 @@ class TaskReport:
 
     `end_index` is how many minibatches `feed` made of the task, `num_examples` how many examples
     were in them; -1 if that is not known. Where `feed` leaves records out, or makes several
-    examples of one, there are fewer or more examples than records. `num_missing` counts the
-    positions of the task that have no record, `num_unreadable` those of them whose message cannot
-    be read and was set aside; `time` is that of its newest record in seconds since 1970, or 0.
+    examples of one, there are fewer or more examples than records. `num_missing` says how many
+    more positions than records the task has (below zero: messages have several records each),
+    `num_unreadable` at how many a message cannot be read and was set aside; `time` is that of its
+    newest record in seconds since 1970, or 0.
     `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
     is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
     of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at

@@ -1,4 +1,4 @@
-"""Messages of a topic to records, by their format: bytes, lines of CSV, JSON, `tf.train.Example`s.
+"""Messages of a topic to records, by their format: lines of CSV, JSON, Arrow, `tf.train.Example`s.
 
 A message that is not of its format is unreadable. Which ones are so depends on their bytes alone,
 so every process that reads them finds the same.
@@ -16,13 +16,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from elasticdl._core import check_csv, decode_examples
+from elasticdl.data import arrow_messages
 from elasticdl.data.base import Metadata, Records, Unreadable
 from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
 from elasticdl.data.params import Params
 from elasticdl.data.strings import Column
 from elasticdl.errors import ConfigError, DataError
 
-_FORMATS = ("bytes", "csv", "json", "example")
+_FORMATS = ("bytes", "csv", "json", "arrow", "example")
+_OF_COLUMNS = ("csv", "json", "arrow")
 _MISSING = [b""]
 _NUMPY = {"int64": np.dtype(np.int64), "float": np.dtype(np.float64), "bytes": np.dtype(object)}
 _SHOWN_CHARACTERS = 60
@@ -37,10 +39,12 @@ class Format:
     """How messages become records.
 
     parse: gives columns of messages, or none where a record is the message itself.
+    parse_many: the same where each message has any number of records: says how many.
     """
 
     metadata: Metadata
-    parse: Callable[[Sequence[bytes]], Parsed]
+    parse: Callable[[Sequence[bytes]], Parsed] = lambda values: ({}, {})
+    parse_many: Callable[[Sequence[bytes]], arrow_messages.Table] | None = None
 
     def records(self, values: list[bytes], positions: list[int], time: float = 0.0) -> Records:
         """Return the records of messages; what is not readable is beside them.
@@ -50,16 +54,21 @@ class Format:
             positions: Where they are.
             time: Of the last one, in seconds since 1970; 0: it is not known.
         """
-        columns, why = self.parse(values)
+        counts: Sequence[int] | None = None
+        if self.parse_many is not None:
+            columns, why, counts = self.parse_many(values)
+        else:
+            columns, why = self.parse(values)
         bad = tuple(Unreadable(positions[i], words, values[i]) for i, words in sorted(why.items()))
         if bad:
             good = [i for i in range(len(values)) if i not in why]
             values, positions = [values[i] for i in good], [positions[i] for i in good]
+        order = np.array(positions, np.int64)
         return Records(
             positions[0] if positions else 0,
             [] if columns else values,
             columns if positions else {},
-            np.array(positions, np.int64),
+            order if counts is None else np.repeat(order, counts),
             bad,
             time,
         )
@@ -76,19 +85,21 @@ def format_of(params: Params) -> Format:
         raise ConfigError(f"format={name}: messages are one of {', '.join(_FORMATS)}")
     kinds = _kinds(params.names("columns"))
     metadata = Metadata(tuple(kinds), delimiter=params.delimiter(","))
-    if name not in ("csv", "json") and set(kinds.values()) - {"bytes"}:
+    if name not in _OF_COLUMNS and set(kinds.values()) - {"bytes"}:
         raise ConfigError(f"columns=...: format={name} has no kinds of columns: give their names")
-    if name in ("csv", "json") and not kinds:
+    if name in _OF_COLUMNS and not kinds:
         raise ConfigError(
             f"format={name} needs the columns: expected columns=NAME,NAME:KIND,..., each KIND one "
             f"of {', '.join(KINDS)} (bytes, if none is given, which are text)"
         )
     if name == "csv":
         return Format(metadata, _csv(metadata, kinds))
+    typed = Metadata(metadata.column_names, {n: _NUMPY[kind] for n, kind in kinds.items()})
     if name == "json":
-        of_json = Metadata(metadata.column_names, {n: _NUMPY[kind] for n, kind in kinds.items()})
-        return Format(of_json, _json(kinds))
-    return Format(metadata, _examples if name == "example" else lambda values: ({}, {}))
+        return Format(typed, _json(kinds))
+    if name == "arrow":
+        return Format(typed, parse_many=arrow_messages.parser(kinds))
+    return Format(metadata, _examples) if name == "example" else Format(metadata)
 
 
 def _kinds(columns: Sequence[str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ _STARTS = ("earliest", "latest")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _READER = ("format", "columns", "delimiter", "credentials")
 _KNOWN = ("start", "end", "order", *_READER)
+_ROWS = 1024.0  # that a message of many records is believed to have until one was read
 _EXAMPLE = f"{SCHEME}://broker:9092/clicks?start=earliest"
 
 
@@ -44,6 +45,11 @@ class Topic:
     def is_cut_as_it_comes(self) -> bool:
         """Whether its tasks are made while the job runs."""
         return self.is_endless or self.keeps_order
+
+    @property
+    def guessed_records(self) -> float:
+        """How many records a message has, as long as none was read."""
+        return _ROWS if self.settings.get("format") == "arrow" else 1.0
 
     @property
     def start_ms(self) -> int | None:

@@ -511,6 +511,8 @@ class JobCore:
             self._tell_unreadable(task, report.num_unreadable)
             if self.intake is not None:
                 self.intake.trained(task.shard.name, report.time)
+                num_positions = task.shard.num_records
+                self.intake.found(num_positions, num_positions - report.num_missing)
         if self.intake is not None and self.intake.keeps_order and not self.history.failing:
             self._cut(now)
         self._settle(task, report, settled, now)
@@ -879,4 +881,12 @@ def _intake(config: JobConfig, tasks: JobTasks, journal: Journal) -> Intake | No
         return None
     topic, skips_gaps = parse(config.data.training_data), config.data.on_gap == "skip"
     table, size = tasks.training, records_per_task(config)
-    return Intake(journal, table, size, skips_gaps, topic.keeps_order, not topic.is_endless)
+    return Intake(
+        journal,
+        table,
+        size,
+        skips_gaps=skips_gaps,
+        keeps_order=topic.keeps_order,
+        ends_at_once=not topic.is_endless,
+        guessed_records=topic.guessed_records,
+    )

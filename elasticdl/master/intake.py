@@ -24,6 +24,7 @@ SHORTEST_LOOK_SECONDS = 0.1
 """Between two looks at what has arrived, at least: what comes meanwhile makes one task."""
 LONGEST_LOOK_SECONDS = 0.25
 """The same, while tasks wait for workers."""
+_NEWEST_WEIGHT = 0.5  # of the newest task in what is believed of the next ones
 _PATIENCE_SECONDS = 60.0
 """For a broker that knows less than was read: one that has just started may."""
 
@@ -52,20 +53,23 @@ class Intake:
         skips_gaps: bool = False,
         keeps_order: bool = False,
         ends_at_once: bool = False,
+        guessed_records: float = 1.0,
     ) -> None:
         """Begin with what the table has.
 
         Args:
             journal: Of the job.
             table: Takes the pieces.
-            records_per_task: Positions of a piece, at most.
+            records_per_task: Records of a piece, about; and its positions, at most.
             skips_gaps: Go on after what was deleted before it was read.
             keeps_order: A piece of a partition is cut once the one before is done.
             ends_at_once: The stream ends where it is when the brokers are asked first.
+            guessed_records: How many records a position has, until a task says.
         """
         self._journal = journal
         self._table = table
         self._records_per_task = records_per_task
+        self._density = guessed_records  # records of a position; no fact
         self._skips_gaps = skips_gaps
         self.keeps_order = keeps_order
         self._known: dict[str, _Known] = {}
@@ -103,6 +107,16 @@ class Intake:
         """Messages of a partition are trained, the newest of them of a time."""
         self._times[name] = max(time, self._times.get(name, 0.0))
 
+    def found(self, num_positions: int, num_records: int) -> None:
+        """A task is done that had so many records. Later pieces have about as many as they may."""
+        if num_positions:
+            self._density += _NEWEST_WEIGHT * (num_records / num_positions - self._density)
+
+    @property
+    def _size(self) -> int:
+        """How many positions a piece has."""
+        return max(1, round(self._records_per_task / max(1.0, self._density)))
+
     def drain(self) -> None:
         """Have the stream end where it is when the brokers are asked next."""
         if not self._is_draining:
@@ -133,7 +147,7 @@ class Intake:
             is_cut = self.keeps_order and ends[name] > self._table.next[name]
             if is_cut or not is_due:
                 continue
-            if ends[name] < known.high < ends[name] + self._records_per_task:
+            if ends[name] < known.high < ends[name] + self._size:
                 pieces.append((name, known.high))
         for name, end in pieces:
             self._known[name].waits_since = now if self._known[name].high > end else None
@@ -148,7 +162,7 @@ class Intake:
         most: int,
     ) -> None:
         """Cut whole pieces, in turns, of the partition first of which most is left."""
-        size = self._records_per_task
+        size = self._size
         while len(pieces) < most:
             left = {name: known.high - ends[name] for name, known in free.items()}
             names = [name for name in left if left[name] >= size]

@@ -38,7 +38,11 @@ _MESSAGES_SHOWN = 3
 
 
 class Missing(NamedTuple):
-    """Positions of a task that have no record; of these, those whose message cannot be read."""
+    """What a task lacks of one record at each position.
+
+    positions: how many more positions than records it has; below zero, messages have several.
+    unreadable: positions whose message cannot be read.
+    """
 
     positions: int = 0
     unreadable: int = 0
@@ -111,7 +115,7 @@ class Ledger:
         )  # training tasks to be done again
         # Tasks that were done, where `feed` made more or fewer examples than there are records.
         self.uneven: dict[int, Made] = {}
-        # Of those, how many of their positions have no record; and of all, in all epochs.
+        # Of those, how many more positions than records they have; and of all, in all epochs.
         self.missing: dict[int, Missing] = {}
         self.num_missing = 0
         self.num_unreadable = 0
@@ -200,7 +204,7 @@ class Ledger:
             message: The message of a failure.
             end_index: Minibatches that the task has, -1 if not known.
             num_examples: Examples that are in them, -1 if not known: as many as records.
-            missing: Positions of the task that have no record.
+            missing: How many more positions than records the task has.
             is_last_try: A failure sets the task aside, whatever tries are left.
         """
         if not self.is_current(worker_id, task_id, number):
@@ -266,11 +270,14 @@ class Ledger:
             applied: Minibatches that these have, by task.
         """
         found = applied if isinstance(applied, Applied) else Applied.of(applied)
-        uneven, records = Uneven(self.uneven), self._tasks.training.records_of_all()
+        uneven, positions = Uneven(self.uneven), self._tasks.training.records_of_all()
         parts = []
         for epoch in range(self._handed.epoch + 1 if self._handed.count else 0):
             first = self._tasks.epoch_ids(epoch).start
             is_done = self.done_of_epoch(epoch)
+            records = positions.copy()
+            for task_id in self._missing_in(np.array([[first, first + len(records)]])):
+                records[task_id - first] -= self.missing[task_id].positions
             parts.append(
                 lacks_of_epoch(first, records, is_done, self._minibatch_size, found, uneven)
             )

@@ -862,9 +862,9 @@ class TaskReport(_message.Message):
     is_certain: _builtins.bool
     """another try would fail in the same way"""
     num_missing: _builtins.int
-    """positions of the task that have no record"""
+    """how many more positions than records the task has; may be negative"""
     num_unreadable: _builtins.int
-    """of these: that have a message which cannot be read"""
+    """positions with a message which cannot be read"""
     time: _builtins.float
     """of the newest record, in seconds since 1970; 0: not known"""
     @_builtins.property

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elasticdl.backends.served import FeatureSpec
+from elasticdl.data.arrow_messages import read_stream
 from elasticdl.errors import DataError
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -65,13 +66,10 @@ def from_arrow(content: bytes, specs: Sequence[FeatureSpec]) -> dict[str, NDArra
     Raises:
         DataError: It is none, or lacks a column.
     """
-    import pyarrow as pa
-
     try:
-        with pa.ipc.open_stream(content) as reader:
-            table = reader.read_all()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"the request is no stream of Arrow: {error}") from error
+        table = read_stream(content)
+    except DataError as error:
+        raise DataError(f"the request: {error}") from error
     columns = {}
     for name in table.column_names:
         column = table.column(name).combine_chunks()

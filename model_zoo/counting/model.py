@@ -15,7 +15,7 @@ import zlib
 
 import numpy as np
 
-from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode
+from elasticdl import ArrayModel, ArrayOptimizer, ArrayTable, Initializer, Mode, batched
 
 NUM_SIGNATURES = 256  # so that sums of signatures stay below 2**24
 COPIES = 8  # of a pair of numbers; so large vectors are split between two replicas
@@ -41,6 +41,13 @@ def optimizer(lr=1.0):
 def feed(records, mode, metadata):
     """Parse lines of as many ids each."""
     ids = np.array([[int(word) for word in record.split()] for record in records], np.int64)
+    return ids if mode == Mode.PREDICTION else (ids, np.zeros(len(ids), np.float32))
+
+
+@batched
+def feed_columns(records, mode, metadata):
+    """Take the same ids, where each has a column of its own."""
+    ids = np.stack([records[name] for name in metadata.column_names], axis=1)
     return ids if mode == Mode.PREDICTION else (ids, np.zeros(len(ids), np.float32))
 
 

@@ -160,6 +160,25 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
+def test_messages_of_many_records_are_trained_once_each_whatever_is_killed(kafka_broker, tmp_path):
+    topic = TopicOfIds(kafka_broker, "batches", seed=11, rows_of_message=40)
+    topic.send(8_000)
+    place = f"kafka://{kafka_broker.address}/batches?format=arrow&columns={IDS}"
+    with StreamJob(tmp_path, place, feed="feed_columns", recovery_seconds=1) as job:
+        job.until_trained(3_000)
+        sending = topic.keep_sending(6, 4_000, 0.5)
+        job.send("worker")
+        job.until_trained(12_000)
+        job.send("master")
+        job.until_trained(18_000)
+        job.send("ps")
+        sending.join()
+        summary = job.drain()
+    job.check(summary, topic)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_replicas_forget_tasks_that_are_done_for_good_and_are_killed_then(kafka_broker, tmp_path):
     topic = TopicOfIds(kafka_broker, "months", seed=9)
     topic.send(30_000)

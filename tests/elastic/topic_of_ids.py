@@ -1,9 +1,10 @@
-"""A topic whose messages are lines of ids, for the counting model: some in transactions."""
+"""A topic whose messages have ids, for the counting model: some in transactions."""
 
 import threading
 import time
 
 import numpy as np
+import pyarrow
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -15,9 +16,13 @@ _LAST_SECONDS = 60.0
 
 
 class TopicOfIds:
-    """A topic of a broker; counts how often each id was in a message that is committed."""
+    """A topic of a broker; counts how often each id was in a message that is committed.
 
-    def __init__(self, broker, name, seed):
+    A message is a line of ids, or, where it has several records, a stream of Arrow.
+    """
+
+    def __init__(self, broker, name, seed, rows_of_message=0):
+        self._rows_of_message = rows_of_message  # at most
         self.name, self._servers = name, {"bootstrap.servers": broker.address, "log_level": 0}
         self.num_messages = self.num_bad = 0
         self.occurrences = np.zeros(counting.NUM_IDS, np.int64)
@@ -63,11 +68,28 @@ class TopicOfIds:
 
     def _send(self, producer, num_messages, counts):
         ids = (counting.NUM_IDS * self._rng.random((num_messages, 4)) ** 3).astype(np.int64)
-        for number, record in enumerate(ids.tolist()):
-            line = " ".join(map(str, record)).encode()
-            producer.produce(self.name, line, partition=number % NUM_PARTITIONS)
+        for number, message in enumerate(self._messages(ids)):
+            producer.produce(self.name, message, partition=number % NUM_PARTITIONS)
             producer.poll(0)
         assert producer.flush(_LAST_SECONDS) == 0
         if counts:
             self.num_messages += num_messages
             self.occurrences += np.bincount(ids.ravel(), minlength=counting.NUM_IDS)
+
+    def _messages(self, ids):
+        if not self._rows_of_message:
+            return [" ".join(map(str, record)).encode() for record in ids.tolist()]
+        messages = []
+        while len(ids):
+            count = self._rng.integers(self._rows_of_message + 1)
+            messages.append(_stream_of(ids[:count]))
+            ids = ids[count:]
+        return messages
+
+
+def _stream_of(ids):
+    batch = pyarrow.record_batch(dict(zip("abcd", ids.T, strict=True)))
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()

@@ -81,7 +81,7 @@ def prove(
         set_aside: Tasks that failed too often. What `feed` would have made of them is not known.
         begun: Whether a training task was ever leased; the others were left out when a callback
             stopped training, and are in no line of the ledger.
-        missing: How many positions of a task have no record.
+        missing: How many more positions than records a task has; may be negative.
     """
     lost, uneven, holes = lost or {}, uneven or {}, missing or {}
     applied = [{entry.task_id: entry for entry in replica} for replica in replicas]

@@ -119,7 +119,7 @@ def test_bytes_are_as_they_are():
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ("format=avro", "messages are one of bytes, csv, json, example"),
+        ("format=avro", "messages are one of bytes, csv, json, arrow, example"),
         ("format=json", "needs the columns"),
         ("format=csv", "needs the columns"),
         ("format=json;columns=a:flot", "did you mean float"),
@@ -132,3 +132,66 @@ def test_bytes_are_as_they_are():
 def test_a_format_that_nobody_can_read_is_refused(params, words):
     with pytest.raises(ConfigError, match=words):
         format_of(Params(params))
+
+
+ARROW = "format=arrow;columns=n:int64,x:float,word"
+
+
+def stream_of(table, **options):
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table(table)
+    sink = arrow.BufferOutputStream()
+    options = arrow.ipc.IpcWriteOptions(**options)
+    with arrow.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return sink.getvalue().to_pybytes()
+
+
+def test_a_message_of_arrow_has_as_many_records_as_rows():
+    arrow = pytest.importorskip("pyarrow")
+    kinds = {"n": arrow.uint8(), "x": arrow.float32(), "word": arrow.large_string()}
+    words = arrow.array(["a", None, "é"]).dictionary_encode()
+    found = records(
+        ARROW,
+        stream_of({"n": [1, 2, 3], "x": [0.5, None, 2], "word": words, "more": [1, 2, 3]}),
+        stream_of({name: arrow.array([], kind) for name, kind in kinds.items()}),
+        stream_of({"word": [True], "x": [7], "n": [-(2**63)]}, compression="zstd"),
+    )
+    assert found.order.tolist() == [0, 0, 0, 20]
+    assert found.columns["n"].tolist() == [1, 2, 3, -(2**63)]
+    np.testing.assert_array_equal(found.columns["x"], [0.5, np.nan, 2.0, 7.0])
+    assert found.columns["word"].tolist() == ["a", "", "é", "True"]
+    assert not found.unreadable
+    assert len(found) == 4
+
+
+def test_what_is_no_arrow_or_has_other_columns_is_unreadable():
+    arrow = pytest.importorskip("pyarrow")
+    good = {"n": [1, 2], "x": [0.5, 1.5], "word": ["a", "b"]}
+    whole = stream_of(good)
+    renamed = whole.replace(b"word", b"w\xffrd")
+    numbers, large = arrow.array([[1], [2]]), arrow.array([1, 2**63], arrow.uint64())
+    cases = {
+        "no stream of Arrow": [b"", b"x", whole[: len(whole) // 2], renamed],
+        "no stream of Arrow: 3 bytes follow": [whole + b"abc"],
+        "'x': expected one such column, found 0, of: n, word": [
+            stream_of({"n": [1], "word": ["a"]})
+        ],
+        "'n': expected a whole number of int64, found none": [stream_of({**good, "n": [1, None]})],
+        "'n': expected a whole number of int64, found double": [stream_of({**good, "n": [1.0, 2]})],
+        "'n': expected a whole number of int64, found bool": [
+            stream_of({**good, "n": [True, False]})
+        ],
+        "'n': Integer value 9223372036854775808": [stream_of({**good, "n": large})],
+        "'x': expected a number of float64, found string": [stream_of({**good, "x": ["1", "2"]})],
+        "'word': expected text, found list": [stream_of({**good, "word": numbers})],
+        "'word': Invalid UTF8": [stream_of({**good, "word": [b"a", b"\xff"]})],
+    }
+    for why, values in cases.items():
+        found = records(ARROW, whole, *values, whole)
+        assert [bad.value for bad in found.unreadable] == values
+        assert all(why in bad.why for bad in found.unreadable), found.unreadable
+        assert found.columns["n"].tolist() == [1, 2, 1, 2]
+    assert len(records(ARROW, b"")) == 0
+    with pytest.raises(ConfigError, match="format=arrow needs the columns"):
+        format_of(Params("format=arrow"))

@@ -332,3 +332,41 @@ def test_a_partition_is_as_late_as_its_newest_trained_message_while_others_wait(
         assert job.lease() == (task, 1)
         job.ledger.report(0, task, 1, Outcome.DONE, end_index=2, num_examples=10)
     assert job.partition("t-0").delay_seconds(now=2000.0) == 0.0
+
+
+def test_pieces_have_as_many_positions_as_have_the_records_of_a_task():
+    journal, table = Journal(), StreamTable([Shard("t-0", 0, 0)])
+    intake = Intake(journal, table, 100, guessed_records=50.0)
+
+    def size_of_piece():
+        at = table.next["t-0"]
+        intake.arrived([Shard("t-0", 0, at + 100)], 0.0)
+        before = len(table)
+        intake.cut(0, 0.0, ())
+        return table.piece(before).num_records
+
+    assert size_of_piece() == 2
+    for _ in range(20):
+        intake.found(10, 100)
+    assert size_of_piece() == 10
+    for _ in range(20):
+        intake.found(10, 5)  # half of the positions are holes
+    assert size_of_piece() == 100
+    intake.found(1, 100_000)
+    assert size_of_piece() == 1
+
+
+@pytest.mark.parametrize("keeps_order", [False, True])
+def test_messages_of_many_records_are_counted_as_records(keeps_order):
+    job = Job(keeps_order=keeps_order)
+    job.arrived(t_0=4, t_1=0)
+    task, number = job.lease()
+    lacking = Missing(positions=4 - 90)
+    done = {"end_index": 18, "num_examples": 90, "missing": lacking}
+    assert job.ledger.report(0, task, number, Outcome.DONE, **done) is Settled.DONE
+    for other in (job, restored(job, keeps_order=keeps_order)):
+        assert other.ledger.training_records_done == 90
+        (lack,) = other.ledger.lacks({task: 3})
+        assert (lack.have, lack.minibatches, lack.records) == (3, 15, 75)
+        other.ledger.replay([task])
+        assert other.ledger.training_records_done == 0

@@ -1,0 +1,111 @@
+"""Messages of which each is a stream of Arrow's record batches: a message has many records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from elasticdl.data.parquet import import_pyarrow
+from elasticdl.data.strings import Column, Strings
+from elasticdl.errors import DataError
+
+Table = tuple[Mapping[str, Column], Mapping[int, str], list[int]]
+"""Columns of all messages that are readable, why others are not, and the rows of each that is."""
+
+
+def parser(kinds: Mapping[str, str]) -> Callable[[Sequence[bytes]], Table]:
+    """Return what makes columns of messages, of some kinds each (`csv_columns.KINDS`).
+
+    Raises:
+        ConfigError: pyarrow is not installed.
+    """
+    arrow, _ = import_pyarrow("messages in Arrow's format")
+    types = {"int64": arrow.int64(), "float": arrow.float64(), "bytes": arrow.string()}
+    schema = arrow.schema([(name, types[kind]) for name, kind in kinds.items()])
+
+    def parse(values: Sequence[bytes]) -> Table:
+        tables, why = [], {}
+        for place, value in enumerate(values):
+            try:
+                tables.append(_table(arrow, schema, value))
+            except DataError as error:
+                why[place] = " ".join(str(error).split())
+        rows = arrow.concat_tables(tables) if tables else schema.empty_table()
+        columns: dict[str, Column] = {}
+        for name, kind in kinds.items():
+            array = rows.column(name).combine_chunks()
+            columns[name] = Strings(array) if kind == "bytes" else np.asarray(array)
+        return columns, why, [table.num_rows for table in tables]
+
+    return parse
+
+
+def read_stream(content: bytes) -> Any:
+    """Return the rows of a stream of Arrow's record batches, as a table that is sound.
+
+    Raises:
+        DataError: It is none.
+    """
+    import pyarrow as arrow
+
+    source = arrow.BufferReader(content)
+    try:
+        with arrow.ipc.open_stream(source) as reader:
+            found = reader.read_all()
+            left = len(content) - source.tell()
+        found.validate(full=True)  # else what it says of lengths and places is believed
+    except (arrow.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"no stream of Arrow: {error}") from error
+    if left:
+        raise DataError(f"no stream of Arrow: {left} bytes follow after its end")
+    return found
+
+
+def _table(arrow: Any, schema: Any, value: bytes) -> Any:
+    """Return the rows of a message, with the columns and types of a schema.
+
+    Raises:
+        DataError: It is no such message.
+    """
+    found = read_stream(value)
+    columns = []
+    for field in schema:
+        if (count := found.column_names.count(field.name)) != 1:
+            has = ", ".join(found.column_names)
+            raise DataError(f"{field.name!r}: expected one such column, found {count}, of: {has}")
+        try:
+            columns.append(_typed(arrow, found.column(field.name), field.type))
+        except (arrow.ArrowException, DataError) as error:
+            raise DataError(f"{field.name!r}: {error}") from error
+    return arrow.Table.from_arrays(columns, schema=schema)
+
+
+def _typed(arrow: Any, column: Any, wanted: Any) -> Any:
+    """Return a column as one of a type, by the rule that JSON has too."""
+    types = arrow.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    is_number = types.is_integer(kind) or types.is_floating(kind)
+    if types.is_int64(wanted):
+        if column.null_count:
+            raise DataError("expected a whole number of int64, found none")
+        if not types.is_integer(kind) and len(column):
+            raise DataError(f"expected a whole number of int64, found {kind}")
+        return column.cast(wanted)
+    if types.is_float64(wanted):
+        if types.is_decimal(kind):  # a cast by itself misses the nearest by a digit
+            column = column.cast(arrow.string())
+        elif not is_number and not types.is_null(kind):
+            raise DataError(f"expected a number of float64, found {kind}")
+        return column.cast(wanted, safe=False).fill_null(float("nan"))
+    if is_number or types.is_boolean(kind):
+        words = ["" if value is None else str(value) for value in column.to_pylist()]
+        return arrow.array(words, wanted)
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    is_bytes = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    if not (is_text or is_bytes or types.is_null(kind)):
+        raise DataError(f"expected text, found {kind}")
+    return column.cast(wanted).fill_null("")
