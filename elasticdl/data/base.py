@@ -166,6 +166,15 @@ class Stream(Protocol):
         """Return when something may have come since the last look, or after a second or so."""
         ...
 
+    def trained(self, positions: Mapping[str, int], is_last: bool = False) -> None:
+        """Hear how far each partition is trained without a gap, now and then; for others to see.
+
+        Args:
+            positions: Of each partition the first one that is not trained.
+            is_last: Nothing more will be trained now.
+        """
+        ...
+
     def beginning(self) -> list[Shard]:
         """List what a job that begins now has to read of each partition, as far as it is there."""
         ...

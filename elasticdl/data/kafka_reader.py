@@ -14,6 +14,7 @@ from typing import Any
 
 from elasticdl.data.base import Metadata, Records
 from elasticdl.data.kafka import Extent, Kafka, import_client
+from elasticdl.data.kafka_commit import Commits
 from elasticdl.data.kafka_watch import LONGEST_SECONDS, Watch
 from elasticdl.data.messages import Format, format_of
 from elasticdl.data.params import Params
@@ -85,6 +86,7 @@ class KafkaReader:
         self._extents: dict[int, Extent] = {}  # as they were at the last look,
         self._looked_at = 0.0  # and when they were looked at as a whole
         self._watch = Watch(kafka)
+        self._commits = Commits(kafka, topic.commit) if topic.commit else None
 
     @classmethod
     def from_params(cls, place: str, params: Params) -> KafkaReader:
@@ -154,6 +156,12 @@ class KafkaReader:
         """Return when something may have come since the last look, after a second at the latest."""
         ends = {at: extent.high for at, extent in self._extents.items()}
         self._watch.wait(ends, LONGEST_SECONDS)
+
+    def trained(self, positions: Mapping[str, int], is_last: bool = False) -> None:
+        """Commit positions, if the topic is to have that; what fails is told and never raised."""
+        if self._commits is not None:
+            of_partition = {self._topic.number_of(name): at for name, at in positions.items()}
+            self._commits.commit(of_partition, is_last)
 
     def beginning(self) -> list[Shard]:
         """List what a job that begins now has to read of each partition."""

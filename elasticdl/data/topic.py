@@ -18,7 +18,7 @@ SCHEME = "kafka"
 _STARTS = ("earliest", "latest")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _READER = ("format", "columns", "delimiter", "credentials")
-_KNOWN = ("start", "end", "order", *_READER)
+_KNOWN = ("start", "end", "order", "commit", *_READER)
 _ROWS = 1024.0  # that a message of many records is believed to have until one was read
 _EXAMPLE = f"{SCHEME}://broker:9092/clicks?start=earliest"
 
@@ -31,6 +31,7 @@ class Topic:
     start: what is read first, of what there is when the job begins: earliest, latest, or a time.
     is_endless: whether what arrives later is read too.
     keeps_order: whether the messages of a partition are trained one after the other.
+    commit: the group for which positions are committed that are trained, for boards; "": none.
     settings: of its reader, beside those that all data has: of these, and before them.
     """
 
@@ -39,6 +40,7 @@ class Topic:
     start: str = "earliest"
     is_endless: bool = True
     keeps_order: bool = False
+    commit: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -62,9 +64,13 @@ class Topic:
 
     def partition_of(self, shard: Shard) -> int:
         """Return the partition of which a shard is."""
-        name, _, number = shard.name.rpartition("-")
-        if name != self.name or not number.isdecimal():
-            raise ValueError(f"{shard.name} is no partition of the topic {self.name}")
+        return self.number_of(shard.name)
+
+    def number_of(self, name: str) -> int:
+        """Return the partition of a name that shards have."""
+        topic, _, number = name.rpartition("-")
+        if topic != self.name or not number.isdecimal():
+            raise ValueError(f"{name} is no partition of the topic {self.name}")
         return int(number)
 
 
@@ -161,7 +167,7 @@ def parse(place: str) -> Topic:
         raise ConfigError(f"{place}: expected {SCHEME}://HOST:PORT/TOPIC, for example {_EXAMPLE}")
     given = dict(parse_qsl(query, keep_blank_values=True))
     start, end = given.pop("start", "earliest"), given.pop("end", "")
-    order = given.pop("order", "")
+    order, commit = given.pop("order", ""), given.pop("commit", None)
     for unknown in given.keys() - set(_READER):
         near = difflib.get_close_matches(unknown, _KNOWN, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(_KNOWN)}"
@@ -188,7 +194,14 @@ def parse(place: str) -> Topic:
             f"{place}: order={order}: expected partition, the messages of each partition one after "
             "the other, or no order"
         )
-    return Topic(servers, name, start, is_endless=not end, keeps_order=bool(order), settings=given)
+    found = Topic(servers, name, start, not end, bool(order), commit or "", given)
+    if commit is not None and not (commit and found.is_cut_as_it_comes):
+        what = "its name is empty" if not commit else "the data have an end, and no order"
+        raise ConfigError(
+            f"{place}: commit={commit}: expected the name of a consumer group, for which a topic "
+            f"without an end, or with order=partition, has its trained positions committed; {what}"
+        )
+    return found
 
 
 def _milliseconds(time: str) -> int | None:

@@ -321,6 +321,11 @@ class JobCore:
         if self.intake is not None:
             self.intake.cut(self.ledger.num_todo, now, self.ledger.open_training())
 
+    def trained_up_to(self) -> dict[str, int]:
+        """Return the position of each partition of a stream before which nothing is left to do."""
+        open_tasks = self.ledger.open_training()
+        return {} if self.intake is None else self.intake.trained_up_to(open_tasks)
+
     def stream_is_away(self, words: str) -> None:
         """The source of a stream does not answer; workers wait for it."""
         if self.intake is None or self.has_ended:

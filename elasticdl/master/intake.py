@@ -228,6 +228,17 @@ class Intake:
 
         return is_in_order
 
+    def trained_up_to(self, open_tasks: Iterable[int]) -> dict[str, int]:
+        """Return the position of each partition before which nothing is left to do.
+
+        Args:
+            open_tasks: Those that were cut and are not done.
+        """
+        found = dict(self._table.next)
+        for piece in map(self._table.piece, open_tasks):
+            found[piece.name] = min(piece.start, found[piece.name])
+        return found
+
     def partitions(self, open_tasks: Iterable[int]) -> tuple[PartitionStatus, ...]:
         """Return where each partition is.
 

@@ -75,6 +75,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _GRACE_SECONDS = 5.0
+_LAST_WORD_SECONDS = 4.0
 _LEAVE_SECONDS = 10.0  # for workers to end by themselves when the job is finished
 _TELL_SECONDS = 5.0  # for somebody to fetch the job's last picture
 _PICTURE_SECONDS = 60.0  # for a disk to have room for it
@@ -318,6 +319,7 @@ class Master:
             where = json.dumps({"address": address, "pid": os.getpid()})
             await self._write_file(process.ADDRESS_FILE, where)
             log.info("the master listens at %s", address)
+            following: asyncio.Future[None] | None = None
             if self._stream is not None:
                 following = asyncio.ensure_future(self._follow(self._stream))
                 following.add_done_callback(self._followed)
@@ -336,6 +338,8 @@ class Master:
                 # Processes that end with this master hand over to it, so it listens up to then.
                 await self._close_launcher()
                 await server.stop(grace=None)
+            if following is not None:  # it has a last word for those who look at the source
+                await asyncio.wait([following], timeout=_LAST_WORD_SECONDS)
             self._write(kind_of(measure(self._labels)))
             status = self.status()
             self._leave_behind(status)
@@ -352,7 +356,7 @@ class Master:
         with contextlib.ExitStack() as ends:
             pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stream")
             ends.callback(pool.shutdown, wait=False, cancel_futures=True)
-            while not (self.core.has_ended or self._is_closing):
+            while not (self.core.has_ended or self._leaves_for):
                 try:
                     found = await loop.run_in_executor(pool, stream.look)
                 except AwayError as error:
@@ -364,8 +368,10 @@ class Master:
                 else:
                     await self.written()  # while the journal is away no task is cut
                     self.happen(partial(self.core.arrived, found, self.now()))
+                await loop.run_in_executor(pool, stream.trained, self.core.trained_up_to())
                 await self._until_tasks_are_wanted()
                 await loop.run_in_executor(pool, stream.wait)
+            await loop.run_in_executor(pool, stream.trained, self.core.trained_up_to(), True)
 
     async def _until_tasks_are_wanted(self) -> None:
         """Wait until no task waits for a worker, but neither too short nor too long."""

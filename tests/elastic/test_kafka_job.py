@@ -85,6 +85,7 @@ def test_an_endless_job_whose_broker_is_killed_trains_each_message_once(
     topic.send(1_500)
     topic.send_bad(5)
     place = f"kafka://{broker_of_its_own.address}/small?format=csv&delimiter=space&columns={IDS}"
+    place += "&commit=board"
     folder = tmp_path / "bad"
     flags = {"num_workers": 1, "num_ps_pods": 1, "bad_message_dir": folder}
     with StreamJob(tmp_path, place, **flags) as job:
@@ -96,6 +97,7 @@ def test_an_endless_job_whose_broker_is_killed_trains_each_message_once(
         summary = job.drain()
     job.check(summary, topic)
     assert summary["num_unreadable"] == topic.num_bad
+    assert topic.lags_of("board") == [0] * NUM_PARTITIONS
     lines = [line for path in folder.iterdir() for line in path.read_text().splitlines()]
     bad = list(map(json.loads, lines))
     assert len({(each["partition"], each["offset"]) for each in bad}) == len(bad) == topic.num_bad

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pyarrow
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.chaos import job as counting
@@ -36,6 +36,15 @@ class TopicOfIds:
     def delete(self):
         """Have the broker forget it."""
         self._admin.delete_topics([self.name])[self.name].result(_LAST_SECONDS)
+
+    def lags_of(self, group):
+        """Return how many positions of each partition a group has not committed."""
+        settings = {"group.id": group, "isolation.level": "read_committed"}
+        consumer = Consumer({**self._servers, **settings})
+        places = [TopicPartition(self.name, number) for number in range(NUM_PARTITIONS)]
+        ends = [consumer.get_watermark_offsets(place, _LAST_SECONDS)[1] for place in places]
+        committed = consumer.committed(places, _LAST_SECONDS)
+        return [end - place.offset for end, place in zip(ends, committed, strict=True)]
 
     def send(self, num_messages):
         """Send messages, partly in a transaction, and as many of one that is aborted."""

@@ -370,3 +370,20 @@ def test_messages_of_many_records_are_counted_as_records(keeps_order):
         assert (lack.have, lack.minibatches, lack.records) == (3, 15, 75)
         other.ledger.replay([task])
         assert other.ledger.training_records_done == 0
+
+
+def test_a_partition_is_trained_up_to_its_first_task_that_is_not_done():
+    job = Job()
+    job.arrived(t_0=30, t_1=7)
+    job.arrived(9.0, t_0=30, t_1=7)
+    up_to = lambda: job.intake.trained_up_to(job.ledger.open_training())  # noqa: E731
+    assert up_to() == {"t-0": 0, "t-1": 0}
+    done = {"end_index": 2, "num_examples": 10}
+    leases = [job.lease() for _ in range(4)]
+    job.ledger.report(0, *leases[1], Outcome.DONE, **done)
+    job.ledger.report(0, *leases[3], Outcome.FAILED, "no record", is_last_try=True)
+    assert up_to() == {"t-0": 0, "t-1": 7}  # what is set aside holds nobody up
+    job.ledger.report(0, *leases[0], Outcome.DONE, **done)
+    assert up_to() == {"t-0": 20, "t-1": 7}
+    job.ledger.replay([0])
+    assert up_to() == {"t-0": 0, "t-1": 7}

@@ -1,0 +1,71 @@
+"""Positions that are committed for the boards which show a group's lag. Nobody reads them back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from elasticdl.data.kafka import Kafka
+
+log = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 3.0
+_LAST_SECONDS = 2.0
+
+
+class Commits:
+    """Commits now and then; what fails is told once, and tried again. Not for several threads.
+
+    Args:
+        kafka: Whom to tell.
+        group: A consumer group that nobody joins.
+    """
+
+    def __init__(self, kafka: Kafka, group: str) -> None:
+        self._kafka, self._group = kafka, group
+        self._consumer: Any = None
+        self._last: dict[int, int] = {}
+        self._next = 0.0
+        self._is_under_way = False
+        self._told = ""
+
+    def commit(self, positions: Mapping[int, int], is_last: bool = False) -> None:
+        """Commit where the next message of each partition is that is not trained, if it is time.
+
+        Args:
+            positions: Of partitions.
+            is_last: It is done now, and waited for, though not for long.
+        """
+        now = time.monotonic()
+        if self._consumer is not None:
+            self._consumer.poll(0)  # has it say what became of the last one
+        if positions == self._last or not (is_last or now >= self._next):
+            return
+        if self._consumer is None:
+            given = {"group.id": self._group, "on_commit": self._committed}
+            self._consumer = self._kafka.consumer(given)
+        self._next, self._last = now + _EVERY_SECONDS, dict(positions)
+        self._is_under_way = True
+        places = [self._kafka.position(partition, at) for partition, at in positions.items()]
+        self._consumer.commit(offsets=places, asynchronous=True)
+        while is_last and self._is_under_way and time.monotonic() < now + _LAST_SECONDS:
+            self._consumer.poll(0.05)
+
+    def _committed(self, error: Any, places: Any) -> None:
+        self._is_under_way = False
+        errors = [error, *(place.error for place in places or ())]
+        said = next((str(each.str()) for each in errors if each is not None), "")
+        if not said:
+            self._told = ""
+            return
+        self._last = {}
+        if said != self._told:
+            self._told = said
+            log.warning(
+                "the positions of the group %s cannot be committed (%s); the job goes on without, "
+                "and tries again",
+                self._group,
+                said,
+            )

@@ -1,0 +1,68 @@
+"""Positions that are committed for boards (elasticdl/data/kafka_commit.py), without a broker."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from elasticdl.data import kafka_commit
+from elasticdl.data.kafka_commit import Commits
+
+
+class Client:
+    """Makes a consumer that takes commits, and answers when it is asked for news."""
+
+    def __init__(self):
+        self.committed, self.error = [], None
+        self._has_news = False
+
+    def consumer(self, settings):
+        assert settings["group.id"] == "board"
+        self._answer = settings["on_commit"]
+        return self
+
+    def position(self, partition, offset):
+        return SimpleNamespace(partition=partition, offset=offset, error=None)
+
+    def commit(self, offsets, asynchronous):
+        assert asynchronous
+        self.committed.append({place.partition: place.offset for place in offsets})
+        self._has_news = True
+
+    def poll(self, seconds):
+        if self._has_news:
+            self._has_news = False
+            self._answer(self.error, [])
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(kafka_commit, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_positions_are_committed_now_and_then_and_at_the_end(clock):
+    client = Client()
+    commits = Commits(client, "board")
+    commits.commit({0: 5})
+    commits.commit({0: 6})  # too soon
+    clock.now += 10.0
+    commits.commit({0: 5})  # no news
+    commits.commit({0: 7})
+    commits.commit({0: 8}, is_last=True)
+    assert client.committed == [{0: 5}, {0: 7}, {0: 8}]
+
+
+def test_what_cannot_be_committed_is_told_once_and_tried_again(clock, caplog):
+    client = Client()
+    commits = Commits(client, "board")
+    client.error = SimpleNamespace(str=lambda: "Group authorization failed")
+    for _ in range(3):
+        commits.commit({0: 5})
+        clock.now += 10.0
+    client.error = None
+    commits.commit({0: 5}, is_last=True)
+    assert client.committed == [{0: 5}] * 4
+    assert (
+        caplog.text.count("the group board cannot be committed (Group authorization failed)") == 1
+    )
