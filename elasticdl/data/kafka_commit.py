@@ -41,17 +41,19 @@ class Commits:
         now = time.monotonic()
         if self._consumer is not None:
             self._consumer.poll(0)  # has it say what became of the last one
-        if positions == self._last or not (is_last or now >= self._next):
-            return
+        if positions != self._last and (is_last or now >= self._next):
+            self._next, self._last = now + _EVERY_SECONDS, dict(positions)
+            self._send(positions)
+        while is_last and self._is_under_way and time.monotonic() < now + _LAST_SECONDS:
+            self._consumer.poll(0.05)
+
+    def _send(self, positions: Mapping[int, int]) -> None:
         if self._consumer is None:
             given = {"group.id": self._group, "on_commit": self._committed}
             self._consumer = self._kafka.consumer(given)
-        self._next, self._last = now + _EVERY_SECONDS, dict(positions)
         self._is_under_way = True
         places = [self._kafka.position(partition, at) for partition, at in positions.items()]
         self._consumer.commit(offsets=places, asynchronous=True)
-        while is_last and self._is_under_way and time.monotonic() < now + _LAST_SECONDS:
-            self._consumer.poll(0.05)
 
     def _committed(self, error: Any, places: Any) -> None:
         self._is_under_way = False

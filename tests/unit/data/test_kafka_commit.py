@@ -62,7 +62,7 @@ def test_what_cannot_be_committed_is_told_once_and_tried_again(clock, caplog):
         clock.now += 10.0
     client.error = None
     commits.commit({0: 5}, is_last=True)
-    assert client.committed == [{0: 5}] * 4
+    assert client.committed == [{0: 5}] * 3
     assert (
         caplog.text.count("the group board cannot be committed (Group authorization failed)") == 1
     )
