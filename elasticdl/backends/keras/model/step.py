@@ -121,8 +121,9 @@ class TrainStep:
 
     def on_zeros(self, minibatch: KerasMinibatch, dense: Float32, state: Float32) -> list[Any]:
         """Run one step with rows of zeros; return loss, gradients and the change of the state."""
-        sites = zip(self._collector.ids(minibatch, None), self._collector.sites, strict=True)
-        rows = [np.zeros([*ids.shape, site.rows.shape[-1]], np.float32) for ids, site in sites]
+        sites = zip(self._collector.ids(minibatch, None), self._collector.tables, strict=True)
+        tables = self._placed.tables
+        rows = [np.zeros([*ids.shape, tables[k].dim], np.float32) for ids, k in sites]
         result = self(minibatch, rows, dense, state)
         return [result.loss, result.dense_grad, *result.row_grads, result.state_delta]
 
