@@ -18,6 +18,7 @@ from elasticdl.errors import ModelError
 
 _OTHER = "if it is your own, give it another name, such as one with a leading _"
 _SIMILAR = 0.8
+_MISSPELT = 0.9  # class_weights, lossWeights, num_epoch
 _MOST_WORDS = 3  # get_my_callbacks
 _LOOKING = frozenset({"globals", "vars", "locals", "eval", "exec"})
 _SYNONYMS = {
@@ -26,11 +27,20 @@ _SYNONYMS = {
     "data_reader": "custom_data_reader",
 }
 _METRICS = "a function eval_metrics_fn() returns them"
+_SCHEDULE = (
+    "optimizer() takes a keras.optimizers.schedules.LearningRateSchedule as its rate, and "
+    "callbacks() may return a LearningRateScheduler"
+)
 
 # What is said by another function or flag here, beside what is no flag.
 _IN_FILE = OF_KERAS | {
     "auto_scale_loss": "a model that computes in float16 has its loss scaled by itself",
     "learning_rate": "--learning_rate, which is given to optimizer(lr)",
+    "lr": "--learning_rate, which is given to optimizer(lr)",
+    "lr_schedule": _SCHEDULE,
+    "lr_scheduler": _SCHEDULE,
+    "learning_rate_schedule": _SCHEDULE,
+    "learning_rate_scheduler": _SCHEDULE,
     "metrics": _METRICS,
     "minibatch_size": "--minibatch_size",
     "num_epochs": "--num_epochs",
@@ -47,7 +57,13 @@ _OF_TORCH = {
     "lr_scheduler": "callbacks() returns an elasticdl.callbacks.LearningRateScheduler",
     "scheduler": "callbacks() returns an elasticdl.callbacks.LearningRateScheduler",
 }
-_MAY_BE_FUNCTIONS = frozenset({"metrics", "weighted_metrics", "scheduler", "lr_scheduler"})
+_MAY_BE_FUNCTIONS = frozenset(
+    {
+        "class_weight", "learning_rate_schedule", "learning_rate_scheduler", "loss_weights",
+        "lr_schedule", "lr_scheduler", "metrics", "sample_weight", "scheduler",
+        "weighted_metrics",
+    }
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -97,17 +113,33 @@ def check_names(path: Path, own: Mapping[str, str], others: Collection[str] = ()
     in_torch = "torch" in names.imported
     meanings = _IN_FILE | _OF_TORCH if in_torch else _IN_FILE
     taken = {*own.values(), *others}
+    _check_near(path, names, own, {*taken, *meanings})
     for name, line in names.unread():
-        if name in taken or (name in names.defined and name not in _MAY_BE_FUNCTIONS):
+        meant = _meant(name, meanings)
+        if name in taken or (name in names.defined and meant not in _MAY_BE_FUNCTIONS):
             continue
-        if name == "loss_weights" and not in_torch and own.get("loss") not in names.defined:
-            continue  # it goes with a loss that Keras makes a function of
-        if name in meanings:
+        goes_with_a_loss = not in_torch and own.get("loss") not in names.defined
+        if name == "loss_weights" and name in names.assigned and goes_with_a_loss:
+            continue  # Keras makes a function of both
+        if meant:
             raise ModelError(
                 f"{path}:{line}: {name} at the top of a model file is read by no job; "
-                f"{meanings[name]}; {_OTHER}"
+                f"{meanings[meant]}; {_OTHER}"
             )
-    _check_near(path, names, own, taken)
+
+
+def _meant(name: str, meanings: Collection[str]) -> str | None:
+    """Return which of the names this one is, or nearly is; constants in capitals are the file's."""
+    if name in meanings:
+        return name
+    plain = name.replace("_", "").lower()
+    ratios = {
+        other: difflib.SequenceMatcher(None, plain, other.replace("_", "")).ratio()
+        for other in meanings
+        if name != name.upper()
+    }
+    nearest = max(ratios, key=lambda other: ratios[other], default="")
+    return nearest if ratios.get(nearest, 0.0) >= _MISSPELT else None
 
 
 def _check_near(path: Path, names: _Names, own: Mapping[str, str], taken: Collection[str]) -> None:

@@ -51,6 +51,28 @@ def test_what_compile_and_fit_take_is_refused_with_what_says_it_here(check, name
 
 
 @pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("class_weights = {0: 1.0}", "give sample weights"),
+        ("lossWeights = {'a': 1.0}", "loss_weights = "),
+        ("loss_weight = {'a': 1.0}", "loss_weights = "),
+        ("def loss_weights(): return {'a': 1.0}", "loss_weights = "),
+        ("def sample_weights(record): return 1", "give sample weights"),
+        ("metric = ['auc']", "eval_metrics_fn"),
+        ("num_epoch = 3", "--num_epochs"),
+        ("step_per_epoch = 3", "an epoch is all records"),
+        ("lr = 0.5", "--learning_rate"),
+        ("def lr_schedule(epoch): return 0.1", "keras.optimizers.schedules"),
+    ],
+)
+def test_what_is_nearly_a_name_of_keras_is_refused_alike(check, line, says):
+    with pytest.raises(
+        ModelError, match=rf"model.py:7: \w+ at the top .* read by no job; .*{says}"
+    ):
+        check(DICT_LOSS + line)
+
+
+@pytest.mark.parametrize(
     ("line", "wanted"),
     [
         ("def callback(): return []", "callbacks"),
