@@ -187,6 +187,7 @@ class Lease:
     is_suspect: bool = False
     learning_rate: float | None = None  # TRAINING: what a callback has set
     callbacks: CallbackCall | None = None  # CALLBACKS
+    late_before: float = 0.0  # TRAINING, of a stream: a message of an earlier time is late
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,24 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredWindow:
+    """What a task of a stream has in one window of event time.
+
+    number: of the window: how many of its length lie between 1970 and its start. num_messages: of
+    the task's records, by their own times. The others are of its minibatches, each of which counts
+    in the window of its newest message: records trained, their summed loss, and the metrics of
+    `num_measured` of them. In the first lease of a task each was scored before it was trained.
+    """
+
+    number: int
+    num_messages: int = 0
+    num_trained: int = 0
+    loss_sum: float = 0.0
+    num_measured: int = 0
+    metric_states: MetricStates = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskReport:
     """What a worker says when a lease ends.
 
@@ -243,8 +262,9 @@ class TaskReport:
     were in them; -1 if that is not known. Where `feed` leaves records out, or makes several
     examples of one, there are fewer or more examples than records. `num_missing` says how many
     more positions than records the task has (below zero: messages have several records each),
-    `num_unreadable` at how many a message cannot be read and was set aside; `time` is that of its
-    newest record in seconds since 1970, or 0.
+    `num_unreadable` at how many a message cannot be read and was set aside; `num_late` counts its
+    records that came late, whether they were trained or not. `time` is the newest event time of its
+    records in seconds since 1970, or 0.
     `num_records` counts the examples trained, evaluated or predicted under this lease; `loss_sum`
     is the sum over its minibatches of loss x examples. `skipped` names minibatches left out because
     of `--on_nan=skip`, `skipped_examples` says how many examples each has. `fatal` fails the job at
@@ -271,11 +291,13 @@ class TaskReport:
     num_examples: int = -1
     num_missing: int = 0
     num_unreadable: int = 0
+    num_late: int = 0
     time: float = 0.0
+    windows: tuple[MeasuredWindow, ...] = ()  # TRAINING, of a stream: beside metric_states
     skipped: tuple[int, ...] = ()
     skipped_examples: tuple[int, ...] = ()
     metric_states: MetricStates = field(default_factory=dict)  # EVALUATION, TRAINING
-    num_measured: int = 0  # TRAINING: records that metric_states are of
+    num_measured: int = 0  # TRAINING: records that metric_states are of, those in no window
     metrics: dict[str, float] = field(default_factory=dict)  # METRICS: the results
     callbacks: CallbackResult | None = None  # CALLBACKS
 
@@ -500,8 +522,8 @@ class PartitionStatus:
     """Where a job is in a partition of its stream.
 
     lag counts the positions before `end` that are not trained; `skipped` those that the broker had
-    deleted before they were read. `time` is that of the newest message that is trained, in seconds
-    since 1970; 0: none is, since this master began.
+    deleted before they were read. `time` is the newest event time that is trained, in seconds since
+    1970; 0: none is, since this master began.
     """
 
     name: str
@@ -516,6 +538,23 @@ class PartitionStatus:
         if not self.lag:
             return 0.0
         return max(0.0, now - self.time) if self.time else None
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStatus:
+    """How the messages of a window of event time were scored, each before it was trained.
+
+    start: in seconds since 1970. num_messages: exact, whatever was done again. loss, metrics: the
+    latter of `num_measured` records. is_over: the watermark has passed its end.
+    """
+
+    start: float
+    seconds: float
+    num_messages: int
+    num_measured: int = 0
+    loss: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -562,6 +601,9 @@ class JobStatus:
     members: tuple[MemberStatus, ...] = ()  # where they were asked for
     partitions: tuple[PartitionStatus, ...] = ()  # of a stream
     num_unreadable: int = 0  # messages that were set aside, for they cannot be read
+    num_late: int = 0  # messages that came late, trained or not
+    watermark: float = 0.0  # of a stream, in seconds since 1970; 0: it is not known
+    windows: tuple[WindowStatus, ...] = ()  # of event time, the last ones
 
     def staleness_percentile(self, share: float) -> int:
         """Return what the staleness of this share of updates does not exceed.

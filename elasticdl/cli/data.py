@@ -72,7 +72,7 @@ def _count_messages(source: str, params: str) -> None:
         records = unreadable = 0
         for chunk in reader.read(shard):
             records += len(chunk)
-            unreadable += len(chunk.unreadable)
+            unreadable += len(chunk.aside)
         counts = [records, unreadable, shard.num_records]
         total = [one + other for one, other in zip(total, counts, strict=True)]
         rows.append((shard.name, counts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -25,11 +26,13 @@ from elasticdl.job import (
     MemberStatus,
     PartitionStatus,
     Role,
+    WindowStatus,
     moment,
 )
 
 LINE_SECONDS = 5.0
 _MANY_EPOCHS = 20
+_WINDOWS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,8 @@ class Display:
             self._console.print(words, soft_wrap=True, highlight=False)
         if status.ledger:
             self._console.print(_ledger_table(status.ledger))
+        if status.windows:
+            self._console.print(windows_table(status.windows))
         for skipped in status.skipped:
             self._console.print(Text(f"skipped: {skipped}", "yellow"), soft_wrap=True)
         for name, path in places.items():
@@ -250,6 +255,34 @@ def partitions_table(partitions: Sequence[PartitionStatus], now: float) -> Table
     return table
 
 
+def windows_table(windows: Sequence[WindowStatus]) -> Table:
+    """Return how the last windows of event time were scored, each message before it was trained."""
+    shown = windows[-_WINDOWS_SHOWN:]
+    names = sorted({name for window in shown for name in window.metrics})
+    table = Table(title="Windows of event time", title_justify="left")
+    for name in ("from", "messages", "measured", "loss", *names):
+        table.add_column(name, justify="left" if name == "from" else "right")
+    for window in shown:
+        values = [window.loss, *(window.metrics.get(name) for name in names)]
+        table.add_row(
+            _instant(window.start) + ("" if window.is_over else " ..."),
+            f"{window.num_messages:,}",
+            f"{window.num_measured:,}",
+            *("" if value is None else f"{value:.5g}" for value in values),
+        )
+    return table
+
+
+def _instant(seconds: float) -> str:
+    """Return a time since 1970 as people read it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _watermark(status: JobStatus) -> str:
+    behind = max(0.0, time.time() - status.watermark)
+    return f"{_instant(status.watermark)}, {_duration(behind)} behind"
+
+
 def _rows(
     status: JobStatus, has_processes: bool, seconds_left: float | None, loading: str
 ) -> Iterator[tuple[str, str]]:
@@ -260,6 +293,8 @@ def _rows(
     if status.partitions:
         lag = sum(partition.lag for partition in status.partitions)
         yield "lag", f"{lag:,} in {len(status.partitions)} partitions"
+        if status.watermark:
+            yield "watermark", _watermark(status)
     elif status.num_epochs:
         yield "epoch", f"{min(status.epoch + 1, status.num_epochs)} of {status.num_epochs}"
     yield (
@@ -278,6 +313,8 @@ def _rows(
     yield "updates", _updates(status)
     if status.num_unreadable:
         yield "unreadable", _unreadable(status)
+    if status.num_late:
+        yield "late", f"{status.num_late:,} message{'s'[: status.num_late != 1]}"
     if status.overfitting:
         yield "warning", status.overfitting
 
@@ -339,6 +376,8 @@ def _summary(status: JobStatus) -> Text:
         text.append(f"\nupdates     {_updates(status)}")
     if status.num_unreadable:
         text.append(f"\nunreadable  {_unreadable(status)}")
+    if status.num_late:
+        text.append(f"\nlate        {status.num_late:,} message{'s'[: status.num_late != 1]}")
     if status.num_recomputed:
         text.append(f"\nrecomputed  {status.num_recomputed:,} minibatches that came too late")
     if status.overfitting:

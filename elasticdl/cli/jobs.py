@@ -89,6 +89,8 @@ def status(name: str, as_json: bool) -> None:
         console.print(display.members_table(found.members))
         if found.partitions:
             console.print(display.partitions_table(found.partitions, time.time()))
+        if found.windows:
+            console.print(display.windows_table(found.windows))
         if job.page:
             echo(f"page  {job.page}")
         targets = Path(job.places.get("job_dir", "")) / "metrics"

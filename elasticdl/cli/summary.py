@@ -13,7 +13,7 @@ from typing import Any
 
 from elasticdl.cli.display import Event
 from elasticdl.errors import ConfigError
-from elasticdl.job import BestEvaluation, JobStatus
+from elasticdl.job import BestEvaluation, JobStatus, WindowStatus
 
 
 def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]) -> dict[str, Any]:
@@ -46,11 +46,19 @@ def summarise(status: JobStatus, events: Sequence[Event], places: dict[str, str]
         "overfitting": status.overfitting,
         "counters": dict(status.counters),
         "num_unreadable": status.num_unreadable,
+        "num_late": status.num_late,
+        "watermark": status.watermark,
+        "windows": [_window(window) for window in status.windows],
         "partitions": [dataclasses.asdict(partition) for partition in status.partitions],
         "recoveries": [dataclasses.asdict(recovery) for recovery in status.recoveries],
         "events": [dataclasses.asdict(event) for event in events],
         **places,
     }
+
+
+def _window(window: WindowStatus) -> dict[str, Any]:
+    numbers = {"loss": _number(window.loss), "metrics": _numbers(window.metrics)}
+    return {**dataclasses.asdict(window), **numbers}
 
 
 def _best(best: BestEvaluation | None) -> dict[str, Any] | None:

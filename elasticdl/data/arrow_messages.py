@@ -11,11 +11,12 @@ from elasticdl.data.parquet import import_pyarrow
 from elasticdl.data.strings import Column, Strings
 from elasticdl.errors import DataError
 
-Table = tuple[Mapping[str, Column], Mapping[int, str], list[int]]
-"""Columns of all messages that are readable, why others are not, and the rows of each that is."""
+Table = tuple[Mapping[str, Column], Mapping[int, str], list[int], list[Any]]
+"""Columns of all messages that are readable, why others are not, the rows of each that is, and what
+the column of the event time says of each row, if one is asked for."""
 
 
-def parser(kinds: Mapping[str, str]) -> Callable[[Sequence[bytes]], Table]:
+def parser(kinds: Mapping[str, str], event_time: str = "") -> Callable[[Sequence[bytes]], Table]:
     """Return what makes columns of messages, of some kinds each (`csv_columns.KINDS`).
 
     Raises:
@@ -26,10 +27,13 @@ def parser(kinds: Mapping[str, str]) -> Callable[[Sequence[bytes]], Table]:
     schema = arrow.schema([(name, types[kind]) for name, kind in kinds.items()])
 
     def parse(values: Sequence[bytes]) -> Table:
-        tables, why = [], {}
+        tables, times, why = [], [], {}
         for place, value in enumerate(values):
             try:
-                tables.append(_table(arrow, schema, value))
+                found = read_stream(value)
+                table = _table(arrow, schema, found)
+                times += _times(arrow, _only(found, event_time)) if event_time else []
+                tables.append(table)
             except DataError as error:
                 why[place] = " ".join(str(error).split())
         rows = arrow.concat_tables(tables) if tables else schema.empty_table()
@@ -37,7 +41,7 @@ def parser(kinds: Mapping[str, str]) -> Callable[[Sequence[bytes]], Table]:
         for name, kind in kinds.items():
             array = rows.column(name).combine_chunks()
             columns[name] = Strings(array) if kind == "bytes" else np.asarray(array)
-        return columns, why, [table.num_rows for table in tables]
+        return columns, why, [table.num_rows for table in tables], times
 
     return parse
 
@@ -63,23 +67,41 @@ def read_stream(content: bytes) -> Any:
     return found
 
 
-def _table(arrow: Any, schema: Any, value: bytes) -> Any:
+def _table(arrow: Any, schema: Any, found: Any) -> Any:
     """Return the rows of a message, with the columns and types of a schema.
 
     Raises:
         DataError: It is no such message.
     """
-    found = read_stream(value)
     columns = []
     for field in schema:
-        if (count := found.column_names.count(field.name)) != 1:
-            has = ", ".join(found.column_names)
-            raise DataError(f"{field.name!r}: expected one such column, found {count}, of: {has}")
+        column = _only(found, field.name)
         try:
-            columns.append(_typed(arrow, found.column(field.name), field.type))
+            columns.append(_typed(arrow, column, field.type))
         except (arrow.ArrowException, DataError) as error:
             raise DataError(f"{field.name!r}: {error}") from error
     return arrow.Table.from_arrays(columns, schema=schema)
+
+
+def _only(found: Any, name: str) -> Any:
+    """Return a column of a message.
+
+    Raises:
+        DataError: It has not one of this name.
+    """
+    if (count := found.column_names.count(name)) != 1:
+        has = ", ".join(found.column_names)
+        raise DataError(f"{name!r}: expected one such column, found {count}, of: {has}")
+    return found.column(name)
+
+
+def _times(arrow: Any, column: Any) -> list[Any]:
+    """Return what a column says of time: numbers, text, or seconds of its own time stamps."""
+    if not arrow.types.is_timestamp(column.type):
+        found: list[Any] = column.to_pylist()
+        return found
+    whole = column.cast(arrow.timestamp("us", column.type.tz), safe=False).cast(arrow.int64())
+    return [None if value is None else value / 1e6 for value in whole.to_pylist()]
 
 
 def _typed(arrow: Any, column: Any, wanted: Any) -> Any:

@@ -15,12 +15,13 @@ from elasticdl.job import Mode, Shard
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A message that is no record, at a position of its shard, for it is not of its format."""
+class Aside:
+    """A message that is set aside, at a position of its shard: it is unreadable, or late."""
 
     position: int
     why: str
     value: bytes
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +32,18 @@ class Records:
     values: one `bytes` a record (RecordIO, TFRecord, CSV: the line without its newline).
     columns: name -> array whose first axis is the record, or `Strings` (Parquet, tables).
     order: the number of each record, where they are not consecutive.
-    unreadable: what was found among them that is none (a topic's messages).
-    time: when the last of them was made, in seconds since 1970, where the source says so; else 0.
+    aside: what was found among them that is none (a topic's messages).
+    times: the event time of each, in seconds since 1970, where the source has any; 0: not known.
+    num_late: how many messages were late, whether they are records or not.
     """
 
     start: int = 0
     values: list[bytes] = field(default_factory=list)
     columns: Mapping[str, Column] = field(default_factory=dict)
     order: NDArray[np.int64] | None = None
-    unreadable: tuple[Unreadable, ...] = ()
-    time: float = 0.0
+    aside: tuple[Aside, ...] = ()
+    times: NDArray[np.float64] | None = None
+    num_late: int = 0
 
     def __len__(self) -> int:
         if self.columns:
@@ -136,6 +139,10 @@ class HasHoles(Protocol):
     """A reader of positions, not each of which has a record: `Shard`s count the positions."""
 
     has_holes: bool
+
+    def read(self, shard: Shard, late_before: float = 0.0) -> Iterator[Records]:
+        """Yield the records; messages of an earlier event time than `late_before` are late."""
+        ...
 
 
 @runtime_checkable

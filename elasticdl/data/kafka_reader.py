@@ -16,7 +16,7 @@ from elasticdl.data.base import Metadata, Records
 from elasticdl.data.kafka import Extent, Kafka, import_client
 from elasticdl.data.kafka_commit import Commits
 from elasticdl.data.kafka_watch import LONGEST_SECONDS, Watch
-from elasticdl.data.messages import Format, format_of
+from elasticdl.data.messages import Format, Late, format_of
 from elasticdl.data.params import Params
 from elasticdl.data.topic import Topic, gap_words, parse
 from elasticdl.errors import AwayError, DataError
@@ -64,6 +64,7 @@ class KafkaReader:
         kafka: How its brokers are asked.
         form: How messages become records.
         sets_aside: A message that is not readable is given beside the records; else an error.
+        on_late: What becomes of late messages: see `Late`.
         skips_gaps: What was deleted before it was read is left out, and logged; else an error.
     """
 
@@ -76,12 +77,14 @@ class KafkaReader:
         form: Format,
         skips_gaps: bool = False,
         sets_aside: bool = False,
+        on_late: str = "train",
     ) -> None:
         self._topic = topic
         self._kafka = kafka
         self._form = form
         self._sets_aside = sets_aside
         self._skips_gaps = skips_gaps
+        self._on_late = on_late
         self._places: list[_Place] = []  # that of which was read last is the last
         self._extents: dict[int, Extent] = {}  # as they were at the last look,
         self._looked_at = 0.0  # and when they were looked at as a whole
@@ -101,9 +104,10 @@ class KafkaReader:
         form = format_of(params)
         sets_aside = params.text("bad_messages", "fail") == "aside"
         skips_gaps = params.text("on_gap", "fail") == "skip"
+        on_late = params.text("late", "train")
         kafka = Kafka(topic, params.text("credentials", ""))
         import_client()
-        return cls(topic, kafka, form, skips_gaps, sets_aside)
+        return cls(topic, kafka, form, skips_gaps, sets_aside, on_late)
 
     @property
     def metadata(self) -> Metadata:
@@ -179,8 +183,14 @@ class KafkaReader:
             for shard, start in zip(shards, starts, strict=True)
         ]
 
-    def read(self, shard: Shard) -> Iterator[Records]:
-        """Yield the records at positions `[shard.start, shard.end)`, with their positions."""
+    def read(self, shard: Shard, late_before: float = 0.0) -> Iterator[Records]:
+        """Yield the records at positions `[shard.start, shard.end)`, with their positions.
+
+        Args:
+            shard: What to read.
+            late_before: A message of an earlier event time is late.
+        """
+        late, has_stamps = Late(late_before, self._on_late), not self._form.event_time
         place, at = self._find(self._topic.partition_of(shard), shard), shard.start
         quiet = told = time.monotonic()
         while at < shard.end:
@@ -197,29 +207,28 @@ class KafkaReader:
                 )
                 place.consumer = self._kafka.consumer()  # the old one may be stuck for ever
                 self._assign(place, place.partition, at)
-            values, offsets, is_beyond, last = [], [], False, None
+            values, offsets, stamps, is_beyond = [], [], [], False
             for message in messages:
                 if message.error() is not None:
                     at = self._after(message, place, at, shard)
                 elif at <= message.offset() < shard.end:
                     at = message.offset() + 1
                     if message.value() is not None:
-                        last = message
                         values.append(message.value())
                         offsets.append(message.offset())
+                        if has_stamps:
+                            stamps.append(message.timestamp()[1])
                 elif message.offset() >= shard.end:
                     at, is_beyond = shard.end, True
             # Where a message beyond the range was taken, the next range is asked for anew.
             place.at = None if is_beyond else at
             if values:
-                yield self._records(shard, values, offsets, _time_of(last))
+                yield self._read(shard, self._form.records(values, offsets, _times(stamps), late))
 
-    def _records(
-        self, shard: Shard, values: list[bytes], offsets: list[int], time: float
-    ) -> Records:
-        records = self._form.records(values, offsets, time)
-        if records.unreadable and not self._sets_aside:
-            first = records.unreadable[0]
+    def _read(self, shard: Shard, records: Records) -> Records:
+        unreadable = [each for each in records.aside if not each.is_late]
+        if unreadable and not self._sets_aside:
+            first = unreadable[0]
             raise DataError(
                 f"{shard.name}: the message at {first.position} cannot be read: {first.why}; with "
                 "--bad_message_dir=FOLDER the job goes on without such messages",
@@ -296,7 +305,6 @@ class KafkaReader:
         return int(end)
 
 
-def _time_of(message: Any) -> float:
-    """Return the time of a message in seconds since 1970; 0: it has none."""
-    kind, milliseconds = message.timestamp()
-    return milliseconds / 1000 if kind and milliseconds > 0 else 0.0
+def _times(stamps: list[int]) -> list[float]:
+    """Return times of messages in seconds since 1970, of milliseconds; -1 and 0: it has none."""
+    return [max(0, stamp) / 1000 for stamp in stamps]

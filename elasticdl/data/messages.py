@@ -11,14 +11,17 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from itertools import pairwise
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
-from elasticdl._core import check_csv, decode_examples
+from elasticdl._core import CsvFields, check_csv, decode_examples
 from elasticdl.data import arrow_messages
-from elasticdl.data.base import Metadata, Records, Unreadable
+from elasticdl.data.base import Aside, Metadata, Records
 from elasticdl.data.csv_columns import KINDS, CsvColumns, require_names
+from elasticdl.data.event_time import seconds_of
 from elasticdl.data.params import Params
 from elasticdl.data.strings import Column
 from elasticdl.errors import ConfigError, DataError
@@ -29,9 +32,32 @@ _MISSING = [b""]
 _NUMPY = {"int64": np.dtype(np.int64), "float": np.dtype(np.float64), "bytes": np.dtype(object)}
 _SHOWN_CHARACTERS = 60
 
-Parsed = tuple[Mapping[str, Column], Mapping[int, str]]
-"""Columns, if the format has any, and why messages are not readable, by their place; then the
-columns lack these."""
+
+class Parsed(NamedTuple):
+    """What a format makes of messages.
+
+    columns: if the format has any. why: Of messages that are not readable, by their place. Neither
+    the columns nor `times` have these. times: What the field of the event time says, of one that is
+    asked for.
+    """
+
+    columns: Mapping[str, Column]
+    why: Mapping[int, str]
+    times: Sequence[Any] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Which messages of a range are late, and what becomes of them.
+
+    before: those with an earlier event time. action: train, drop or aside.
+    """
+
+    before: float = 0.0
+    action: str = "train"
+
+
+NOTHING_IS_LATE = Late()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,38 +66,85 @@ class Format:
 
     parse: gives columns of messages, or none where a record is the message itself.
     parse_many: the same where each message has any number of records: says how many.
+    event_time: The field that has the time of a record; "": its message's own time stamp is that.
     """
 
     metadata: Metadata
-    parse: Callable[[Sequence[bytes]], Parsed] = lambda values: ({}, {})
+    parse: Callable[[Sequence[bytes]], Parsed] = lambda values: Parsed({}, {})
     parse_many: Callable[[Sequence[bytes]], arrow_messages.Table] | None = None
+    event_time: str = ""
 
-    def records(self, values: list[bytes], positions: list[int], time: float = 0.0) -> Records:
-        """Return the records of messages; what is not readable is beside them.
+    def records(
+        self,
+        values: list[bytes],
+        positions: list[int],
+        stamps: Sequence[float] = (),
+        late: Late = NOTHING_IS_LATE,
+    ) -> Records:
+        """Return the records of messages; what is not readable, or late, is beside them.
 
         Args:
             values: Of the messages.
             positions: Where they are.
-            time: Of the last one, in seconds since 1970; 0: it is not known.
+            stamps: Their own time stamps, in seconds since 1970; 0: there is none.
+            late: Which of them are late. It depends on the messages alone.
         """
         counts: Sequence[int] | None = None
+        said: Sequence[Any]
         if self.parse_many is not None:
-            columns, why, counts = self.parse_many(values)
+            columns, why, counts, said = self.parse_many(values)
         else:
-            columns, why = self.parse(values)
-        bad = tuple(Unreadable(positions[i], words, values[i]) for i, words in sorted(why.items()))
+            columns, why, said = self.parse(values)
+        bad = [Aside(positions[i], words, values[i]) for i, words in sorted(why.items())]
         if bad:
             good = [i for i in range(len(values)) if i not in why]
             values, positions = [values[i] for i in good], [positions[i] for i in good]
-        order = np.array(positions, np.int64)
+            stamps = [stamps[i] for i in good] if stamps else ()
+        of_message = np.repeat(np.arange(len(values)), 1 if counts is None else counts)
+        is_kept = np.ones(len(of_message), bool)
+        if self.event_time:
+            times, why = seconds_of(said, self.event_time)
+            words_of = {int(of_message[i]): words for i, words in why.items()}
+            bad += [Aside(positions[i], words, values[i]) for i, words in words_of.items()]
+            if words_of:  # of many records of a message all are left out
+                is_kept = ~np.isin(of_message, list(words_of))
+        else:
+            times = np.array(stamps or np.zeros(len(values)), np.float64)[of_message]
+        is_late = is_kept & (times > 0.0) & (times < late.before)
+        num_late = int(np.count_nonzero(is_late))
+        if num_late and late.action != "train":
+            is_kept &= ~is_late
+            if late.action == "aside":
+                for at in np.unique(of_message[is_late]).tolist():
+                    words = _late_words(times[is_late & (of_message == at)], late.before)
+                    bad.append(Aside(positions[at], words, values[at], is_late=True))
+        order = np.array(positions, np.int64)[of_message]
+        if not is_kept.all():
+            order, times = order[is_kept], times[is_kept]
+            columns = {name: _chosen(column, is_kept) for name, column in columns.items()}
+            if not columns:
+                values = [values[i] for i in np.flatnonzero(is_kept).tolist()]
         return Records(
-            positions[0] if positions else 0,
+            int(order[0]) if len(order) else 0,
             [] if columns else values,
-            columns if positions else {},
-            order if counts is None else np.repeat(order, counts),
-            bad,
-            time,
+            columns if len(order) else {},
+            order,
+            tuple(sorted(bad, key=lambda each: each.position)),
+            times,
+            num_late,
         )
+
+
+def _chosen(column: Column, is_kept: NDArray[np.bool_]) -> Column:
+    chosen: Column = column[np.flatnonzero(is_kept)]
+    return chosen
+
+
+def _late_words(times: NDArray[np.float64], before: float) -> str:
+    """Say how late a message is, or those records of it that are."""
+    time = float(times.min())
+    many = f" ({len(times)} of its records are late)" if len(times) > 1 else ""
+    return f"late: its event time is {time:.3f}, {before - time:.3f} s before what is in time{many}"
 
 
 def format_of(params: Params) -> Format:
@@ -84,7 +157,14 @@ def format_of(params: Params) -> Format:
     if name not in _FORMATS:
         raise ConfigError(f"format={name}: messages are one of {', '.join(_FORMATS)}")
     kinds = _kinds(params.names("columns"))
+    event_time = params.text("event_time", "")
     metadata = Metadata(tuple(kinds), delimiter=params.delimiter(","))
+    if event_time and name == "bytes":
+        raise ConfigError(
+            f"event_time={event_time}: of format=bytes the job knows no fields: expected another "
+            f"format ({', '.join(_FORMATS[1:])}); without event_time the time stamps of the "
+            "messages are taken"
+        )
     if name not in _OF_COLUMNS and set(kinds.values()) - {"bytes"}:
         raise ConfigError(f"columns=...: format={name} has no kinds of columns: give their names")
     if name in _OF_COLUMNS and not kinds:
@@ -93,13 +173,18 @@ def format_of(params: Params) -> Format:
             f"of {', '.join(KINDS)} (bytes, if none is given, which are text)"
         )
     if name == "csv":
-        return Format(metadata, _csv(metadata, kinds))
+        if event_time and event_time not in kinds:
+            raise ConfigError(f"event_time={event_time}: expected one of {', '.join(kinds)}")
+        return Format(metadata, _csv(metadata, kinds, event_time), event_time=event_time)
     typed = Metadata(metadata.column_names, {n: _NUMPY[kind] for n, kind in kinds.items()})
     if name == "json":
-        return Format(typed, _json(kinds))
+        return Format(typed, _json(kinds, event_time), event_time=event_time)
     if name == "arrow":
-        return Format(typed, parse_many=arrow_messages.parser(kinds))
-    return Format(metadata, _examples) if name == "example" else Format(metadata)
+        parse_many = arrow_messages.parser(kinds, event_time)
+        return Format(typed, parse_many=parse_many, event_time=event_time)
+    if name == "example":
+        return Format(metadata, _examples(event_time), event_time=event_time)
+    return Format(metadata)
 
 
 def _kinds(columns: Sequence[str]) -> dict[str, str]:
@@ -130,7 +215,9 @@ def _name_and_kind(column: str) -> tuple[str, str]:
 # --- CSV -----------------------------------------------------------------------------------------
 
 
-def _csv(metadata: Metadata, kinds: Mapping[str, str]) -> Callable[[Sequence[bytes]], Parsed]:
+def _csv(
+    metadata: Metadata, kinds: Mapping[str, str], event_time: str
+) -> Callable[[Sequence[bytes]], Parsed]:
     delimiter = CsvColumns(metadata.column_names, metadata.delimiter).delimiter_byte
     numbers = [None if kind == "bytes" else kind for kind in kinds.values()]
 
@@ -146,9 +233,19 @@ def _csv(metadata: Metadata, kinds: Mapping[str, str]) -> Callable[[Sequence[byt
                     _, number, what = error.args
                     column = "" if number is None else _column(metadata.column_names, number)
                     why[place] = f"{column}{what}"
-        return {}, why
+        if not event_time:
+            return Parsed({}, why)
+        good = [value for place, value in enumerate(values) if place not in why]
+        fields = CsvFields(good, delimiter, len(numbers))
+        return Parsed({}, why, _pieces(*fields.text(place_of_time)))
 
+    place_of_time = metadata.column_names.index(event_time) if event_time else -1
     return parse
+
+
+def _pieces(data: bytes, offsets: NDArray[np.int64]) -> list[bytes]:
+    edges = offsets.tolist()
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 def _column(names: Sequence[str], number: int) -> str:
@@ -158,7 +255,7 @@ def _column(names: Sequence[str], number: int) -> str:
 # --- JSON ----------------------------------------------------------------------------------------
 
 
-def _json(kinds: Mapping[str, str]) -> Callable[[Sequence[bytes]], Parsed]:
+def _json(kinds: Mapping[str, str], event_time: str) -> Callable[[Sequence[bytes]], Parsed]:
     def parse(values: Sequence[bytes]) -> Parsed:
         rows: list[Mapping[str, Any]] = []
         why: dict[int, str] = {}
@@ -170,14 +267,19 @@ def _json(kinds: Mapping[str, str]) -> Callable[[Sequence[bytes]], Parsed]:
         if not why:
             columns = _columns(rows, kinds)
             if columns is not None:
-                return columns, why
-        return _one_by_one(values, kinds)
+                return Parsed(columns, why, _times(rows, event_time))
+        return _one_by_one(values, kinds, event_time)
 
     return parse
 
 
-def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str]) -> Parsed:
+def _times(rows: Sequence[Mapping[str, Any]], event_time: str) -> list[Any]:
+    return [row.get(event_time) for row in rows] if event_time else []
+
+
+def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str], event_time: str) -> Parsed:
     rows: list[dict[str, Any]] = []
+    found: list[Mapping[str, Any]] = []
     why: dict[int, str] = {}
     for place, value in enumerate(values):
         try:
@@ -189,7 +291,10 @@ def _one_by_one(values: Sequence[bytes], kinds: Mapping[str, str]) -> Parsed:
             rows.append({name: _typed(row.get(name), kind, name) for name, kind in kinds.items()})
         except ValueError as error:
             why[place] = str(error)
-    return {name: _array([row[name] for row in rows], kind) for name, kind in kinds.items()}, why
+        else:
+            found.append(row)
+    columns = {name: _array([row[name] for row in rows], kind) for name, kind in kinds.items()}
+    return Parsed(columns, why, _times(found, event_time))
 
 
 def _object(value: bytes) -> dict[str, Any]:
@@ -283,14 +388,39 @@ def _shown(value: Any) -> str:
 # --- tf.train.Example ----------------------------------------------------------------------------
 
 
-def _examples(values: Sequence[bytes]) -> Parsed:
-    why: dict[int, str] = {}
-    try:
-        decode_examples(values, [])
-    except ValueError:
-        for place, value in enumerate(values):
-            try:
-                decode_examples([value], [])
-            except ValueError as error:
-                why[place] = f"no tf.train.Example: {str(error).removeprefix('record 0: ')}"
-    return {}, why
+def _examples(event_time: str) -> Callable[[Sequence[bytes]], Parsed]:
+    def parse(values: Sequence[bytes]) -> Parsed:
+        why: dict[int, str] = {}
+        try:
+            decode_examples(values, [])
+        except ValueError:
+            for place, value in enumerate(values):
+                try:
+                    decode_examples([value], [])
+                except ValueError as error:
+                    why[place] = f"no tf.train.Example: {str(error).removeprefix('record 0: ')}"
+        if not event_time:
+            return Parsed({}, why)
+        good = [value for place, value in enumerate(values) if place not in why]
+        return Parsed({}, why, _feature_times(good, event_time))
+
+    return parse
+
+
+def _feature_times(values: Sequence[bytes], name: str) -> list[Any]:
+    """Return the one value of a feature of each Example, None where it has not got one.
+
+    A feature of floats is none: 32 bits hold a time of today to two minutes.
+    """
+    for kind in ("int64", "bytes"):
+        try:
+            ((_, found, splits),) = decode_examples(values, [(name, kind, None, None)])
+        except ValueError:
+            continue
+        pieces = _pieces(*found) if isinstance(found, tuple) else found.tolist()
+        return [
+            pieces[start] if end == start + 1 else None for start, end in pairwise(splits.tolist())
+        ]
+    if len(values) == 1:
+        return ["a feature of floats"]
+    return [time for value in values for time in _feature_times([value], name)]

@@ -12,13 +12,14 @@ from urllib.parse import parse_qsl
 from elasticdl.errors import ConfigError
 from elasticdl.job import Shard, Strategy
 from elasticdl.settings.data import DataSection
+from elasticdl.settings.duration import seconds_in
 from elasticdl.settings.training import TrainingSection
 
 SCHEME = "kafka"
 _STARTS = ("earliest", "latest")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_READER = ("format", "columns", "delimiter", "credentials")
-_KNOWN = ("start", "end", "order", "commit", *_READER)
+_READER = ("format", "columns", "delimiter", "credentials", "event_time")
+_KNOWN = ("start", "end", "order", "disorder", "commit", *_READER)
 _ROWS = 1024.0  # that a message of many records is believed to have until one was read
 _EXAMPLE = f"{SCHEME}://broker:9092/clicks?start=earliest"
 
@@ -32,6 +33,7 @@ class Topic:
     is_endless: whether what arrives later is read too.
     keeps_order: whether the messages of a partition are trained one after the other.
     commit: the group for which positions are committed that are trained, for boards; "": none.
+    disorder_seconds: how far messages of a partition may be out of the order of their event times.
     settings: of its reader, beside those that all data has: of these, and before them.
     """
 
@@ -41,6 +43,7 @@ class Topic:
     is_endless: bool = True
     keeps_order: bool = False
     commit: str = ""
+    disorder_seconds: float = 0.0
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -91,6 +94,8 @@ def reader_params(data: DataSection, place: str) -> str:
         params.append("on_gap=skip")
     if is_topic(place) and data.bad_message_dir is not None:
         params.append("bad_messages=aside")
+    if is_topic(place) and data.max_lateness:
+        params.append(f"late={data.on_late}")
     return ";".join(params)
 
 
@@ -111,6 +116,8 @@ def check_topics(
     given = (
         ("on_gap", data.on_gap != "fail", "that a broker deletes"),
         ("bad_message_dir", data.bad_message_dir is not None, "that cannot be read"),
+        ("max_lateness", bool(data.max_lateness), "that come late"),
+        ("metrics_window", data.metrics_window != "1m", "that have a time"),
     )
     has_topic = is_topic(data.training_data) or is_topic(data.validation_data)
     for flag, is_given, which in given:
@@ -130,10 +137,17 @@ def check_topics(
             raise ConfigError(
                 f"--{flag}={place}: expected data with an end: add end=latest, or give files"
             )
+    _check_lateness(data)
     if command != "train" or not is_topic(data.training_data):
         return
     topic = parse(data.training_data)
     if not topic.is_cut_as_it_comes:
+        if data.max_lateness:
+            raise ConfigError(
+                f"--max_lateness={data.max_lateness}: the tasks of {data.training_data} come in a "
+                "drawn order, so nothing is late: expected a topic without end=latest, or one with "
+                "order=partition"
+            )
         return
     why = "has no end" if topic.is_endless else "has an order to keep"
     where = f"--training_data={data.training_data} {why}"
@@ -155,6 +169,15 @@ def check_topics(
         )
 
 
+def _check_lateness(data: DataSection) -> None:
+    if data.on_late != "train" and not data.max_lateness:
+        raise ConfigError(
+            f"--on_late={data.on_late} needs --max_lateness, which says when a message is late"
+        )
+    if data.on_late == "aside" and data.bad_message_dir is None:
+        raise ConfigError("--on_late=aside needs --bad_message_dir, where late messages are to go")
+
+
 def parse(place: str) -> Topic:
     """Return what a name says.
 
@@ -168,6 +191,7 @@ def parse(place: str) -> Topic:
     given = dict(parse_qsl(query, keep_blank_values=True))
     start, end = given.pop("start", "earliest"), given.pop("end", "")
     order, commit = given.pop("order", ""), given.pop("commit", None)
+    disorder = given.pop("disorder", "0s")
     for unknown in given.keys() - set(_READER):
         near = difflib.get_close_matches(unknown, _KNOWN, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(_KNOWN)}"
@@ -182,6 +206,11 @@ def parse(place: str) -> Topic:
             f"{place}: start={start}: expected {' or '.join(_STARTS)}, or a time with its zone, "
             "such as 2026-01-31T12:00:00Z"
         )
+    if seconds_in(disorder) is None:
+        raise ConfigError(
+            f"{place}: disorder={disorder}: expected a length of time such as 5s: how far messages "
+            "may be out of the order of their event times"
+        )
     if end not in ("", "latest"):
         raise ConfigError(
             f"{place}: end={end}: expected latest, what there is when the job begins, or no end: "
@@ -194,7 +223,16 @@ def parse(place: str) -> Topic:
             f"{place}: order={order}: expected partition, the messages of each partition one after "
             "the other, or no order"
         )
-    found = Topic(servers, name, start, not end, bool(order), commit or "", given)
+    found = Topic(
+        servers,
+        name,
+        start,
+        is_endless=not end,
+        keeps_order=bool(order),
+        commit=commit or "",
+        disorder_seconds=seconds_in(disorder) or 0.0,
+        settings=given,
+    )
     if commit is not None and not (commit and found.is_cut_as_it_comes):
         what = "its name is empty" if not commit else "the data have an end, and no order"
         raise ConfigError(

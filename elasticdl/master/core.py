@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from elasticdl.config import JobConfig
@@ -43,6 +44,7 @@ from elasticdl.master.counters import Counters
 from elasticdl.master.course import Course
 from elasticdl.master.data_check import DataCheck
 from elasticdl.master.evaluation import Evaluations
+from elasticdl.master.event_time import EventTime
 from elasticdl.master.history import JobHistory
 from elasticdl.master.intake import Intake
 from elasticdl.master.journal import Journal
@@ -109,7 +111,9 @@ class JobCore:
             self.journal, len(tasks.validation), config.evaluation.evaluation_steps
         )
         self.meter = Meter(self.journal, tasks.per_epoch)
-        self.training_metrics = TrainingMetrics()
+        self.event_time = _event_time(config, self.intake, tasks, self.journal)
+        windows = None if self.event_time is None else self.event_time.windows
+        self.training_metrics = TrainingMetrics(windows)
         self.counters = Counters(self.journal)
         self.patience = Patience(self.journal, "results")  # with the export, and with predictions
         self.journal.handle("reopened", self._apply_reopened)
@@ -311,6 +315,8 @@ class JobCore:
             self.intake.away = ""
             self._note(kinds.StreamNews(), "the source of the stream answers")
         problem = self.intake.arrived(found, now)
+        if self.event_time is not None:
+            self.event_time.look(self.intake.waiting, now)
         if problem:
             self._fail_after_checkpoint(problem, now)
         elif not (self.history.failing or self.ledger.is_stopped):
@@ -503,7 +509,7 @@ class JobCore:
             report.message,
             report.end_index,
             report.num_examples,
-            Missing(report.num_missing, report.num_unreadable),
+            Missing(report.num_missing, report.num_unreadable, report.num_late),
             is_last_try=may_pass or report.is_certain,
         )
         if pause is not None:
@@ -514,6 +520,7 @@ class JobCore:
         if settled is Settled.DONE and task.kind is TaskKind.TRAINING:
             self.counters.finished(report)
             self._tell_unreadable(task, report.num_unreadable)
+            self._tell_late(task, report.num_late)
             if self.intake is not None:
                 self.intake.trained(task.shard.name, report.time)
                 num_positions = task.shard.num_records
@@ -533,6 +540,18 @@ class JobCore:
                 f"{task.shard.name} [{task.shard.start}, {task.shard.end}); see {folder}"
             )
             self._note(kinds.Unreadable(total, task.shard.name), text, is_warning=True)
+
+    def _tell_late(self, task: Task, count: int) -> None:
+        """Say that messages came late, as often as of unreadable ones."""
+        total, data = self.ledger.num_late, self.config.data
+        if count and total.bit_length() != (total - count).bit_length():
+            fate = {"train": "trained all the same", "drop": "left out", "aside": "set aside"}
+            text = (
+                f"{total:,} message{'s'[: total != 1]} so far came more than {data.max_lateness} "
+                f"late, {count:,} of them in {task.shard.name} [{task.shard.start}, "
+                f"{task.shard.end}); {fate[data.on_late]}"
+            )
+            self._note(kinds.Late(total, task.shard.name), text, is_warning=True)
 
     def _may_write(self, task_id: int, now: float) -> bool:
         """Whether a task may be leased, as far as the place of its results is known to be well."""
@@ -615,6 +634,11 @@ class JobCore:
             self._advance(now)
 
     def _settle(self, task: Task, report: TaskReport, settled: Settled, now: float) -> None:
+        if self.event_time is not None and task.kind is TaskKind.TRAINING:
+            if settled is Settled.DONE:
+                self.event_time.done(task.shard.name, report)
+            elif settled is Settled.QUARANTINED:
+                self.event_time.set_aside(task.shard.name, task.id)
         failure = self.results.settle(task, report, settled, self.phase)
         if task.kind is TaskKind.METRICS and settled is Settled.DONE:
             failure = failure or self._look_for_best()
@@ -713,8 +737,33 @@ class JobCore:
             is_last = self.phase is Phase.EVALUATING or not self.course.needs(Phase.EVALUATING)
             self.callbacks.advance(self.phase, is_last and self.course.is_over(self.phase))
         self.holder.ask_what_is_due(now)
-        if not is_failing and self.course.is_over(self.phase):
+        is_over = not is_failing and self.course.is_over(self.phase)
+        self._tell_windows(is_end=is_over and self.phase is Phase.TRAINING)
+        if is_over:
             self._enter(self.course.after(self.phase), now)
+
+    def _tell_windows(self, is_end: bool) -> None:
+        """Say how the messages of windows were scored that are over."""
+        if self.event_time is None:
+            return
+        for window in self.event_time.tell(is_end):
+            began = datetime.fromtimestamp(window.start, UTC).isoformat().replace("+00:00", "Z")
+            scores = {} if window.loss is None else {"loss": window.loss}
+            words = ", ".join(
+                f"{name} {value:.6g}" for name, value in {**scores, **window.metrics}.items()
+            )
+            text = (
+                f"event time from {began}, {window.num_messages:,} messages: {words or 'no loss'}"
+            )
+            told = kinds.WindowScored(
+                window.start,
+                window.seconds,
+                window.num_messages,
+                window.num_measured,
+                window.loss,
+                window.metrics,
+            )
+            self._note(told, text)
 
     def _enter(self, phase: Phase, now: float) -> None:
         if phase is Phase.FINISHED:
@@ -838,8 +887,14 @@ class JobCore:
                 return replace(lease, metric_states=self.evaluations.states, generation=generation)
             case TaskKind.CALLBACKS:
                 return replace(lease, callbacks=self.callbacks.call(), generation=generation)
-            case TaskKind.TRAINING if rate is not None:
-                return replace(lease, learning_rate=rate, generation=generation)
+            case TaskKind.TRAINING:
+                times = self.event_time
+                late_before = 0.0 if times is None else times.begun(lease.task.id)
+                if rate is None and not late_before:
+                    return replace(lease, generation=generation) if generation else lease
+                return replace(
+                    lease, learning_rate=rate, generation=generation, late_before=late_before
+                )
         return replace(lease, generation=generation) if generation else lease
 
     def _act(self, action: Action) -> None:
@@ -855,6 +910,7 @@ class JobCore:
         return {
             "history": self.history.snapshot(),
             "intake": None if self.intake is None else self.intake.snapshot(),
+            "event_time": None if self.event_time is None else self.event_time.snapshot(),
             "ledger": self.ledger.snapshot(),
             "members": self.members.snapshot(),
             "evaluations": self.evaluations.snapshot(),
@@ -870,6 +926,8 @@ class JobCore:
         self.history.restore(snapshot["history"])
         if self.intake is not None:
             self.intake.restore(snapshot["intake"])
+        if self.event_time is not None and snapshot.get("event_time"):
+            self.event_time.restore(snapshot["event_time"])
         self.ledger.restore(snapshot["ledger"])
         self.members.restore(snapshot["members"])
         self.evaluations.restore(snapshot["evaluations"])
@@ -895,3 +953,15 @@ def _intake(config: JobConfig, tasks: JobTasks, journal: Journal) -> Intake | No
         ends_at_once=not topic.is_endless,
         guessed_records=topic.guessed_records,
     )
+
+
+def _event_time(
+    config: JobConfig, intake: Intake | None, tasks: JobTasks, journal: Journal
+) -> EventTime | None:
+    """Return what follows the event times of a stream; None: there is none."""
+    if intake is None or not isinstance(tasks.training, StreamTable):
+        return None
+    disorder, data = parse(config.data.training_data).disorder_seconds, config.data
+    found = EventTime(journal, tasks.training, data.window_seconds, disorder, data.lateness_seconds)
+    intake.when_cut = found.cut
+    return found

@@ -82,6 +82,8 @@ class Intake:
         """Why the source does not answer; "": it does. No fact."""
         self.trouble = ""
         """What is wrong with what it said; no fact either."""
+        self.when_cut: Callable[[str, int], None] = lambda name, task_id: None
+        """Told of each task, and the partition of which it was cut; a part of a fact."""
         journal.handle("partition", table.add)
         journal.handle("cut", self._apply_cut)
         journal.handle("gap", self._apply_gap)
@@ -216,6 +218,12 @@ class Intake:
         ends = self._ends
         return ends is not None and all(self._table.next[name] >= end for name, end in ends.items())
 
+    @property
+    def waiting(self) -> frozenset[str]:
+        """Partitions that have positions of which no task was cut, as far as is known."""
+        known, at = self._known.items(), self._table.next
+        return frozenset(name for name, each in known if each.high > at[name])
+
     def is_in_order(
         self, leases: Callable[[], Iterable[tuple[int, object]]]
     ) -> Callable[[int], bool]:
@@ -264,7 +272,9 @@ class Intake:
 
     def _apply_cut(self, pieces: Sequence[tuple[str, int]]) -> None:
         for name, end in pieces:
+            number = len(self._table)
             self._table.cut(name, end)
+            self.when_cut(name, number)
 
     def _apply_drain(self) -> None:
         self._is_draining = True

@@ -42,10 +42,12 @@ class Missing(NamedTuple):
 
     positions: how many more positions than records it has; below zero, messages have several.
     unreadable: positions whose message cannot be read.
+    late: records that came late, whether they were trained or not.
     """
 
     positions: int = 0
     unreadable: int = 0
+    late: int = 0
 
 
 NONE_MISSING = Missing()
@@ -119,6 +121,7 @@ class Ledger:
         self.missing: dict[int, Missing] = {}
         self.num_missing = 0
         self.num_unreadable = 0
+        self.num_late = 0
         self._doing: dict[int, Held] = {}
         self._held: dict[int, set[int]] = {}  # worker -> tasks
         # Only of tasks that came back: the number of the last lease, less the times that it was
@@ -616,6 +619,7 @@ class Ledger:
     def _count_missing(self, missing: Missing, sign: int) -> None:
         self.num_missing += sign * missing.positions
         self.num_unreadable += sign * missing.unreadable
+        self.num_late += sign * missing.late
 
     def _missing_in(self, ranges: np.ndarray[Any, np.dtype[np.int64]]) -> list[int]:
         """Return the tasks of ranges [first, stop) that have positions without a record."""
@@ -711,6 +715,7 @@ class Ledger:
             "missing": dict(self.missing),
             "num_missing": self.num_missing,
             "num_unreadable": self.num_unreadable,
+            "num_late": self.num_late,
             "generation": self.generation,
             "is_stopped": self.is_stopped,
             "doing": [
@@ -739,6 +744,7 @@ class Ledger:
         self.missing = {i: Missing(*n) for i, n in _by_number(snapshot.get("missing", {}))}
         self.num_missing = snapshot.get("num_missing", 0)
         self.num_unreadable = snapshot.get("num_unreadable", 0)
+        self.num_late = snapshot.get("num_late", 0)
         self.generation = snapshot["generation"]
         self.is_stopped = snapshot["is_stopped"]
         self._doing = {i: Held(*held) for i, *held in snapshot["doing"]}

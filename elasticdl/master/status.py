@@ -72,6 +72,9 @@ def picture(core: JobCore, now: float) -> JobStatus:
         overfitting="" if (found := core.overfitting) is None else found.words,
         partitions=partitions,
         num_unreadable=ledger.num_unreadable,
+        num_late=ledger.num_late,
+        watermark=0.0 if core.event_time is None else core.event_time.watermark,
+        windows=() if core.event_time is None else core.event_time.windows.statuses(),
     )
 
 

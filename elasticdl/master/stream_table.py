@@ -35,6 +35,8 @@ class StreamTable:
         self.first = 0
         self.num_records = 0
         """Positions of all pieces. Not each has a record: see `Ledger.missing`."""
+        self.late_before: dict[int, float] = {}
+        """Of pieces that were begun: messages of an earlier event time are late; 0: none is."""
         self._names: list[str] = []
         self._numbers: dict[str, int] = {}
         self._partitions, self._starts, self._ends = array("i"), array("q"), array("q")
@@ -70,6 +72,7 @@ class StreamTable:
         for column in (self._partitions, self._starts, self._ends):
             del column[:count]
         self.first = first
+        self.late_before = {n: time for n, time in self.late_before.items() if n >= first}
 
     # --- questions, as of a `TaskTable` ----------------------------------------------------------
 
@@ -119,6 +122,7 @@ class StreamTable:
             "partitions": [[name, self.next[name]] for name in self._names],
             "first": self.first,
             "num_records": self.num_records,
+            "late_before": list(self.late_before.items()),
             "pieces": [self._partitions.tolist(), self._starts.tolist(), self._ends.tolist()],
         }
 
@@ -131,3 +135,4 @@ class StreamTable:
         self._partitions = array("i", columns[0])
         self._starts, self._ends = array("q", columns[1]), array("q", columns[2])
         self.first, self.num_records = snapshot["first"], snapshot["num_records"]
+        self.late_before = dict(snapshot.get("late_before", ()))

@@ -15,6 +15,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from elasticdl.job import Lease, MetricStates, Outcome, Shard, Task, TaskKind, TaskReport
+from elasticdl.master.metric_sums import add
+from elasticdl.master.windows import Windows
 
 TASK_ID = -1
 WINDOW_RECORDS = 20_000
@@ -41,8 +43,14 @@ class _Part:
 class TrainingMetrics:
     """Sums of the epoch under way and of the last tasks, and the numbers last made of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, windows: Windows | None = None) -> None:
+        """Begin with nothing measured.
+
+        Args:
+            windows: Of event time, whose metrics are asked for together with the others.
+        """
         self.measured = Measured()
+        self._windows = windows
         self._epoch = 0
         self._num_records = 0
         self._sums: MetricStates = {}
@@ -59,13 +67,17 @@ class TrainingMetrics:
 
     def trained(self, task: Task, report: TaskReport) -> None:
         """Add what was measured of a task that is done."""
-        if not report.num_measured or task.epoch < self._epoch:
+        num_measured, states = report.num_measured, report.metric_states
+        for window in report.windows:
+            num_measured += window.num_measured
+            states = add(states, window.metric_states)
+        if not num_measured or task.epoch < self._epoch:
             return  # a late task of an earlier epoch belongs to numbers that are told already
         if task.epoch > self._epoch:
             self._epoch, self._num_records, self._sums = task.epoch, 0, {}
-        self._num_records += report.num_measured
-        self._sums = add(self._sums, report.metric_states)
-        self._window.append(_Part(report.num_records, report.metric_states))
+        self._num_records += num_measured
+        self._sums = add(self._sums, states)
+        self._window.append(_Part(report.num_records, states))
         self._window_records += report.num_records
         while self._window_records - self._window[0].num_trained >= WINDOW_RECORDS:
             self._window_records -= self._window.popleft().num_trained
@@ -81,6 +93,8 @@ class TrainingMetrics:
             recent = add(recent, part.states)
         states = {f"{_EPOCH}/{name}": arrays for name, arrays in self._sums.items()}
         states |= {f"{_WINDOW}/{name}": arrays for name, arrays in recent.items()}
+        for number, sums in self._windows.ask().items() if self._windows is not None else ():
+            states |= {f"{number}/{name}": arrays for name, arrays in sums.items()}
         task = Task(TASK_ID, TaskKind.METRICS, Shard("", 0, 0), self._epoch)
         return Lease(task, self._number, metric_states=states)
 
@@ -96,6 +110,8 @@ class TrainingMetrics:
         self._asked_at = None
         if report.outcome is Outcome.FAILED:
             self._is_given_up = True
+            if self._windows is not None:
+                self._windows.is_given_up = True
             return False
         if report.outcome is not Outcome.DONE:
             return False
@@ -105,6 +121,8 @@ class TrainingMetrics:
             _scope(_EPOCH, report.metrics),
             _scope(_WINDOW, report.metrics),
         )
+        if self._windows is not None:
+            self._windows.answered(_by_window(report.metrics))
         return True
 
     # --- questions -------------------------------------------------------------------------------
@@ -117,29 +135,28 @@ class TrainingMetrics:
             is_last: Nothing more will be trained: the numbers are wanted at once.
         """
         waits_for_answer = self._asked_at is not None and now - self._asked_at < _PERIOD_SECONDS
-        return self.is_behind and not waits_for_answer and (is_last or now >= self._next)
+        is_urgent = self._windows is not None and self._windows.is_urgent
+        is_time = is_last or is_urgent or now >= self._next
+        return self.is_behind and not waits_for_answer and is_time
 
     @property
     def is_behind(self) -> bool:
         """Whether there are sums of which no numbers have been made."""
         told = (self.measured.epoch, self.measured.num_records)
-        return (
-            bool(self._sums) and not self._is_given_up and told != (self._epoch, self._num_records)
-        )
-
-
-def add(sums: MetricStates, states: MetricStates) -> MetricStates:
-    """Return the sums with a worker's states added; those of other shapes are left out."""
-    total = dict(sums)
-    for name, arrays in states.items():
-        known = total.get(name)
-        if known is None:
-            total[name] = arrays
-        elif [a.shape for a in known] == [a.shape for a in arrays]:
-            total[name] = [a + b for a, b in zip(known, arrays, strict=True)]
-    return total
+        is_window_behind = self._windows is not None and self._windows.is_behind
+        is_behind = bool(self._sums) and told != (self._epoch, self._num_records)
+        return not self._is_given_up and (is_behind or is_window_behind)
 
 
 def _scope(scope: str, metrics: dict[str, float]) -> dict[str, float]:
     prefix = f"{scope}/"
     return {k.removeprefix(prefix): v for k, v in metrics.items() if k.startswith(prefix)}
+
+
+def _by_window(metrics: dict[str, float]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for name, value in metrics.items():
+        number, _, metric = name.partition("/")
+        if number not in (_EPOCH, _WINDOW):
+            found.setdefault(number, {})[metric] = value
+    return found

@@ -283,6 +283,28 @@ class Unreadable(Kind):
     partition: Annotated[str, "partition of the last ones"]
 
 
+@dataclass(frozen=True)
+class Late(Kind):
+    """Messages came late; told of the first, and when there are twice."""
+
+    event: ClassVar[str] = "late"
+    num_messages: Annotated[int, "messages that came late so far"]
+    partition: Annotated[str, "partition of the last ones"]
+
+
+@dataclass(frozen=True)
+class WindowScored(Kind):
+    """A window of event time is over: how its messages were scored, each before it was trained."""
+
+    event: ClassVar[str] = "window"
+    start: Annotated[float, "when the window begins, seconds since 1970 of event time"]
+    seconds: Annotated[float, "how long it is"]
+    num_messages: Annotated[int, "messages of the window"]
+    num_measured: Annotated[int, "records that the metrics are of"]
+    loss: Annotated[float | None, "mean loss of the minibatches of the window"]
+    metrics: Annotated[Mapping[str, float], "metrics by name"]
+
+
 # --- processes -----------------------------------------------------------------------------------
 
 

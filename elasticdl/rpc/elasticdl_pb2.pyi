@@ -600,6 +600,7 @@ class Lease(_message.Message):
     IS_SUSPECT_FIELD_NUMBER: _builtins.int
     LEARNING_RATE_FIELD_NUMBER: _builtins.int
     CALLBACKS_FIELD_NUMBER: _builtins.int
+    LATE_BEFORE_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     generation: _builtins.int
     """of the PsRoute when it was handed out"""
@@ -607,6 +608,8 @@ class Lease(_message.Message):
     """to be worked on alone; each stage is announced"""
     learning_rate: _builtins.float
     """TRAINING: what a callback has set"""
+    late_before: _builtins.float
+    """TRAINING, of a stream: a message of an earlier event time is late"""
     @_builtins.property
     def task(self) -> Global___Task: ...
     @_builtins.property
@@ -627,10 +630,11 @@ class Lease(_message.Message):
         is_suspect: _builtins.bool = ...,
         learning_rate: _builtins.float | None = ...,
         callbacks: Global___CallbackCall | None = ...,
+        late_before: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "learning_rate", b"learning_rate", "task", b"task"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "generation", b"generation", "is_suspect", b"is_suspect", "learning_rate", b"learning_rate", "metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate", "callbacks", b"callbacks", "generation", b"generation", "is_suspect", b"is_suspect", "late_before", b"late_before", "learning_rate", b"learning_rate", "metric_states", b"metric_states", "number", b"number", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__learning_rate: _TypeAlias = _typing.Literal["learning_rate"]  # noqa: Y015
     _WhichOneofArgType__learning_rate: _TypeAlias = _typing.Literal["_learning_rate", b"_learning_rate"]  # noqa: Y015
@@ -839,6 +843,8 @@ class TaskReport(_message.Message):
     NUM_MISSING_FIELD_NUMBER: _builtins.int
     NUM_UNREADABLE_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    NUM_LATE_FIELD_NUMBER: _builtins.int
+    WINDOWS_FIELD_NUMBER: _builtins.int
     task_id: _builtins.int
     lease: _builtins.int
     outcome: Global___Outcome.ValueType
@@ -866,7 +872,9 @@ class TaskReport(_message.Message):
     num_unreadable: _builtins.int
     """positions with a message which cannot be read"""
     time: _builtins.float
-    """of the newest record, in seconds since 1970; 0: not known"""
+    """the newest event time, in seconds since 1970; 0: not known"""
+    num_late: _builtins.int
+    """records that came late, trained or not"""
     @_builtins.property
     def skipped(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -882,6 +890,10 @@ class TaskReport(_message.Message):
     @_builtins.property
     def callbacks(self) -> Global___CallbackResult:
         """CALLBACKS tasks only"""
+
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___MeasuredWindow]:
+        """TRAINING, of a stream"""
 
     def __init__(
         self,
@@ -912,14 +924,53 @@ class TaskReport(_message.Message):
         num_missing: _builtins.int = ...,
         num_unreadable: _builtins.int = ...,
         time: _builtins.float = ...,
+        num_late: _builtins.int = ...,
+        windows: _abc.Iterable[Global___MeasuredWindow] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "num_unreadable", b"num_unreadable", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id", "time", b"time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["callbacks", b"callbacks", "end_index", b"end_index", "fatal", b"fatal", "is_certain", b"is_certain", "lease", b"lease", "loss_sum", b"loss_sum", "may_pass", b"may_pass", "message", b"message", "metric_states", b"metric_states", "metrics", b"metrics", "model_version", b"model_version", "num_examples", b"num_examples", "num_late", b"num_late", "num_measured", b"num_measured", "num_minibatches", b"num_minibatches", "num_missing", b"num_missing", "num_recomputed", b"num_recomputed", "num_records", b"num_records", "num_unreadable", b"num_unreadable", "outcome", b"outcome", "skipped", b"skipped", "skipped_examples", b"skipped_examples", "staleness_histogram", b"staleness_histogram", "staleness_max", b"staleness_max", "staleness_sum", b"staleness_sum", "task_id", b"task_id", "time", b"time", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TaskReport: _TypeAlias = TaskReport  # noqa: Y015
+
+@_typing.final
+class MeasuredWindow(_message.Message):
+    """What a task of a stream has in one window of event time; see elasticdl/job.py."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    NUM_MESSAGES_FIELD_NUMBER: _builtins.int
+    NUM_TRAINED_FIELD_NUMBER: _builtins.int
+    LOSS_SUM_FIELD_NUMBER: _builtins.int
+    NUM_MEASURED_FIELD_NUMBER: _builtins.int
+    METRIC_STATES_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    num_messages: _builtins.int
+    num_trained: _builtins.int
+    loss_sum: _builtins.float
+    num_measured: _builtins.int
+    @_builtins.property
+    def metric_states(self) -> _containers.RepeatedCompositeFieldContainer[Global___MetricState]: ...
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        num_messages: _builtins.int = ...,
+        num_trained: _builtins.int = ...,
+        loss_sum: _builtins.float = ...,
+        num_measured: _builtins.int = ...,
+        metric_states: _abc.Iterable[Global___MetricState] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["loss_sum", b"loss_sum", "metric_states", b"metric_states", "num_measured", b"num_measured", "num_messages", b"num_messages", "num_trained", b"num_trained", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MeasuredWindow: _TypeAlias = MeasuredWindow  # noqa: Y015
 
 @_typing.final
 class ReportResponse(_message.Message):
@@ -1908,6 +1959,9 @@ class JobStatus(_message.Message):
     OVERFITTING_FIELD_NUMBER: _builtins.int
     PARTITIONS_FIELD_NUMBER: _builtins.int
     NUM_UNREADABLE_FIELD_NUMBER: _builtins.int
+    NUM_LATE_FIELD_NUMBER: _builtins.int
+    WATERMARK_FIELD_NUMBER: _builtins.int
+    WINDOWS_FIELD_NUMBER: _builtins.int
     job_name: _builtins.str
     status: _builtins.str
     message: _builtins.str
@@ -1934,6 +1988,9 @@ class JobStatus(_message.Message):
     evaluated_records: _builtins.int
     overfitting: _builtins.str
     num_unreadable: _builtins.int
+    num_late: _builtins.int
+    watermark: _builtins.float
+    """of a stream, in seconds since 1970; 0: not known"""
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -1963,6 +2020,10 @@ class JobStatus(_message.Message):
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partition]:
         """of a stream"""
+
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___Window]:
+        """of event time"""
 
     def __init__(
         self,
@@ -2006,10 +2067,13 @@ class JobStatus(_message.Message):
         overfitting: _builtins.str = ...,
         partitions: _abc.Iterable[Global___Partition] | None = ...,
         num_unreadable: _builtins.int = ...,
+        num_late: _builtins.int = ...,
+        watermark: _builtins.float = ...,
+        windows: _abc.Iterable[Global___Window] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "epoch_loss", b"epoch_loss", "loss", b"loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "checkpoints", b"checkpoints", "counters", b"counters", "data_check", b"data_check", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_unreadable", b"num_unreadable", "num_workers_alive", b"num_workers_alive", "output", b"output", "overfitting", b"overfitting", "partitions", b"partitions", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_best", b"_best", "_epoch_loss", b"_epoch_loss", "_loss", b"_loss", "best", b"best", "checkpoints", b"checkpoints", "counters", b"counters", "data_check", b"data_check", "epoch", b"epoch", "epoch_loss", b"epoch_loss", "evaluated_records", b"evaluated_records", "job_name", b"job_name", "ledger", b"ledger", "loss", b"loss", "max_staleness", b"max_staleness", "mean_staleness", b"mean_staleness", "members", b"members", "message", b"message", "metrics", b"metrics", "model_version", b"model_version", "num_epochs", b"num_epochs", "num_late", b"num_late", "num_ps_alive", b"num_ps_alive", "num_recomputed", b"num_recomputed", "num_unreadable", b"num_unreadable", "num_workers_alive", b"num_workers_alive", "output", b"output", "overfitting", b"overfitting", "partitions", b"partitions", "recent_train_metrics", b"recent_train_metrics", "records_done", b"records_done", "records_per_second", b"records_per_second", "records_total", b"records_total", "recoveries", b"recoveries", "seconds", b"seconds", "skipped", b"skipped", "staleness_histogram", b"staleness_histogram", "status", b"status", "tasks_doing", b"tasks_doing", "tasks_done", b"tasks_done", "tasks_todo", b"tasks_todo", "train_metrics", b"train_metrics", "train_metrics_epoch", b"train_metrics_epoch", "train_metrics_records", b"train_metrics_records", "watermark", b"watermark", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__best: _TypeAlias = _typing.Literal["best"]  # noqa: Y015
     _WhichOneofArgType__best: _TypeAlias = _typing.Literal["_best", b"_best"]  # noqa: Y015
@@ -2025,6 +2089,68 @@ class JobStatus(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
 
 Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
+
+@_typing.final
+class Window(_message.Message):
+    """How the messages of a window of event time were scored; see WindowStatus in elasticdl/job.py."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetricsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    START_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    NUM_MESSAGES_FIELD_NUMBER: _builtins.int
+    NUM_MEASURED_FIELD_NUMBER: _builtins.int
+    LOSS_FIELD_NUMBER: _builtins.int
+    METRICS_FIELD_NUMBER: _builtins.int
+    IS_OVER_FIELD_NUMBER: _builtins.int
+    start: _builtins.float
+    seconds: _builtins.float
+    num_messages: _builtins.int
+    num_measured: _builtins.int
+    loss: _builtins.float
+    is_over: _builtins.bool
+    @_builtins.property
+    def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    def __init__(
+        self,
+        *,
+        start: _builtins.float = ...,
+        seconds: _builtins.float = ...,
+        num_messages: _builtins.int = ...,
+        num_measured: _builtins.int = ...,
+        loss: _builtins.float | None = ...,
+        metrics: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        is_over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "loss", b"loss"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_loss", b"_loss", "is_over", b"is_over", "loss", b"loss", "metrics", b"metrics", "num_measured", b"num_measured", "num_messages", b"num_messages", "seconds", b"seconds", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__loss: _TypeAlias = _typing.Literal["loss"]  # noqa: Y015
+    _WhichOneofArgType__loss: _TypeAlias = _typing.Literal["_loss", b"_loss"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
+
+Global___Window: _TypeAlias = Window  # noqa: Y015
 
 @_typing.final
 class BestEvaluation(_message.Message):

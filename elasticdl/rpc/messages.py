@@ -20,6 +20,7 @@ from elasticdl.job import (
     JobStatus,
     Label,
     Lease,
+    MeasuredWindow,
     MemberStatus,
     MetricStates,
     Moment,
@@ -37,6 +38,7 @@ from elasticdl.job import (
     TaskReport,
     Usage,
     Wait,
+    WindowStatus,
 )
 from elasticdl.rpc import elasticdl_pb2 as pb
 
@@ -118,7 +120,7 @@ def states_from_message(messages: Iterable[pb.MetricState]) -> MetricStates:
 def answer_to_message(answer: Lease | Wait | Finished) -> pb.LeaseResponse:
     """Pack the answer to a request for a task."""
     match answer:
-        case Lease(task, number, states, generation, is_suspect, learning_rate, callbacks):
+        case Lease(task, number, states, generation, is_suspect, learning_rate, callbacks, late):
             return pb.LeaseResponse(
                 lease=pb.Lease(
                     task=_task_to_message(task),
@@ -128,6 +130,7 @@ def answer_to_message(answer: Lease | Wait | Finished) -> pb.LeaseResponse:
                     is_suspect=is_suspect,
                     learning_rate=learning_rate,
                     callbacks=None if callbacks is None else _call_to_message(callbacks),
+                    late_before=late,
                 )
             )
         case Wait(seconds):
@@ -150,6 +153,7 @@ def answer_from_message(message: pb.LeaseResponse) -> Lease | Wait | Finished:
                 lease.is_suspect,
                 lease.learning_rate if lease.HasField("learning_rate") else None,
                 _call_from_message(lease.callbacks) if lease.HasField("callbacks") else None,
+                lease.late_before,
             )
         case "wait":
             return Wait(message.wait.seconds)
@@ -242,9 +246,11 @@ def report_to_message(report: TaskReport) -> pb.TaskReport:
         num_examples=report.num_examples,
         num_missing=report.num_missing,
         num_unreadable=report.num_unreadable,
+        num_late=report.num_late,
         time=report.time,
         skipped=report.skipped,
         skipped_examples=report.skipped_examples,
+        windows=[_measured_to_message(window) for window in report.windows],
         metric_states=states_to_message(report.metric_states),
         metrics=report.metrics,
         callbacks=None if report.callbacks is None else _result_to_message(report.callbacks),
@@ -277,7 +283,9 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         num_examples=message.num_examples,
         num_missing=message.num_missing,
         num_unreadable=message.num_unreadable,
+        num_late=message.num_late,
         time=message.time,
+        windows=tuple(_measured_from_message(window) for window in message.windows),
         skipped=tuple(message.skipped),
         skipped_examples=tuple(message.skipped_examples),
         metric_states=states_from_message(message.metric_states),
@@ -287,6 +295,28 @@ def report_from_message(message: pb.TaskReport) -> TaskReport:
         else None,
         num_measured=message.num_measured,
         may_pass=message.may_pass,
+    )
+
+
+def _measured_to_message(window: MeasuredWindow) -> pb.MeasuredWindow:
+    return pb.MeasuredWindow(
+        number=window.number,
+        num_messages=window.num_messages,
+        num_trained=window.num_trained,
+        loss_sum=window.loss_sum,
+        num_measured=window.num_measured,
+        metric_states=states_to_message(window.metric_states),
+    )
+
+
+def _measured_from_message(message: pb.MeasuredWindow) -> MeasuredWindow:
+    return MeasuredWindow(
+        message.number,
+        message.num_messages,
+        message.num_trained,
+        message.loss_sum,
+        message.num_measured,
+        states_from_message(message.metric_states),
     )
 
 
@@ -425,6 +455,9 @@ def status_to_message(status: JobStatus) -> pb.JobStatus:
         members=[member_to_message(member) for member in status.members],
         partitions=[pb.Partition(**asdict(partition)) for partition in status.partitions],
         num_unreadable=status.num_unreadable,
+        num_late=status.num_late,
+        watermark=status.watermark,
+        windows=[pb.Window(**asdict(window)) for window in status.windows],
     )
 
 
@@ -545,4 +578,18 @@ def status_from_message(message: pb.JobStatus) -> JobStatus:
             for each in message.partitions
         ),
         num_unreadable=message.num_unreadable,
+        num_late=message.num_late,
+        watermark=message.watermark,
+        windows=tuple(
+            WindowStatus(
+                start=window.start,
+                seconds=window.seconds,
+                num_messages=window.num_messages,
+                num_measured=window.num_measured,
+                loss=window.loss if window.HasField("loss") else None,
+                metrics=dict(window.metrics),
+                is_over=window.is_over,
+            )
+            for window in message.windows
+        ),
     )

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from elasticdl.locations import Location
 from elasticdl.settings import reader_params
+from elasticdl.settings.duration import seconds_in
 from elasticdl.settings.section import Only, Section
 
 _TRAIN = Only(("train",))
@@ -52,6 +53,49 @@ class DataSection(Section):
         ),
         Only(("train", "evaluate")),
     ] = None
+
+    metrics_window: Annotated[
+        str,
+        Field(
+            description="Metrics of a topic's messages, each scored before it is trained, are kept "
+            "by windows of event time: how long one is, such as 1m or 1h."
+        ),
+        _TRAIN,
+    ] = "1m"
+    max_lateness: Annotated[
+        str,
+        Field(
+            description="Messages of a topic that lie further than this behind the watermark, such "
+            "as 10m, are late: counted, and dealt with as --on_late says."
+        ),
+        _TRAIN,
+    ] = ""
+    on_late: Annotated[
+        Literal["train", "drop", "aside"],
+        Field(
+            description="What becomes of a late message: it is trained, left out, or left out and "
+            "written to --bad_message_dir."
+        ),
+        _TRAIN,
+    ] = "train"
+
+    @model_validator(mode="after")
+    def _times_are_lengths(self) -> DataSection:
+        for flag in ("metrics_window", "max_lateness"):
+            word = getattr(self, flag)
+            if (word or flag == "metrics_window") and not seconds_in(word):
+                raise ValueError(f"--{flag}={word}: expected a length of time such as 30s, 5m, 1h")
+        return self
+
+    @property
+    def window_seconds(self) -> float:
+        """How long a window of event time is."""
+        return seconds_in(self.metrics_window) or 0.0
+
+    @property
+    def lateness_seconds(self) -> float | None:
+        """How far behind the watermark a message is late; None: none is."""
+        return seconds_in(self.max_lateness)
 
     @model_validator(mode="after")
     def _keeps_its_secrets(self) -> DataSection:

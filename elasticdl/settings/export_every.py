@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+from elasticdl.settings.duration import seconds_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +21,12 @@ class Every:
         Raises:
             ValueError: It is neither a time nor a number.
         """
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(s|m|h)?", text.strip(), re.ASCII)
-        number = float(found.group(1)) if found else 0.0
-        unit = found.group(2) if found else None
-        if number <= 0 or (unit is None and number != int(number)):
+        word = text.strip()
+        seconds = seconds_in(word)
+        updates = int(word) if word.isascii() and word.isdecimal() else 0
+        if not (seconds or updates):
             raise ValueError(
                 f"--export_every={text}: expected a time such as 30s, 5m or 1h, or a number of "
                 "updates"
             )
-        if unit is None:
-            return cls(updates=int(number))
-        return cls(seconds=number * _UNITS[unit])
+        return cls(seconds=seconds or 0.0, updates=updates)

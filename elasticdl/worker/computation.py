@@ -24,6 +24,7 @@ from elasticdl.job import (
     TaskKind,
     TaskReport,
 )
+from elasticdl.worker.event_times import WindowSums, measured_windows
 from elasticdl.worker.exchange import Parameters, Training
 from elasticdl.worker.export import export
 from elasticdl.worker.measuring import MeasuringBudget
@@ -93,11 +94,19 @@ class Computation:
     def measure(self, item: Item) -> None:
         """Take a trained minibatch into the metrics of its lease, if the budget allows it."""
         running = item.running
-        if item.result is None or running.lease.is_suspect or not self._budget.allows:
+        if item.result is None or running.lease.is_suspect:
             return
         assert item.minibatch is not None
+        sums = running.windows.setdefault(item.window, WindowSums())
+        sums.num_trained += item.minibatch.num_records
+        sums.loss_sum += item.result.loss * item.minibatch.num_records
+        if not self._budget.allows:
+            return
+        if item.window != running.window:
+            self._collect(running)
+            running.window = item.window
+        sums.num_measured += item.minibatch.num_records
         running.to_measure.append((item.minibatch, item.result.predictions))
-        running.measured += item.minibatch.num_records
         if self._budget.is_enough(running.to_measure):
             self._measure(running)
 
@@ -118,15 +127,31 @@ class Computation:
         running.to_measure.clear()
         self._budget.measured(time.perf_counter() - began)
 
-    def _measured(self, running: Running, report: TaskReport) -> TaskReport:
+    def _collect(self, running: Running) -> None:
+        """Keep the metrics of what was measured since the last call, and begin anew."""
         if running.to_measure:
             self._measure(running)
+        if not running.is_measured:
+            return
+        running.is_measured = False
         began = time.perf_counter()
         states = self._model.metric_states()
         self._budget.collected(time.perf_counter() - began)
-        if not states or self._budget.is_given_up:
-            return report
-        return replace(report, num_measured=running.measured, metric_states=states)
+        running.windows[running.window].states = states
+
+    def _measured(self, running: Running, report: TaskReport) -> TaskReport:
+        self._collect(running)
+        sums, counts = running.windows, running.times.counts if running.times else {}
+        if self._budget.is_given_up or not any(each.states for each in sums.values()):
+            for each in sums.values():
+                each.num_measured, each.states = 0, {}
+        of_none = sums.pop(None, WindowSums())
+        return replace(
+            report,
+            num_measured=of_none.num_measured,
+            metric_states=of_none.states,
+            windows=measured_windows(counts, sums),
+        )
 
     def _refuse(self, item: Item, problem: str) -> None:
         task = item.running.lease.task
@@ -143,7 +168,7 @@ class Computation:
         """Do what a lease needs after its last minibatch; return the report of its end."""
         lease = running.lease
         match lease.task.kind:
-            case TaskKind.TRAINING if running.measured:
+            case TaskKind.TRAINING if running.windows or running.times:
                 return self._measured(running, report)
             case TaskKind.EVALUATION:
                 return replace(

@@ -22,12 +22,14 @@ import contextlib
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from elasticdl.backends.base import Minibatch, Predictor, StepResult
 from elasticdl.config import JobConfig
 from elasticdl.data.base import DataReader, Records
+from elasticdl.data.topic import is_topic, parse
 from elasticdl.errors import ModelError, place_of
 from elasticdl.job import (
     Finished,
@@ -48,6 +50,7 @@ from elasticdl.worker import side_files
 from elasticdl.worker.activity import Activity
 from elasticdl.worker.channel import Channel, Closed
 from elasticdl.worker.computation import Computation
+from elasticdl.worker.event_times import TaskTimes
 from elasticdl.worker.exchange import (
     Committed,
     Parameters,
@@ -114,6 +117,7 @@ class Worker:
         self._readers = readers
         self._has_own_reader = has_own_reader
         self._is_deterministic = config.training.deterministic
+        self._window_seconds = _window_seconds(config)
         self._clock = StageClock()
         self._activity = Activity(labels or LabelClock())
         self._progress = Progress()
@@ -323,20 +327,24 @@ class Worker:
                 if running.lease.is_suspect:
                     with self._landed:
                         self._protocol.fed(running)
-                self._fed.put(Item(running, index=index, minibatch=minibatch))
+                window = None if running.times is None else running.times.window_after(num_examples)
+                self._fed.put(Item(running, index=index, minibatch=minibatch, window=window))
         return replace(
             report,
             end_index=num_minibatches,
             num_examples=num_examples,
             num_missing=running.missing,
-            num_unreadable=len(running.unreadable),
-            time=running.time,
+            num_unreadable=sum(not message.is_late for message in running.aside),
+            num_late=running.late,
+            time=0.0 if running.times is None else running.times.newest,
         )
 
     def _read(self, running: Running) -> Iterator[Records]:
         """Read a task's records; feed is not blamed for the time, unless the reader is a user's."""
         task, num_read = running.lease.task, 0
-        records = read_all(self._readers[task.kind], task)
+        records = read_all(self._readers[task.kind], task, running.lease.late_before)
+        if running.is_training and self._window_seconds:
+            running.times = TaskTimes(self._window_seconds)
         if self._has_own_reader:
             yield from records
             return
@@ -345,13 +353,14 @@ class Worker:
                 block = next(records, None)
             if block is None:
                 running.missing = task.shard.num_records - num_read
-                if running.unreadable and self._config.data.bad_message_dir is not None:
-                    folder = self._config.data.bad_message_dir
-                    side_files.write(folder, task.shard, running.unreadable)
+                if running.aside and self._config.data.bad_message_dir is not None:
+                    side_files.write(self._config.data.bad_message_dir, task.shard, running.aside)
                 return
             num_read += len(block)
-            running.unreadable += block.unreadable
-            running.time = max(running.time, block.time)
+            running.aside += block.aside
+            running.late += block.num_late
+            if running.times is not None and block.times is not None:
+                running.times.read(block.times, time.time())
             yield block
 
     def _made_by_feed(
@@ -644,3 +653,10 @@ class Worker:
             self._protocol.allow(self._lookahead.num_in_flight)
             self._protocol.landed(running, item.index)
             self._landed.notify_all()
+
+
+def _window_seconds(config: JobConfig) -> float:
+    """Return how long a window of event time is; 0 where the data has none."""
+    place = config.data.training_data
+    has_windows = is_topic(place) and parse(place).is_cut_as_it_comes
+    return config.data.window_seconds if has_windows else 0.0

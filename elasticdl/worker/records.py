@@ -97,8 +97,13 @@ def _with_place(reader: DataReader, shard: Shard, error: DataError, record: int)
     return DataError(said, record, error.is_certain)
 
 
-def read_all(reader: DataReader, task: Task) -> Iterator[Records]:
+def read_all(reader: DataReader, task: Task, late_before: float = 0.0) -> Iterator[Records]:
     """Return the records of a task, and make sure that it is all of them and no more.
+
+    Args:
+        reader: What reads.
+        task: The task.
+        late_before: Messages of a stream with an earlier event time are late.
 
     Raises:
         DataError: The reader gave another number of records.
@@ -106,7 +111,7 @@ def read_all(reader: DataReader, task: Task) -> Iterator[Records]:
     if isinstance(reader, ShuffledReader):
         reader = reader.of_epoch(task.epoch)
     if isinstance(reader, HasHoles):
-        return reader.read(task.shard)
+        return reader.read(task.shard, late_before)
     return all_of(reader.read(task.shard), task.shard, type(reader).__name__)
 
 

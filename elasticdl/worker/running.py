@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from elasticdl.backends.base import Int64, Minibatch, StepResult
-from elasticdl.data.base import Unreadable
+from elasticdl.data.base import Aside
 from elasticdl.errors import (
     DataError,
     ElasticdlError,
@@ -26,6 +26,7 @@ from elasticdl.job import (
     TaskReport,
     staleness_bucket,
 )
+from elasticdl.worker.event_times import TaskTimes, WindowSums
 from elasticdl.worker.exchange import Committed, Parameters
 from elasticdl.worker.predictions import Predicted
 from elasticdl.worker.stages import Place
@@ -44,8 +45,9 @@ class Running:
     is_reported: bool = False  # commit
     num_on_the_way: int = 0  # of a suspect: minibatches that are not through; under a lock
     missing: int = 0  # feed: positions of the task's range that have no record
-    unreadable: list[Unreadable] = field(default_factory=list)  # feed: messages among these
-    time: float = 0.0  # feed: of the newest record, where the source says so
+    aside: list[Aside] = field(default_factory=list)  # feed: messages among these
+    late: int = 0  # feed: messages that came late
+    times: TaskTimes | None = None  # feed: of a stream
     records: int = 0  # commit (training), compute (others)
     minibatches: int = 0
     loss_sum: float = 0.0
@@ -54,10 +56,11 @@ class Running:
     staleness_histogram: list[int] = field(default_factory=lambda: [0] * STALENESS_BUCKETS)
     recomputed: int = 0  # compute
     learning_rate: float | None = None  # of the last step: commit; in synchronous training compute
-    # compute: records to be measured, minibatches of these that wait, whether any were measured
-    measured: int = 0
+    # compute: minibatches to be measured, whether any were, of which window they are
     to_measure: list[tuple[Minibatch, Any]] = field(default_factory=list)
     is_measured: bool = False
+    window: int | None = None
+    windows: dict[int | None, WindowSums] = field(default_factory=dict)  # compute; None: of none
     skipped: dict[int, int] = field(default_factory=dict)  # minibatch -> examples in it
     predicted: list[Predicted] = field(default_factory=list)  # compute
 
@@ -123,6 +126,7 @@ class Item:
     running: Running
     index: int = -1
     minibatch: Minibatch | None = None
+    window: int | None = None  # of event time, in which it counts
     ids: Sequence[Int64] = ()  # from prepare on
     parameters: Parameters | None = None  # from prepare on
     result: StepResult | None = None  # from compute on; None for a skipped minibatch

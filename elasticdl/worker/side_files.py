@@ -11,13 +11,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from elasticdl.data.base import Unreadable
+from elasticdl.data.base import Aside
 from elasticdl.errors import CheckpointError, DataError
 from elasticdl.job import Shard
 from elasticdl.locations import Location, is_remote, reaching
 
 
-def write(folder: Location, shard: Shard, messages: Sequence[Unreadable]) -> None:
+def write(folder: Location, shard: Shard, messages: Sequence[Aside]) -> None:
     """Write what is not readable of the range of a task, a line of JSON a message.
 
     Raises:

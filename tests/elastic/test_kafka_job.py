@@ -4,6 +4,7 @@ import base64
 import contextlib
 import json
 import threading
+import time
 from datetime import UTC, datetime
 
 import numpy as np
@@ -52,6 +53,15 @@ class StreamJob(RunningJob):
         counts = counting.counts_of(self.folder / "export")
         np.testing.assert_array_equal(counts, topic.occurrences)
 
+    def check_windows(self, summary, topic):
+        """Each message is in one window of event time, and each window is told once."""
+        windows = summary["windows"]
+        assert sum(window["num_messages"] for window in windows) == topic.num_messages
+        assert all(window["is_over"] for window in windows)
+        told = [event["start"] for event in self.events("window")]
+        assert sorted(told) == [window["start"] for window in windows]
+        assert windows[-1]["start"] <= summary["watermark"] <= time.time()
+
 
 @pytest.mark.long
 def test_a_topic_is_read_as_it_is_and_never_made_by_asking(kafka_broker):
@@ -88,21 +98,28 @@ def test_an_endless_job_whose_broker_is_killed_trains_each_message_once(
     place += "&commit=board"
     folder = tmp_path / "bad"
     flags = {"num_workers": 1, "num_ps_pods": 1, "bad_message_dir": folder}
+    flags |= {"max_lateness": "1h", "on_late": "aside", "metrics_window": "1s"}
     with StreamJob(tmp_path, place, **flags) as job:
         job.until_trained(topic.num_messages - 1)
         broker_of_its_own.kill()
         broker_of_its_own.start()
         topic.send(1_000)
         topic.send_bad(5)
+        topic.send_late(7)
         summary = job.drain()
     job.check(summary, topic)
-    assert summary["num_unreadable"] == topic.num_bad
+    job.check_windows(summary, topic)
+    assert (summary["num_unreadable"], summary["num_late"]) == (topic.num_bad, topic.num_late)
     assert topic.lags_of("board") == [0] * NUM_PARTITIONS
     lines = [line for path in folder.iterdir() for line in path.read_text().splitlines()]
     bad = list(map(json.loads, lines))
-    assert len({(each["partition"], each["offset"]) for each in bad}) == len(bad) == topic.num_bad
-    assert {base64.b64decode(each["value"]) for each in bad} == {BAD}
+    assert len({(each["partition"], each["offset"]) for each in bad}) == len(bad)
+    late = [each for each in bad if each["why"].startswith("late: its event time is")]
+    assert [base64.b64decode(each["value"]) for each in late] == [b"1 2 3 4"] * topic.num_late
+    bad = [each for each in bad if each not in late]
+    assert [base64.b64decode(each["value"]) for each in bad] == [BAD] * topic.num_bad
     assert {each["why"] for each in bad} == {"has 3 fields, expected 4"}
+    assert job.events("late")[0]["partition"].startswith("small-")
     assert job.events("unreadable")[0]["partition"].startswith("small-")
 
 
@@ -116,7 +133,7 @@ def test_a_topic_is_read_from_a_time_on(kafka_broker):
     reader = open_reader(f"kafka://{kafka_broker.address}/times?start={now}&end=latest")
     chunks = [chunk for shard in reader.shards() for chunk in reader.read(shard)]
     assert sum(map(len, chunks)) == 100
-    assert all(chunk.time > datetime.fromisoformat(now).timestamp() for chunk in chunks)
+    assert all(min(chunk.times) > datetime.fromisoformat(now).timestamp() for chunk in chunks)
     late = open_reader(f"kafka://{kafka_broker.address}/times?start=2999-01-01T00:00Z&end=latest")
     assert not any(shard.num_records for shard in late.shards())
 
@@ -141,22 +158,27 @@ def test_worker_master_and_broker_are_killed_and_each_message_is_trained_once(
     topic = TopicOfIds(broker, "endless", seed=3)
     topic.send(8_000)
     place = f"kafka://{broker.address}/endless?start=earliest"
-    with StreamJob(tmp_path, place) as job:
+    flags = {"metrics_window": "1h", "max_lateness": "6h", "on_late": "drop"}
+    with StreamJob(tmp_path, place, **flags) as job:
         job.until_trained(2_000)
         sending = topic.keep_sending(15, 2_000, 0.5)
         job.send("worker")
         job.until_trained(10_000)
         broker.kill()
         broker.start()
+        topic.send_late(50)
         job.until_trained(14_000)
         job.send("master")
         job.until_trained(20_000)
         job.send("ps")
+        topic.send_late(50)
         sending.join()
         status = json.loads(run(elasticdl("status", job.job_dir, "--json")).stdout)
         assert len(status["partitions"]) == NUM_PARTITIONS
         summary = job.drain()
     job.check(summary, topic)
+    job.check_windows(summary, topic)
+    assert summary["num_late"] == topic.num_late
     assert all(partition["lag"] == 0 for partition in summary["partitions"])
 
 

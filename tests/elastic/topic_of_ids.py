@@ -24,7 +24,7 @@ class TopicOfIds:
     def __init__(self, broker, name, seed, rows_of_message=0):
         self._rows_of_message = rows_of_message  # at most
         self.name, self._servers = name, {"bootstrap.servers": broker.address, "log_level": 0}
-        self.num_messages = self.num_bad = 0
+        self.num_messages = self.num_bad = self.num_late = 0
         self.occurrences = np.zeros(counting.NUM_IDS, np.int64)
         self._rng = np.random.default_rng(seed)
         self._admin = AdminClient(self._servers)
@@ -62,6 +62,15 @@ class TopicOfIds:
             self._plain.produce(self.name, BAD, partition=number % NUM_PARTITIONS)
         assert self._plain.flush(_LAST_SECONDS) == 0
         self.num_bad += num_messages
+
+    def send_late(self, num_messages):
+        """Send messages of yesterday; they count nowhere."""
+        yesterday = int((time.time() - 86_400) * 1000)
+        for number in range(num_messages):
+            partition = number % NUM_PARTITIONS
+            self._plain.produce(self.name, b"1 2 3 4", partition=partition, timestamp=yesterday)
+        assert self._plain.flush(_LAST_SECONDS) == 0
+        self.num_late += num_messages
 
     def keep_sending(self, num_times, num_messages, seconds):
         """Send messages so many times, with a pause after each, in a thread of its own."""

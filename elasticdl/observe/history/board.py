@@ -157,6 +157,7 @@ def _points(history: History, since: int) -> dict[str, list[dict[str, Any]]]:
     sorts: Mapping[str, Sequence[dict[str, Any]]] = {
         "training": history.training.items,
         "evaluation": history.evaluations.items,
+        "window": history.windows.items,
         "learning_rate": history.learning_rates.items,
         "checkpoint": history.checkpoints,
     }

@@ -70,6 +70,7 @@ class History:
         self.lanes = Lanes(self.bins)
         self.progress = self.bins.row(3)
         self.training, self.evaluations, self.learning_rates = Points(), Points(), Points()
+        self.windows = Points()
         self.bests = Bests()
         self.checkpoints: list[dict[str, Any]] = []
         self.facts: list[dict[str, Any]] = []
@@ -91,6 +92,7 @@ class History:
             "tables": self._tabled,
             "training metrics": self._measured,
             "evaluation": self._evaluated,
+            "window": self._scored,
             "best evaluation": self.bests.said,
             "overfitting": self.bests.overfits,
             "learning rate": self._learns_at,
@@ -187,6 +189,10 @@ class History:
             {"time": event["time"], "metrics": event["metrics"], "stamp": self.version}
         )
         self.bests.evaluated(event)
+
+    def _scored(self, event: Event) -> None:
+        names = ("start", "seconds", "num_messages", "num_measured", "loss", "metrics")
+        self.windows.add({**{name: event[name] for name in names}, "stamp": self.version})
 
     def _learns_at(self, event: Event) -> None:
         rate = event["learning_rate"]

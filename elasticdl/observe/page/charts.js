@@ -38,27 +38,34 @@ const charts = (() => {
     const points = { show: lines.some((line) => line.points) };
     return {
       width: Math.max(200, parent.clientWidth), height: 190,
-      cursor: { sync: { key: "job" }, y: false },
+      cursor: lines[0].byEventTime ? { y: false } : { sync: { key: "job" }, y: false },
       scales: {
-        x: { time: false, range: () => [0, store.span() * store.grid.step] },
+        x: lines[0].byEventTime
+          ? { time: true } : { time: false, range: () => [0, store.span() * store.grid.step] },
         y: { range: { min: { pad: 0.1, soft: lines[0].fromZero ? 0 : undefined, mode: lines[0].fromZero ? 1 : 3 }, max: { pad: 0.1, mode: 3 } } },
       },
       axes: [
-        axis((_, values) => values.map(words.duration), 32),
+        axis(lines[0].byEventTime ? undefined : (_, values) => values.map(words.duration), 32),
         axis((_, values) => values.map(short), 62),
       ],
       series: [
-        { label: "time", value: (_, value) => words.duration(value) },
+        { label: "time", value: (_, value) => at(lines, value) },
         ...lines.map((line) => ({
           label: line.label, stroke: colour(line.colour), width: 1.5, spanGaps: true,
           points: { ...points, size: line.size || 5 }, dash: line.dash, value: (_, value) => short(value),
         })),
       ],
-      hooks: { drawClear: [shade] },
+      hooks: { drawClear: lines[0].byEventTime ? [] : [shade] },
     };
   }
 
+  function at(lines, value) {
+    if (value === null || value === undefined) return "";
+    return lines[0].byEventTime ? new Date(value * 1000).toLocaleString() : words.duration(value);
+  }
+
   // lines: [{label, colour, x: seconds, y: values, points, fromZero}]; their times may differ.
+  // byEventTime: x are seconds since 1970, and not of the job.
   function draw(id, parent, lines, what) {
     const used = lines.filter((line) => line.y.some((value) => value !== null));
     if (!used.length) {
@@ -90,8 +97,8 @@ const charts = (() => {
   function tableOf(lines, data) {
     const every = Math.max(1, Math.ceil(data[0].length / 200));
     const rows = [];
-    for (let at = 0; at < data[0].length; at += every) {
-      rows.push([words.duration(data[0][at]), ...lines.map((_, n) => words.decimal(data[n + 1][at] ?? null))]);
+    for (let n = 0; n < data[0].length; n += every) {
+      rows.push([at(lines, data[0][n]), ...lines.map((_, line) => words.decimal(data[line + 1][n] ?? null))]);
     }
     return words.table(["time", ...lines.map((line) => line.label)], rows);
   }
@@ -141,6 +148,16 @@ const charts = (() => {
     draw("loss", document.getElementById("loss"), lines, "No loss has been reported yet.");
   }
 
+  // All boxes are there before any chart is drawn: they share the width.
+  function boxes(parent, count) {
+    while (parent.children.length > count) parent.lastChild.remove();
+    while (parent.children.length < count) {
+      const box = words.element("div");
+      box.append(words.element("h3"), words.element("div"));
+      parent.append(box);
+    }
+  }
+
   function showMetrics() {
     const parent = document.getElementById("metrics");
     const names = new Map();
@@ -166,12 +183,7 @@ const charts = (() => {
     }
     parent.querySelector(":scope > .empty")?.remove();
     const shown = [...names].slice(0, 12);
-    while (parent.children.length > shown.length) parent.lastChild.remove();
-    while (parent.children.length < shown.length) { // all before any is drawn: they share the width
-      const box = words.element("div");
-      box.append(words.element("h3"), words.element("div"));
-      parent.append(box);
-    }
+    boxes(parent, shown.length);
     shown.forEach(([name, { training, evaluation }], at) => {
       const box = parent.children[at];
       box.firstChild.textContent = name;
@@ -184,10 +196,31 @@ const charts = (() => {
     });
   }
 
+  function showWindows() {
+    const windows = [...(store.points.window || [])].sort((one, other) => one.start - other.start);
+    document.getElementById("of-windows").hidden = !windows.length;
+    if (!windows.length) return;
+    const names = [...new Set(windows.flatMap((one) => Object.keys(one.metrics)))].slice(0, 10);
+    const values = new Map(names.map((name) => [name, (one) => one.metrics[name] ?? null]));
+    values.set("loss", (one) => one.loss);
+    values.set("messages", (one) => one.num_messages);
+    const parent = document.getElementById("windows");
+    boxes(parent, values.size);
+    [...values].forEach(([name, of], at) => {
+      const box = parent.children[at];
+      box.firstChild.textContent = name;
+      draw(`window ${at} ${name}`, box.lastChild, [{
+        label: name, colour: "--accent", x: windows.map((one) => one.start), y: windows.map(of),
+        points: true, fromZero: name === "messages", byEventTime: true,
+      }], "not measured");
+    });
+  }
+
   function show() {
     showThroughput();
     showLoss();
     showMetrics();
+    showWindows();
   }
 
   return { show, resize, forget, colour };

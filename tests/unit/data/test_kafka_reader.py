@@ -195,8 +195,8 @@ def test_a_message_that_is_not_of_its_format_is_told_or_set_aside(params):
     (records,) = reader_of(broker, params=params, sets_aside=True).read(Shard("t-0", 0, 5))
     assert len(records) == 2
     assert records.numbers.tolist() == [0, 4]
-    assert [(bad.position, bad.value) for bad in records.unreadable] == [(1, b"seven")]
-    assert records.time == 4.5
+    assert [(bad.position, bad.value) for bad in records.aside] == [(1, b"seven")]
+    assert records.times.tolist() == [0.5, 4.5]
 
 
 def test_settings_of_the_name_count_more_than_those_for_all_data():

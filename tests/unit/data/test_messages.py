@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elasticdl.data.example import encode_examples
-from elasticdl.data.messages import format_of
+from elasticdl.data.messages import Late, format_of
 from elasticdl.data.params import Params
 from elasticdl.errors import ConfigError
 
@@ -27,7 +27,7 @@ def test_columns_of_json_are_those_of_a_table():
     assert found.columns["n"].tolist() == [1, -(2**63)]
     assert found.columns["x"].tolist() == [0.5, 2.0]
     assert found.columns["word"].tolist() == ["a", "é"]
-    assert not found.unreadable
+    assert not found.aside
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_number_that_is_missing_is_nan():
 def test_json_that_is_not_as_it_should_be_is_unreadable(value, why, beside):
     good = [b'{"n": 3, "x": 1, "word": "w"}'] * beside
     found = records(JSON, *good, value, *good)
-    (bad,) = found.unreadable
+    (bad,) = found.aside
     assert (bad.position, bad.value) == (10 * beside, value)
     assert why in bad.why
     assert len(found) == 2 * beside
@@ -94,7 +94,7 @@ def test_json_that_is_not_as_it_should_be_is_unreadable(value, why, beside):
 def test_a_line_that_is_not_as_it_should_be_is_unreadable(value, why):
     good = b'7,,"w,\nw"'
     found = records("format=csv;columns=n:int64,x:float,word", good, value, good)
-    (bad,) = found.unreadable
+    (bad,) = found.aside
     assert bad.position == 10
     assert why in bad.why
     assert found.values == [good, good]
@@ -105,14 +105,14 @@ def test_an_example_that_is_none_is_unreadable():
     good = encode_examples({"a": [1]})
     found = records("format=example", *good, b"garbage", *good)
     assert found.values == good * 2
-    (bad,) = found.unreadable
+    (bad,) = found.aside
     assert re.match("no tf.train.Example: a field has", bad.why)
 
 
 def test_bytes_are_as_they_are():
     found = records("columns=a,b", b"", b"\xff")
     assert found.values == [b"", b"\xff"]
-    assert not found.unreadable
+    assert not found.aside
     np.testing.assert_array_equal(found.numbers, [0, 10])
 
 
@@ -161,7 +161,7 @@ def test_a_message_of_arrow_has_as_many_records_as_rows():
     assert found.columns["n"].tolist() == [1, 2, 3, -(2**63)]
     np.testing.assert_array_equal(found.columns["x"], [0.5, np.nan, 2.0, 7.0])
     assert found.columns["word"].tolist() == ["a", "", "é", "True"]
-    assert not found.unreadable
+    assert not found.aside
     assert len(found) == 4
 
 
@@ -189,9 +189,136 @@ def test_what_is_no_arrow_or_has_other_columns_is_unreadable():
     }
     for why, values in cases.items():
         found = records(ARROW, whole, *values, whole)
-        assert [bad.value for bad in found.unreadable] == values
-        assert all(why in bad.why for bad in found.unreadable), found.unreadable
+        assert [bad.value for bad in found.aside] == values
+        assert all(why in bad.why for bad in found.aside), found.aside
         assert found.columns["n"].tolist() == [1, 2, 1, 2]
     assert len(records(ARROW, b"")) == 0
     with pytest.raises(ConfigError, match="format=arrow needs the columns"):
         format_of(Params("format=arrow"))
+
+
+SOME_DAY = 1769860800.0  # 2026-01-31T12:00:00Z
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1769860800",
+        "1769860800.0",
+        "1769860800000",
+        "1769860800000000",
+        "1769860800000000000",
+        '"1769860800000"',
+        '"2026-01-31T12:00:00Z"',
+        '"2026-01-31 13:00:00+01:00"',
+        '"2026-01-31T12:00:00"',
+    ],
+)
+def test_an_event_time_follows_one_rule_in_all_formats(value):
+    word = value.strip('"')
+    whole = [word] if value.startswith('"') or "." in value else [word, int(value)]
+    found = [
+        records("format=json;columns=n:int64;event_time=ts", f'{{"n":1,"ts":{value}}}'.encode())
+    ]
+    found.append(records("format=csv;columns=n,ts;event_time=ts", f"1,{word}".encode()))
+    for each in whole:
+        message = encode_examples({"n": [1], "ts": [each]})[0]
+        found.append(records("format=example;event_time=ts", message))
+    assert [each.times.tolist() for each in found] == [[SOME_DAY]] * len(found)
+    assert "ts" not in found[0].columns
+
+
+@pytest.mark.parametrize(
+    "value", ["null", "true", '"soon"', '""', "-5", "0", "[1]", "1e999", '"nan"']
+)
+def test_a_message_without_an_event_time_is_not_readable(value):
+    good = b'{"n": 1, "ts": 5}'
+    bad = f'{{"n": 2, "ts": {value}}}'.encode()
+    found = records("format=json;columns=n:int64;event_time=ts", good, bad, b"{", good)
+    assert found.columns["n"].tolist() == [1, 1]
+    assert found.numbers.tolist() == [0, 30]
+    assert [each.position for each in found.aside] == [10, 20]
+    if value != "1e999":  # no JSON
+        assert "'ts': expected an event time" in found.aside[0].why
+    assert found.times.tolist() == [5.0, 5.0]
+
+
+def test_an_event_time_is_no_feature_of_floats_and_has_one_value():
+    messages = encode_examples({"ts": [1769860800.0, 1769860800.0]})
+    messages += encode_examples({"ts": [5, None, [5, 6]]})
+    found = records("format=example;event_time=ts", *messages)
+    assert found.numbers.tolist() == [20]
+    assert "a feature of floats" in found.aside[0].why
+    assert [each.position for each in found.aside] == [0, 10, 30, 40]
+
+
+@pytest.mark.parametrize(
+    ("action", "kept", "aside"),
+    [("train", [5, 100, 7], []), ("drop", [100], []), ("aside", [100], [0, 30])],
+)
+def test_late_messages_are_trained_or_dropped_or_set_aside_and_always_counted(action, kept, aside):
+    form = format_of(Params("format=json;columns=ts:int64;event_time=ts"))
+    values = [b'{"ts": %d}' % time for time in (5, 100, 7)]
+    values.insert(1, b"no JSON")
+    found = form.records(values, [0, 10, 20, 30], late=Late(50.0, action))
+    assert found.columns["ts"].tolist() == kept == found.times.tolist()
+    assert found.num_late == 2
+    late = [each for each in found.aside if each.is_late]
+    assert [each.position for each in late] == aside
+    assert [each.value for each in late] == [values[at // 10] for at in aside]
+    assert all("late: its event time is" in each.why for each in late)
+    assert [each.position for each in found.aside if not each.is_late] == [10]
+
+
+def test_a_message_without_a_time_stamp_is_never_late():
+    found = format_of(Params("")).records([b"a", b"b"], [0, 1], [0.0, 3.0], Late(5.0, "drop"))
+    assert (found.values, found.num_late) == ([b"a"], 1)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ("event_time=ts", "knows no fields"),
+        ("format=csv;columns=a,b;event_time=ts", "expected one of a, b"),
+    ],
+)
+def test_an_event_time_that_no_message_has_is_refused(params, words):
+    with pytest.raises(ConfigError, match=words):
+        format_of(Params(params))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "ns", "text", "number"])
+def test_rows_of_arrow_have_event_times_and_are_late_one_by_one(unit):
+    arrow = pytest.importorskip("pyarrow")
+    seconds = np.array([5, 100, 7, 200])
+    if unit == "text":
+        times = arrow.array([f"1970-01-01T00:{s // 60:02}:{s % 60:02}Z" for s in seconds.tolist()])
+    elif unit == "number":
+        times = arrow.array(seconds)
+    else:
+        times = arrow.array(seconds.astype("M8[s]"), arrow.timestamp(unit))
+    whole = {"n": [1, 2, 3, 4], "word": ["a", "b", "c", "d"], "ts": times}
+    message = stream_of(whole)
+    bad = stream_of({**whole, "ts": arrow.array([1, None, 2, 3])})
+    lacking = stream_of({"n": [1], "word": ["a"]})
+    form = format_of(Params("format=arrow;columns=n:int64,word;event_time=ts"))
+    found = form.records([message, bad, lacking, message], [0, 1, 2, 3], late=Late(50.0, "aside"))
+    assert found.columns["n"].tolist() == [2, 4] * 2
+    assert found.columns["word"].tolist() == ["b", "d"] * 2
+    assert found.numbers.tolist() == [0, 0, 3, 3]
+    assert found.times.tolist() == [100.0, 200.0] * 2
+    assert found.num_late == 4
+    assert [(each.position, each.is_late) for each in found.aside] == [
+        (0, True),
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert "2 of its records are late" in found.aside[0].why
+
+
+def test_rows_of_arrow_have_the_time_stamp_of_their_message():
+    form = format_of(Params("format=arrow;columns=n:int64"))
+    messages = [stream_of({"n": [1, 2]}), b"none", stream_of({"n": [3]})]
+    found = form.records(messages, [0, 1, 2], [10.0, 20.0, 30.0])
+    assert found.times.tolist() == [10.0, 10.0, 30.0]

@@ -43,9 +43,10 @@ def test_a_place_says_where_the_messages_are(place, topic):
         ("kafka://b/clicks?end=never", "or no end"),
         ("kafka://b/clicks?order=key", "expected partition"),
         ("kafka://b/clicks?strat=earliest", "did you mean start"),
-        ("kafka://b/clicks?group=x", "it has start, end, order, commit, format"),
         ("kafka://b/clicks?commit=", "its name is empty"),
         ("kafka://b/clicks?commit=board&end=latest", "the data have an end, and no order"),
+        ("kafka://b/clicks?disorder=5", "a length of time such as 5s"),
+        ("kafka://b/clicks?group=x", "it has start, end, order, disorder, commit, format"),
         ("kafka://b/clicks?start=latest&end=latest", "nothing lies between"),
         ("kafka://b/clicks?credentials=sasl.password=word", "credentials=file:/PATH"),
     ],
@@ -53,6 +54,10 @@ def test_a_place_says_where_the_messages_are(place, topic):
 def test_a_place_that_says_nothing_is_refused(place, words):
     with pytest.raises(ConfigError, match=words):
         parse(place)
+
+
+def test_a_place_says_how_far_messages_may_be_out_of_order():
+    assert parse("kafka://b/clicks?disorder=1.5m").disorder_seconds == 90.0
 
 
 def test_a_shard_names_its_partition():
@@ -81,7 +86,13 @@ BOUNDED = "kafka://b/clicks?end=latest"
 
 def check(command="train", steps=None, **flags):
     places = ("training_data", "validation_data", "prediction_data")
-    policies = {"on_gap": "fail", "bad_message_dir": None}
+    policies = {
+        "on_gap": "fail",
+        "bad_message_dir": None,
+        "max_lateness": "",
+        "on_late": "train",
+        "metrics_window": "1m",
+    }
     policies = {name: flags.pop(name, usual) for name, usual in policies.items()}
     data = SimpleNamespace(**{name: flags.pop(name, "") for name in places}, **policies)
     training = {
@@ -105,6 +116,14 @@ def check(command="train", steps=None, **flags):
         ({"command": "predict", "prediction_data": BOUNDED}, "positions have holes"),
         ({"training_data": "t.csv", "on_gap": "skip"}, "messages that a broker deletes"),
         ({"training_data": "t.csv", "bad_message_dir": "bad"}, "messages that cannot be read"),
+        ({"training_data": "t.csv", "max_lateness": "1m"}, "messages that come late"),
+        ({"training_data": "t.csv", "metrics_window": "1h"}, "messages that have a time"),
+        ({"training_data": BOUNDED, "max_lateness": "1m"}, "or one with order=partition"),
+        ({"training_data": ENDLESS, "on_late": "drop"}, "needs --max_lateness"),
+        (
+            {"training_data": ENDLESS, "on_late": "aside", "max_lateness": "1m"},
+            "needs --bad_message_dir",
+        ),
     ],
 )
 def test_a_topic_that_the_job_cannot_use_is_refused(flags, words):
@@ -119,6 +138,7 @@ def test_topics_that_a_job_can_use():
     check(training_data=BOUNDED, num_epochs=3, distribution_strategy=Strategy.LOCAL)
     check(training_data="t.csv", num_epochs=3, validation_data="v.csv")
     check(training_data=ENDLESS, validation_data="v.csv", steps=100, on_gap="skip")
+    check(training_data=ORDERED, max_lateness="1m", on_late="drop", metrics_window="1h")
 
 
 def test_gaps_and_bad_messages_are_the_business_of_readers_of_topics_alone():

@@ -175,10 +175,10 @@ def test_records_are_counted_and_not_positions():
         )
         assert settled is Settled.DONE
     assert job.ledger.training_records_done == 14
-    assert job.ledger.missing == {0: (3, 2), 1: (3, 2)}
+    assert job.ledger.missing == {0: Missing(3, 2), 1: Missing(3, 2)}
     job.ledger.replay([1])
     assert job.ledger.training_records_done == 7
-    assert job.ledger.missing == {0: (3, 2)}
+    assert job.ledger.missing == {0: Missing(3, 2)}
     assert (job.ledger.num_missing, job.ledger.num_unreadable) == (3, 2)
 
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from elasticdl.data.base import Unreadable
+from elasticdl.data.base import Aside
 from elasticdl.errors import DataError
 from elasticdl.job import Shard
 from elasticdl.locations import parse
 from elasticdl.worker import side_files
 
 SHARD = Shard("my-clicks-3", 20, 30)
-MESSAGES = [Unreadable(21, "no JSON object", b"\xff"), Unreadable(29, "it is not", b"")]
+MESSAGES = [Aside(21, "no JSON object", b"\xff"), Aside(29, "it is not", b"")]
 
 
 @pytest.mark.parametrize("url", ["", "memory://side-files"])

@@ -1,0 +1,82 @@
+"""Event times of messages: what a field of theirs says, in seconds since 1970.
+
+One rule for all formats. A number, or text that is one, counts the time since 1970: in seconds
+below 10^11, in milliseconds below 10^14, in microseconds below 10^17, else in nanoseconds. Other
+text is a time of ISO 8601; without a zone it is UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SHOWN_CHARACTERS = 60
+_STEPS = np.array([1e11, 1e14, 1e17])
+_UNITS = np.array([1.0, 1e3, 1e6, 1e9])
+
+
+def seconds_of(values: Sequence[Any], name: str) -> tuple[NDArray[np.float64], dict[int, str]]:
+    """Return the times that a field says, shape (n,), and why some are none, by their place.
+
+    Args:
+        values: Of the field: numbers, text, bytes, or None where a message lacks it.
+        name: Of the field, for errors.
+    """
+    if all(type(value) in (int, float) for value in values):
+        try:
+            times = np.array(values, np.float64)
+        except OverflowError:
+            times = np.full(len(values), math.nan)
+        if np.isfinite(times).all() and (times > 0).all():
+            return times / _UNITS[np.searchsorted(_STEPS, times, side="right")], {}
+    times, why = np.zeros(len(values)), {}
+    for place, value in enumerate(values):
+        found = _seconds(value)
+        if found is None:
+            why[place] = (
+                f"{name!r}: expected an event time, in seconds or milliseconds since 1970 or as "
+                f"text such as 2026-01-31T12:00:00Z, found {_shown(value)}"
+            )
+        else:
+            times[place] = found
+    return times, why
+
+
+def _seconds(value: Any) -> float | None:
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return _of_text(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if not (math.isfinite(number) and number > 0):
+        return None
+    return number / float(_UNITS[np.searchsorted(_STEPS, number, side="right")])
+
+
+def _of_text(text: str) -> float | None:
+    try:
+        found = datetime.fromisoformat(text.strip())
+        seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+    return seconds if seconds > 0 else None
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    words = repr(value)
+    return words if len(words) <= _SHOWN_CHARACTERS else f"{words[:_SHOWN_CHARACTERS]}..."

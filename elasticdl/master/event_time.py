@@ -1,0 +1,171 @@
+"""How far a stream is in event time: its watermark, and what is late behind it.
+
+The watermark of a partition is the largest event time of its messages that are trained, up to the
+first task that is not done, less the disorder that is allowed. That of the job is the least over
+the partitions that have something to train, or had in the last seconds; if none has, the largest.
+It never goes back.
+
+Whether a message is late is decided by the watermark of the moment at which its task was begun
+first. That is a fact, so whoever does the task again finds the same messages late.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticdl.job import TaskReport, WindowStatus
+from elasticdl.master.journal import Journal
+from elasticdl.master.stream_table import StreamTable
+from elasticdl.master.windows import Windows
+
+_IDLE_SECONDS = 10.0
+"""After which a partition that has nothing to train holds the watermark no longer."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What is known of the event times of a partition.
+
+    newest: the largest that is trained, up to the first open task; 0: there is none.
+    tasks: that are open, and those behind the first of these, in their order.
+    busy: when it had something to train; no fact.
+    """
+
+    newest: float = 0.0
+    tasks: deque[int] = field(default_factory=deque)
+    busy: float | None = None
+
+
+class EventTime:
+    """Follows the tasks of a stream. It knows no clock."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        table: StreamTable,
+        window_seconds: float,
+        disorder_seconds: float = 0.0,
+        lateness_seconds: float | None = None,
+    ) -> None:
+        """Begin without partitions.
+
+        Args:
+            journal: Of the job.
+            table: The tasks of the stream.
+            window_seconds: How long a window is.
+            disorder_seconds: How far messages of a partition may be out of order.
+            lateness_seconds: How far behind the watermark a message is late; None: none is.
+        """
+        self._journal = journal
+        self._table = table
+        self.windows = Windows(journal, window_seconds)
+        self._disorder_seconds = disorder_seconds
+        self._lateness_seconds = lateness_seconds
+        self._partitions: dict[str, _Partition] = {}
+        self._times: dict[int, float] = {}  # of tasks that are done behind one that is open
+        self._aside: set[int] = set()
+        self.watermark = 0.0
+        """In seconds since 1970; 0: it is not known. No fact, but of what is decided by it."""
+        journal.handle("timed", self._apply_timed)
+        journal.handle("late before", self._apply_late_before)
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def look(self, waiting: Container[str], now: float) -> None:
+        """Find out how far the stream is.
+
+        Args:
+            waiting: Partitions that have positions of which no task was cut.
+            now: The time.
+        """
+        marks = []
+        for name, partition in self._partitions.items():
+            if partition.tasks or name in waiting or partition.busy is None:
+                partition.busy = now
+            is_idle = now - partition.busy >= _IDLE_SECONDS
+            if not is_idle and (partition.newest or partition.tasks):
+                marks.append(partition.newest)
+        all_times = [partition.newest for partition in self._partitions.values()]
+        found = min(marks) if marks else max(all_times, default=0.0)
+        self.watermark = max(self.watermark, found - self._disorder_seconds)
+
+    def begun(self, task_id: int) -> float:
+        """Return before which event time the messages of a task are late; 0: none is."""
+        if self._lateness_seconds is None:
+            return 0.0
+        if task_id not in self._table.late_before:
+            time = max(0.0, self.watermark - self._lateness_seconds)
+            self._journal.record("late before", task_id, time)
+        return self._table.late_before[task_id]
+
+    def done(self, name: str, report: TaskReport) -> None:
+        """A task of a partition is done. One that is done again counts once."""
+        if not self._counts(name, report.task_id):
+            return
+        counts = [[each.number, each.num_messages] for each in report.windows if each.num_messages]
+        self._journal.record("timed", report.task_id, name, float(report.time), counts)
+        if report.lease == 1:  # else a part of it may have been trained before it was scored
+            self.windows.scored(report.windows)
+
+    def set_aside(self, name: str, task_id: int) -> None:
+        """A task failed too often: nobody waits for its messages."""
+        if self._counts(name, task_id) and task_id not in self._aside:
+            self._journal.record("timed", task_id, name, None, [])
+
+    def tell(self, is_end: bool) -> list[WindowStatus]:
+        """Return the windows that are over now, and were not before."""
+        return self.windows.tell(self.watermark, is_end)
+
+    def _counts(self, name: str, task_id: int) -> bool:
+        """Whether a task was never done before."""
+        is_open = task_id in self._partition(name).tasks and task_id not in self._times
+        return is_open or task_id in self._aside
+
+    def _partition(self, name: str) -> _Partition:
+        return self._partitions.setdefault(name, _Partition())
+
+    # --- facts -----------------------------------------------------------------------------------
+
+    def cut(self, name: str, task_id: int) -> None:
+        """There is a task of a partition; a part of a fact."""
+        self._partition(name).tasks.append(task_id)
+
+    def _apply_timed(
+        self, task_id: int, name: str, newest: float | None, counts: Iterable[tuple[int, int]]
+    ) -> None:
+        self.windows.count(counts)
+        partition = self._partition(name)
+        if newest is None:
+            self._aside.add(task_id)
+        elif task_id in self._aside:  # the job was stopped, and tried it again
+            self._aside.discard(task_id)
+            return
+        self._times[task_id] = newest or 0.0
+        while partition.tasks and partition.tasks[0] in self._times:
+            partition.newest = max(partition.newest, self._times.pop(partition.tasks.popleft()))
+
+    def _apply_late_before(self, task_id: int, time: float) -> None:
+        self._table.late_before[task_id] = time
+
+    # --- snapshot --------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as JSON has it."""
+        return {
+            "partitions": [[n, p.newest, list(p.tasks)] for n, p in self._partitions.items()],
+            "times": list(self._times.items()),
+            "aside": sorted(self._aside),
+            "windows": self.windows.snapshot(),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot."""
+        self._partitions = {
+            name: _Partition(newest, deque(tasks)) for name, newest, tasks in snapshot["partitions"]
+        }
+        self._times = dict(snapshot["times"])
+        self._aside = set(snapshot["aside"])
+        self.windows.restore(snapshot["windows"])
