@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         CrossNetwork,
         FactorizationMachine,
     )
+    from elasticdl.layers.sampling import SamplingCorrection
 
 __all__ = [
     "CompressedInteraction",
@@ -24,6 +25,7 @@ __all__ = [
     "Expiry",
     "FactorizationMachine",
     "ProbabilityAdmission",
+    "SamplingCorrection",
     "TargetAttention",
 ]
 
@@ -33,6 +35,7 @@ _HOMES = {
     "Dice": "attention",
     "Embedding": "embedding",
     "FactorizationMachine": "interactions",
+    "SamplingCorrection": "sampling",
     "TargetAttention": "attention",
 }
 

@@ -1,7 +1,8 @@
-"""`Embedding` and `EmbeddingBag` of PyTorch whose tables live on the ps replicas."""
+"""`Embedding` and `EmbeddingBag` of PyTorch whose tables live on the ps replicas; other layers."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from elasticdl.errors import ModelError
 from elasticdl.layers.life_cycle import Admission, Expiry, admission_of, expiry_of
 from elasticdl.layers.lookup import current_lookup
 from elasticdl.layers.plain_rows import PlainRows
+from elasticdl.layers.rates import require_rate
 
 WIRE_DTYPES = ("float32", "float16", "bfloat16")
 _INSTEAD = (
@@ -414,6 +416,28 @@ class EmbeddingBag(_Table, nn.EmbeddingBag):  # type: ignore[misc]  # torch has 
             return rows.sum(1) / (~is_padding).sum(1, keepdim=True).clamp(min=1)
         rows = rows.masked_fill(is_padding.unsqueeze(-1), -torch.inf).max(1).values
         return rows.masked_fill(is_padding.all(1, keepdim=True), 0.0)
+
+
+class SamplingCorrection(nn.Module):  # type: ignore[misc]  # torch has no types here
+    """Makes logits right again for data of which only a share of the negatives was kept.
+
+    As `elasticdl.layers.SamplingCorrection`: log(rate) is added unless the module is in training.
+
+    Args:
+        rate: Which share of the negatives was kept, above 0 and at most 1.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = require_rate(rate)
+
+    def forward(self, logits: Any) -> Any:
+        """Return the logits, corrected unless they are trained."""
+        return logits if self.training else logits + math.log(self.rate)
+
+    def extra_repr(self) -> str:
+        """Say the rate."""
+        return f"rate={self.rate}"
 
 
 def _padding(what: str, padding_idx: int | None, num_embeddings: int | None) -> int | None:

@@ -1,0 +1,40 @@
+"""Logits of a model that was trained on logs whose negatives were sampled."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+
+from elasticdl.layers.rates import require_rate
+
+
+@keras.saving.register_keras_serializable(package="elasticdl")
+class SamplingCorrection(keras.layers.Layer):  # type: ignore[misc]  # keras has no types
+    """Makes logits right again for data of which only a share of the negatives was kept.
+
+    In training the logits stay as they are: they are those of the sampled log. Everywhere else
+    (evaluation, prediction, export) log(rate) is added, so the odds are those of all data. For a
+    probability p this is p / (p + (1 - p) / rate): He et al., "Practical Lessons from Predicting
+    Clicks on Ads at Facebook", ADKDD 2014, section 6.3. It is a part of the exported model.
+
+    Args:
+        rate: Which share of the negatives was kept, above 0 and at most 1.
+    """
+
+    def __init__(self, rate: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.rate = require_rate(rate)
+
+    def call(self, logits: Any, training: bool | None = None) -> Any:
+        """Return the logits, corrected unless they are trained."""
+        return logits if training else logits + math.log(self.rate)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape that goes in."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what makes the layer anew."""
+        return {**super().get_config(), "rate": self.rate}
