@@ -46,7 +46,8 @@ def test_a_model_is_trained_on_the_sampled_log_and_is_right_of_all_data_elsewher
     np.testing.assert_allclose(predicted["click"], wanted, atol=1e-6)
     assert list(job.evaluate(DATA, 64).values()) == [pytest.approx(wanted)]
     job.export(tmp_path)
-    served = tf.saved_model.load(tmp_path).serve({"x": tf.ones((4, 1))})
+    loaded = tf.saved_model.load(tmp_path)
+    served = loaded.serve({"x": tf.ones((4, 1))})
     np.testing.assert_array_equal(served["click"], predicted["click"])
 
 
