@@ -27,7 +27,7 @@ from elasticdl.job import (
 from elasticdl.worker.event_times import WindowSums, measured_windows
 from elasticdl.worker.exchange import Parameters, Training
 from elasticdl.worker.export import export
-from elasticdl.worker.measuring import MeasuringBudget
+from elasticdl.worker.measuring import SHARE, STREAM_SHARE, MeasuringBudget
 from elasticdl.worker.predictions import Predicted, PredictionSink
 from elasticdl.worker.running import Item, Running
 from elasticdl.worker.stages import Place
@@ -48,6 +48,7 @@ class Computation:
         training: Training | None,
         sink: Callable[[], PredictionSink],
         enter: Enter,
+        has_windows: bool = False,
     ) -> None:
         self._config = config
         self._model = model
@@ -55,7 +56,14 @@ class Computation:
         self._make_sink = sink
         self._sink: PredictionSink | None = None
         self._enter = enter
-        self._budget = MeasuringBudget()
+        self._has_windows = has_windows
+        self._newest_window = -1  # of which a minibatch was measured
+        self._budget = MeasuringBudget(STREAM_SHARE if has_windows else SHARE)
+
+    def idled(self, seconds: float) -> None:
+        """Note how long there was nothing to compute, as no task was there."""
+        if self._has_windows:
+            self._budget.idled(seconds)
 
     def step(self, item: Item) -> None:
         """Train, evaluate or predict; a training step leaves its gradients in `item.result`."""
@@ -100,8 +108,11 @@ class Computation:
         sums = running.windows.setdefault(item.window, WindowSums())
         sums.num_trained += item.minibatch.num_records
         sums.loss_sum += item.result.loss * item.minibatch.num_records
-        if not self._budget.allows:
+        is_new = item.window is not None and item.window > self._newest_window
+        if not (self._budget.allows or (is_new and self._budget.lends)):
             return
+        if item.window is not None:
+            self._newest_window = max(self._newest_window, item.window)
         if item.window != running.window:
             self._collect(running)
             running.window = item.window

@@ -74,6 +74,7 @@ _MODES = {
     TaskKind.PREDICTION: Mode.PREDICTION,
 }
 
+_NO_TASK = ("lease", "no task")
 _EXCHANGE = ("ids", "pull", "push")
 """Stages that pulling ahead hides behind `compute`."""
 
@@ -129,7 +130,8 @@ class Worker:
         self._landed = threading.Condition(threading.Lock())  # a minibatch is through
         # With one step in flight at the most, its push may bring back what the next one pulls.
         self._pulls_with_push = config.pipeline_depth == 0
-        self._computation = Computation(config, model, training, sink, self._enter)
+        has_windows = bool(self._window_seconds)
+        self._computation = Computation(config, model, training, sink, self._enter, has_windows)
         self._stop = threading.Event()
         self._fed: Channel[Item] = Channel(capacity=4)
         self._prepared: Channel[Item] = Channel(capacity=2)
@@ -456,8 +458,11 @@ class Worker:
         items = iter(channel)
         while True:
             self._activity.wait()
+            waited, leasing = self._clock.spent("compute wait"), self._clock.spent(*_NO_TASK)
             with self._clock.measure("compute wait"):
                 item = next(items, None)
+            waited = self._clock.spent("compute wait") - waited
+            self._computation.idled(min(waited, self._clock.spent(*_NO_TASK) - leasing))
             if item is None:
                 return
             yield item

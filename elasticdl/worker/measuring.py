@@ -9,6 +9,11 @@ from typing import Any
 from elasticdl.backends.base import Minibatch
 
 SHARE = 0.01
+STREAM_SHARE = 0.05
+"""Of a stream, whose windows of event time are its evaluation."""
+_IDLE_SHARE = 0.5
+_MOST_IDLE_SECONDS = 1.0  # that are saved up
+_MOST_LENT_SECONDS = 1.0
 _FIRST_CALLS = 3  # of a size, of another one, and of any size: each is compiled
 TOGETHER_MINIBATCHES = 32
 TOGETHER_RECORDS = 16_384
@@ -34,10 +39,22 @@ class MeasuringBudget:
         """Note how long a step took."""
         self._computed += seconds
 
+    def idled(self, seconds: float) -> None:
+        """Note how long there was nothing to train: measuring took nothing from it."""
+        least = self._share * self._computed - _MOST_IDLE_SECONDS
+        self._spent = max(self._spent - _IDLE_SHARE * seconds, min(self._spent, least))
+
     @property
     def allows(self) -> bool:
         """Whether the next minibatch may be measured."""
         return not self.is_given_up and self._spent <= self._share * self._computed
+
+    @property
+    def lends(self) -> bool:
+        """Whether the first minibatch of a window may be measured, so that each window has some."""
+        return not self.is_given_up and (
+            self._spent <= self._share * self._computed + _MOST_LENT_SECONDS
+        )
 
     def is_enough(self, minibatches: Sequence[tuple[Minibatch, Any]]) -> bool:
         """Say whether so many are to be measured now, and no more together with them."""

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -236,6 +237,60 @@ def test_an_endless_job_stops_by_a_signal_and_goes_on_with_the_same_command(kafk
         job.until_trained(topic.num_messages - 1)
         summary = job.drain()
     job.check(summary, topic)
+
+
+ONLINE = Path(__file__).parents[2] / "examples" / "online"
+OF_WINDOWS = """
+
+def eval_metrics_fn():
+    return {"auc": keras.metrics.AUC(from_logits=True)}
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_signal_that_changes_each_hour_is_followed_as_windows_of_event_time_show(
+    kafka_broker, tmp_path, load_module
+):
+    """Each window is scored before it is trained: of an hour the first one is the worst."""
+    (tmp_path / "clicks.py").write_text((ONLINE / "model.py").read_text() + OF_WINDOWS)
+    clicks, topic = (
+        load_module(ONLINE / "clicks.py").Clicks(),
+        TopicOfIds(kafka_broker, "clicks", 8),
+    )
+    for hour in range(6):
+        events = clicks.make(10_000, hour)
+        topic.send_as_they_are(
+            json.dumps({**json.loads(message), "at": 1_699_200_000 + 3600 * (hour + at / 10_000)})
+            for at, message in enumerate(events.messages())
+        )
+    columns = "user:int64,item:int64,clicked:int64"
+    place = f"kafka://{kafka_broker.address}/clicks?format=json&columns={columns}&event_time=at"
+    words = elasticdl(
+        "train",
+        training_data=place,
+        distribution_strategy="ParameterServerStrategy",
+        num_workers=2,
+        num_ps_pods=1,
+        minibatch_size=128,
+        num_minibatches_per_task=2,
+        metrics_window="15m",
+        model_zoo=tmp_path,
+        model_def="clicks.forward",
+        job_dir=tmp_path / "job",
+        summary=tmp_path / "summary.json",
+    )
+    with RunningJob(tmp_path, words) as job:
+        job.until_trained(60_000 - 1)
+        run(elasticdl("stop", job.job_dir, "--drain"))
+        windows = job.finish()["windows"]
+    assert [window["num_messages"] for window in windows] == [2_500] * 24
+    told = [(event["start"], event["metrics"]) for event in job.events("window")]
+    assert sorted(told) == [(window["start"], window["metrics"]) for window in windows]
+    losses = [window["loss"] for window in windows]  # of all messages; an AUC is of some
+    first, last = np.mean(losses[4::4]), np.mean(losses[7::4])
+    assert last < first - 0.03, losses
+    assert np.mean([window["metrics"]["auc"] for window in windows[1:]]) > 0.65
 
 
 @pytest.mark.long

@@ -63,6 +63,13 @@ class TopicOfIds:
         assert self._plain.flush(_LAST_SECONDS) == 0
         self.num_bad += num_messages
 
+    def send_as_they_are(self, messages):
+        """Send messages of another kind, in turns to the partitions; they count nowhere."""
+        for number, message in enumerate(messages):
+            self._plain.produce(self.name, message, partition=number % NUM_PARTITIONS)
+            self._plain.poll(0)
+        assert self._plain.flush(_LAST_SECONDS) == 0
+
     def send_late(self, num_messages):
         """Send messages of yesterday; they count nowhere."""
         yesterday = int((time.time() - 86_400) * 1000)

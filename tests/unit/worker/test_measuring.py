@@ -35,3 +35,44 @@ def test_compiling_does_not_count():
     assert not budget.allows
     budget.computed(0.05)
     assert budget.allows
+
+
+def spent_up():
+    """Return a budget of which nothing is left."""
+    budget = MeasuringBudget(0.05)
+    budget.computed(10.0)
+    for _ in range(20):
+        budget.measured(0.1)
+    assert not budget.allows
+    return budget
+
+
+def test_time_in_which_there_was_nothing_to_do_goes_half_into_measuring():
+    budget = spent_up()  # 1.7 s, of 0.5 s that are allowed
+    budget.idled(2.3)
+    assert not budget.allows
+    budget.idled(0.2)
+    assert budget.allows
+
+
+def test_a_second_of_idle_time_is_saved_up_at_most():
+    budget = spent_up()
+    budget.idled(3600.0)
+    for _ in range(10):
+        assert budget.allows
+        budget.measured(0.1)
+    budget.measured(0.1)
+    assert not budget.allows
+    budget.idled(0.0)
+    assert not budget.allows
+
+
+def test_the_first_minibatch_of_a_window_is_measured_on_credit_up_to_a_second():
+    budget = MeasuringBudget(0.05)
+    budget.computed(10.0)
+    for _ in range(17):
+        assert budget.lends
+        budget.measured(0.1)
+    for _ in range(2):
+        budget.measured(0.1)
+    assert not budget.lends
