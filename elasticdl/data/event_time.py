@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SHOWN_CHARACTERS = 60
-_STEPS = np.array([1e11, 1e14, 1e17])
+_STEPS = (1e11, 1e14, 1e17)
 _UNITS = np.array([1.0, 1e3, 1e6, 1e9])
 
 
@@ -27,13 +27,9 @@ def seconds_of(values: Sequence[Any], name: str) -> tuple[NDArray[np.float64], d
         values: Of the field: numbers, text, bytes, or None where a message lacks it.
         name: Of the field, for errors.
     """
-    if all(type(value) in (int, float) for value in values):
-        try:
-            times = np.array(values, np.float64)
-        except OverflowError:
-            times = np.full(len(values), math.nan)
-        if np.isfinite(times).all() and (times > 0).all():
-            return times / _UNITS[np.searchsorted(_STEPS, times, side="right")], {}
+    numbers = _numbers(values)
+    if numbers is not None and (numbers > 0.0).all() and (numbers < np.inf).all():
+        return numbers / _UNITS[np.searchsorted(_STEPS, numbers, side="right")], {}
     times, why = np.zeros(len(values)), {}
     for place, value in enumerate(values):
         found = _seconds(value)
@@ -47,6 +43,19 @@ def seconds_of(values: Sequence[Any], name: str) -> tuple[NDArray[np.float64], d
     return times, why
 
 
+def _numbers(values: Sequence[Any]) -> NDArray[np.float64] | None:
+    """Return values that are all numbers, or text of numbers; None: they are not, or may not be."""
+    kinds = set(map(type, values))
+    try:
+        if kinds <= {int, float}:
+            return np.array(values, np.float64)
+        if kinds in ({bytes}, {str}):
+            return np.array(values).astype(np.float64)
+    except (ValueError, OverflowError):
+        pass
+    return None
+
+
 def _seconds(value: Any) -> float | None:
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
@@ -55,15 +64,15 @@ def _seconds(value: Any) -> float | None:
             value = float(value)
         except ValueError:
             return _of_text(value)
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+    if type(value) not in (int, float):
         return None
     try:
         number = float(value)
     except OverflowError:
         return None
-    if not (math.isfinite(number) and number > 0):
+    if not 0.0 < number < math.inf:
         return None
-    return number / float(_UNITS[np.searchsorted(_STEPS, number, side="right")])
+    return number / float(_UNITS[sum(number >= step for step in _STEPS)])
 
 
 def _of_text(text: str) -> float | None:
