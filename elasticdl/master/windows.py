@@ -7,6 +7,7 @@ window came to is a fact again, once it is over.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,12 @@ _KEPT = 60
 """Windows that are over and still shown."""
 _MOST = 512
 """Windows that are known; beyond, the oldest is over, whatever is still to be known of it."""
+_WITH_SUMS = 4
+"""Windows that are over and may still be added to."""
 _TOGETHER = 32
-"""Windows whose metrics are asked for at once."""
+"""Windows whose metrics are asked for at once, at most,"""
+_TOGETHER_BYTES = 1 << 20
+"""and how large their sums are together, if they are several."""
 
 
 @dataclass(slots=True)
@@ -71,7 +76,7 @@ class Windows:
         for each in found:
             window = self._window(each.number) if each.num_trained else None
             if window is None or (window.is_told and window.num_measured < window.told_measured):
-                continue  # forgotten, or an earlier master had its sums
+                continue  # its sums are forgotten, or an earlier master had them
             window.num_trained += each.num_trained
             window.loss_sum += each.loss_sum
             window.loss = window.loss_sum / window.num_trained
@@ -82,7 +87,14 @@ class Windows:
     def ask(self) -> dict[str, MetricStates]:
         """Return sums of which metrics are to be made, by the number of their window."""
         behind = [number for number in sorted(self._windows) if self._windows[number].is_behind]
-        chosen = behind[:_TOGETHER]
+        chosen: list[int] = []
+        num_bytes = 0
+        for number in behind[:_TOGETHER]:
+            arrays = itertools.chain(*self._windows[number].states.values())
+            num_bytes += sum(array.nbytes for array in arrays)
+            if chosen and num_bytes > _TOGETHER_BYTES:
+                break
+            chosen.append(number)
         self._asked = {number: self._windows[number].num_measured for number in chosen}
         return {str(number): self._windows[number].states for number in chosen}
 
@@ -164,6 +176,8 @@ class Windows:
         window.is_told, window.loss, window.metrics = True, loss, dict(metrics)
         window.told_measured = num_measured
         told = [each for each in sorted(self._windows) if self._windows[each].is_told]
+        for each in told[:-_WITH_SUMS]:
+            self._windows[each].num_measured, self._windows[each].states = 0, {}
         for each in told[:-_KEPT]:
             del self._windows[each]
             self._first = max(self._first, each + 1)

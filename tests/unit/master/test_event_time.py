@@ -205,6 +205,23 @@ def test_what_is_kept_of_windows_has_a_bound_and_none_is_told_twice():
     assert told(stream, is_end=True) == []
 
 
+def test_large_sums_are_asked_for_a_few_at_a_time_and_kept_of_the_newest_windows():
+    stream, large = Stream(), {"m": [np.zeros(100_000)]}
+    for number in range(10):
+        measured = MeasuredWindow(number, 5, 5, 0.0, 5, large)
+        stream.done(stream.cut("t-0"), 60.0 * number, [measured])
+    asked = []
+    while stream.times.windows.is_behind:
+        asked.append(sorted(stream.times.windows.ask(), key=int))
+        stream.times.windows.answered({})
+    assert asked == [[str(number)] for number in range(10)]
+    told(stream, is_end=True)
+    stream.done(stream.cut("t-0"), 600.0, [window(2, 7, 7, 1.0)])
+    assert not stream.times.windows.is_behind
+    assert stream.counts()[2] == 12
+    assert sum(bool(each.states) for each in stream.times.windows._windows.values()) == 4
+
+
 def test_metrics_of_windows_are_asked_for_with_those_of_training():
     stream = Stream()
     metrics = TrainingMetrics(stream.times.windows)
