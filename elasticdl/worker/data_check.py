@@ -23,7 +23,7 @@ from elasticdl.model_spec import ModelSpec
 from elasticdl.rpc.base import MasterClient
 from elasticdl.worker.findings import DataSet, Fed, findings
 
-_FEED_SECONDS = 1.0  # after which no more pieces are fed
+_FEED_SECONDS = 1.0  # after the first minibatch, which a framework compiles: then it is enough
 _MOST_SECONDS = 10.0  # of a `feed` that does not return
 _PAUSE_SECONDS = 0.1
 _TURN_SECONDS = 60.0  # for which others wait
@@ -178,20 +178,20 @@ def _fed(model: Predictor, sample: Sample, mode: Mode, minibatch_size: int) -> F
         ElasticdlError: It fails with each of them, as it does with records of another kind. One
             that it fails with is the task's to tell.
     """
-    deadline = time.monotonic() + _FEED_SECONDS
-    gathered, errors, is_fed = _Gathered(), [], False
+    deadline: float | None = None
+    gathered, errors = _Gathered(), []
     for shard, chunks in sample.pieces:
         try:
             for minibatch in model.minibatches(iter(chunks), mode, minibatch_size, seed=0):
                 gathered.add(minibatch)
-                is_fed = True
+                deadline = deadline or time.monotonic() + _FEED_SECONDS
                 if time.monotonic() > deadline:
                     break
         except ElasticdlError as error:
             errors.append((shard, error))
-        if time.monotonic() > deadline:
+        if deadline and time.monotonic() > deadline:
             break
-    if errors and not is_fed:
+    if errors and deadline is None:
         raise errors[0][1]
     return gathered.fed(_said(*errors[0]) if errors else "")
 

@@ -223,7 +223,9 @@ def _labels(sets: Sequence[DataSet]) -> str:
             if labels.size
         ]
         if described:
-            parts.append(f"{', '.join(described)} ({data.kind})")
+            fed = min(labels.size for labels in data.fed.labels.values() if labels.size)
+            of = f", of {fed:,}" if fed < data.sample.num_looked_at else ""
+            parts.append(f"{', '.join(described)} ({data.kind}{of})")
     return f"labels: {'; '.join(parts)}" if parts else ""
 
 

@@ -115,7 +115,7 @@ def test_page_shows_how_often_rows_were_there_and_which_keys_are_hot(seen_job, t
         assert pulled - found == 1000
         until(tab, "store.tables.hot_keys[0].length > 0")
         # The page may have drawn before.
-        until(tab, "/\\d+ \\([\\d.]+ %\\)/.test(document.getElementById('tables').innerText)")
+        until(tab, "/\\d+ \\([\\d.]+\\s%\\)/.test(document.getElementById('tables').innerText)")
         shown = tab.inner_text("#tables")
         assert "hit rate" in shown.lower()
         assert "keys asked for" in shown.lower()

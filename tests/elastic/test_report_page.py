@@ -203,7 +203,7 @@ def test_lanes_are_walked_by_keys_and_stand_in_a_table(show):
     tab.keyboard.press("ArrowDown")
     for _ in range(40):
         tab.keyboard.press("ArrowRight")
-    assert tab.inner_text("#lanes .tip") == "worker-1 at 0:40: wait for data 100 %"
+    assert tab.inner_text("#lanes .tip") == "worker-1 at 0:40: wait for data 100\u00a0%"
     summary = tab.locator("#lanes summary")
     summary.focus()
     tab.keyboard.press("Enter")

@@ -176,8 +176,9 @@ const panels = (() => {
     // Those that run first; of the dead the last ones.
     const alive = all.filter((lane) => !["lost", "left"].includes(lane.state));
     const dead = all.filter((lane) => ["lost", "left"].includes(lane.state)).slice(-100);
+    const state = (lane) => store.ended !== null && !dead.includes(lane) ? "ended" : lane.state;
     const rows = [...alive, ...dead].slice(0, 1200).map((lane) => [
-      lane.name, words.element("span", lane.state, `state-${lane.state}`), lane.label || "–", lane.cores.toFixed(2),
+      lane.name, words.element("span", state(lane), `state-${state(lane)}`), lane.label || "–", lane.cores.toFixed(2),
       words.bytes(lane.memory), words.rate(lane.sent), words.rate(lane.received),
       lane.processes > 1 ? `${lane.processes - 1}` : "–", lane.pid || "–"]);
     by("members").replaceChildren(words.table(

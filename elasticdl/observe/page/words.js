@@ -14,7 +14,7 @@ const words = (() => {
   }
 
   function percent(share, digits = 1) {
-    return share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`;
+    return share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)}\u00a0%`;
   }
 
   function duration(seconds) {

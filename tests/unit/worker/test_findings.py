@@ -60,7 +60,7 @@ def test_columns_are_seen_in_tables_and_lines_but_not_where_they_cannot_be():
 def test_balance_range_and_nan_of_labels_are_told_by_output():
     labels = {"click": np.array([0, 1, 1, 1]), "price": np.linspace(0, 50, 100)}
     lines = said(data_set(labels=labels))
-    assert "labels: click 0 in 25 %, 1 in 75 %, price 0 to 50, mean 25 (training)" in lines
+    assert "labels: click 0 in 25 %, 1 in 75 %, price 0 to 50, mean 25 (training, of 4)" in lines
     classes = said(data_set(labels={"": np.arange(100) % 8}))
     assert "labels: 0 to 7, 8 classes of 12 % to 13 % (training)" in classes
     nan = said(data_set(labels={"": np.array([np.nan, 1.0, 2.0])}))
