@@ -148,6 +148,10 @@ def test_a_topic_with_an_end(kafka_broker, tmp_path, order):
     with StreamJob(tmp_path, place) as job:
         summary = job.finish()
     job.check(summary, topic)
+    if order:
+        job.check_windows(summary, topic)
+    else:
+        assert not summary["windows"]
 
 
 @pytest.mark.long
@@ -229,14 +233,15 @@ def test_an_endless_job_stops_by_a_signal_and_goes_on_with_the_same_command(kafk
     topic = TopicOfIds(kafka_broker, "stopped", seed=4)
     topic.send(6_000)
     place = f"kafka://{kafka_broker.address}/stopped"
-    with StreamJob(tmp_path, place) as job:
+    with StreamJob(tmp_path, place, metrics_window="1h") as job:
         job.until_trained(1_000)
         run(elasticdl("stop", job.job_dir, "--pause"))
     topic.send(6_000)
-    with StreamJob(tmp_path, place) as job:
+    with StreamJob(tmp_path, place, metrics_window="1h") as job:
         job.until_trained(topic.num_messages - 1)
         summary = job.drain()
     job.check(summary, topic)
+    job.check_windows(summary, topic)
 
 
 ONLINE = Path(__file__).parents[2] / "examples" / "online"
