@@ -35,6 +35,11 @@ def optimizer(lr=0.05):
     return keras.optimizers.Adam(lr)
 
 
+def eval_metrics_fn():
+    """Return the AUC; the job has it of each window of event time, before that is trained."""
+    return {"auc": keras.metrics.AUC(from_logits=True)}
+
+
 @batched
 def feed(columns, mode, metadata):
     """Take the values of the messages as they are."""

@@ -34,6 +34,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # noqa: E402
 from clicks import NOBODY, Clicks, Events  # noqa: E402  # found beside this file
 from elasticdl.job import JobStatus  # noqa: E402
 from elasticdl.rpc.client import JobClient  # noqa: E402
+from elasticdl.runtime.process import PAGE_FILE  # noqa: E402
 from scripts.chaos.job import connect  # noqa: E402
 from scripts.kafka.broker import KafkaBroker  # noqa: E402
 from scripts.kafka.jars import missing  # noqa: E402
@@ -99,6 +100,8 @@ def start(
         "num_minibatches_per_task": 4,
         "export_dir": folder / "exports",
         "export_every": args.export_every,
+        "metrics_window": f"{args.hour / 4:g}s",  # a quarter of an hour
+        "dashboard_port": 0,
         "job_dir": folder / "job",
         "summary": folder / "summary.json",
     }
@@ -115,6 +118,9 @@ def start(
     followed.wait()
     kept.wait()
     status = connect(folder / "job", job)
+    page = folder / "job" / PAGE_FILE  # it comes with an extra
+    if page.exists():
+        say(f"the job's page is at {json.loads(page.read_text())['url']}")
     ends.callback(status.close)
     return Parts(topic, job, status, followed, kept)
 

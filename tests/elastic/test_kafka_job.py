@@ -245,11 +245,6 @@ def test_an_endless_job_stops_by_a_signal_and_goes_on_with_the_same_command(kafk
 
 
 ONLINE = Path(__file__).parents[2] / "examples" / "online"
-OF_WINDOWS = """
-
-def eval_metrics_fn():
-    return {"auc": keras.metrics.AUC(from_logits=True)}
-"""
 
 
 @pytest.mark.long
@@ -258,7 +253,6 @@ def test_a_signal_that_changes_each_hour_is_followed_as_windows_of_event_time_sh
     kafka_broker, tmp_path, load_module
 ):
     """Each window is scored before it is trained: of an hour the first one is the worst."""
-    (tmp_path / "clicks.py").write_text((ONLINE / "model.py").read_text() + OF_WINDOWS)
     clicks, topic = (
         load_module(ONLINE / "clicks.py").Clicks(),
         TopicOfIds(kafka_broker, "clicks", 8),
@@ -280,8 +274,8 @@ def test_a_signal_that_changes_each_hour_is_followed_as_windows_of_event_time_sh
         minibatch_size=128,
         num_minibatches_per_task=2,
         metrics_window="15m",
-        model_zoo=tmp_path,
-        model_def="clicks.forward",
+        model_zoo=ONLINE,
+        model_def="model.forward",
         job_dir=tmp_path / "job",
         summary=tmp_path / "summary.json",
     )
