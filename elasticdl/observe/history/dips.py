@@ -31,8 +31,8 @@ _CAUSES = (
     "leaving",
     "scaled down",
     "loop held",
-    "checkpoint",
     "evaluation",
+    "checkpoint",  # often that of an evaluation, which takes longer
     "slow",
     "task failed",
     "journal",
@@ -41,6 +41,9 @@ _CAUSES = (
 
 _OUTWEIGHED = frozenset({"checkpoint", "evaluation", "slow", "task failed", "journal"})
 """Facts that happen all the time: what took most of a dip explains it better than one beside it."""
+
+_TOLD_AFTERWARDS = frozenset({"checkpoint", "evaluation"})
+"""Facts of what is over: the cell in which they are told may be as fast as ever."""
 
 _TELLING = frozenset(map(str, (Label.EVALUATE, Label.WAIT_FOR_DATA, Label.STARTING)))
 _MOST = 0.5  # of the workers' time in a dip, more than in the rest of the job
@@ -118,10 +121,12 @@ def _runs(is_slow: NDArray[np.bool_]) -> list[tuple[int, int]]:
 
 def _cause(history: History, first: int, stop: int, begin: float, end: float) -> str:
     """Return the fact that explains a dip, else what workers did more than they usually do."""
+    earliest, latest = begin - _LOOK_BACK_SECONDS, end + history.bins.step
     near = [
         fact
         for fact in history.facts
-        if begin - _LOOK_BACK_SECONDS <= fact["time"] <= end and fact["event"] in _CAUSES
+        if fact["event"] in _CAUSES
+        and earliest <= fact["time"] <= (latest if fact["event"] in _TOLD_AFTERWARDS else end)
     ]
     label, more = _what_grew(history, first, stop)
     if label in _TELLING and more >= _MOST:

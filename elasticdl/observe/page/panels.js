@@ -14,6 +14,7 @@ const panels = (() => {
     document.title = `${state}: ${p.job_name || "elasticdl"}`;
     by("progress").value = p.records_total ? p.records_done / p.records_total : 0;
     by("message").textContent = store.message;
+    by("message").className = store.ended !== null && store.phase === "finished" ? "fact" : "note";
     by("overfitting").textContent = store.overfitting;
     by("h-summary").textContent = store.ended !== null ? "At the end" : "Now";
     by("progress").hidden = store.ended !== null && state === "finished";

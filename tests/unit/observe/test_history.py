@@ -168,6 +168,15 @@ def test_dip_that_an_evaluation_explains_is_not_laid_to_a_checkpoint_beside_it()
     assert dip.cause == "workers evaluated"
 
 
+@pytest.mark.parametrize(("event", "explains"), [("evaluation", True), ("paused", False)])
+def test_what_is_told_when_it_is_over_explains_the_dip_that_ends_with_it(event, explains):
+    told = fact(BEGAN + 32.4, event, f"the {event}", metrics={"auc": 0.5}, why="")
+    slow = beats(60, lambda s: "wait for parameters" if s in (31, 32) else "train")
+    history = History.of([*slow, told])
+    (dip,) = dips_of(history)
+    assert (dip.cause == f"the {event}") == explains
+
+
 def test_steady_job_has_no_dip():
     assert dips_of(History.of(beats(60))) == []
     assert dips_of(History()) == []
