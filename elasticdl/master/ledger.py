@@ -35,6 +35,7 @@ from elasticdl.master.stream_table import StreamTable
 from elasticdl.master.tasks import JobTasks
 
 _MESSAGES_SHOWN = 3
+_MESSAGES_KEPT = 100
 
 
 class Missing(NamedTuple):
@@ -132,6 +133,9 @@ class Ledger:
         self._waiting_suspects: deque[int] = deque()  # those that are not leased, of any kind
         self._silences: set[int] = set()  # tasks whose worker fell silent
         self.quarantined: dict[int, str] = {}
+        """Tasks that were set aside, and why; "" of those after the first hundred."""
+        self._num_quarantined_before = 0  # of a stream: and are forgotten, with no words
+        self._first_known = 0  # no training task before is known any more
         self.is_stopped = False  # no training task is begun any more
         self.may_begin: Callable[[], int] = lambda: tasks.num_known
         """How many training tasks may be begun by now. A question to others, not a fact."""
@@ -457,15 +461,15 @@ class Ledger:
 
     def set_aside(self) -> str:
         """Say what became of the tasks that failed too often; "" if there are none."""
-        messages = list(self.quarantined.values())
-        if not messages:
+        count = len(self.quarantined) + self._num_quarantined_before
+        if not count:
             return ""
-        shown = "; ".join(messages[:_MESSAGES_SHOWN])
-        more = len(messages) - _MESSAGES_SHOWN
+        shown = "; ".join(list(self.quarantined.values())[:_MESSAGES_SHOWN])
+        more = count - _MESSAGES_SHOWN
         rest = f"; and {more} more" if more > 0 else ""
         tries = sorted({self.tries(task_id) for task_id in self.quarantined})
         often = f"{tries[-1]} times each " if len(tries) == 1 and tries[0] > 1 else ""
-        return f"{len(messages)} tasks failed {often}and were set aside: {shown}{rest}"
+        return f"{count} tasks failed {often}and were set aside: {shown}{rest}"
 
     def tries(self, task_id: int) -> int:
         """Return how often a task that was set aside was tried."""
@@ -553,7 +557,7 @@ class Ledger:
         self._replays.end(task_id)
         self._suspects.discard(task_id)
         self._silences.discard(task_id)
-        self.quarantined[task_id] = message
+        self.quarantined[task_id] = message if len(self.quarantined) < _MESSAGES_KEPT else ""
         if task_id < self._num_training:
             self.training_settled[task_id // self._per_epoch] += 1
             self._num_settled += 1
@@ -561,19 +565,21 @@ class Ledger:
     def reopened(self, is_dropped: Callable[[int], bool]) -> None:
         """Try what was set aside again, and end all leases: the processes are gone.
 
-        A part of a fact.
+        A part of a fact. Tasks of a stream that are forgotten cannot be tried again: they stay set
+        aside.
 
         Args:
             is_dropped: Whether a task that waits is forgotten: its phase begins anew.
         """
-        for task_id in sorted(self.quarantined):
+        gone = {task: why for task, why in self.quarantined.items() if task < self._first_known}
+        for task_id in sorted(self.quarantined.keys() - gone.keys()):
             if task_id >= self._num_training:
                 continue
             self.training_settled[task_id // self._per_epoch] -= 1
             self._num_settled -= 1
             self._put_back(task_id, first=False)
         self._first_open = 0
-        self.quarantined.clear()
+        self.quarantined = gone
         self._failures.clear()
         for task_id in sorted(self._doing, reverse=True):
             self._come_back(task_id)
@@ -678,8 +684,14 @@ class Ledger:
     def forget_tasks(self, first: int) -> None:
         """Forget the training tasks before one, which are done for good; a part of a fact.
 
-        Those that were set aside stay known, for their words are those of the job's failure.
+        Those that were set aside stay known if they have words, which are those of the job's
+        failure; the others are counted.
         """
+        self._first_known = first
+        lost = [task for task, why in self.quarantined.items() if task < first and not why]
+        for task in lost:
+            del self.quarantined[task]
+        self._num_quarantined_before += len(lost)
         self._replays.forget(first)
         self.uneven = {task: made for task, made in self.uneven.items() if task >= first}
         self.missing = {task: lacking for task, lacking in self.missing.items() if task >= first}
@@ -727,6 +739,8 @@ class Ledger:
             "waiting_suspects": list(self._waiting_suspects),
             "failures": dict(self._failures),
             "quarantined": dict(self.quarantined),
+            "num_quarantined_before": self._num_quarantined_before,
+            "first_known": self._first_known,
             "num_done": self.num_done,
             "done_by_worker": dict(self.done_by_worker),
             "training_settled": list(self.training_settled),
@@ -758,6 +772,8 @@ class Ledger:
         self._waiting_suspects = deque(snapshot["waiting_suspects"])
         self._failures = dict(_by_number(snapshot["failures"]))
         self.quarantined = dict(_by_number(snapshot["quarantined"]))
+        self._num_quarantined_before = snapshot.get("num_quarantined_before", 0)
+        self._first_known = snapshot.get("first_known", 0)
         self.num_done = snapshot["num_done"]
         self.done_by_worker = dict(_by_number(snapshot["done_by_worker"]))
         self.training_settled = list(snapshot["training_settled"])

@@ -55,7 +55,7 @@ class Broker:
     def poll(self, timeout):
         return (self.consume(1, 0) or [None])[0]
 
-    def consumer(self):
+    def consumer(self, settings):
         return self
 
     def position(self, partition, offset):

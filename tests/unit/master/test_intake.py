@@ -387,3 +387,25 @@ def test_a_partition_is_trained_up_to_its_first_task_that_is_not_done():
     assert up_to() == {"t-0": 20, "t-1": 7}
     job.ledger.replay([0])
     assert up_to() == {"t-0": 0, "t-1": 7}
+
+
+def test_what_was_set_aside_long_ago_takes_no_room_and_is_not_tried_again():
+    job = Job()
+    count = 300
+    job.arrived(t_0=10 * count, t_1=0)
+    for _ in range(count):
+        if not job.ledger.num_todo:
+            job.cut()
+        task, number = job.lease()
+        job.ledger.report(0, task, number, Outcome.FAILED, f"why {task}", is_last_try=True)
+    words = job.ledger.set_aside()
+    assert words.startswith("300 tasks failed and were set aside: why 0; why 1; why 2; and 297 mo")
+    job.table.forget(250)
+    job.ledger.forget_tasks(250)
+    for other in (job, restored(job)):
+        assert other.ledger.set_aside() == words
+        assert len(other.ledger.quarantined) == 100 + 50
+        other.ledger.reopened(lambda task: False)
+        assert [other.ledger.lease(0, 0).task.id for _ in range(50)] == list(range(250, 300))
+        assert other.ledger.next_id() is None
+        assert other.ledger.set_aside().startswith("250 tasks failed")
