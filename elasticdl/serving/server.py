@@ -28,7 +28,9 @@ from elasticdl.serving.versions import Version, Versions
 
 log = logging.getLogger(__name__)
 
-_BODY_SECONDS = 30.0  # for a request to come
+_BODY_SECONDS = 30.0  # for a request to come, once its headers are there
+_QUIET_SECONDS = 60.0  # between two requests of a connection, with the headers of the second
+_LOOK_SECONDS = 1.0  # between two looks for connections that are quiet
 _REFUSED_SECONDS = 1.0  # until what was refused is looked at again
 
 
@@ -72,6 +74,8 @@ class Server:
         self._waiting = 0
         self._compute = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compute")
         self._load = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load")
+        self._busy: set[object] = set()  # connections whose request is being answered
+        self._quiet_since: dict[Any, float] = {}  # other connections
         self.metrics = ServerMetrics(lambda: self.version)
         self.port = 0
 
@@ -105,16 +109,29 @@ class Server:
             await runner.cleanup()
             raise ConfigError(f"cannot listen at {host}:{port}: {error.strerror}") from error
         self.port = listening.sockets[0].getsockname()[1]
+        hanging_up = loop.create_task(self._hang_up(handler))
         when_ready()
         try:
             while True:
                 await self._follow_once()
                 await asyncio.sleep(max(self._poll_seconds, self._rests_until - loop.time()))
         finally:
+            hanging_up.cancel()
             listening.close()
             await runner.cleanup()
             for pool in (self._compute, self._load):
                 pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _hang_up(self, handler: web.Server) -> None:
+        """Close connections that hold their place and ask nothing, again and again."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            now, before = time.monotonic(), self._quiet_since
+            quiet = (each for each in handler.connections if each not in self._busy)
+            self._quiet_since = {each: before.get(each, now) for each in quiet}
+            for connection, since in self._quiet_since.items():
+                if now - since >= _QUIET_SECONDS:
+                    connection.force_close()
 
     # --- following -------------------------------------------------------------------------------
 
@@ -160,6 +177,8 @@ class Server:
 
     async def _answer_safely(self, request: web.BaseRequest) -> web.StreamResponse:
         began = time.perf_counter()
+        self._busy.add(request.protocol)
+        self._quiet_since.pop(request.protocol, None)
         try:
             response = await self._answer(request)
         except web.HTTPException as error:
@@ -171,6 +190,8 @@ class Server:
         except Exception as error:
             log.exception("a request failed")
             response = _error(500, f"{type(error).__name__}: the model failed; see the log")
+        finally:
+            self._busy.discard(request.protocol)
         self.metrics.requests.labels(str(response.status)).inc()
         if request.path == "/v1/predict":
             self.metrics.seconds.observe(time.perf_counter() - began)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import socket
 import threading
 import time
 
@@ -206,3 +207,24 @@ def _is_refused(exporting):
     except (OSError, http.client.HTTPException):
         return True
     return False
+
+
+@pytest.mark.parametrize("said", [b"", b"POST /v1/predict HTTP/1.1\r\nHost"])
+def test_who_connects_and_does_not_ask_is_hung_up_on(exporting, monkeypatch, said):
+    monkeypatch.setattr("elasticdl.serving.server._QUIET_SECONDS", 0.5)
+    monkeypatch.setattr("elasticdl.serving.server._LOOK_SECONDS", 0.05)
+    with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
+        began = time.monotonic()
+        connection.sendall(said)
+        assert connection.recv(1) == b""
+        assert time.monotonic() - began >= 0.4
+    assert exporting.ask("GET", "/healthz")[0] == 503  # nothing is served so far
+
+
+def test_a_request_whose_body_does_not_come_is_answered_so(exporting, monkeypatch):
+    monkeypatch.setattr("elasticdl.serving.server._BODY_SECONDS", 0.1)
+    exporting.export()
+    exporting.wait_for_version(1)
+    with socket.create_connection(("127.0.0.1", exporting.server.port), timeout=30) as connection:
+        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        assert b" 408 " in connection.recv(100)
